@@ -1,0 +1,31 @@
+# Language level, warnings, sanitizers, ccache, linker.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# Dev: enough optimisation that sanitized tests stay quick, line tables for reports.
+set(CMAKE_CXX_FLAGS_DEV "-O1 -g1 -fno-omit-frame-pointer")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -Werror=return-type
+  # A compiler that fuses a*b+c where it likes would make two builds of one formula differ.
+  -ffp-contract=off)
+if(TANDEM_SANITIZE)
+  add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TANDEM_SANITIZE})
+  if(TANDEM_SANITIZE MATCHES "undefined")
+    # libtorch is built without RTTI data for our types: vptr checks across it are false alarms.
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
+endif()
+find_program(TANDEM_CCACHE ccache)
+if(TANDEM_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANDEM_CCACHE})
+endif()
+find_program(TANDEM_LLD ld.lld)
+if(TANDEM_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()

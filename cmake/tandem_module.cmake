@@ -1,0 +1,34 @@
+# tandem_module(name [CORE] SOURCES a.cc ... DEPENDS tandem_base ...)
+#   A library tandem_<name>. CORE: no torch; built in every preset. Others link torch and are skipped
+#   where TANDEM_TORCH is OFF.
+function(tandem_module name)
+  cmake_parse_arguments(arg "CORE" "" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT arg_CORE AND NOT TANDEM_TORCH)
+    return()
+  endif()
+  add_library(tandem_${name} STATIC ${arg_SOURCES})
+  target_include_directories(tandem_${name} PUBLIC "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/include")
+  target_link_libraries(tandem_${name} PUBLIC ${arg_DEPENDS} tandem_fmt nlohmann_json::nlohmann_json)
+  if(NOT arg_CORE)
+    target_link_libraries(tandem_${name} PUBLIC tandem_torch)
+  endif()
+endfunction()
+
+# tandem_test(name [CORE] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...])
+#   One GoogleTest program = one ctest entry named <name>. Tests run in the source folder, so golden
+#   files are at tests/golden. Pass your own arguments after ARGS.
+function(tandem_test name)
+  cmake_parse_arguments(arg "CORE" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
+  if(NOT arg_CORE AND NOT TANDEM_TORCH)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "cpu;${arg_LABELS}"
+    ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
+endfunction()

@@ -1,0 +1,28 @@
+# LibTorch from the pinned wheel in .venv: libtorch_cpu, libc10 and the OpenMP runtime that they use
+# (ours must be the same one, or two thread pools would fight for the cores). fmt is torch's own
+# copy, header-only, through a folder that shows fmt and nothing else of torch.
+file(GLOB TANDEM_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+if(NOT TANDEM_TORCH_ROOT)
+  message(FATAL_ERROR "no torch wheel under .venv: run `make setup` in ${CMAKE_SOURCE_DIR}")
+endif()
+
+file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/fmt_include")
+file(CREATE_LINK "${TANDEM_TORCH_ROOT}/include/fmt" "${CMAKE_BINARY_DIR}/fmt_include/fmt" SYMBOLIC)
+add_library(tandem_fmt INTERFACE)
+target_include_directories(tandem_fmt SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/fmt_include")
+target_compile_definitions(tandem_fmt INTERFACE FMT_HEADER_ONLY=1)
+
+if(TANDEM_TORCH)
+  add_library(tandem_torch INTERFACE)
+  target_include_directories(tandem_torch SYSTEM INTERFACE
+    "${TANDEM_TORCH_ROOT}/include" "${TANDEM_TORCH_ROOT}/include/torch/csrc/api/include")
+  target_compile_options(tandem_torch INTERFACE -fopenmp)
+  get_filename_component(site_packages "${TANDEM_TORCH_ROOT}" DIRECTORY)
+  target_link_libraries(tandem_torch INTERFACE
+    "${TANDEM_TORCH_ROOT}/lib/libtorch_cpu.so" "${TANDEM_TORCH_ROOT}/lib/libc10.so"
+    "${TANDEM_TORCH_ROOT}/lib/libgomp.so.1" pthread)
+  target_link_options(tandem_torch INTERFACE
+    "-Wl,-rpath,${TANDEM_TORCH_ROOT}/lib:${site_packages}/nvidia/cu13/lib"
+    "-Wl,-rpath-link,${TANDEM_TORCH_ROOT}/lib:${site_packages}/nvidia/cu13/lib"
+    "-Wl,--no-as-needed" "-Wl,--allow-shlib-undefined")
+endif()

@@ -1,0 +1,92 @@
+// All file access that matters: reading with clear errors, and writing that survives a power cut.
+// Reading what the user named throws UserError (exit 2); failing writes throw EnvironmentError (exit 3). Messages name
+// path, operation and errno text.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::base {
+
+std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
+bool file_exists(const std::string& path);
+bool directory_exists(const std::string& path);
+void make_directories(const std::string& path);   // EnvironmentError when it cannot
+std::vector<std::string> list_directory(const std::string& path);  // names, sorted
+
+// A file opened for positioned reads. Movable.
+class ReadableFile {
+ public:
+  explicit ReadableFile(const std::string& path);
+  ReadableFile(ReadableFile&& other) noexcept;
+  ReadableFile& operator=(ReadableFile&& other) noexcept;
+  ~ReadableFile();
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_bytes_; }
+  // Reads exactly buffer.size() bytes at `offset`; UserError when the file ends before.
+  void read_at(int64_t offset, std::span<std::byte> buffer) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_bytes_ = 0;
+};
+
+// A new file that appears under its name only when commit() has made it durable: temporary name, write, fsync, rename,
+// fsync of the directory. Destroyed without commit(): the temporary is removed, the old file untouched.
+class DurableFile {
+ public:
+  explicit DurableFile(const std::string& path);
+  ~DurableFile();
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  void commit();
+
+ private:
+  std::string path_, temporary_;
+  int fd_ = -1;
+};
+
+// The same for a directory of files: write into path(), then commit() renames it to the final name (which must not
+// exist, or is replaced when `replace`).
+class DurableDirectory {
+ public:
+  DurableDirectory(const std::string& final_path, bool replace);
+  ~DurableDirectory();
+  DurableDirectory(const DurableDirectory&) = delete;
+  DurableDirectory& operator=(const DurableDirectory&) = delete;
+  const std::string& path() const { return temporary_; }
+  void commit();
+
+ private:
+  std::string final_path_, temporary_;
+  bool replace_ = false, committed_ = false;
+};
+
+void write_file_durably(const std::string& path, std::string_view text);
+
+// An append-only text file (metrics, samples): one write per line, so a reader never sees half of one.
+class LineFile {
+ public:
+  explicit LineFile(const std::string& path, bool truncate);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  void write_line(std::string_view line);  // adds '\n'
+  void sync();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+// Whether a directory can be created and written, with `needed_bytes` free; EnvironmentError says why not.
+void check_writable_directory(const std::string& path, int64_t needed_bytes);
+
+}  // namespace tandem::base

@@ -1,0 +1,23 @@
+// JSON in, strictly: what a file says twice, or says wrongly, is an error with its place. Built on nlohmann::json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace tandem::base {
+
+using Json = nlohmann::ordered_json;  // keeps the order of keys: files are rewritten as they were read
+
+// One JSON value. UserError "NAME:LINE:COLUMN: what, remedy" for malformed text, invalid UTF-8, lone surrogate escapes,
+// duplicate keys, nesting deeper than `max_depth`, anything after the value. `first_line`: the line number of the
+// text's first line (for one line of a JSONL file).
+Json parse_json(std::string_view text, const std::string& name, int64_t first_line = 1, int max_depth = 128);
+
+// The same from a file of at most `max_bytes`.
+Json read_json_file(const std::string& path, int64_t max_bytes = int64_t{64} << 20);
+
+// Compact, UTF-8 kept as it is, non-finite numbers as the strings "nan", "inf", "-inf".
+std::string dump_json(const Json& value);
+
+}  // namespace tandem::base

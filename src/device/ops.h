@@ -1,0 +1,130 @@
+// The operations of a model's forward and backward, as a contract that every backend fills in.
+//
+// Exactness (docs/EXACTNESS.md): in each *forward* operation a row's result depends on that row (and, for attention,
+// on its keys by position) alone: not on the number of rows, their order, the threads, or how keys are
+// spread over blocks. Backward operations are deterministic for given inputs and thread count-independent, no more.
+//
+// Dtypes: "model dtype" is float32 or bfloat16. Arithmetic inside is float32; one rounding per result.
+// All tensors are contiguous unless said otherwise. Letters: model/shapes.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace tandem::device {
+
+using at::Tensor;
+
+// Tokens per KV block: also the tile in which attention walks the keys.
+constexpr int64_t kBlockTokens = 16;
+
+// Which keys each query row sees. Keys live in blocks of kBlockTokens consecutive positions of one sequence:
+// position p of sequence s is slot block_table[s][p / kBlockTokens] * kBlockTokens + p % kBlockTokens.
+// Row t attends to positions 0..row_position[t] of sequence row_sequence[t].
+struct AttentionRows {
+  Tensor row_sequence;   // [T] int32
+  Tensor row_position;   // [T] int32
+  Tensor block_table;    // [S, max_blocks] int32; entries past a sequence's length are not read
+  // Backward only: rows [unit_offsets[u], unit_offsets[u+1]) of unit u share blocks with no other unit; units are
+  // processed in parallel, rows within one in order. [U+1] int32, or undefined.
+  Tensor unit_offsets;
+};
+
+// KV of one layer: [B, 2, G, K * kBlockTokens] in model dtype; dim 0 may be strided (block-major caches hold all
+// layers of a block together), the rest is contiguous. Inside a block the layout is the backend's own.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  virtual std::string name() const = 0;           // "cpu/avx512"
+  virtual int num_threads() const = 0;
+
+  // y_TN = x_TK w_NK^T. out: at::kFloat or the model dtype.
+  virtual Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const = 0;
+  // dx_TK = dy_TN w_NK, in x's dtype.
+  virtual Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const = 0;
+  // dw_NK += dy_TN^T x_TK. dw float32.
+  virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const = 0;
+
+  // rows of `table` [V,E]; ids int32 [T]
+  virtual Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const = 0;
+  // dtable[ids[t]] += dy[t], in order of t. dtable float32.
+  virtual void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const = 0;
+
+  // residual + delta, rounded once. Same shape, model dtype.
+  virtual Tensor add(const Tensor& a_TE, const Tensor& b_TE) const = 0;
+
+  // y = x / sqrt(mean(x^2) + eps) * w. HF Qwen3RMSNorm, except that bf16 rounds once, at the end.
+  virtual Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const = 0;
+  // returns dx; dw += (float32).
+  virtual Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
+                                   const Tensor& dw_E) const = 0;
+
+  // Splits qkv_TN (N = (H + 2G) K), RMS-normalises each head of q and k, rotates them (HF rotate_half RoPE at
+  // positions_T int32). Returns q_THK; k and v as [T, G, K].
+  struct Qkv {
+    Tensor q_THK, k_TGK, v_TGK;
+  };
+  struct QkvShape {
+    int64_t num_heads, num_kv_heads, head_dim;
+    double rope_theta, eps;
+  };
+  virtual Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
+                           const Tensor& positions_T, const QkvShape& shape) const = 0;
+  // returns dqkv_TN; dq_norm, dk_norm += (float32).
+  virtual Tensor qk_norm_rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK,
+                                       const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
+                                       const Tensor& positions_T, const QkvShape& shape, const Tensor& dq_norm_K,
+                                       const Tensor& dk_norm_K) const = 0;
+
+  // silu(gate) * up of gate_up_T[2F] = [gate | up].
+  virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
+  virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
+
+  // Writes k, v of token tokens[i] into slot slots[i] (int32 [n]; a token may go to several slots).
+  virtual void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
+                         const Tensor& slots) const = 0;
+  // softmax(q k^T / sqrt(K)) v over the keys that `rows` names. lse_TH (float32, natural log) is filled if defined.
+  virtual Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
+                                 const Tensor& lse_TH) const = 0;
+  // Returns dq_THK and adds to dkv [B, 2, G, K * kBlockTokens] float32 (zeroed by the caller).
+  virtual Tensor paged_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                          const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
+                                          const Tensor& dkv) const = 0;
+  // The transpose of kv_append: dk[t], dv[t] = sum over the slots of t, in order of i. Model dtype.
+  struct KvGrad {
+    Tensor dk_TGK, dv_TGK;
+  };
+  virtual KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+                                    int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const = 0;
+
+  // logits_RV float32. logp_R = log softmax(logits / temperature)[target] (float32), entropy_R of that softmax, and
+  // its logsumexp (of logits / temperature). targets int32; a target of -1 gives logp 0. entropy may be undefined.
+  virtual void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
+                       const Tensor& entropy_R, const Tensor& lse_R) const = 0;
+  // Overwrites logits with d(sum_r dlogp_r logp_r + dentropy_r entropy_r) / d logits. float32.
+  virtual void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature,
+                                const Tensor& dlogp_R, const Tensor& dentropy_R, const Tensor& entropy_R,
+                                const Tensor& lse_R) const = 0;
+
+  // One AdamW step (Loshchilov & Hutter 2019, as torch.optim.AdamW) on flat float32 ranges:
+  // g = grad * grad_scale; m, v, master updated; `weight` (model dtype) = master rounded; in float32 weight is master.
+  struct AdamW {
+    double lr, beta1, beta2, eps, weight_decay, grad_scale;
+    int64_t step;  // from 1, for bias correction
+  };
+  virtual void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
+                     const AdamW& p) const = 0;
+  // Sum of squares in float64, in a fixed order.
+  virtual double sum_of_squares(const Tensor& x) const = 0;
+};
+
+// The CPU backend. isa: "auto", "avx512bf16", "avx512", "avx2", "scalar"; UserError if the machine lacks it.
+// num_threads: of this backend's loops and of ATen's; 0: all cores.
+std::unique_ptr<Ops> make_cpu_ops(const std::string& isa, int num_threads);
+// The sets that this machine can run, best first.
+std::string available_cpu_isas();
+
+}  // namespace tandem::device

@@ -1,0 +1,20 @@
+// How a model's forward reaches keys and values. The engine brings a paged cache, the trainer a packed batch;
+// both end in the same kernel (device::Ops::paged_attention).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tandem::model {
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  // q_THK, k_TGK, v_TGK of this layer's tokens, already normalised and rotated. Returns out_THK.
+  // Differentiable when gradients are on and the implementation supports it.
+  virtual at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK,
+                             const at::Tensor& v_TGK) = 0;
+};
+
+}  // namespace tandem::model

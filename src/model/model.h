@@ -1,0 +1,55 @@
+// A decoder-only model as the layer loop sees it: embed, blocks, final norm, head. One forward for both sides.
+// With gradients on, each block is a differentiable function of its input (model/autograd.h); weight gradients go
+// into a GradientSink, float32, never through autograd leaves.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "device/ops.h"
+#include "model/attention.h"
+#include "model/config.h"
+#include "weights/store.h"
+
+namespace tandem::model {
+
+// Where the gradient of a packed tensor accumulates: float32, the packed shape.
+using GradientSink = std::function<at::Tensor(const std::string& packed_name)>;
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const device::Ops& ops() const = 0;
+
+  // ids_T int32 -> hidden_TE
+  virtual at::Tensor embed(const at::Tensor& ids_T) const = 0;
+  // One decoder block. positions_T int32.
+  virtual at::Tensor block(int64_t layer, const at::Tensor& hidden_TE, const at::Tensor& positions_T,
+                           Attention& attention) const = 0;
+  virtual at::Tensor final_norm(const at::Tensor& hidden_TE) const = 0;
+  // Normed hidden rows -> float32 logits_RV.
+  virtual at::Tensor head(const at::Tensor& hidden_RE) const = 0;
+
+  // The backward of embed and head, outside autograd: gradients go to the sink.
+  virtual void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const = 0;
+  virtual at::Tensor head_backward(const at::Tensor& dlogits_RV, const at::Tensor& hidden_RE) const = 0;  // dhidden_RE
+
+  // A new view of the weights (after a sync); same layout.
+  virtual void set_weights(const weights::WeightsView& view) = 0;
+  virtual uint64_t weight_version() const = 0;
+  // Where block() and *_backward() put weight gradients. Unset: a forward-only model.
+  virtual void set_gradient_sink(GradientSink sink) = 0;
+};
+
+// The model that `config.architecture` names, over these weights. Ops is borrowed and outlives the model.
+std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops);
+
+// embed, every block, final norm: hidden_TE ready for head(). No gradient.
+at::Tensor forward_hidden(const Model& model, const at::Tensor& ids_T, const at::Tensor& positions_T,
+                          Attention& attention);
+
+}  // namespace tandem::model

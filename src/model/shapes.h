@@ -1,0 +1,4 @@
+// The letters that tensors wear: q_THK is [tokens, query heads, head dim].
+//   T tokens of a batch    E hidden size        H query heads   G key/value heads   K head dim
+//   F MLP width            V vocabulary         L layers        N rows of a weight  R rows of a head chunk
+#pragma once

@@ -1,0 +1,68 @@
+// The rollout engine: continuous batching over paged KV. Groups go in, finished groups come out in the order in which
+// they finish; what a completion contains depends on its prompt, its sampling parameters, its sample id and the weights
+// alone, not on what else was in flight.
+//
+// Single-threaded: every call, and the work of next_finished(), happens on the caller's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "rl/sample.h"
+
+namespace tandem::rollout {
+
+struct EngineConfig {
+  int64_t kv_cache_bytes = int64_t{256} << 20;  // --kv-cache-bytes; at least one sequence of max context must fit
+  int64_t max_batch_tokens = 2048;              // tokens of one forward: decodes first, then prefill chunks
+  int64_t max_running = 256;                    // sequences that decode together
+  // token id -> bytes, for stop strings; empty when no request has any
+  std::vector<std::string> token_bytes;
+};
+
+struct GroupRequest {
+  uint64_t group_id = 0;
+  std::vector<int32_t> prompt;         // at least one token
+  std::vector<uint64_t> sample_ids;    // n of them: one completion each
+  rl::SamplingParams sampling;
+};
+
+enum class PauseMode : uint8_t { kKeepKv, kDropKv };
+
+struct EngineStats {                   // since the last reset_stats()
+  int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
+  int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Queues a group. UserError when its prompt cannot fit the context or the cache.
+  virtual void add(GroupRequest request) = 0;
+  // Ends a group (all groups): what it has so far comes out of next_finished() with reason kAbort.
+  virtual void abort(uint64_t group_id) = 0;
+  virtual void abort_all() = 0;
+  // Between forwards: no work happens until resume(). kDropKv gives all blocks back; running sequences re-prefill.
+  virtual void pause(PauseMode mode) = 0;
+  // Only while paused, or idle. With kept KV the caller accepts tokens of mixed versions; spans record them.
+  virtual void update_weights(const weights::WeightsView& view) = 0;
+  virtual void resume() = 0;
+  // Works until a group is finished and returns it; nullopt when nothing is left (or paused).
+  virtual std::optional<rl::Group> next_finished() = 0;
+  // One forward; false when nothing was left to do. For callers that interleave.
+  virtual bool step() = 0;
+
+  virtual int64_t num_unfinished_groups() const = 0;
+  virtual EngineStats stats() const = 0;
+  virtual void reset_stats() = 0;
+};
+
+// Model is borrowed and outlives the engine.
+std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& model);
+
+}  // namespace tandem::rollout

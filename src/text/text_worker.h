@@ -1,0 +1,64 @@
+// The tokenizer and the chat template, in a Python child process (python/tandem_worker) over a socket pair: `tokenizers`
+// and `jinja2` do the work, so ids and texts are the published ones. Every call has a deadline. A dead or hung child is
+// replaced; the call that lost it throws WorkerError, later calls work.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace tandem::text {
+
+// A call that lost its worker (died, deadline, protocol). The message says what happened to the process.
+class WorkerError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct WorkerConfig {
+  std::string python;            // interpreter; default: the build's (TANDEM_PYTHON)
+  std::string worker_directory;  // holds tandem_worker/; default: the build's
+  double deadline_s = 60.0;      // of one call
+  int64_t memory_bytes = int64_t{4} << 30;  // address-space limit of the child
+};
+WorkerConfig default_worker_config();
+
+class TextWorker {
+ public:
+  // Starts the child and loads DIR/tokenizer.json, tokenizer_config.json (and chat_template.jinja where present).
+  // UserError when the tokenizer is missing or malformed.
+  TextWorker(const WorkerConfig& config, const std::string& model_directory);
+  ~TextWorker();
+
+  std::vector<std::vector<int32_t>> encode(const std::vector<std::string>& texts);  // add_special_tokens=False
+  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens);
+  // Rendered text of each conversation. kwargs: add_generation_prompt, enable_thinking, tools, ... UserError when the
+  // template refuses (its message), per call.
+  std::vector<std::string> apply_chat_template(const std::vector<base::Json>& conversations, const base::Json& kwargs);
+
+  // Incremental decoding: push() returns the text that became certain (whole UTF-8 characters), finish() the rest.
+  class Stream;
+  std::unique_ptr<Stream> stream(bool skip_special_tokens);
+
+  int64_t vocab_size() const;                            // largest id + 1, added tokens included
+  const std::vector<std::string>& token_bytes();         // id -> bytes; special tokens too
+  bool has_chat_template() const;
+  int64_t restarts() const;                              // children replaced so far
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class TextWorker::Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual std::string push(int32_t id) = 0;
+  virtual std::string finish() = 0;
+};
+
+}  // namespace tandem::text

@@ -1,0 +1,34 @@
+// Which Hugging Face tensor lies where in the packed store, as data. Loading, resharding, export, IPC and
+// broadcast read this one table; names, shapes and dtypes never come from live storage. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::weights {
+
+// Rows [row_begin, row_begin + shape[0]) of a packed tensor are the HF tensor `hf_name`. A vector has one "row" per
+// element.
+struct Slice {
+  std::string hf_name;         // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // HF shape: [rows, cols] or [rows]
+  int64_t row_begin = 0;
+};
+
+// One tensor as the kernels want it: qkv [(H + 2G)K, E], gate_up [2F, E], ...
+struct PackedTensor {
+  std::string name;            // "layers.0.qkv"
+  std::vector<int64_t> shape;  // rows = sum of the slices' rows
+  std::vector<Slice> slices;   // ascending, gapless
+  int64_t num_elements() const;
+};
+
+struct Layout {
+  std::vector<PackedTensor> tensors;       // in store order
+  std::vector<std::string> ignored;        // HF names that may be present and are not loaded (lm_head.weight when tied)
+  int64_t num_elements() const;
+  const PackedTensor& find(const std::string& name) const;  // BugError when absent
+};
+
+}  // namespace tandem::weights
