@@ -14,6 +14,7 @@ struct Slice {
   std::string hf_name;         // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // HF shape: [rows, cols] or [rows]
   int64_t row_begin = 0;
+  int64_t num_elements() const;
 };
 
 // One tensor as the kernels want it: qkv [(H + 2G)K, E], gate_up [2F, E], ...

@@ -26,17 +26,27 @@ class WeightsView {
   uint64_t version_ = 0;
 };
 
+// Owns the weights. Every packed tensor lies in one allocation, contiguous and 64-byte aligned, and keeps its address
+// for the store's life; tensors taken from it keep the allocation alive.
 class WeightStore {
  public:
-  // Allocates every tensor of the layout, uninitialised. dtype: at::kFloat or at::kBFloat16.
+  // Allocates every tensor of the layout, uninitialised. dtype: at::kFloat or at::kBFloat16. EnvironmentError when the
+  // machine has not the memory.
   WeightStore(Layout layout, at::ScalarType dtype);
+  WeightStore(const WeightStore&) = delete;
+  WeightStore& operator=(const WeightStore&) = delete;
+  WeightStore(WeightStore&&) = default;
+  WeightStore& operator=(WeightStore&&) = default;
 
   const Layout& layout() const { return layout_; }
   at::ScalarType dtype() const { return dtype_; }
+  // Of the allocation: every element, and under 64 bytes of alignment per tensor.
   int64_t bytes() const;
 
   // The live tensor of one packed name; writing to it writes the weights.
   const at::Tensor& tensor(const std::string& name) const;
+  // The live rows that one HF tensor occupies, in its HF shape.
+  at::Tensor slice(const PackedTensor& packed, const Slice& slice) const;
   WeightsView view() const;
 
   // After the optimizer wrote: version + 1. Views taken before keep their number.
@@ -55,15 +65,18 @@ class WeightStore {
 // Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards: each slice is read from its
 // byte range straight into place, converted to the store's dtype (F32, BF16, F16 accepted), a few MiB at a time.
 // UserError: a missing or truncated shard, a missing or extra tensor, a wrong shape or dtype; file, tensor, remedy named.
+// Everything that headers can tell is checked before the first weight is read (check_hf_checkpoint does only that, and
+// needs no store).
 void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 
-// Writes DIR (created; must not hold a checkpoint already unless `overwrite`) as an HF directory: config.json with
+// Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with
 // the store's dtype, tokenizer and generation files copied from `source_directory`, shards of at most
-// `max_shard_bytes` and, if more than one, the index. Durable: temporary directory, fsync, rename.
+// `max_shard_bytes` (a larger tensor gets its own) and, if more than one, the index. Durable: temporary directory,
+// fsync, rename. UserError: DIR is in the way; EnvironmentError: the disk refuses. DIR is then as it was.
 struct ExportOptions {
   std::string source_directory;
   int64_t max_shard_bytes = int64_t{5} << 30;
-  bool overwrite = false;
+  bool overwrite = false;  // an earlier export is replaced; a directory with any other file in it is still refused
 };
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
 

@@ -1,0 +1,34 @@
+#include "weights/layout.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::weights {
+namespace {
+
+int64_t product(const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t dim : shape) elements *= dim;
+  return elements;
+}
+
+}  // namespace
+
+int64_t Slice::num_elements() const { return product(shape); }
+
+int64_t PackedTensor::num_elements() const { return product(shape); }
+
+int64_t Layout::num_elements() const {
+  int64_t elements = 0;
+  for (const PackedTensor& tensor : tensors) elements += tensor.num_elements();
+  return elements;
+}
+
+const PackedTensor& Layout::find(const std::string& name) const {
+  const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const PackedTensor& t) { return t.name == name; });
+  TANDEM_CHECK(it != tensors.end(), "no packed tensor", name);
+  return *it;
+}
+
+}  // namespace tandem::weights

@@ -1,0 +1,131 @@
+#include "weights/store.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <numbers>
+
+#include "base/check.h"
+#include "base/rng.h"
+
+namespace tandem::weights {
+namespace {
+
+constexpr int64_t kTensorAlignmentBytes = 64;               // a cache line, and the widest vector register
+constexpr int64_t kAllocationAlignmentBytes = int64_t{2} << 20;  // a huge page
+
+int64_t aligned_elements(int64_t elements, int64_t element_bytes) {
+  const int64_t step = kTensorAlignmentBytes / element_bytes;
+  return (elements + step - 1) / step * step;
+}
+
+at::Tensor allocate(int64_t elements, at::ScalarType dtype) {
+  const int64_t bytes = std::max<int64_t>(elements, 1) * static_cast<int64_t>(c10::elementSize(dtype));
+  void* memory = nullptr;
+  // Small stores are not worth a huge page of their own.
+  const bool huge = bytes >= kAllocationAlignmentBytes;
+  const int error = posix_memalign(&memory, huge ? kAllocationAlignmentBytes : kTensorAlignmentBytes, bytes);
+  TANDEM_ENV_CHECK(error == 0, fmt::format("the weights need {:.2f} GiB of memory, which this machine does not give; "
+                                           "take a smaller model or a machine with more memory",
+                                           static_cast<double>(bytes) / (int64_t{1} << 30)));
+  // Decoding reads every weight once a token: with 4 KiB pages it would wait for address translation. Advice only.
+  if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
+  return at::from_blob(memory, {elements}, [](void* p) { std::free(p); }, at::TensorOptions().dtype(dtype));
+}
+
+// Four normal deviates of one Philox block: Box and Muller (1958), twice.
+std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
+  const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
+  std::array<float, 4> result;
+  for (int pair = 0; pair < 2; ++pair) {
+    // In (0, 1]: the logarithm of 0 does not exist.
+    const float radius_draw = static_cast<float>((bits[2 * pair] >> 8) + 1) * 0x1.0p-24F;
+    const float angle_draw = static_cast<float>(bits[2 * pair + 1] >> 8) * 0x1.0p-24F;
+    const float radius = std::sqrt(-2.0F * std::log(radius_draw));
+    const float angle = 2.0F * std::numbers::pi_v<float> * angle_draw;
+    result[2 * pair] = radius * std::cos(angle);
+    result[2 * pair + 1] = radius * std::sin(angle);
+  }
+  return result;
+}
+
+template <typename Element>
+void fill_normal(const at::Tensor& tensor, float deviation, uint64_t seed, uint64_t tensor_index) {
+  Element* data = tensor.data_ptr<Element>();
+  const int64_t elements = tensor.numel();
+  constexpr int64_t kGrainBlocks = 4096;
+  at::parallel_for(0, (elements + 3) / 4, kGrainBlocks, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const std::array<float, 4> draws = normals(seed, tensor_index, static_cast<uint64_t>(block));
+      for (int64_t i = 0; i < 4 && 4 * block + i < elements; ++i) {
+        data[4 * block + i] = static_cast<Element>(deviation * draws[i]);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+const at::Tensor& WeightsView::operator[](const std::string& name) const {
+  const auto it = tensors_.find(name);
+  TANDEM_CHECK(it != tensors_.end(), "no weight", name);
+  return it->second;
+}
+
+WeightStore::WeightStore(Layout layout, at::ScalarType dtype) : layout_(std::move(layout)), dtype_(dtype) {
+  TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "weights are float32 or bfloat16");
+  const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  int64_t total = 0;
+  for (const PackedTensor& packed : layout_.tensors) total += aligned_elements(packed.num_elements(), element_bytes);
+  storage_ = allocate(total, dtype);
+  int64_t offset = 0;
+  for (const PackedTensor& packed : layout_.tensors) {
+    const int64_t elements = packed.num_elements();
+    const bool added = tensors_.emplace(packed.name, storage_.narrow(0, offset, elements).view(packed.shape)).second;
+    TANDEM_CHECK(added, "two packed tensors named", packed.name);
+    offset += aligned_elements(elements, element_bytes);
+  }
+}
+
+int64_t WeightStore::bytes() const { return static_cast<int64_t>(storage_.nbytes()); }
+
+const at::Tensor& WeightStore::tensor(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  TANDEM_CHECK(it != tensors_.end(), "no weight", name);
+  return it->second;
+}
+
+at::Tensor WeightStore::slice(const PackedTensor& packed, const Slice& slice) const {
+  return tensor(packed.name).narrow(0, slice.row_begin, slice.shape[0]);
+}
+
+WeightsView WeightStore::view() const {
+  WeightsView view;
+  view.tensors_ = tensors_;
+  view.version_ = version_;
+  return view;
+}
+
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed) {
+  uint64_t index = 0;
+  for (const PackedTensor& packed : store.layout().tensors) {
+    const at::Tensor& tensor = store.tensor(packed.name);
+    const float deviation = static_cast<float>(initializer_range);
+    if (packed.shape.size() == 1) {
+      tensor.fill_(1);  // vectors are norms
+    } else if (store.dtype() == at::kFloat) {
+      fill_normal<float>(tensor, deviation, seed, index);
+    } else {
+      fill_normal<at::BFloat16>(tensor, deviation, seed, index);
+    }
+    ++index;
+  }
+}
+
+}  // namespace tandem::weights
