@@ -3,6 +3,7 @@
 // path, operation and errno text.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,8 +12,9 @@
 
 namespace tandem::base {
 
+// The whole of a file or pipe; UserError when it is missing, a directory, or larger than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
-bool file_exists(const std::string& path);
+bool file_exists(const std::string& path);        // anything but a directory
 bool directory_exists(const std::string& path);
 void make_directories(const std::string& path);   // EnvironmentError when it cannot
 std::vector<std::string> list_directory(const std::string& path);  // names, sorted
@@ -52,8 +54,8 @@ class DurableFile {
   int fd_ = -1;
 };
 
-// The same for a directory of files: write into path(), then commit() renames it to the final name (which must not
-// exist, or is replaced when `replace`).
+// The same for a directory of files: write into path(), then commit() syncs every file and renames the directory to the
+// final name. That must not exist (or be empty): UserError; with `replace` it may, and is swapped in one step.
 class DurableDirectory {
  public:
   DurableDirectory(const std::string& final_path, bool replace);
@@ -70,7 +72,8 @@ class DurableDirectory {
 
 void write_file_durably(const std::string& path, std::string_view text);
 
-// An append-only text file (metrics, samples): one write per line, so a reader never sees half of one.
+// An append-only text file (metrics, samples): one write per line, so a reader never sees half of one. A write that
+// fails leaves no half line; half a line that was there is ended before the next begins.
 class LineFile {
  public:
   explicit LineFile(const std::string& path, bool truncate);

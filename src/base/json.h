@@ -10,14 +10,16 @@ namespace tandem::base {
 using Json = nlohmann::ordered_json;  // keeps the order of keys: files are rewritten as they were read
 
 // One JSON value. UserError "NAME:LINE:COLUMN: what, remedy" for malformed text, invalid UTF-8, lone surrogate escapes,
-// duplicate keys, nesting deeper than `max_depth`, anything after the value. `first_line`: the line number of the
-// text's first line (for one line of a JSONL file).
+// duplicate keys, nesting deeper than `max_depth`, anything after the value, numbers too large for a double. Integers
+// beyond 64 bits become doubles (tokenizer files hold 1e30 in digits). A byte order mark at the start is skipped.
+// `first_line`: the line number of the text's first line (for one line of a JSONL file).
 Json parse_json(std::string_view text, const std::string& name, int64_t first_line = 1, int max_depth = 128);
 
 // The same from a file of at most `max_bytes`.
 Json read_json_file(const std::string& path, int64_t max_bytes = int64_t{64} << 20);
 
-// Compact, UTF-8 kept as it is, non-finite numbers as the strings "nan", "inf", "-inf".
+// Compact, UTF-8 kept as it is, non-finite numbers as the strings "nan", "inf", "-inf". A string that is no valid UTF-8
+// (half a character of a cut completion) is written with U+FFFD in place of the bad bytes.
 std::string dump_json(const Json& value);
 
 }  // namespace tandem::base

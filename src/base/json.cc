@@ -1,0 +1,263 @@
+// Strict JSON over nlohmann's event parser: it gives tokens and their errors, we keep the rules it does not have
+// (duplicate keys, depth, a NUL byte, which it takes for the end of the text) and the place of each mistake.
+#include "base/json.h"
+
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+
+namespace tandem::base {
+namespace {
+
+// Where a byte offset is, as an editor shows it: columns count characters, from 1.
+struct Place {
+  int64_t line, column;
+};
+
+Place place_of(std::string_view text, size_t offset, int64_t first_line) {
+  Place place{first_line, 1};
+  for (size_t i = 0; i < offset && i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\n') {
+      ++place.line;
+      place.column = 1;
+    } else if ((byte & 0xC0) != 0x80) {  // not a continuation byte of UTF-8
+      ++place.column;
+    }
+  }
+  return place;
+}
+
+// Reads characters and counts them: nlohmann's events do not say where they are. Copies share the count.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, size_t* num_read) : at_(at), num_read_(num_read) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    ++at_;
+    ++*num_read_;
+    return *this;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  size_t* num_read_;
+};
+
+struct Mistake {
+  size_t offset;  // in the text
+  std::string what;
+};
+
+// "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing value - invalid
+// literal; last read: 'x'" becomes "syntax error while parsing value - invalid literal". What was last read is left
+// out: it may be no UTF-8, and the place says it.
+std::string short_reason(std::string reason) {
+  if (const size_t at = reason.find("] "); at != std::string::npos) reason.erase(0, at + 2);
+  if (reason.starts_with("parse error at ")) {
+    if (const size_t at = reason.find(": "); at != std::string::npos) reason.erase(0, at + 2);
+  }
+  if (const size_t begin = reason.find("; last read: "); begin != std::string::npos) {
+    const size_t end = reason.find("'; expected ", begin);
+    reason.erase(begin, end == std::string::npos ? std::string::npos : end + 1 - begin);
+  }
+  return reason;
+}
+
+// Builds the value from the events.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  Builder(std::string_view text, const size_t* num_read, int max_depth)
+      : text_(text), num_read_(num_read), max_depth_(max_depth) {}
+
+  const std::unique_ptr<Mistake>& mistake() const { return mistake_; }
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(Json(nullptr)); }
+  bool boolean(bool value) override { return add(Json(value)); }
+  bool number_integer(number_integer_t value) override { return add(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
+  bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
+  bool string(string_t& value) override { return add(Json(std::move(value))); }
+  bool binary(binary_t&) override { return fail(*num_read_, "binary data in JSON"); }
+
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    if (!levels_.back().keys.insert(name).second) {
+      return fail(last_string_begin(), "the key \"" + name + "\" appears twice in one object; keep one");
+    }
+    key_ = std::move(name);
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
+    return fail(position == 0 ? 0 : position - 1, short_reason(error.what()));
+  }
+
+ private:
+  struct Level {
+    Json* value;
+    std::unordered_set<std::string> keys;  // of an object: its own lookup is linear
+  };
+
+  Json* put(Json value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& parent = *levels_.back().value;
+    if (parent.is_array()) return &parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+    // Past the map's own insertion, which compares with every key before it.
+    return &parent.get_ref<Json::object_t&>().emplace_back(std::move(key_), std::move(value)).second;
+  }
+
+  bool add(Json value) {
+    put(std::move(value));
+    return true;
+  }
+
+  bool open(Json value) {
+    if (static_cast<int>(levels_.size()) >= max_depth_) {
+      return fail(*num_read_ - 1, "nested deeper than " + std::to_string(max_depth_) + " levels; flatten it");
+    }
+    levels_.push_back({put(std::move(value)), {}});
+    return true;
+  }
+
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  bool fail(size_t offset, std::string what) {
+    if (!mistake_) mistake_ = std::make_unique<Mistake>(Mistake{offset, std::move(what)});
+    return false;
+  }
+
+  // The opening quote of the string that ends at the last character read. Quotes within have a backslash before them,
+  // the opening one never has.
+  size_t last_string_begin() const {
+    size_t at = *num_read_ - 1;
+    while (at > 0) {
+      --at;
+      if (text_[at] == '"' && (at == 0 || text_[at - 1] != '\\')) break;
+      if (text_[at] == '"') {
+        size_t num_backslashes = 0;
+        while (num_backslashes < at && text_[at - 1 - num_backslashes] == '\\') ++num_backslashes;
+        if (num_backslashes % 2 == 0) break;
+      }
+    }
+    return at;
+  }
+
+  std::string_view text_;
+  const size_t* num_read_;
+  int max_depth_;
+  Json root_;
+  std::vector<Level> levels_;
+  std::string key_;
+  std::unique_ptr<Mistake> mistake_;
+};
+
+[[noreturn]] void refuse(std::string_view text, const Mistake& mistake, const std::string& name, int64_t first_line) {
+  const Place place = place_of(text, mistake.offset, first_line);
+  throw UserError(name + ":" + std::to_string(place.line) + ":" + std::to_string(place.column) + ": " + mistake.what);
+}
+
+template <typename Number>
+void append_number(std::string& out, Number value) {
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  out.append(digits, end);
+}
+
+void append(std::string& out, const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::object: {
+      const char* comma = "{";
+      for (const auto& [key, member] : value.items()) {
+        out += comma;
+        append(out, Json(key));
+        out += ':';
+        append(out, member);
+        comma = ",";
+      }
+      out += value.empty() ? "{}" : "}";
+      return;
+    }
+    case Json::value_t::array: {
+      const char* comma = "[";
+      for (const Json& element : value) {
+        out += comma;
+        append(out, element);
+        comma = ",";
+      }
+      out += value.empty() ? "[]" : "]";
+      return;
+    }
+    case Json::value_t::number_integer: return append_number(out, value.get<int64_t>());
+    case Json::value_t::number_unsigned: return append_number(out, value.get<uint64_t>());
+    case Json::value_t::number_float: {
+      const double number = value.get<double>();
+      if (std::isnan(number)) {
+        out += "\"nan\"";
+      } else if (std::isinf(number)) {
+        out += number > 0 ? "\"inf\"" : "\"-inf\"";
+      } else {
+        out += value.dump();  // the shortest digits that read back to the same double
+      }
+      return;
+    }
+    default:
+      out += value.dump(-1, ' ', false, Json::error_handler_t::replace);
+      return;
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& name, int64_t first_line, int max_depth) {
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    refuse(text, {nul, "a NUL byte in JSON text; is this a text file?"}, name, first_line);
+  }
+  size_t num_read = 0;
+  const char* const end = text.data() + text.size();
+  Builder builder(text, &num_read, max_depth);
+  const bool complete = Json::sax_parse(CountingIterator(text.data(), &num_read), CountingIterator(end, &num_read),
+                                        &builder, nlohmann::detail::input_format_t::json, /*strict=*/true);
+  if (builder.mistake()) refuse(text, *builder.mistake(), name, first_line);
+  TANDEM_CHECK(complete, name);
+  return builder.take();
+}
+
+Json read_json_file(const std::string& path, int64_t max_bytes) {
+  return parse_json(read_file(path, max_bytes), path);
+}
+
+std::string dump_json(const Json& value) {
+  std::string out;
+  append(out, value);
+  return out;
+}
+
+}  // namespace tandem::base

@@ -1,0 +1,98 @@
+// Lines to stderr, whole or not at all: threads and worker processes share the terminal.
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <string_view>
+
+namespace tandem::base {
+namespace {
+
+struct LogState {
+  std::mutex mutex;
+  LogLevel level = LogLevel::kInfo;
+  std::function<void(LogLevel, const std::string&)> sink;
+  std::function<void(const std::string&)> terminal;
+  int64_t num_warnings = 0;
+};
+
+// Never destroyed: a thread may still log while the program ends.
+LogState& state() {
+  static LogState* const log = new LogState;
+  return *log;
+}
+
+std::string_view prefix(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return "debug: ";
+    case LogLevel::kInfo: return "";
+    case LogLevel::kWarning: return "warning: ";
+    case LogLevel::kError: return "error: ";
+  }
+  return "";
+}
+
+// One message is one line, whatever a user's file or an exception put into it.
+std::string to_line(LogLevel level, const std::string& message) {
+  std::string line(prefix(level));
+  for (const char c : message) {
+    if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+void write_stderr(const std::string& line) {
+  const std::string text = line + '\n';
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t n = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // a closed terminal must not end a run
+    written += static_cast<size_t>(n);
+  }
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) {
+  const std::lock_guard lock(state().mutex);
+  state().level = level;
+}
+
+void set_log_sink(std::function<void(LogLevel, const std::string& line)> sink) {
+  const std::lock_guard lock(state().mutex);
+  state().sink = std::move(sink);
+}
+
+void set_log_terminal(std::function<void(const std::string& line)> terminal) {
+  const std::lock_guard lock(state().mutex);
+  state().terminal = std::move(terminal);
+}
+
+void log_line(LogLevel level, const std::string& message) {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  // Counted even when the level hides it: the run's summary tells of it.
+  if (level == LogLevel::kWarning) ++log.num_warnings;
+  if (level < log.level) return;
+  const std::string line = to_line(level, message);
+  if (log.terminal) {
+    log.terminal(line);
+  } else {
+    write_stderr(line);
+  }
+  if (log.sink) log.sink(level, line);
+}
+
+int64_t num_warnings() {
+  const std::lock_guard lock(state().mutex);
+  return state().num_warnings;
+}
+
+}  // namespace tandem::base
