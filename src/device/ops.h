@@ -14,12 +14,11 @@
 #include <memory>
 #include <string>
 
+#include "device/block.h"
+
 namespace tandem::device {
 
 using at::Tensor;
-
-// Tokens per KV block: also the tile in which attention walks the keys.
-constexpr int64_t kBlockTokens = 16;
 
 // Which keys each query row sees. Keys live in blocks of kBlockTokens consecutive positions of one sequence:
 // position p of sequence s is slot block_table[s][p / kBlockTokens] * kBlockTokens + p % kBlockTokens.

@@ -1,0 +1,434 @@
+// device::Ops on the CPU: tensors to pointers, rows to threads. The arithmetic is in the kernel table that fits the
+// processor; docs/EXACTNESS.md says why each forward operation is exact.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "device/cpu/gemm.h"
+#include "device/cpu/isa.h"
+#include "device/cpu/kernels.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/rope_table.h"
+#include "device/ops.h"
+
+namespace tandem::device {
+
+namespace {
+
+using cpu::Elem;
+
+// Rows that a thread takes at a time in row-wise loops, and for partial sums of weight gradients: fixed, so that the sums
+// do not depend on the number of threads.
+constexpr int64_t kRowChunk = 64;
+constexpr int64_t kMaxPartials = 64;
+
+Elem elem_of(const Tensor& t) {
+  TANDEM_CHECK(t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16, "dtype", t.scalar_type());
+  return t.scalar_type() == at::kFloat ? Elem::kF32 : Elem::kBF16;
+}
+
+const void* in(const Tensor& t) {
+  TANDEM_CHECK(t.is_contiguous(), "a contiguous tensor is needed");
+  return t.const_data_ptr();
+}
+
+const char* offset(const void* p, int64_t elements, Elem elem) {
+  return static_cast<const char*>(p) + elements * (elem == Elem::kF32 ? 4 : 2);
+}
+char* offset(void* p, int64_t elements, Elem elem) {
+  return static_cast<char*>(p) + elements * (elem == Elem::kF32 ? 4 : 2);
+}
+
+class CpuOps : public Ops {
+ public:
+  CpuOps(const cpu::KernelTable& table, int num_threads)
+      : table_(table), num_threads_(num_threads), gemm_(table.gemm, num_threads),
+        attention_scratch_(static_cast<size_t>(num_threads)) {}
+
+  std::string name() const override { return std::string("cpu/") + table_.name; }
+  int num_threads() const override { return num_threads_; }
+
+  Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
+    const int64_t m = x_TK.size(0), n = w_NK.size(0), k = w_NK.size(1);
+    TANDEM_CHECK_EQ(x_TK.size(1), k);
+    Tensor y_TN = at::empty({m, n}, x_TK.options().dtype(out));
+    gemm_.run({m, n, k, {in(x_TK), elem_of(x_TK), k, false}, {in(w_NK), elem_of(w_NK), k, false}, y_TN.data_ptr(),
+               elem_of(y_TN), n, false});
+    return y_TN;
+  }
+  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
+    const int64_t m = dy_TN.size(0), n = w_NK.size(0), k = w_NK.size(1);
+    TANDEM_CHECK_EQ(dy_TN.size(1), n);
+    Tensor dx_TK = at::empty({m, k}, w_NK.options());
+    gemm_.run({m, k, n, {in(dy_TN), elem_of(dy_TN), n, false}, {in(w_NK), elem_of(w_NK), k, true}, dx_TK.data_ptr(),
+               elem_of(dx_TK), k, false});
+    return dx_TK;
+  }
+  void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const override {
+    const int64_t t = dy_TN.size(0), n = dy_TN.size(1), k = x_TK.size(1);
+    TANDEM_CHECK_EQ(dw_NK.scalar_type(), at::kFloat);
+    in(dw_NK);
+    gemm_.run({n, k, t, {in(dy_TN), elem_of(dy_TN), n, true}, {in(x_TK), elem_of(x_TK), k, true}, dw_NK.data_ptr(),
+               Elem::kF32, k, true});
+  }
+
+  Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
+    const int64_t width = table_VE.size(1), vocab = table_VE.size(0), rows = ids_T.numel();
+    Tensor out_TE = at::empty({rows, width}, table_VE.options());
+    const Elem elem = elem_of(table_VE);
+    const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
+    const int64_t row_bytes = width * (elem == Elem::kF32 ? 4 : 2);
+    for (int64_t t = 0; t < rows; ++t) {
+      TANDEM_CHECK(ids[t] >= 0 && ids[t] < vocab, "token id", ids[t], "outside the vocabulary of", vocab);
+      std::copy_n(offset(in(table_VE), ids[t] * width, elem), row_bytes, offset(out_TE.data_ptr(), t * width, elem));
+    }
+    return out_TE;
+  }
+  void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
+    const int64_t width = dy_TE.size(1), rows = ids_T.numel();
+    const Elem elem = elem_of(dy_TE);
+    const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
+    // Threads split the columns: each table row is then summed in the order of t.
+    const int64_t parts = rows * width < 65536 ? 1 : num_threads_;
+    const int64_t part_width = ((width + parts - 1) / parts + 15) / 16 * 16;
+    cpu::parallel_for(num_threads_, parts, 1, [&](int64_t part) {
+      const int64_t begin = std::min(part * part_width, width), n = std::min(part_width, width - begin);
+      for (int64_t t = 0; t < rows; ++t) {
+        float* row = dtable_VE.data_ptr<float>() + ids[t] * width + begin;
+        const char* dy = offset(in(dy_TE), t * width + begin, elem);
+        if (elem == Elem::kF32) {
+          table_.add(row, dy, row, n, Elem::kF32);
+        } else {
+          const auto* bits = reinterpret_cast<const at::BFloat16*>(dy);
+          for (int64_t i = 0; i < n; ++i) row[i] += static_cast<float>(bits[i]);
+        }
+      }
+    });
+  }
+
+  Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {
+    TANDEM_CHECK_EQ(a_TE.numel(), b_TE.numel());
+    Tensor y_TE = at::empty_like(a_TE);
+    const Elem elem = elem_of(a_TE);
+    const int64_t n = a_TE.numel();
+    constexpr int64_t kPiece = 16384;
+    cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
+      const int64_t begin = piece * kPiece;
+      table_.add(offset(in(a_TE), begin, elem), offset(in(b_TE), begin, elem), offset(y_TE.data_ptr(), begin, elem),
+                 std::min(kPiece, n - begin), elem);
+    });
+    return y_TE;
+  }
+
+  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
+    Tensor y_TE = at::empty_like(x_TE);
+    const cpu::NormArgs args{x_TE.size(-1), eps, elem_of(x_TE)};
+    for_row_chunks(x_TE.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      table_.rms_norm(offset(in(x_TE), begin * args.width, args.elem), in(w_E),
+                      offset(y_TE.data_ptr(), begin * args.width, args.elem), rows, args);
+    });
+    return y_TE;
+  }
+  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
+                           const Tensor& dw_E) const override {
+    Tensor dx_TE = at::empty_like(x_TE);
+    const cpu::NormArgs args{x_TE.size(-1), eps, elem_of(x_TE)};
+    sum_over_chunks(x_TE.size(0), {dw_E}, [&](int64_t begin, int64_t rows, const std::vector<float*>& sums) {
+      const int64_t at = begin * args.width;
+      table_.rms_norm_backward(offset(in(dy_TE), at, args.elem), offset(in(x_TE), at, args.elem), in(w_E),
+                               offset(dx_TE.data_ptr(), at, args.elem), sums[0], rows, args);
+    });
+    return dx_TE;
+  }
+
+  Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
+                   const QkvShape& s) const override {
+    const int64_t rows = qkv_TN.size(0);
+    Qkv out{at::empty({rows, s.num_heads, s.head_dim}, qkv_TN.options()),
+            at::empty({rows, s.num_kv_heads, s.head_dim}, qkv_TN.options()),
+            at::empty({rows, s.num_kv_heads, s.head_dim}, qkv_TN.options())};
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
+    const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
+    const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
+    for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
+      table_.qk_norm_rope(offset(in(qkv_TN), begin * (q_width + 2 * kv_width), args.elem), in(q_norm_K), in(k_norm_K),
+                          cos_sin.data() + begin, offset(out.q_THK.data_ptr(), begin * q_width, args.elem),
+                          offset(out.k_TGK.data_ptr(), begin * kv_width, args.elem),
+                          offset(out.v_TGK.data_ptr(), begin * kv_width, args.elem), n, args);
+    });
+    return out;
+  }
+  Tensor qk_norm_rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK, const Tensor& qkv_TN,
+                               const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
+                               const QkvShape& s, const Tensor& dq_norm_K, const Tensor& dk_norm_K) const override {
+    Tensor dqkv_TN = at::empty_like(qkv_TN);
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
+    const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
+    const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
+    sum_over_chunks(qkv_TN.size(0), {dq_norm_K, dk_norm_K},
+                    [&](int64_t begin, int64_t n, const std::vector<float*>& sums) {
+                      const int64_t at = begin * (q_width + 2 * kv_width);
+                      table_.qk_norm_rope_backward(
+                          offset(in(dq_THK), begin * q_width, args.elem), offset(in(dk_TGK), begin * kv_width, args.elem),
+                          offset(in(dv_TGK), begin * kv_width, args.elem), offset(in(qkv_TN), at, args.elem), in(q_norm_K),
+                          in(k_norm_K), cos_sin.data() + begin, offset(dqkv_TN.data_ptr(), at, args.elem), sums[0],
+                          sums[1], n, args);
+                    });
+    return dqkv_TN;
+  }
+
+  Tensor silu_mul(const Tensor& gate_up_T2F) const override {
+    const int64_t width = gate_up_T2F.size(1) / 2;
+    Tensor y_TF = at::empty({gate_up_T2F.size(0), width}, gate_up_T2F.options());
+    const Elem elem = elem_of(y_TF);
+    for_row_chunks(y_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      table_.silu_mul(offset(in(gate_up_T2F), begin * 2 * width, elem), offset(y_TF.data_ptr(), begin * width, elem),
+                      rows, width, elem);
+    });
+    return y_TF;
+  }
+  Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const override {
+    const int64_t width = dy_TF.size(1);
+    Tensor dx_T2F = at::empty_like(gate_up_T2F);
+    const Elem elem = elem_of(dy_TF);
+    for_row_chunks(dy_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      table_.silu_mul_backward(offset(in(dy_TF), begin * width, elem), offset(in(gate_up_T2F), begin * 2 * width, elem),
+                               offset(dx_T2F.data_ptr(), begin * 2 * width, elem), rows, width, elem);
+    });
+    return dx_T2F;
+  }
+
+  void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
+                 const Tensor& slots) const override {
+    const Elem elem = elem_of(kv_layer);
+    const int64_t kv_heads = k_TGK.size(1), width = k_TGK.size(2), n = tokens.numel();
+    const int32_t* token = static_cast<const int32_t*>(in(tokens));
+    const int32_t* slot = static_cast<const int32_t*>(in(slots));
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = token[i] * kv_heads * width;
+      table_.kv_write(offset(in(k_TGK), at, elem), offset(in(v_TGK), at, elem),
+                      offset(kv_layer.data_ptr(), slot[i] / kBlockTokens * kv_layer.stride(0), elem),
+                      slot[i] % kBlockTokens, kv_heads, width, elem);
+    }
+  }
+
+  Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
+                         const Tensor& lse_TH) const override {
+    Tensor out_THK = at::empty_like(q_THK);
+    const cpu::AttentionArgs args = attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
+    const std::vector<std::pair<int64_t, int64_t>> spans = row_spans(args, 0, q_THK.size(0));
+    const int64_t tasks = static_cast<int64_t>(spans.size()) * args.num_kv_heads;
+    cpu::parallel_for(num_threads_, tasks, 4, [&](int64_t task) {
+      const auto [begin, end] = spans[static_cast<size_t>(task / args.num_kv_heads)];
+      table_.attention(args, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
+    });
+    return out_THK;
+  }
+
+  Tensor paged_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                  const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
+                                  const Tensor& dkv) const override {
+    Tensor dq_THK = at::empty_like(q_THK);
+    const cpu::AttentionArgs args = attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
+    const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(), dkv.stride(0)};
+    TANDEM_CHECK(rows.unit_offsets.defined(), "the backward needs unit_offsets");
+    const int32_t* units = static_cast<const int32_t*>(in(rows.unit_offsets));
+    const int64_t tasks = (rows.unit_offsets.numel() - 1) * args.num_kv_heads;
+    cpu::parallel_for(num_threads_, tasks, 1, [&](int64_t task) {
+      const int64_t unit = task / args.num_kv_heads;
+      for (const auto& [begin, end] : row_spans(args, units[unit], units[unit + 1]))
+        table_.attention_backward(backward, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
+    });
+    return dq_THK;
+  }
+
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+                            int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
+    const Tensor dk = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
+    const Tensor dv = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
+    const int32_t* token = static_cast<const int32_t*>(in(tokens));
+    const int32_t* slot = static_cast<const int32_t*>(in(slots));
+    const int64_t n = tokens.numel();
+    // Threads split the heads' columns: each token sums its slots in the order of i.
+    cpu::parallel_for(num_threads_, num_kv_heads, 1, [&](int64_t g) {
+      for (int64_t i = 0; i < n; ++i) {
+        const float* block = dkv.const_data_ptr<float>() + slot[i] / kBlockTokens * dkv.stride(0) +
+                             g * head_dim * kBlockTokens + slot[i] % kBlockTokens;
+        const float* block_v = block + num_kv_heads * head_dim * kBlockTokens;
+        float* k = dk.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
+        float* v = dv.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
+        for (int64_t d = 0; d < head_dim; ++d) {
+          k[d] += block[d * kBlockTokens];
+          v[d] += block_v[d * kBlockTokens];
+        }
+      }
+    });
+    return {dk.to(dtype), dv.to(dtype)};
+  }
+
+  void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
+               const Tensor& entropy_R, const Tensor& lse_R) const override {
+    const int64_t vocab = logits_RV.size(1);
+    const float* logits = static_cast<const float*>(in(logits_RV));
+    const int32_t* targets = static_cast<const int32_t*>(in(targets_R));
+    const auto inverse = static_cast<float>(1.0 / temperature);
+    float* entropy = entropy_R.defined() ? entropy_R.data_ptr<float>() : nullptr;
+    for (int64_t r = 0; r < logits_RV.size(0); ++r)
+      TANDEM_CHECK(targets[r] < vocab, "target", targets[r], "outside the vocabulary of", vocab);
+    cpu::parallel_for(num_threads_, logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
+      table_.logprob(logits + r * vocab, vocab, targets[r], inverse, logp_R.data_ptr<float>() + r,
+                     entropy != nullptr ? entropy + r : nullptr, lse_R.data_ptr<float>() + r);
+    });
+  }
+  void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
+                        const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R) const override {
+    const int64_t vocab = logits_RV.size(1);
+    in(logits_RV);
+    const int32_t* targets = static_cast<const int32_t*>(in(targets_R));
+    const auto inverse = static_cast<float>(1.0 / temperature);
+    const bool with_entropy = dentropy_R.defined();
+    cpu::parallel_for(num_threads_, logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
+      table_.logprob_backward(logits_RV.data_ptr<float>() + r * vocab, vocab, targets[r], inverse,
+                              dlogp_R.const_data_ptr<float>()[r],
+                              with_entropy ? dentropy_R.const_data_ptr<float>()[r] : 0.0F,
+                              with_entropy ? entropy_R.const_data_ptr<float>()[r] : 0.0F,
+                              lse_R.const_data_ptr<float>()[r]);
+    });
+  }
+
+  void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
+             const AdamW& p) const override {
+    const int64_t n = master.numel();
+    const Elem elem = elem_of(weight);
+    const auto lr_scaled = static_cast<float>(p.lr / (1.0 - std::pow(p.beta1, p.step)));
+    const auto sqrt_correction2 = static_cast<float>(std::sqrt(1.0 - std::pow(p.beta2, p.step)));
+    constexpr int64_t kPiece = 65536;
+    cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
+      const int64_t at = piece * kPiece;
+      table_.adamw(offset(weight.data_ptr(), at, elem), elem, master.data_ptr<float>() + at,
+                   grad.const_data_ptr<float>() + at, m.data_ptr<float>() + at, v.data_ptr<float>() + at,
+                   std::min(kPiece, n - at), lr_scaled, static_cast<float>(1.0 - p.lr * p.weight_decay),
+                   static_cast<float>(p.beta1), static_cast<float>(p.beta2), static_cast<float>(p.eps), sqrt_correction2,
+                   static_cast<float>(p.grad_scale));
+    });
+  }
+
+  double sum_of_squares(const Tensor& x) const override {
+    const int64_t n = x.numel();
+    const float* p = static_cast<const float*>(in(x));
+    constexpr int64_t kPiece = 65536;
+    std::vector<double> parts(static_cast<size_t>((n + kPiece - 1) / kPiece));
+    cpu::parallel_for(num_threads_, static_cast<int64_t>(parts.size()), 1, [&](int64_t piece) {
+      double sums[8] = {};
+      const int64_t begin = piece * kPiece, end = std::min(begin + kPiece, n);
+      for (int64_t i = begin; i < end; ++i) sums[i % 8] += static_cast<double>(p[i]) * p[i];
+      for (const double s : sums) parts[static_cast<size_t>(piece)] += s;
+    });
+    double total = 0.0;
+    for (const double part : parts) total += part;
+    return total;
+  }
+
+ private:
+  template <typename Function>
+  void for_row_chunks(int64_t rows, Function f) const {
+    const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
+    cpu::parallel_for(num_threads_, chunks, 1, [&](int64_t chunk) {
+      f(chunk * kRowChunk, std::min(kRowChunk, rows - chunk * kRowChunk), chunk);
+    });
+  }
+
+  // f adds its rows' share to private sums; the sums are added to `totals` in chunk order.
+  template <typename Function>
+  void sum_over_chunks(int64_t rows, const std::vector<Tensor>& totals, Function f) const {
+    const int64_t chunk_rows = std::max(kRowChunk, (rows + kMaxPartials - 1) / kMaxPartials);
+    const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
+    std::vector<Tensor> partials;
+    for (const Tensor& total : totals) partials.push_back(at::zeros({chunks, total.numel()}, total.options()));
+    cpu::parallel_for(num_threads_, chunks, 1, [&](int64_t chunk) {
+      std::vector<float*> sums;
+      for (const Tensor& partial : partials) sums.push_back(partial.data_ptr<float>() + chunk * partial.size(1));
+      f(chunk * chunk_rows, std::min(chunk_rows, rows - chunk * chunk_rows), sums);
+    });
+    for (size_t i = 0; i < totals.size(); ++i) {
+      float* total = totals[i].data_ptr<float>();
+      for (int64_t chunk = 0; chunk < chunks; ++chunk)
+        table_.add(total, partials[i].data_ptr<float>() + chunk * totals[i].numel(), total, totals[i].numel(), Elem::kF32);
+    }
+  }
+
+  std::vector<const float*> rope_rows(const Tensor& positions_T, const QkvShape& s) const {
+    const int32_t* positions = static_cast<const int32_t*>(in(positions_T));
+    return ropes_.rows(positions, positions_T.numel(), s.head_dim, s.rope_theta);
+  }
+
+  static cpu::AttentionArgs attention_args(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
+                                           const Tensor& out_THK, const Tensor& lse_TH) {
+    const int64_t head_dim = q_THK.size(2);
+    TANDEM_CHECK_EQ(kv_layer.size(3), head_dim * kBlockTokens);
+    return {in(q_THK),
+            kv_layer.const_data_ptr(),
+            out_THK.data_ptr(),
+            lse_TH.defined() ? lse_TH.data_ptr<float>() : nullptr,
+            static_cast<const int32_t*>(in(rows.row_sequence)),
+            static_cast<const int32_t*>(in(rows.row_position)),
+            static_cast<const int32_t*>(in(rows.block_table)),
+            rows.block_table.size(1),
+            kv_layer.stride(0),
+            q_THK.size(1),
+            kv_layer.size(2),
+            head_dim,
+            elem_of(q_THK)};
+  }
+
+  // Runs of at most kAttentionRows neighbouring rows of one sequence.
+  static std::vector<std::pair<int64_t, int64_t>> row_spans(const cpu::AttentionArgs& args, int64_t begin, int64_t end) {
+    std::vector<std::pair<int64_t, int64_t>> spans;
+    for (int64_t r = begin; r < end;) {
+      int64_t stop = r + 1;
+      while (stop < end && stop - r < cpu::kAttentionRows && args.row_sequence[stop] == args.row_sequence[r]) ++stop;
+      spans.emplace_back(r, stop);
+      r = stop;
+    }
+    return spans;
+  }
+
+  float* scratch_for(const cpu::AttentionArgs& args, int64_t begin, int64_t end) const {
+    int64_t keys = 0;
+    for (int64_t r = begin; r < end; ++r) keys = std::max<int64_t>(keys, args.row_position[r] + 1);
+    std::vector<float>& scratch = attention_scratch_[static_cast<size_t>(omp_get_thread_num())];
+    const auto needed = static_cast<size_t>(
+        cpu::attention_scratch_floats(keys, args.num_heads / args.num_kv_heads, args.head_dim));
+    if (scratch.size() < needed) scratch.resize(needed);
+    return scratch.data();
+  }
+
+  const cpu::KernelTable& table_;
+  const int num_threads_;
+  // Buffers and tables that only save work; calls come from one thread at a time.
+  mutable cpu::GemmRunner gemm_;
+  mutable cpu::RopeTable ropes_;
+  mutable std::vector<std::vector<float>> attention_scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_cpu_ops(const std::string& isa, int num_threads) {
+  const int threads = num_threads > 0 ? num_threads : omp_get_num_procs();
+  at::set_num_threads(threads);
+  return std::make_unique<CpuOps>(cpu::choose_kernels(isa), threads);
+}
+
+std::string available_cpu_isas() { return cpu::available_isas(); }
+
+}  // namespace tandem::device

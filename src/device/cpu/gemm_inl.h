@@ -1,0 +1,277 @@
+// The matrix kernels behind GemmKernels, for one instruction set S. The one order: every element of C sums over
+// k = 0, 1, 2, ... with one fused multiply-add each (in pair mode, one bf16 dot instruction per k, k + 1). Lanes are
+// columns, so no sum is ever split, and a row's bits cannot depend on the rows beside it.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cpu/kernels.h"
+
+namespace tandem::device::cpu {
+
+template <class S>
+struct Gemm {
+  using F = typename S::F;
+  using Words = typename S::Words;
+  static constexpr int64_t kPanel = 16 * S::kMicroVectors;
+
+  static const uint32_t* words(const void* p) { return static_cast<const uint32_t*>(p); }
+  static float element(const Matrix& x, int64_t row, int64_t column) {
+    const int64_t i = row * x.stride + column;
+    if (x.elem == Elem::kF32) return static_cast<const float*>(x.data)[i];
+    uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(x.data)[i]) << 16;
+    float f;
+    __builtin_memcpy(&f, &bits, 4);
+    return f;
+  }
+  static uint32_t pair(const Matrix& x, int64_t row, int64_t k, int64_t k_end) {
+    const uint16_t* p = static_cast<const uint16_t*>(x.data);
+    if (x.k_major) {
+      const uint32_t low = p[k * x.stride + row];
+      return k + 1 < k_end ? low | (static_cast<uint32_t>(p[(k + 1) * x.stride + row]) << 16) : low;
+    }
+    const uint32_t low = p[row * x.stride + k];
+    return k + 1 < k_end ? low | (static_cast<uint32_t>(p[row * x.stride + k + 1]) << 16) : low;
+  }
+
+  // 16 rows (clamped to last_row) of an [m][k] matrix as columns: writes 16 lanes at out + entry * entry_stride. Rising
+  // entries may overwrite the lanes past entry_stride of the one before.
+  static void pack_rows(const Matrix& x, bool pairs, int64_t row0, int64_t last_row, int64_t lanes, int64_t k0,
+                        int64_t kc, void* out, int64_t entry_stride) {
+    const int64_t elem_bytes = x.elem == Elem::kF32 ? 4 : 2;
+    const char* row[16];
+    for (int r = 0; r < 16; ++r) {
+      const int64_t clamped = row0 + r < last_row ? row0 + r : last_row;
+      row[r] = static_cast<const char*>(x.data) + (clamped * x.stride + k0) * elem_bytes;
+    }
+    float* floats = static_cast<float*>(out);
+    uint32_t* packed = static_cast<uint32_t*>(out);
+    const int64_t per_tile = x.elem == Elem::kF32 ? 16 : 32;
+    int64_t k = 0;
+    for (; k + per_tile <= kc; k += per_tile) {
+      const uint32_t* at[16];
+      for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + k * elem_bytes);
+      Words column[16];
+      S::transpose16(at, column);
+      if (x.elem == Elem::kF32) {
+        for (int c = 0; c < 16; ++c) S::store(floats + (k + c) * entry_stride, S::as_float(column[c]));
+      } else if (pairs) {
+        for (int c = 0; c < 16; ++c) S::store_words(packed + (k / 2 + c) * entry_stride, column[c]);
+      } else {
+        for (int c = 0; c < 16; ++c) {
+          S::store(floats + (k + 2 * c) * entry_stride, S::low_half(column[c]));
+          S::store(floats + (k + 2 * c + 1) * entry_stride, S::high_half(column[c]));
+        }
+      }
+    }
+    for (; k < kc; k += pairs ? 2 : 1) {
+      for (int64_t r = 0; r < lanes; ++r) {
+        const int64_t clamped = row0 + r < last_row ? row0 + r : last_row;
+        if (pairs) {
+          packed[k / 2 * entry_stride + r] = pair(x, clamped, k0 + k, k0 + kc);
+        } else {
+          floats[k * entry_stride + r] = element(x, clamped, k0 + k);
+        }
+      }
+    }
+  }
+
+  // The same from a [k][n] matrix: lanes [0, valid) are columns col0..., the others 0.
+  static void pack_columns(const Matrix& x, bool pairs, int64_t col0, int64_t valid, int64_t lanes, int64_t k0,
+                           int64_t kc, void* out, int64_t entry_stride) {
+    float* floats = static_cast<float*>(out);
+    if (pairs) {
+      uint32_t* packed = static_cast<uint32_t*>(out);
+      const uint16_t* data = static_cast<const uint16_t*>(x.data);
+      for (int64_t k = 0; k < kc; k += 2) {
+        uint32_t* entry = packed + k / 2 * entry_stride;
+        if (valid >= 16 && k + 1 < kc) {
+          const uint16_t* p = data + (k0 + k) * x.stride + col0;
+          S::store_words(entry, S::interleave_bf16(p, p + x.stride));
+        } else {
+          for (int64_t r = 0; r < lanes; ++r) entry[r] = r < valid ? pair(x, col0 + r, k0 + k, k0 + kc) : 0;
+        }
+      }
+      return;
+    }
+    for (int64_t k = 0; k < kc; ++k) {
+      const int64_t i = (k0 + k) * x.stride + col0;
+      float* entry = floats + k * entry_stride;
+      if (x.elem == Elem::kF32) {
+        const float* p = static_cast<const float*>(x.data) + i;
+        S::store(entry, valid >= 16 ? S::load(p) : S::load_partial(p, valid));
+      } else {
+        const uint16_t* p = static_cast<const uint16_t*>(x.data) + i;
+        S::store(entry, valid >= 16 ? S::load(p) : S::load_partial(p, valid));
+      }
+    }
+  }
+
+  static void pack_a(const Matrix& a, bool pairs, int64_t m0, int64_t rows, int64_t m_end, int64_t k0, int64_t kc,
+                     void* out) {
+    if (a.k_major) {
+      const int64_t valid = m_end - m0 < 16 ? m_end - m0 : 16;
+      pack_columns(a, pairs, m0, valid, rows, k0, kc, out, rows);
+    } else {
+      pack_rows(a, pairs, m0, m_end - 1, rows, k0, kc, out, rows);
+    }
+  }
+
+  static void pack_b(const Matrix& b, bool pairs, int64_t n0, int64_t n_end, int64_t k0, int64_t kc, void* out) {
+    for (int64_t v = 0; v < S::kMicroVectors; ++v) {
+      void* at = static_cast<float*>(out) + 16 * v;
+      const int64_t first = n0 + 16 * v;
+      if (b.k_major) {
+        const int64_t valid = n_end - first < 0 ? 0 : (n_end - first < 16 ? n_end - first : 16);
+        pack_columns(b, pairs, valid > 0 ? first : n_end - 1, valid, 16, k0, kc, at, kPanel);
+      } else {
+        pack_rows(b, pairs, first < n_end ? first : n_end - 1, n_end - 1, 16, k0, kc, at, kPanel);
+      }
+    }
+  }
+
+  template <int R>
+  static void micro_rows(bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc) {
+    F acc[R][S::kMicroVectors];
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = S::load(c + r * ldc + 16 * v);
+    if constexpr (S::kNativeBf16) {
+      if (pairs) {
+        const uint32_t* pa = static_cast<const uint32_t*>(a);
+        const uint32_t* pb = static_cast<const uint32_t*>(b);
+        for (int64_t k = 0; k < kc; k += 2, pa += R, pb += kPanel) {
+          Words w[S::kMicroVectors];
+          for (int v = 0; v < S::kMicroVectors; ++v) w[v] = S::load_words(pb + 16 * v);
+          for (int r = 0; r < R; ++r) {
+            const Words x = S::set1_word(pa[r]);
+            for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = S::dot_bf16(acc[r][v], x, w[v]);
+          }
+        }
+      }
+    }
+    if (!S::kNativeBf16 || !pairs) {
+      const float* pa = static_cast<const float*>(a);
+      const float* pb = static_cast<const float*>(b);
+      for (int64_t k = 0; k < kc; ++k, pa += R, pb += kPanel) {
+        F w[S::kMicroVectors];
+        for (int v = 0; v < S::kMicroVectors; ++v) w[v] = S::load(pb + 16 * v);
+        for (int r = 0; r < R; ++r) {
+          const F x = S::set1(pa[r]);
+          for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = S::fma(x, w[v], acc[r][v]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < S::kMicroVectors; ++v) S::store(c + r * ldc + 16 * v, acc[r][v]);
+  }
+
+  template <int R>
+  static void micro_dispatch(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c,
+                             int64_t ldc) {
+    if (rows == R) {
+      micro_rows<R>(pairs, kc, a, b, c, ldc);
+    } else if constexpr (R > 1) {
+      micro_dispatch<R - 1>(rows, pairs, kc, a, b, c, ldc);
+    }
+  }
+  static void micro(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc) {
+    micro_dispatch<S::kMicroRows>(rows, pairs, kc, a, b, c, ldc);
+  }
+
+  // One 16-column strip of a few_rows call: multiplies 16 weight rows by R packed inputs, tile by tile.
+  template <int R>
+  static void strip_tile(bool pairs, Elem elem, const void* a, int64_t k, const char* const row[16], F acc[R]) {
+    const int64_t elem_bytes = elem == Elem::kF32 ? 4 : 2;
+    const uint32_t* at[16];
+    for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + k * elem_bytes);
+    Words column[16];
+    S::transpose16(at, column);
+    if (elem == Elem::kF32) {
+      const float* x = static_cast<const float*>(a) + k * R;
+      for (int c = 0; c < 16; ++c)
+        for (int r = 0; r < R; ++r) acc[r] = S::fma(S::set1(x[c * R + r]), S::as_float(column[c]), acc[r]);
+      return;
+    }
+    if constexpr (S::kNativeBf16) {
+      if (pairs) {
+        const uint32_t* x = static_cast<const uint32_t*>(a) + k / 2 * R;
+        for (int c = 0; c < 16; ++c)
+          for (int r = 0; r < R; ++r) acc[r] = S::dot_bf16(acc[r], S::set1_word(x[c * R + r]), column[c]);
+        return;
+      }
+    }
+    const float* x = static_cast<const float*>(a) + k * R;
+    for (int c = 0; c < 16; ++c) {
+      const F low = S::low_half(column[c]);
+      const F high = S::high_half(column[c]);
+      for (int r = 0; r < R; ++r) {
+        acc[r] = S::fma(S::set1(x[2 * c * R + r]), low, acc[r]);
+        acc[r] = S::fma(S::set1(x[(2 * c + 1) * R + r]), high, acc[r]);
+      }
+    }
+  }
+
+  template <int R>
+  static void few_rows_fixed(bool pairs, int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
+                             float* c) {
+    const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2;
+    const int64_t per_tile = b.elem == Elem::kF32 ? 16 : 32;
+    // Weights come from memory once: ask for a line this many tiles before it is used.
+    constexpr int64_t kAheadTiles = 6;
+    const char* row[2][16];
+    for (int s = 0; s < 2; ++s) {
+      for (int r = 0; r < 16; ++r) {
+        const int64_t n = n0 + 16 * s + r < n_end ? n0 + 16 * s + r : n_end - 1;
+        row[s][r] = static_cast<const char*>(b.data) + n * b.stride * elem_bytes;
+      }
+    }
+    F acc[2][R];
+    for (int s = 0; s < 2; ++s)
+      for (int r = 0; r < R; ++r) acc[s][r] = S::zero();
+    for (int64_t k = 0; k < k_end; k += per_tile) {
+      const int64_t ahead = (k + kAheadTiles * per_tile) * elem_bytes;
+      for (int s = 0; s < 2; ++s) {
+        for (int r = 0; r < 16; ++r) S::prefetch(row[s][r] + ahead);
+        strip_tile<R>(pairs, b.elem, a, k, row[s], acc[s]);
+      }
+    }
+    for (int s = 0; s < 2; ++s)
+      for (int r = 0; r < R; ++r) S::store(c + r * 32 + 16 * s, acc[s][r]);
+  }
+
+  static void few_rows(int64_t rows, bool pairs, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
+                       float* c) {
+    switch (rows) {
+      case 1: return few_rows_fixed<1>(pairs, k, a, b, n0, n_end, c);
+      case 2: return few_rows_fixed<2>(pairs, k, a, b, n0, n_end, c);
+      case 3: return few_rows_fixed<3>(pairs, k, a, b, n0, n_end, c);
+      default: return few_rows_fixed<4>(pairs, k, a, b, n0, n_end, c);
+    }
+  }
+
+  template <typename T>
+  static void store_as(const float* c, int64_t n, T* y, bool accumulate) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+      const F x = S::load(c + i);
+      S::store(y + i, accumulate ? S::add(S::load(y + i), x) : x);
+    }
+    if (i < n) {
+      const F x = S::load_partial(c + i, n - i);
+      S::store_partial(y + i, accumulate ? S::add(S::load_partial(y + i, n - i), x) : x, n - i);
+    }
+  }
+  static void store(const float* c, int64_t n, void* y, Elem elem, bool accumulate) {
+    if (elem == Elem::kF32) {
+      store_as(c, n, static_cast<float*>(y), accumulate);
+    } else {
+      store_as(c, n, static_cast<uint16_t*>(y), accumulate);
+    }
+  }
+
+  static GemmKernels table() {
+    return {S::kMicroRows, kPanel, S::kNativeBf16, pack_a, pack_b, micro, few_rows, store};
+  }
+};
+
+}  // namespace tandem::device::cpu

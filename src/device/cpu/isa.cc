@@ -1,0 +1,38 @@
+// Asks the processor what it can do and picks the best kernel table.
+#include "device/cpu/isa.h"
+
+#include <vector>
+
+#include "base/check.h"
+
+namespace tandem::device::cpu {
+
+namespace {
+
+std::vector<const KernelTable*> available() {
+  std::vector<const KernelTable*> tables;
+  const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  if (avx512 && __builtin_cpu_supports("avx512bf16") != 0) tables.push_back(kernels_avx512bf16());
+  if (avx512) tables.push_back(kernels_avx512());
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) tables.push_back(kernels_avx2());
+  tables.push_back(kernels_scalar());
+  return tables;
+}
+
+}  // namespace
+
+std::string available_isas() {
+  std::string names;
+  for (const KernelTable* table : available()) names += (names.empty() ? "" : " ") + std::string(table->name);
+  return names;
+}
+
+const KernelTable& choose_kernels(const std::string& isa) {
+  const std::vector<const KernelTable*> tables = available();
+  for (const KernelTable* table : tables)
+    if (isa == "auto" || isa == table->name) return *table;
+  throw UserError("--cpu-isa: this processor has no '" + isa + "'; use auto or one of: " + available_isas());
+}
+
+}  // namespace tandem::device::cpu

@@ -1,0 +1,129 @@
+// The CPU kernels as a table of plain functions over pointers, one table per instruction set. No torch here, so the files
+// that are compiled with AVX flags hold nothing else. cpu_ops.cc chooses a table and brings tensors and threads.
+//
+// Elements are float (kF32) or bfloat16 bits (kBF16). Arithmetic is float32. Every function computes a row from that
+// row alone, in an order that does not depend on how many rows there are.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::device::cpu {
+
+enum class Elem : uint8_t { kF32, kBF16 };
+
+// C[M,N] (+)= A B^T or the like; the sum over k runs k = 0, 1, 2, ... one after the other for every element of C, so
+// neither M nor any blocking shows in the bits. How A and B lie in memory:
+struct Matrix {
+  const void* data;
+  Elem elem;
+  int64_t stride;     // elements between rows
+  bool k_major;       // false: rows are m (or n), k runs along a row. true: rows are k.
+};
+
+// Packed operands: A in blocks of R <= kMicroRows rows, [k][R]; B in panels of kPanel columns, [k][kPanel]. In pair mode (two
+// bf16 multiplied by one instruction) an entry is a 32-bit word of k, k + 1 and there are half as many.
+struct GemmKernels {
+  int64_t micro_rows;
+  int64_t panel;
+  bool native_bf16;   // pair mode exists
+  // out: [kc][rows] floats or words, 16 spare at the end.
+  void (*pack_a)(const Matrix& a, bool pairs, int64_t m0, int64_t rows, int64_t m_end, int64_t k0, int64_t kc,
+                 void* out);
+  // Columns past n_end repeat the last one or are 0; nobody reads their results.
+  void (*pack_b)(const Matrix& b, bool pairs, int64_t n0, int64_t n_end, int64_t k0, int64_t kc, void* out);
+  // c[rows][panel], row stride ldc floats, continues from what is there.
+  void (*micro)(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc);
+  // The same sum for at most 4 rows straight from [n][k] rows of B, K a multiple of 32: c[rows][32] for columns n0...
+  void (*few_rows)(int64_t rows, bool pairs, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
+                   float* c);
+  // y[0..n) (+)= c
+  void (*store)(const float* c, int64_t n, void* y, Elem elem, bool accumulate);
+};
+
+struct NormArgs {
+  int64_t width;
+  double eps;
+  Elem elem;
+};
+
+// One query row against its keys; see attention_inl.h.
+struct AttentionArgs {
+  const void* q;               // [T, H, K]
+  const void* kv;              // [B, 2, G, K * 16]
+  void* out;                   // [T, H, K]
+  float* lse;                  // [T, H] or null
+  const int32_t* row_sequence; // [T]
+  const int32_t* row_position; // [T]
+  const int32_t* block_table;  // [S, max_blocks]
+  int64_t max_blocks;
+  int64_t block_stride;        // elements between blocks of kv
+  int64_t num_heads, num_kv_heads, head_dim;
+  Elem elem;
+};
+
+struct AttentionBackwardArgs {
+  AttentionArgs forward;
+  const void* dout;            // [T, H, K]
+  void* dq;                    // [T, H, K]
+  float* dkv;                  // [B, 2, G, K * 16], K part [K][16], V part [16][K]; accumulated
+  int64_t dkv_block_stride;
+};
+
+struct RopeArgs {
+  int64_t num_heads, num_kv_heads, head_dim;
+  double eps;
+  Elem elem;
+};
+
+struct KernelTable {
+  const char* name;
+  GemmKernels gemm;
+
+  void (*add)(const void* a, const void* b, void* y, int64_t n, Elem elem);
+  void (*rms_norm)(const void* x, const void* w, void* y, int64_t rows, const NormArgs& args);
+  // dx; dw[width] += over these rows
+  void (*rms_norm_backward)(const void* dy, const void* x, const void* w, void* dx, float* dw, int64_t rows,
+                            const NormArgs& args);
+  // cos_sin: [rows][K]: cos of the K/2 angles, then sin.
+  void (*qk_norm_rope)(const void* qkv, const void* q_norm, const void* k_norm, const float* const* cos_sin, void* q,
+                       void* k, void* v, int64_t rows, const RopeArgs& args);
+  void (*qk_norm_rope_backward)(const void* dq, const void* dk, const void* dv, const void* qkv, const void* q_norm,
+                                const void* k_norm, const float* const* cos_sin, void* dqkv, float* dq_norm,
+                                float* dk_norm, int64_t rows, const RopeArgs& args);
+  void (*silu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
+  void (*silu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
+                            Elem elem);
+
+  // Writes one token's k and v [G, K] into slot `offset` of the block at `block`.
+  void (*kv_write)(const void* k, const void* v, void* block, int64_t offset, int64_t num_kv_heads, int64_t head_dim,
+                   Elem elem);
+  // Rows [row_begin, row_end) of one sequence, one kv head. scratch: attention_scratch_floats().
+  void (*attention)(const AttentionArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head, float* scratch);
+  void (*attention_backward)(const AttentionBackwardArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head,
+                             float* scratch);
+
+  // One row of logits [V] float32: log-prob of target, entropy, logsumexp; all at logits * inverse_temperature.
+  void (*logprob)(const float* logits, int64_t vocab, int64_t target, float inverse_temperature, float* logp,
+                  float* entropy, float* lse);
+  void (*logprob_backward)(float* logits, int64_t vocab, int64_t target, float inverse_temperature, float dlogp,
+                           float dentropy, float entropy, float lse);
+
+  void (*adamw)(void* weight, Elem elem, float* master, const float* grad, float* m, float* v, int64_t n, float lr_scaled,
+                float decay, float beta1, float beta2, float eps, float sqrt_correction2, float grad_scale);
+};
+
+// Query rows of one sequence that an attention call takes at once.
+constexpr int64_t kAttentionRows = 8;
+// Floats of scratch for rows that see at most `max_keys` keys.
+constexpr int64_t attention_scratch_floats(int64_t max_keys, int64_t heads_per_kv_head, int64_t head_dim) {
+  const int64_t keys = (max_keys + 15) / 16 * 16;
+  const int64_t vectors = kAttentionRows * heads_per_kv_head;
+  return 2 * vectors * keys + 4 * vectors * (head_dim + 16) + 64 * (head_dim + 16);
+}
+
+const KernelTable* kernels_scalar();
+const KernelTable* kernels_avx2();
+const KernelTable* kernels_avx512();
+const KernelTable* kernels_avx512bf16();
+
+}  // namespace tandem::device::cpu

@@ -1,0 +1,12 @@
+// The kernels for AVX2 and FMA. Compiled with its flags: include nothing here that other files share code with.
+#include "device/cpu/simd_avx2.h"
+#include "device/cpu/table_inl.h"
+
+namespace tandem::device::cpu {
+
+const KernelTable* kernels_avx2() {
+  static const KernelTable table = make_table<SimdAvx2>("avx2");
+  return &table;
+}
+
+}  // namespace tandem::device::cpu

@@ -1,0 +1,12 @@
+// The kernels for AVX-512 F, BW, VL, DQ. Compiled with its flags: include nothing here that other files share code with.
+#include "device/cpu/simd_avx512.h"
+#include "device/cpu/table_inl.h"
+
+namespace tandem::device::cpu {
+
+const KernelTable* kernels_avx512() {
+  static const KernelTable table = make_table<SimdAvx512>("avx512");
+  return &table;
+}
+
+}  // namespace tandem::device::cpu

@@ -1,0 +1,12 @@
+// The kernels for AVX-512 with BF16. Compiled with its flags: include nothing here that other files share code with.
+#include "device/cpu/simd_avx512bf16.h"
+#include "device/cpu/table_inl.h"
+
+namespace tandem::device::cpu {
+
+const KernelTable* kernels_avx512bf16() {
+  static const KernelTable table = make_table<SimdAvx512Bf16>("avx512bf16");
+  return &table;
+}
+
+}  // namespace tandem::device::cpu

@@ -1,0 +1,12 @@
+// The kernels for plain C++. Compiled with its flags: include nothing here that other files share code with.
+#include "device/cpu/simd_scalar.h"
+#include "device/cpu/table_inl.h"
+
+namespace tandem::device::cpu {
+
+const KernelTable* kernels_scalar() {
+  static const KernelTable table = make_table<SimdScalar>("scalar");
+  return &table;
+}
+
+}  // namespace tandem::device::cpu

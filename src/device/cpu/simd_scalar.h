@@ -1,0 +1,133 @@
+// The meaning of each SIMD function, in plain C++: sixteen floats at a time. The AVX headers are the same text in
+// registers. Also the fallback on a processor without AVX2; its fma() rounds twice, so its bits are its own.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace tandem::device::cpu {
+
+struct SimdScalar {
+  static constexpr int kMicroRows = 2;     // rows x (16 * vectors) outputs that the micro kernel holds in registers
+  static constexpr bool kNativeBf16 = false;
+  static constexpr int kMicroVectors = 1;
+  struct F {
+    float v[16];
+  };
+  template <typename Op>
+  static F each(Op op) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = op(i);
+    return r;
+  }
+  static float bits_to_float(uint32_t bits) {
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+  }
+  static uint32_t float_to_bits(float f) {
+    uint32_t bits;
+    std::memcpy(&bits, &f, 4);
+    return bits;
+  }
+  static float widen(float x) { return x; }
+  static float widen(uint16_t x) { return bits_to_float(static_cast<uint32_t>(x) << 16); }
+  // Round to nearest even; any NaN becomes 0x7FC0.
+  static void narrow(float x, float* out) { *out = x; }
+  static void narrow(float x, uint16_t* out) {
+    const uint32_t bits = float_to_bits(x);
+    *out = x != x ? uint16_t{0x7FC0} : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+  }
+
+  static F zero() { return set1(0.0F); }
+  static F set1(float x) {
+    return each([&](int) { return x; });
+  }
+  template <typename T>
+  static F load(const T* p) {
+    return each([&](int i) { return widen(p[i]); });
+  }
+  // The first n lanes from memory, the others 0. Reads nothing past p[n - 1].
+  template <typename T>
+  static F load_partial(const T* p, int64_t n) {
+    return each([&](int i) { return i < n ? widen(p[i]) : 0.0F; });
+  }
+  template <typename T>
+  static void store(T* p, F x) {
+    for (int i = 0; i < 16; ++i) narrow(x.v[i], p + i);
+  }
+  template <typename T>
+  static void store_partial(T* p, F x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) narrow(x.v[i], p + i);
+  }
+
+  static F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
+  static F sub(F a, F b) { return each([&](int i) { return a.v[i] - b.v[i]; }); }
+  static F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
+  static F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
+  static F sqrt(F a) { return each([&](int i) { return std::sqrt(a.v[i]); }); }
+  static F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
+  static F max(F a, F b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+  static F min(F a, F b) { return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; }); }
+  static F round(F a) { return each([&](int i) { return std::nearbyint(a.v[i]); }); }
+  // a * 2^n for integral n in [-126, 127]
+  static F scale2(F a, F n) {
+    return each([&](int i) {
+      return a.v[i] * bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23);
+    });
+  }
+  static F select_less(F a, F b, F yes, F no) {
+    return each([&](int i) { return a.v[i] < b.v[i] ? yes.v[i] : no.v[i]; });
+  }
+  static F keep_first(F x, int64_t n, F other) {
+    return each([&](int i) { return i < n ? x.v[i] : other.v[i]; });
+  }
+  // The one order of a horizontal sum: lanes i and i + 8, then 4, 2, 1 apart.
+  static float reduce_sum(F x) {
+    for (int width = 8; width >= 1; width /= 2)
+      for (int i = 0; i < width; ++i) x.v[i] = x.v[i] + x.v[i + width];
+    return x.v[0];
+  }
+  static float reduce_max(F x) {
+    for (int i = 1; i < 16; ++i) x.v[0] = x.v[0] > x.v[i] ? x.v[0] : x.v[i];
+    return x.v[0];
+  }
+
+  struct Words {
+    uint32_t v[16];
+  };
+  static F as_float(Words w) {
+    return each([&](int i) { return bits_to_float(w.v[i]); });
+  }
+  // A word holds two bf16: the even element in the low half, the odd one in the high half.
+  static F low_half(Words w) {
+    return each([&](int i) { return bits_to_float(w.v[i] << 16); });
+  }
+  static F high_half(Words w) {
+    return each([&](int i) { return bits_to_float(w.v[i] & 0xFFFF0000u); });
+  }
+  static void store_words(uint32_t* p, Words w) { std::memcpy(p, w.v, sizeof w.v); }
+  static Words load_words(const uint32_t* p) {
+    Words w;
+    std::memcpy(w.v, p, sizeof w.v);
+    return w;
+  }
+  // out[c] lane r = word c of row r; rows may be unaligned.
+  static void transpose16(const uint32_t* const rows[16], Words out[16]) {
+    for (int r = 0; r < 16; ++r) {
+      uint32_t row[16];
+      std::memcpy(row, rows[r], sizeof row);
+      for (int c = 0; c < 16; ++c) out[c].v[r] = row[c];
+    }
+  }
+  // Lane i: low half = a[i], high half = b[i].
+  static Words interleave_bf16(const uint16_t* a, const uint16_t* b) {
+    Words w;
+    for (int i = 0; i < 16; ++i) w.v[i] = a[i] | (static_cast<uint32_t>(b[i]) << 16);
+    return w;
+  }
+  static void prefetch(const void*) {}
+};
+
+}  // namespace tandem::device::cpu

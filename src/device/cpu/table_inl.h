@@ -1,0 +1,31 @@
+// One instruction set's kernels, gathered.
+#pragma once
+
+#include "device/cpu/attention_inl.h"
+#include "device/cpu/gemm_inl.h"
+#include "device/cpu/kernels.h"
+#include "device/cpu/loss_inl.h"
+#include "device/cpu/rowwise_inl.h"
+
+namespace tandem::device::cpu {
+
+template <class S>
+KernelTable make_table(const char* name) {
+  return {name,
+          Gemm<S>::table(),
+          Rowwise<S>::add,
+          Rowwise<S>::rms_norm,
+          Rowwise<S>::rms_norm_backward,
+          Rowwise<S>::qk_norm_rope,
+          Rowwise<S>::qk_norm_rope_backward,
+          Rowwise<S>::silu_mul,
+          Rowwise<S>::silu_mul_backward,
+          Attention<S>::kv_write,
+          Attention<S>::forward,
+          Attention<S>::backward,
+          Loss<S>::logprob,
+          Loss<S>::logprob_backward,
+          Loss<S>::adamw};
+}
+
+}  // namespace tandem::device::cpu
