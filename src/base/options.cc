@@ -1,0 +1,380 @@
+// Flags to fields: types, ranges, names, and --help. The config file's half is in options_toml.cc.
+#include "base/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <type_traits>
+
+#include "base/check.h"
+
+namespace tandem::base {
+namespace {
+
+template <typename T>
+struct Traits {
+  using Element = T;
+  static constexpr bool kIsList = false;
+};
+template <typename T>
+struct Traits<std::optional<T>> : Traits<T> {};
+template <typename T>
+struct Traits<std::vector<T>> {
+  using Element = T;
+  static constexpr bool kIsList = true;
+};
+
+template <typename T>
+constexpr OptionKind kKindOf = std::is_same_v<T, bool>      ? OptionKind::kBool
+                               : std::is_same_v<T, int64_t> ? OptionKind::kInteger
+                               : std::is_same_v<T, double>  ? OptionKind::kNumber
+                                                            : OptionKind::kText;
+
+std::string to_word(bool value) { return value ? "true" : "false"; }
+std::string to_word(const std::string& value) { return value; }
+std::string to_word(int64_t value) { return std::to_string(value); }
+std::string to_word(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};  // the shortest that reads back
+}
+
+template <typename Number>
+Number parse_number(const std::string& where, const std::string& word, const char* expected) {
+  Number value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  TANDEM_USER_CHECK(error != std::errc::result_out_of_range, where + ": '" + word + "' is too large or too small");
+  const bool whole = error == std::errc() && end == word.data() + word.size();
+  TANDEM_USER_CHECK(whole, where + ": expects", expected + std::string(", not '") + word + "'");
+  return value;
+}
+
+void parse_word(const std::string& where, const std::string& word, int64_t& value) {
+  value = parse_number<int64_t>(where, word, "a whole number");
+}
+void parse_word(const std::string& where, const std::string& word, double& value) {
+  value = parse_number<double>(where, word, "a number");
+}
+void parse_word(const std::string&, const std::string& word, std::string& value) { value = word; }
+void parse_word(const std::string& where, const std::string& word, bool& value) {
+  TANDEM_USER_CHECK(word == "true" || word == "false", where + ": expects true or false, not '" + word + "'");
+  value = word == "true";
+}
+
+// Levenshtein's distance, one row at a time.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, diagonal + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+// A word that is a flag and not a value: "-1" and "-" are values.
+bool is_flag(const std::string& word) {
+  return word.size() > 2 && word.starts_with("--") && (std::isalpha(static_cast<unsigned char>(word[2])) != 0);
+}
+
+// Adds `text` to `out` in lines of at most `width` columns, all but the first indented.
+void append_wrapped(std::string& out, const std::string& text, size_t indent, size_t width) {
+  size_t column = indent;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    if (column > indent && column + 1 + (end - begin) > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out.append(text, begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  out += '\n';
+}
+
+std::string flag_text(const Option& option) {
+  const std::string dots = option.is_list() ? " ..." : "";
+  switch (option.kind()) {
+    case OptionKind::kBool: return "--[no-]" + option.name();
+    case OptionKind::kInteger: return "--" + option.name() + " N" + dots;
+    case OptionKind::kNumber: return "--" + option.name() + " X" + dots;
+    case OptionKind::kText: return "--" + option.name() + " TEXT" + dots;
+  }
+  return {};
+}
+
+std::string default_text(const Option& option) {
+  if (option.is_required()) return " (required)";
+  const auto words = option.words();
+  const std::string value = words ? fmt::format("{}", fmt::join(*words, " ")) : "";
+  if (value.empty()) return "";
+  if (option.kind() == OptionKind::kBool) return value == "true" ? " (default: on)" : "";
+  return " (default: " + value + ")";
+}
+
+constexpr size_t kHelpIndent = 36, kHelpWidth = 110;
+
+void append_help_line(std::string& out, const std::string& flag, const std::string& help) {
+  out += "  " + flag;
+  const size_t column = 2 + flag.size();
+  out += column + 2 > kHelpIndent ? "\n" + std::string(kHelpIndent, ' ') : std::string(kHelpIndent - column, ' ');
+  append_wrapped(out, help, kHelpIndent, kHelpWidth);
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string wanted(name);
+  std::replace(wanted.begin(), wanted.end(), '_', '-');
+  // A third of the letters wrong is still a typo; more is another word.
+  size_t best_distance = std::max<size_t>(2, wanted.size() / 3) + 1;
+  std::optional<std::string> best;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(wanted, candidate);
+    if (distance < best_distance && distance < candidate.size()) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  if (best) return best;
+  for (const std::string& candidate : candidates) {
+    if (!wanted.empty() && candidate.starts_with(wanted)) return candidate;
+  }
+  return std::nullopt;
+}
+
+Option::Option(OptionField field, std::string name, std::string group, std::string help)
+    : field_(field), name_(std::move(name)), group_(std::move(group)), help_(std::move(help)) {}
+
+Option& Option::at_least(double minimum) {
+  minimum_ = minimum;
+  return *this;
+}
+
+Option& Option::at_most(double maximum) {
+  maximum_ = maximum;
+  return *this;
+}
+
+Option& Option::greater_than(double bound) {
+  lower_bound_ = bound;
+  return *this;
+}
+
+Option& Option::one_of(std::vector<std::string> choices) {
+  TANDEM_CHECK(kind() == OptionKind::kText, name_);
+  choices_ = std::move(choices);
+  return *this;
+}
+
+Option& Option::required() {
+  required_ = true;
+  return *this;
+}
+
+OptionKind Option::kind() const {
+  return std::visit(
+      [](const auto* field) {
+        return kKindOf<typename Traits<std::remove_const_t<std::remove_pointer_t<decltype(field)>>>::Element>;
+      },
+      field_);
+}
+
+bool Option::is_list() const {
+  return std::visit(
+      [](const auto* field) {
+        return Traits<std::remove_const_t<std::remove_pointer_t<decltype(field)>>>::kIsList;
+      },
+      field_);
+}
+
+std::optional<std::vector<std::string>> Option::words() const {
+  return std::visit(
+      [](const auto* field) -> std::optional<std::vector<std::string>> {
+        using T = std::remove_const_t<std::remove_pointer_t<decltype(field)>>;
+        if constexpr (Traits<T>::kIsList) {
+          std::vector<std::string> words;
+          for (const auto& element : *field) words.push_back(to_word(element));
+          return words;
+        } else if constexpr (std::is_same_v<T, typename Traits<T>::Element>) {
+          return {{to_word(*field)}};
+        } else {
+          if (!field->has_value()) return std::nullopt;
+          return {{to_word(**field)}};
+        }
+      },
+      field_);
+}
+
+void Option::set(const std::string& where, const std::vector<std::string>& words) {
+  TANDEM_USER_CHECK(is_list() || words.size() == 1, where + ": expects one value, not", words.size());
+  std::visit(
+      [&](auto* field) {
+        using T = std::remove_pointer_t<decltype(field)>;
+        using Element = typename Traits<T>::Element;
+        const auto read = [&](const std::string& word) {
+          Element value{};
+          parse_word(where, word, value);
+          if constexpr (std::is_same_v<Element, std::string>) {
+            check_choice(where, word);
+          } else if constexpr (!std::is_same_v<Element, bool>) {
+            check_range(where, word, static_cast<double>(value));
+          }
+          return value;
+        };
+        if constexpr (Traits<T>::kIsList) {
+          T values;
+          for (const std::string& word : words) values.push_back(read(word));
+          *field = std::move(values);
+        } else {
+          *field = read(words.front());
+        }
+      },
+      field_);
+  given_ = true;
+}
+
+void Option::check_range(const std::string& where, const std::string& word, double value) const {
+  TANDEM_USER_CHECK(!std::isnan(value), where + ": must be a number, not", word);
+  TANDEM_USER_CHECK(!minimum_ || value >= *minimum_, where + ": must be at least", to_word(*minimum_) + ", not", word);
+  TANDEM_USER_CHECK(!maximum_ || value <= *maximum_, where + ": must be at most", to_word(*maximum_) + ", not", word);
+  TANDEM_USER_CHECK(!lower_bound_ || value > *lower_bound_, where + ": must be greater than",
+                    to_word(*lower_bound_) + ", not", word);
+}
+
+void Option::check_choice(const std::string& where, const std::string& word) const {
+  if (choices_.empty() || std::find(choices_.begin(), choices_.end(), word) != choices_.end()) return;
+  const auto near = nearest_name(word, choices_);
+  throw UserError(fmt::format("{}: '{}' is none of {}{}", where, word, fmt::join(choices_, ", "),
+                              near ? "; did you mean " + *near + "?" : ""));
+}
+
+Option& Options::add(Option option) {
+  TANDEM_CHECK(find(option.name()) == nullptr, option.name(), "is declared twice");
+  return options_.emplace_back(std::move(option));
+}
+
+void Options::unsupported(const std::string& name, const std::string& reason) {
+  unsupported_.emplace_back(name, reason);
+}
+
+Option* Options::find(std::string_view name) {
+  const auto at = std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name() == name; });
+  return at == options_.end() ? nullptr : &*at;
+}
+
+ParsedAction Options::parse(const std::vector<std::string>& arguments) {
+  ParsedAction action = ParsedAction::kRun;
+  std::vector<std::string> rest;
+  std::optional<std::string> config_path;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--help" || word == "-h") return ParsedAction::kHelp;
+    if (word == "--print-config") {
+      action = ParsedAction::kPrintConfig;
+    } else if (word == "--config" || word.starts_with("--config=")) {
+      TANDEM_USER_CHECK(!config_path, "--config: given twice; keep one file");
+      TANDEM_USER_CHECK(word != "--config" || i + 1 < arguments.size(), "--config: needs a file name");
+      config_path = word == "--config" ? arguments[++i] : word.substr(std::string("--config=").size());
+    } else {
+      rest.push_back(word);
+    }
+  }
+  if (config_path) read_config_file(*config_path);
+  read_arguments(rest);
+  for (const Option& option : options_) {
+    TANDEM_USER_CHECK(!option.is_required() || option.is_given() || action == ParsedAction::kPrintConfig,
+                      "--" + option.name() + ": is required:", option.help());
+  }
+  return action;
+}
+
+void Options::read_arguments(const std::vector<std::string>& arguments) {
+  std::vector<const Option*> seen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    TANDEM_USER_CHECK(is_flag(word), "unexpected argument '" + word + "': every option begins with -- and a name");
+    const size_t equals = word.find('=');
+    const bool has_equals = equals != std::string::npos;
+    const std::string name = word.substr(2, has_equals ? equals - 2 : equals);
+    const std::string where = "--" + name;
+    Option* option = find(name);
+    std::vector<std::string> values;
+    if (has_equals) values.push_back(word.substr(equals + 1));
+    if (option == nullptr && name.starts_with("no-")) {
+      option = find(std::string_view(name).substr(3));
+      if (option == nullptr || option->kind() != OptionKind::kBool) refuse_name(where, name);
+      TANDEM_USER_CHECK(!has_equals, where + ": takes no value");
+      values = {"false"};
+    }
+    if (option == nullptr) refuse_name(where, name);
+    if (values.empty() && option->kind() == OptionKind::kBool) values = {"true"};
+    if (has_equals && option->is_list() && values.front().empty()) {
+      values.clear();  // --name= is an empty list
+    } else if (values.empty()) {
+      while (i + 1 < arguments.size() && !is_flag(arguments[i + 1]) && (option->is_list() || values.empty())) {
+        values.push_back(arguments[++i]);
+      }
+      TANDEM_USER_CHECK(!values.empty(), where + ": needs a value; one that begins with -- is written", where + "=VALUE");
+    }
+    TANDEM_USER_CHECK(std::find(seen.begin(), seen.end(), option) == seen.end(), where + ": given twice; keep one");
+    seen.push_back(option);
+    option->set(where, values);
+  }
+}
+
+void Options::refuse_name(const std::string& where, const std::string& name) const {
+  for (const auto& [pattern, reason] : unsupported_) {
+    const bool matches = pattern.ends_with('*')
+                             ? name.starts_with(std::string_view(pattern).substr(0, pattern.size() - 1))
+                             : name == pattern || name == "no-" + pattern;
+    if (matches) throw UserError(where + ": not supported: " + reason);
+  }
+  std::vector<std::string> names;
+  for (const Option& option : options_) {
+    names.push_back(option.name());
+    if (option.kind() == OptionKind::kBool) names.push_back("no-" + option.name());
+  }
+  for (const char* own : {"config", "print-config", "help"}) names.emplace_back(own);
+  const auto near = nearest_name(name, names);
+  const std::string dashes = where.starts_with("--") ? "--" : "";
+  throw UserError(where + ": unknown option" +
+                  (near ? "; did you mean " + dashes + *near + "?" : "; --help lists what there is"));
+}
+
+std::string Options::help_text(const std::string& usage, const std::string& description) const {
+  std::string out = "Usage: " + usage + "\n\n";
+  append_wrapped(out, description, 0, kHelpWidth);
+  std::vector<std::string> groups;
+  for (const Option& option : options_) {
+    if (std::find(groups.begin(), groups.end(), option.group()) == groups.end()) groups.push_back(option.group());
+  }
+  for (const std::string& group : groups) {
+    out += "\n" + group + ":\n";
+    for (const Option& option : options_) {
+      if (option.group() != group) continue;
+      std::string help = option.help();
+      if (!option.choices().empty()) help += fmt::format(" [{}]", fmt::join(option.choices(), "|"));
+      append_help_line(out, flag_text(option), help + default_text(option));
+    }
+  }
+  out += "\ngeneral:\n";
+  append_help_line(out, "--config FILE", "TOML file of the same names (without --); flags win over it");
+  append_help_line(out, "--print-config", "print the resulting configuration as such a file, and stop");
+  append_help_line(out, "--help, -h", "print this, and stop");
+  return out;
+}
+
+}  // namespace tandem::base

@@ -1,0 +1,114 @@
+// Options of a verb, written once: flags, config file, --help and --print-config all read the same list.
+//
+//   struct RolloutConfig {
+//     int64_t rollout_batch_size = 32;  // the value here is the default that --help shows
+//     template <class V>
+//     void visit(V& v) {
+//       v.option(rollout_batch_size, "rollout-batch-size", "rollout", "prompts per step").at_least(1);
+//     }
+//   };
+//
+//   Options options;
+//   config.visit(options);
+//   switch (options.parse(arguments)) { ... }
+//
+// On the command line `--name value` or `--name=value`, lists `--name a b c`, bools `--name` and `--no-name`; in a file
+// of `--config FILE` TOML, `name = value` at the top level. The command line beats the file, the file the default.
+// Every mistake is a UserError of one line; nothing is ignored.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tandem::base {
+
+// What an option can be. An optional is empty until it is given; a list that is given replaces the default list.
+using OptionField =
+    std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*, std::vector<int64_t>*,
+                 std::optional<int64_t>*, std::optional<double>*, std::optional<bool>*, std::optional<std::string>*>;
+
+enum class OptionKind : uint8_t { kInteger, kNumber, kBool, kText };
+
+class Option {
+ public:
+  Option(OptionField field, std::string name, std::string group, std::string help);
+
+  // For numbers (each element of a list): bounds that belong to the range, and one that does not. NaN never does.
+  Option& at_least(double minimum);
+  Option& at_most(double maximum);
+  Option& greater_than(double bound);
+  // For text (each element of a list): one of these; a typo is answered with the nearest.
+  Option& one_of(std::vector<std::string> choices);
+  // Must be given, on the command line or in the file.
+  Option& required();
+
+  const std::string& name() const { return name_; }
+  const std::string& group() const { return group_; }
+  const std::string& help() const { return help_; }
+  const std::vector<std::string>& choices() const { return choices_; }
+  bool is_required() const { return required_; }
+  OptionKind kind() const;
+  bool is_list() const;
+
+  // The value as it would be typed, one word per element; nothing for an empty optional.
+  std::optional<std::vector<std::string>> words() const;
+  // Reads the value from words. UserError "WHERE: what" for a wrong type, number of words or range.
+  void set(const std::string& where, const std::vector<std::string>& words);
+  bool is_given() const { return given_; }
+
+ private:
+  void check_range(const std::string& where, const std::string& word, double value) const;
+  void check_choice(const std::string& where, const std::string& word) const;
+
+  OptionField field_;
+  std::string name_, group_, help_;
+  std::optional<double> minimum_, maximum_, lower_bound_;
+  std::vector<std::string> choices_;
+  bool required_ = false, given_ = false;
+};
+
+enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
+
+// The options of one verb. Borrows the fields: the config structs must outlive it and stay where they are.
+class Options {
+ public:
+  // Groups appear in --help in the order of their first option. Valid until the next call of option().
+  template <typename T>
+  Option& option(T& field, const std::string& name, const std::string& group, const std::string& help) {
+    return add(Option(OptionField(&field), name, group, help));
+  }
+
+  // A flag that users of other trainers know and Tandem does not have: refused with the reason. `name` without "--";
+  // a name that ends in '*' stands for every flag that begins so ("vllm-*").
+  void unsupported(const std::string& name, const std::string& reason);
+
+  // Reads the file that --config names, then the arguments after the verb, into the fields. With --help nothing is read;
+  // with --print-config required options may be missing.
+  ParsedAction parse(const std::vector<std::string>& arguments);
+
+  // "Usage: " `usage` and the description, then the options by group with their present values as defaults.
+  std::string help_text(const std::string& usage, const std::string& description) const;
+  // The present values as TOML that parses back to the same values; what is unset is a comment.
+  std::string config_text() const;
+
+ private:
+  Option& add(Option option);
+  Option* find(std::string_view name);
+  void read_config_file(const std::string& path);
+  void read_arguments(const std::vector<std::string>& arguments);
+  [[noreturn]] void refuse_name(const std::string& where, const std::string& name) const;
+
+  std::vector<Option> options_;
+  std::vector<std::pair<std::string, std::string>> unsupported_;  // name, reason
+};
+
+// The candidate with the fewest single-character edits from `name` ('_' counts as '-'), or the first that begins with
+// it; nothing when all are far from it.
+std::optional<std::string> nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace tandem::base
