@@ -1,40 +1,119 @@
-// Losses: rows of one table, computed in double on the host from log-probs. A row maps log-probs of whole samples to
-// per-token loss terms and their gradient d loss / d logp, d loss / d entropy. docs/LOSSES.md names for each row the
-// formula's source and the golden cases it reproduces. Torch-free.
+// Losses: rows of one table, computed in double on the host from log-probs. A row maps one sample's log-probs to
+// per-token terms and their analytic gradients d loss / d logp and d loss / d entropy. docs/LOSSES.md names for each row
+// the formula's source and the golden cases it reproduces. Torch-free.
 //
-// Normalisation: what a micro-batch returns is unnormalised. Its sum over micro-batches is divided once, after the last
-// one, by normaliser(): so any split of an optimizer step gives the same gradient.
+//   loss = agg(policy term) + kl_loss_coef agg(kl) - entropy_coef agg(entropy)
+//
+// Normalisation: accumulate_loss() works on one sample and knows nothing of the others. What it adds up is multiplied
+// once, after the last sample of the optimizer step, by LossNormaliser::loss_scale(): so any split into micro-batches
+// gives the same gradient.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
-#include <vector>
+#include <string_view>
+
+#include "rl/loss_config.h"
 
 namespace tandem::rl {
 
-// One sample's view of the numbers that a loss reads. All spans have `length` entries.
+// One sample's view of the numbers that a loss reads. All arrays have `length` entries, natural logarithms.
 struct LossInput {
   int64_t length = 0;
-  const float* logprobs = nullptr;      // current policy
-  const float* old_logprobs = nullptr;  // old policy (the engine's log-probs in Tandem)
-  const float* rollout_logprobs = nullptr;  // sampling engine's, for TIS and mismatch metrics; may be null
-  const float* ref_logprobs = nullptr;  // reference; may be null
-  const float* entropy = nullptr;       // may be null when the coefficient is 0 and metrics do not want it
-  const uint8_t* mask = nullptr;        // 1 where the loss counts
-  const double* advantages = nullptr;   // per token
+  const float* logprobs = nullptr;          // current policy
+  const float* old_logprobs = nullptr;      // old policy (the engine's log-probs in Tandem); unused by sft_loss
+  const float* rollout_logprobs = nullptr;  // the engine's, for train_rollout_logprob_abs_diff; null: no such metric
+  const float* sampled_logprobs = nullptr;  // what tokens were really sampled with, for TIS; null: rollout_logprobs
+  const float* ref_logprobs = nullptr;      // reference; needed when kl_loss_coef is not 0, otherwise only a metric
+  const float* entropy = nullptr;           // may be null when entropy_coef is 0: then there is no entropy metric
+  const uint8_t* mask = nullptr;            // 1 where the loss counts
+  const double* advantages = nullptr;       // per token; unused by sft_loss
+  const float* weights = nullptr;           // a constant factor of each token's policy term; null: 1
 };
 
-// Where the gradient goes, unnormalised: same length.
+// Where the gradient goes, unnormalised: `length` entries, overwritten, 0 outside the mask.
 struct LossGradient {
   double* dlogprobs = nullptr;
-  double* dentropy = nullptr;           // may be null when the entropy coefficient is 0
+  double* dentropy = nullptr;  // may be null when entropy_coef is 0
 };
 
-struct LossConfig;  // rl/loss_config.h: names, clips, KL, entropy, TIS, aggregation
-
-// Sums over samples; divide by normaliser() for the value in metrics. Keys: "loss", "pg_loss", "pg_clipfrac", "ppo_kl", "entropy_loss",
-// "kl_loss", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs", "tis_clipfrac", ... (vime's names)
+// Unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss", "pg_clipfrac", "ppo_kl",
+// "entropy_loss", "kl_loss", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs", "tis_clipfrac", "opsm_clipfrac".
+// LossNormaliser::metrics() makes them values.
 using LossSums = std::map<std::string, double>;
+
+// Adds one sample to `sums` and writes its gradient. BugError when an array that the configuration needs is null.
+void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums);
+
+// How per-token terms of a step become one number; T_i: trained tokens of sample i, G: samples.
+enum class Aggregation : uint8_t {
+  kSampleMean,     // "seq-mean-token-mean": 1/G sum_i (1/T_i sum_t), vime's reducer R
+  kTokenMean,      // "token-mean": sum / sum_i T_i
+  kTokenSum,       // "token-sum"
+  kSampleSum,      // "seq-mean-token-sum": 1/G sum
+  kSampleSumNorm,  // "seq-mean-token-sum-norm": 1/(G loss_norm_tokens) sum
+};
+Aggregation loss_aggregation(const LossConfig& config);
+
+// The counts of one whole optimizer step, and what they make of sums. add() every sample (of all ranks) before the scales
+// are asked for; they are known before the first micro-batch runs.
+class LossNormaliser {
+ public:
+  explicit LossNormaliser(const LossConfig& config);
+
+  void add(std::span<const uint8_t> mask);  // one sample's loss mask
+
+  int64_t num_samples() const { return num_samples_; }  // G, as the loss counts it
+  int64_t num_tokens() const { return num_tokens_; }    // trained tokens
+  // The factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss" and "entropy_loss" final.
+  // 0 when there is nothing to train on.
+  double loss_scale() const;
+  // Values of all sums: the four above by loss_scale(), the diagnostics as means (over samples of their token means, or
+  // over tokens where the loss is a token mean), whatever the loss's own aggregation.
+  std::map<std::string, double> metrics(const LossSums& sums) const;
+
+ private:
+  double metric_scale() const;
+
+  Aggregation aggregation_;
+  bool count_removed_samples_;
+  double norm_tokens_;
+  int64_t num_samples_ = 0;
+  int64_t num_tokens_ = 0;
+  int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
+};
+
+// ---- The table ----
+
+// The log ratio that a surrogate sees: the token's own, or one of the whole sample, masked.
+enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum };
+
+// A token's term and its derivatives: by the log ratio (which may be the sample's) and by the token's log-prob directly.
+struct SurrogateTerm {
+  double value = 0.0;
+  double dlog_ratio = 0.0;
+  double dlogprob = 0.0;
+  bool clipped = false;
+};
+using Surrogate = SurrogateTerm (*)(const LossConfig& config, double logprob, double log_ratio, double advantage);
+
+// How an estimator makes advantages of rewards (advantages.h).
+enum class AdvantageKind : uint8_t { kGroupNormalised, kGroupMean, kLeaveOneOut, kDiscountedWhitened, kGroupMeanWhitened };
+
+struct LossRow {
+  std::string_view name;
+  AdvantageKind advantage;
+  Surrogate surrogate;
+  RatioLevel ratio_level;
+  Aggregation aggregation;
+  bool needs_group;  // a group of one has no signal
+};
+
+std::span<const LossRow> loss_table();
+// The row of config.advantage_estimator (UserError names the known ones), and the row that gives surrogate and ratio level.
+const LossRow& estimator_row(const LossConfig& config);
+const LossRow& surrogate_row(const LossConfig& config);
 
 }  // namespace tandem::rl
