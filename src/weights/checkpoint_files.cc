@@ -1,0 +1,182 @@
+#include "weights/checkpoint_files.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/log.h"
+
+namespace tandem::weights {
+namespace {
+
+using base::Json;
+
+constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
+constexpr const char* kDownloadAgain = "download the checkpoint again";
+
+// Shard name -> the tensors that the index says are in it.
+using ShardContents = std::map<std::string, std::set<std::string>>;
+
+// A shard lies beside its index. A name that leads elsewhere would make us read files that the user did not name.
+void check_shard_name(const std::string& index_path, const std::string& shard) {
+  const bool plain = shard.find('/') == std::string::npos && shard.find('\\') == std::string::npos &&
+                     shard.find("..") == std::string::npos && shard.find('\0') == std::string::npos &&
+                     shard.ends_with(".safetensors") && !shard.starts_with('.');
+  TANDEM_USER_CHECK(plain, fmt::format("{}: weight_map: {} is not the plain name of a .safetensors file beside the index; "
+                                       "do not use this checkpoint unless you trust its source",
+                                       index_path, quoted_name(shard)));
+}
+
+ShardContents read_index(const std::string& index_path) {
+  const Json index = base::read_json_file(index_path, kMaxIndexBytes);
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  const bool has_map = index.is_object() && map != index.end() && map->is_object() && !map->empty();
+  TANDEM_USER_CHECK(has_map, fmt::format("{}: weight_map is missing or empty; {}", index_path, kDownloadAgain));
+  ShardContents shards;
+  for (const auto& [tensor, shard] : map->items()) {
+    TANDEM_USER_CHECK(shard.is_string(), fmt::format("{}: weight_map: the shard of {} must be a file name; {}", index_path,
+                                                     quoted_name(tensor), kDownloadAgain));
+    const auto name = shard.get<std::string>();
+    check_shard_name(index_path, name);
+    shards[name].insert(tensor);
+  }
+  return shards;
+}
+
+void check_shard_contents(const std::string& index_path, const SafetensorsFile& file,
+                          const std::set<std::string>& listed) {
+  for (const std::string& tensor : listed) {
+    TANDEM_USER_CHECK(file.tensors().contains(tensor),
+                      fmt::format("{}: tensor {} is missing, though {} says it is here; {}", file.path(),
+                                  quoted_name(tensor), index_path, kDownloadAgain));
+  }
+  for (const auto& [tensor, info] : file.tensors()) {
+    TANDEM_USER_CHECK(listed.contains(tensor),
+                      fmt::format("{}: tensor {} is here, but {} does not say so; {}", file.path(), quoted_name(tensor),
+                                  index_path, kDownloadAgain));
+  }
+}
+
+[[noreturn]] void refuse_without_weights(const std::string& directory) {
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    TANDEM_USER_CHECK(!base::file_exists(directory + "/" + other),
+                      fmt::format("{}/{}: pickled weights are not read, because they can run code; convert them to "
+                                  "safetensors with save_pretrained(safe_serialization=True)", directory, other));
+  }
+  throw UserError(fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is here; {}", directory,
+                              kDownloadAgain));
+}
+
+bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
+
+void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
+  const std::string place = source.file->path() + ": tensor " + quoted_name(slice.hf_name);
+  TANDEM_USER_CHECK(source.tensor->shape == slice.shape,
+                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model", place,
+                                fmt::join(source.tensor->shape, ", "), fmt::join(slice.shape, ", ")));
+  TANDEM_USER_CHECK(is_loadable(source.tensor->dtype),
+                    fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised checkpoint",
+                                place, source.tensor->dtype));
+}
+
+// "tensor "x" and 3 more"
+std::string shown_names(const std::vector<std::string>& names) {
+  std::string text = "tensor " + quoted_name(names.front());
+  if (names.size() > 1) text += fmt::format(" and {} more", names.size() - 1);
+  return text;
+}
+
+void refuse_missing(const CheckpointFiles& files, const std::vector<std::string>& missing) {
+  if (missing.empty()) return;
+  const bool only_head = missing.size() == 1 && missing.front() == "lm_head.weight";
+  throw UserError(fmt::format("{}: the weights lack {}; {}", files.directory(), shown_names(missing),
+                              only_head ? "if the model shares it with the embedding, set tie_word_embeddings to true in "
+                                          "config.json"
+                                        : "check that config.json belongs to them, or download them again"));
+}
+
+void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std::set<std::string>& wanted) {
+  std::vector<std::string> extra;
+  for (const auto& [name, location] : files.tensors()) {
+    const bool ignored = std::find(layout.ignored.begin(), layout.ignored.end(), name) != layout.ignored.end();
+    if (!ignored && !wanted.contains(name)) extra.push_back(name);
+  }
+  if (extra.empty()) return;
+  throw UserError(fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
+                              "together", files.tensors().at(extra.front()).file->path(), shown_names(extra)));
+}
+
+}  // namespace
+
+CheckpointFiles::CheckpointFiles(const std::string& directory) : directory_(directory) {
+  const std::string single_path = directory + "/model.safetensors";
+  const std::string index_path = single_path + ".index.json";
+  const bool has_index = base::file_exists(index_path);
+  if (base::file_exists(single_path)) {
+    // As transformers does.
+    if (has_index) base::log_warning("{}: not used, because model.safetensors is beside it", index_path);
+    add_file(single_path);
+  } else if (has_index) {
+    open_shards(index_path);
+  } else {
+    refuse_without_weights(directory);
+  }
+}
+
+void CheckpointFiles::open_shards(const std::string& index_path) {
+  for (const auto& [shard, tensors] : read_index(index_path)) {
+    const std::string path = directory_ + "/" + shard;
+    TANDEM_USER_CHECK(base::file_exists(path),
+                      fmt::format("{}: the shard is missing, though {} names it; download it", path, index_path));
+    add_file(path);
+    check_shard_contents(index_path, files_.back(), tensors);
+  }
+}
+
+void CheckpointFiles::add_file(const std::string& path) {
+  const SafetensorsFile& file = files_.emplace_back(path);
+  for (const auto& [name, info] : file.tensors()) {
+    const auto [entry, added] = tensors_.try_emplace(name, Location{.file = &file, .tensor = &info});
+    TANDEM_USER_CHECK(added, fmt::format("{}: tensor {} is also in {}; {}", path, quoted_name(name),
+                                         entry->second.file->path(), kDownloadAgain));
+  }
+}
+
+std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout) {
+  std::vector<SliceSource> matches;
+  std::vector<std::string> missing;
+  std::set<std::string> wanted;
+  for (const PackedTensor& packed : layout.tensors) {
+    for (const Slice& slice : packed.slices) {
+      wanted.insert(slice.hf_name);
+      const auto found = files.tensors().find(slice.hf_name);
+      if (found == files.tensors().end()) {
+        missing.push_back(slice.hf_name);
+      } else {
+        matches.push_back({.packed = &packed, .slice = &slice, .source = found->second});
+      }
+    }
+  }
+  refuse_missing(files, missing);
+  refuse_extra(files, layout, wanted);
+  for (const SliceSource& match : matches) check_tensor(*match.slice, match.source);
+  // Disks and page caches like to be read in order.
+  std::sort(matches.begin(), matches.end(), [](const SliceSource& a, const SliceSource& b) {
+    return std::tie(a.source.file->path(), a.source.tensor->begin_byte) <
+           std::tie(b.source.file->path(), b.source.tensor->begin_byte);
+  });
+  return matches;
+}
+
+void check_hf_checkpoint(const std::string& directory, const Layout& layout) {
+  const CheckpointFiles files(directory);
+  match_layout(files, layout);
+}
+
+}  // namespace tandem::weights

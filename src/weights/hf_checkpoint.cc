@@ -1,0 +1,169 @@
+// Hugging Face directories in and out of a WeightStore: the declarations are in store.h.
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "weights/checkpoint_files.h"
+#include "weights/store.h"
+#include "weights/tensor_file.h"
+
+namespace tandem::weights {
+namespace {
+
+using base::Json;
+
+// What a conversion reads at a time: the only memory that loading needs beside the store.
+constexpr int64_t kStagingBytes = int64_t{4} << 20;
+
+// What a model directory holds beside weights and config.json; copied as it is where the source has it.
+constexpr std::array<std::string_view, 8> kCopiedFiles = {
+    "tokenizer.json",         "tokenizer_config.json", "vocab.json",        "merges.txt",
+    "generation_config.json", "chat_template.jinja",   "added_tokens.json", "special_tokens_map.json"};
+constexpr std::string_view kSingleFile = "model.safetensors";
+constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// Fills one slice of the store. `staging` is used where the dtypes differ.
+void load_slice(const SliceSource& match, const WeightStore& store, std::vector<std::byte>& staging) {
+  const auto& [file, info] = match.source;
+  const at::Tensor target = store.slice(*match.packed, *match.slice).view(-1);
+  const at::ScalarType from = torch_dtype(info->dtype, file->path());
+  if (from == store.dtype()) {
+    file->read(*info, 0, bytes_of(target));
+    return;
+  }
+  staging.resize(kStagingBytes);
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(from));
+  const int64_t chunk = kStagingBytes / element_bytes;
+  for (int64_t begin = 0; begin < target.numel(); begin += chunk) {
+    const int64_t elements = std::min(chunk, target.numel() - begin);
+    file->read(*info, begin * element_bytes, std::span(staging).first(elements * element_bytes));
+    target.narrow(0, begin, elements).copy_(at::from_blob(staging.data(), {elements}, at::TensorOptions().dtype(from)));
+  }
+}
+
+// The tensors of one file to be written, in layout order.
+using Shard = std::vector<TensorBytes>;
+
+std::vector<Shard> split_into_shards(const WeightStore& store, int64_t max_shard_bytes) {
+  std::vector<Shard> shards(1);
+  int64_t shard_bytes = 0;
+  for (const PackedTensor& packed : store.layout().tensors) {
+    for (const Slice& slice : packed.slices) {
+      TensorBytes tensor = tensor_bytes(slice.hf_name, store.slice(packed, slice));
+      const auto bytes = static_cast<int64_t>(tensor.bytes.size());
+      if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
+        shards.emplace_back();
+        shard_bytes = 0;
+      }
+      shards.back().push_back(std::move(tensor));
+      shard_bytes += bytes;
+    }
+  }
+  return shards;
+}
+
+void write_weights(const std::string& directory, const WeightStore& store, int64_t max_shard_bytes) {
+  // transformers asks for this note of who wrote the file.
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  const std::vector<Shard> shards = split_into_shards(store, max_shard_bytes);
+  if (shards.size() == 1) {
+    write_safetensors(fmt::format("{}/{}", directory, kSingleFile), shards.front(), metadata);
+    return;
+  }
+  std::map<std::string, std::string> shard_of;  // by tensor name, as transformers sorts the index
+  int64_t total_bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors(directory + "/" + name, shards[i], metadata);
+    for (const TensorBytes& tensor : shards[i]) {
+      shard_of.emplace(tensor.name, name);
+      total_bytes += static_cast<int64_t>(tensor.bytes.size());
+    }
+  }
+  Json index;
+  index["metadata"] = {{"total_parameters", store.layout().num_elements()}, {"total_size", total_bytes}};
+  index["weight_map"] = shard_of;
+  base::write_file_durably(fmt::format("{}/{}", directory, kIndexFile), index.dump(2) + "\n");
+}
+
+// The source's config.json with the store's dtype, under the key or keys that it already uses.
+std::string rewritten_config(const std::string& source_directory, at::ScalarType dtype) {
+  const std::string path = source_directory + "/config.json";
+  Json config = base::read_json_file(path);
+  TANDEM_USER_CHECK(config.is_object(), path + ": the file must hold one JSON object; take it from its source again");
+  const char* name = dtype == at::kFloat ? "float32" : "bfloat16";
+  const bool older = config.contains("torch_dtype");
+  if (older) config["torch_dtype"] = name;
+  if (!older || config.contains("dtype")) config["dtype"] = name;
+  return config.dump(2) + "\n";
+}
+
+bool is_shard_name(std::string_view name) {
+  return name.starts_with("model-") && name.ends_with(".safetensors");
+}
+
+bool is_export_file(std::string_view name) {
+  return name == "config.json" || name == kSingleFile || name == kIndexFile || is_shard_name(name) ||
+         std::find(kCopiedFiles.begin(), kCopiedFiles.end(), name) != kCopiedFiles.end();
+}
+
+// Replacing a directory removes what is in it: only what an export wrote may be there.
+void check_target(const std::string& directory, bool overwrite) {
+  TANDEM_USER_CHECK(!base::file_exists(directory) || base::directory_exists(directory),
+                    directory + ": a file of that name is in the way; choose another directory");
+  if (!base::directory_exists(directory)) return;
+  for (const std::string& name : base::list_directory(directory)) {
+    TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or say that it may be "
+                                             "overwritten");
+    TANDEM_USER_CHECK(is_export_file(name),
+                      fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another directory",
+                                  directory, quoted_name(name)));
+  }
+}
+
+std::string without_trailing_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
+  const CheckpointFiles files(directory);
+  std::vector<std::byte> staging;
+  for (const SliceSource& match : match_layout(files, store.layout())) load_slice(match, store, staging);
+}
+
+void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
+  TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
+  const std::string target = without_trailing_slashes(directory);
+  check_target(target, options.overwrite);
+  const std::string config = rewritten_config(options.source_directory, store.dtype());
+  const std::string parent = std::filesystem::absolute(target).parent_path().string();
+  base::make_directories(parent);
+  base::check_writable_directory(parent, store.bytes());
+
+  base::DurableDirectory output(target, options.overwrite);
+  write_weights(output.path(), store, options.max_shard_bytes);
+  base::write_file_durably(output.path() + "/config.json", config);
+  for (const std::string_view name : kCopiedFiles) {
+    const std::string source = fmt::format("{}/{}", options.source_directory, name);
+    if (!base::file_exists(source)) continue;
+    base::write_file_durably(fmt::format("{}/{}", output.path(), name), base::read_file(source));
+  }
+  output.commit();
+}
+
+}  // namespace tandem::weights

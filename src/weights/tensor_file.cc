@@ -1,0 +1,68 @@
+#include "weights/tensor_file.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/check.h"
+
+namespace tandem::weights {
+namespace {
+
+struct DtypePair {
+  at::ScalarType torch;
+  const char* name;
+};
+constexpr std::array<DtypePair, 7> kPairs = {{
+    {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kBFloat16, "BF16"}, {at::kHalf, "F16"},
+    {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kByte, "U8"},
+}};
+
+}  // namespace
+
+const char* safetensors_dtype(at::ScalarType dtype) {
+  for (const DtypePair& pair : kPairs) {
+    if (pair.torch == dtype) return pair.name;
+  }
+  TANDEM_CHECK(false, "no safetensors name for dtype", c10::toString(dtype));
+}
+
+at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for_message) {
+  for (const DtypePair& pair : kPairs) {
+    if (pair.name == dtype) return pair.torch;
+  }
+  throw UserError(fmt::format("{}: dtype {} is not supported; convert the file to a wider dtype", file_for_message, dtype));
+}
+
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
+  const TensorInfo& info = file.tensor(name);
+  at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(torch_dtype(info.dtype, file.path())));
+  file.read(info, 0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+  return tensor;
+}
+
+std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) tensors.emplace(name, read_tensor(file, name));
+  return tensors;
+}
+
+TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {
+  TANDEM_CHECK(tensor.is_contiguous() && tensor.is_cpu(), name, "must be contiguous, in host memory");
+  return {.name = name,
+          .dtype = safetensors_dtype(tensor.scalar_type()),
+          .shape = tensor.sizes().vec(),
+          .bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}};
+}
+
+void write_tensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                   const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorBytes> entries;
+  entries.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) entries.push_back(tensor_bytes(name, tensor));
+  write_safetensors(path, std::move(entries), metadata);
+}
+
+}  // namespace tandem::weights

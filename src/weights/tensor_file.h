@@ -1,0 +1,30 @@
+// Whole tensors in and out of a safetensors file: optimizer checkpoints, golden data.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+#include "weights/safetensors.h"
+
+namespace tandem::weights {
+
+// The name that safetensors gives a dtype, and back. float32, float64, bfloat16, float16, int64, int32 and uint8.
+const char* safetensors_dtype(at::ScalarType dtype);                                    // BugError for others
+at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for_message);  // UserError for others
+
+// One tensor of an open file, in a new contiguous CPU tensor. UserError when it is absent.
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
+
+// All tensors of a file, by name.
+std::map<std::string, at::Tensor> read_tensors(const std::string& path);
+
+// The bytes of a contiguous CPU tensor, as write_safetensors() takes them. The tensor must outlive the result.
+TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor);
+
+// Writes contiguous CPU tensors durably. EnvironmentError when the disk refuses.
+void write_tensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                   const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace tandem::weights
