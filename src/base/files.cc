@@ -166,7 +166,7 @@ void make_directories(const std::string& path) {
   if (::mkdir(trimmed.c_str(), 0777) < 0) {
     const int error = errno;
     if (error == EEXIST && directory_exists(trimmed)) return;  // made by another process meanwhile
-    fail_write(path, "make the directory", error);
+    fail_write(path, "make the directory", error == EEXIST ? ENOTDIR : error);
   }
   sync_directory(parent);
 }

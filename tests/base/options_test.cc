@@ -1,0 +1,228 @@
+// Options: one declaration, read from flags and file, every mistake answered in one line.
+#include "base/options.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::base {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Config {
+  int64_t batch = 32;
+  double lr = 1e-6;
+  bool colocate = false;
+  std::string rm_type = "exact";
+  std::string save;
+  Words stop = {"a"};
+  std::vector<int64_t> stop_ids;
+  std::optional<int64_t> global_batch;
+  std::optional<double> clip_high;
+  std::optional<bool> offload;
+  std::optional<std::string> label_key;
+
+  template <class V>
+  void visit(V& v) {
+    v.option(batch, "rollout-batch-size", "rollout", "prompts per step").at_least(1).at_most(1e6);
+    v.option(lr, "lr", "optimizer", "learning rate").greater_than(0);
+    v.option(colocate, "colocate", "cluster", "share the device");
+    v.option(rm_type, "rm-type", "reward", "how a completion is graded").one_of({"exact", "math", "dapo"});
+    v.option(save, "save", "checkpoint", "run directory").required();
+    v.option(stop, "rollout-stop", "rollout", "stop strings");
+    v.option(stop_ids, "rollout-stop-token-ids", "rollout", "stop tokens").at_least(0);
+    v.option(global_batch, "global-batch-size", "optimizer", "samples per optimizer step").at_least(1);
+    v.option(clip_high, "eps-clip-high", "optimizer", "upper clip");
+    v.option(offload, "offload-train", "cluster", "give memory back");
+    v.option(label_key, "label-key", "data", "column of the label");
+  }
+  bool operator==(const Config&) const = default;
+};
+
+struct Parsed {
+  Config config;
+  Options options;
+  Parsed() {
+    config.visit(options);
+    options.unsupported("use-wandb", "metrics go to metrics.jsonl and TensorBoard");
+    options.unsupported("vllm-*", "Tandem has its own engine");
+  }
+  ParsedAction parse(Words words) { return options.parse(words); }
+};
+
+std::string refusal(Words words) {
+  Parsed parsed;
+  words.insert(words.begin(), "--save=x");
+  try {
+    parsed.parse(words);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+class OptionsFile : public ::testing::Test {
+ protected:
+  std::string write(const std::string& text) {
+    write_file_durably(directory_ / "c.toml", text);
+    return directory_ / "c.toml";
+  }
+  std::string file_refusal(const std::string& text) {
+    const std::string message = refusal({"--config", write(text)});
+    return message.starts_with(directory_.path()) ? message.substr(directory_.path().size() + 1) : message;
+  }
+  TemporaryDirectory directory_;
+};
+
+TEST(Options, ReadsEveryKind) {
+  Parsed p;
+  EXPECT_EQ(p.parse({"--rollout-batch-size", "8", "--lr=3e-4", "--colocate", "--rm-type", "math", "--save", "runs/x",
+                     "--rollout-stop", "[END]", "-1", "a,b", "--rollout-stop-token-ids", "5", "6", "--global-batch-size",
+                     "64", "--eps-clip-high", "0.28", "--no-offload-train", "--label-key="}),
+            ParsedAction::kRun);
+  EXPECT_EQ(p.config.batch, 8);
+  EXPECT_EQ(p.config.lr, 3e-4);
+  EXPECT_TRUE(p.config.colocate);
+  EXPECT_EQ(p.config.rm_type, "math");
+  EXPECT_EQ(p.config.save, "runs/x");
+  EXPECT_EQ(p.config.stop, (Words{"[END]", "-1", "a,b"}));
+  EXPECT_EQ(p.config.stop_ids, (std::vector<int64_t>{5, 6}));
+  EXPECT_EQ(p.config.global_batch, 64);
+  EXPECT_EQ(p.config.clip_high, 0.28);
+  EXPECT_EQ(p.config.offload, false);
+  EXPECT_EQ(p.config.label_key, "");
+}
+
+TEST(Options, KeepsDefaultsOfWhatIsNotGiven) {
+  Parsed p;
+  p.parse({"--save", "x"});
+  Config expected;
+  expected.save = "x";
+  EXPECT_EQ(p.config, expected);
+}
+
+TEST(Options, TakesValuesThatLookLikeFlags) {
+  Parsed p;
+  p.parse({"--save=--odd", "--lr", "1", "--rollout-stop="});
+  EXPECT_EQ(p.config.save, "--odd");
+  EXPECT_TRUE(p.config.stop.empty());
+}
+
+TEST(Options, RefusesWrongTypesAndRanges) {
+  EXPECT_EQ(refusal({"--rollout-batch-size", "8x"}), "--rollout-batch-size: expects a whole number, not '8x'");
+  EXPECT_EQ(refusal({"--rollout-batch-size", "1.5"}), "--rollout-batch-size: expects a whole number, not '1.5'");
+  EXPECT_EQ(refusal({"--rollout-batch-size", ""}), "--rollout-batch-size: expects a whole number, not ''");
+  EXPECT_EQ(refusal({"--rollout-batch-size", "0"}), "--rollout-batch-size: must be at least 1, not 0");
+  EXPECT_EQ(refusal({"--rollout-batch-size", "1000001"}), "--rollout-batch-size: must be at most 1e+06, not 1000001");
+  EXPECT_EQ(refusal({"--global-batch-size", "99999999999999999999"}),
+            "--global-batch-size: '99999999999999999999' is too large or too small");
+  EXPECT_EQ(refusal({"--lr", "0"}), "--lr: must be greater than 0, not 0");
+  EXPECT_EQ(refusal({"--lr", "nan"}), "--lr: must be a number, not nan");
+  EXPECT_EQ(refusal({"--lr", "1e-6 "}), "--lr: expects a number, not '1e-6 '");
+  EXPECT_EQ(refusal({"--rollout-stop-token-ids", "3", "-4"}), "--rollout-stop-token-ids: must be at least 0, not -4");
+  EXPECT_EQ(refusal({"--colocate=maybe"}), "--colocate: expects true or false, not 'maybe'");
+  EXPECT_EQ(refusal({"--no-colocate=true"}), "--no-colocate: takes no value");
+  EXPECT_EQ(refusal({"--rm-type", "maths"}), "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");
+}
+
+TEST(Options, RefusesWhatIsMissingTwiceOrExtra) {
+  EXPECT_EQ(refusal({"--lr"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
+  EXPECT_EQ(refusal({"--lr", "--colocate"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
+  EXPECT_EQ(refusal({"--lr=1", "--lr=2"}), "--lr: given twice; keep one");
+  EXPECT_EQ(refusal({"--colocate", "--no-colocate"}), "--no-colocate: given twice; keep one");
+  EXPECT_EQ(refusal({"--colocate", "true"}), "unexpected argument 'true': every option begins with -- and a name");
+  EXPECT_EQ(refusal({"-x"}), "unexpected argument '-x': every option begins with -- and a name");
+  Parsed p;
+  EXPECT_THROW(p.parse({}), UserError);
+}
+
+TEST(Options, AnswersATypoWithTheNearestName) {
+  EXPECT_EQ(refusal({"--rollout-batchsize", "8"}), "--rollout-batchsize: unknown option; did you mean --rollout-batch-size?");
+  EXPECT_EQ(refusal({"--rollout_batch_size=8"}), "--rollout_batch_size: unknown option; did you mean --rollout-batch-size?");
+  EXPECT_EQ(refusal({"--no-colocat"}), "--no-colocat: unknown option; did you mean --no-colocate?");
+  EXPECT_EQ(refusal({"--no-lr"}), "--no-lr: unknown option; --help lists what there is");
+  EXPECT_EQ(refusal({"--confg", "x"}), "--confg: unknown option; did you mean --config?");
+  EXPECT_EQ(refusal({"--global"}), "--global: unknown option; did you mean --global-batch-size?");
+  EXPECT_EQ(refusal({"--zzzzzzzzzz"}), "--zzzzzzzzzz: unknown option; --help lists what there is");
+}
+
+TEST(Options, SaysWhyAKnownFlagIsNotSupported) {
+  EXPECT_EQ(refusal({"--use-wandb"}), "--use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
+  EXPECT_EQ(refusal({"--no-use-wandb"}), "--no-use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
+  EXPECT_EQ(refusal({"--vllm-max-model-len", "9"}), "--vllm-max-model-len: not supported: Tandem has its own engine");
+}
+
+TEST_F(OptionsFile, IsBeatenByTheCommandLine) {
+  Parsed p;
+  const std::string path = write("rollout-batch-size = 4\nlr = 1\nrollout-stop = ['x', \"\\n\"]\nsave = 'f'\ncolocate = true\n");
+  p.parse({"--rollout-batch-size", "16", "--config", path, "--no-colocate"});
+  EXPECT_EQ(p.config.batch, 16);
+  EXPECT_EQ(p.config.lr, 1.0);
+  EXPECT_EQ(p.config.stop, (Words{"x", "\n"}));
+  EXPECT_EQ(p.config.save, "f");
+  EXPECT_FALSE(p.config.colocate);
+}
+
+TEST_F(OptionsFile, PointsAtItsMistakes) {
+  EXPECT_EQ(file_refusal("lr = 1\nrolout-batch-size = 2\n"),
+            "c.toml:2:21: rolout-batch-size: unknown option; did you mean rollout-batch-size?");
+  EXPECT_EQ(file_refusal("lr = 'x'"), "c.toml:1:6: lr: expects a number");
+  EXPECT_EQ(file_refusal("rollout-batch-size = 2.0"), "c.toml:1:22: rollout-batch-size: expects a whole number");
+  EXPECT_EQ(file_refusal("rollout-batch-size = 0"), "c.toml:1:22: rollout-batch-size: must be at least 1, not 0");
+  EXPECT_EQ(file_refusal("colocate = 1"), "c.toml:1:12: colocate: expects true or false");
+  EXPECT_EQ(file_refusal("rm-type = 5"), "c.toml:1:11: rm-type: expects text in quotes");
+  EXPECT_EQ(file_refusal("rollout-stop = 'x'"), "c.toml:1:16: rollout-stop: expects a list in [ ]");
+  EXPECT_EQ(file_refusal("lr = [1]"), "c.toml:1:6: lr: expects one value, not a list");
+  EXPECT_EQ(file_refusal("[rollout]\nlr = 1"),
+            "c.toml:1:1: rollout: is a table; write every option as name = value at the top level");
+  EXPECT_EQ(file_refusal("vllm-config = 1"), "c.toml:1:15: vllm-config: not supported: Tandem has its own engine");
+  EXPECT_TRUE(file_refusal("lr = 1\nlr = 2\n").starts_with("c.toml:2:")) << file_refusal("lr = 1\nlr = 2\n");
+  EXPECT_TRUE(file_refusal("lr = \n").starts_with("c.toml:1:")) << file_refusal("lr = \n");
+  EXPECT_EQ(refusal({"--config", "/none.toml"}), "/none.toml: cannot open: No such file or directory");
+  EXPECT_EQ(refusal({"--config"}), "--config: needs a file name");
+}
+
+TEST_F(OptionsFile, PrintedReadsBackToTheSameConfig) {
+  Parsed first;
+  first.config.lr = 123456789012345680000.0;
+  first.config.clip_high = std::numeric_limits<double>::infinity();
+  first.config.stop = {"\"quoted\"\\", "line\nbreak\x01", "\xC3\xA9", "#"};
+  first.config.stop_ids = {1, 2};
+  EXPECT_EQ(first.parse({"--print-config", "--offload-train", "--save", "x y"}), ParsedAction::kPrintConfig);
+  Parsed second;
+  second.parse({"--config", write(first.options.config_text())});
+  EXPECT_EQ(second.config, first.config);
+  EXPECT_EQ(second.options.config_text(), first.options.config_text());
+  // What is unset stays unset, and --print-config needs no required option.
+  Parsed bare;
+  EXPECT_EQ(bare.parse({"--print-config"}), ParsedAction::kPrintConfig);
+  EXPECT_NE(bare.options.config_text().find("\n# save =\n"), std::string::npos);
+  EXPECT_NE(bare.options.config_text().find("\n# global-batch-size =\n"), std::string::npos);
+}
+
+TEST(Options, HelpShowsGroupsDefaultsAndChoices) {
+  Parsed p;
+  EXPECT_EQ(p.parse({"--nonsense", "--help"}), ParsedAction::kHelp);
+  const std::string help = p.options.help_text("tandem train [options]", "Trains.");
+  EXPECT_TRUE(help.starts_with("Usage: tandem train [options]\n\nTrains.\n\nrollout:\n")) << help;
+  const auto has = [&](const std::string& part) { return help.find(part) != std::string::npos; };
+  EXPECT_TRUE(has("  --rollout-batch-size N            prompts per step (default: 32)\n")) << help;
+  EXPECT_TRUE(has("  --[no-]colocate                   share the device\n")) << help;
+  EXPECT_TRUE(has("[exact|math|dapo] (default: exact)\n")) << help;
+  EXPECT_TRUE(has("run directory (required)\n")) << help;
+  EXPECT_LT(help.find("\noptimizer:\n"), help.find("\ngeneral:\n"));
+}
+
+TEST(NearestName, PrefersTheFewestEdits) {
+  EXPECT_EQ(nearest_name("lrr", {"save", "lr", "lr-decay"}), "lr");
+  EXPECT_EQ(nearest_name("x", {"lr", "save"}), std::nullopt);
+  EXPECT_EQ(nearest_name("", {"lr"}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tandem::base
