@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,23 +18,30 @@
 namespace tandem::weights {
 namespace {
 
-constexpr int64_t kTensorAlignmentBytes = 64;               // a cache line, and the widest vector register
-constexpr int64_t kAllocationAlignmentBytes = int64_t{2} << 20;  // a huge page
+constexpr int64_t kTensorAlignmentBytes = 64;  // a cache line, and the widest vector register
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 int64_t aligned_elements(int64_t elements, int64_t element_bytes) {
   const int64_t step = kTensorAlignmentBytes / element_bytes;
   return (elements + step - 1) / step * step;
 }
 
+// The kernel promises more memory than there is and kills whoever then uses it: what can never fit is refused here.
+bool exceeds_machine(int64_t bytes) {
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  return bytes / page_bytes >= sysconf(_SC_PHYS_PAGES);
+}
+
 at::Tensor allocate(int64_t elements, at::ScalarType dtype) {
   const int64_t bytes = std::max<int64_t>(elements, 1) * static_cast<int64_t>(c10::elementSize(dtype));
-  void* memory = nullptr;
   // Small stores are not worth a huge page of their own.
-  const bool huge = bytes >= kAllocationAlignmentBytes;
-  const int error = posix_memalign(&memory, huge ? kAllocationAlignmentBytes : kTensorAlignmentBytes, bytes);
-  TANDEM_ENV_CHECK(error == 0, fmt::format("the weights need {:.2f} GiB of memory, which this machine does not give; "
-                                           "take a smaller model or a machine with more memory",
-                                           static_cast<double>(bytes) / (int64_t{1} << 30)));
+  const bool huge = bytes >= kHugePageBytes;
+  void* memory = nullptr;
+  const bool allocated = !exceeds_machine(bytes) &&
+                         posix_memalign(&memory, huge ? kHugePageBytes : kTensorAlignmentBytes, bytes) == 0;
+  TANDEM_ENV_CHECK(allocated, fmt::format("the weights need {:.2f} GiB of memory, which this machine does not give; take a "
+                                          "smaller model or a machine with more memory",
+                                          static_cast<double>(bytes) / (int64_t{1} << 30)));
   // Decoding reads every weight once a token: with 4 KiB pages it would wait for address translation. Advice only.
   if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
   return at::from_blob(memory, {elements}, [](void* p) { std::free(p); }, at::TensorOptions().dtype(dtype));

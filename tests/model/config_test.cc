@@ -1,0 +1,277 @@
+// config.json: both published spellings mean the same model, and whatever Tandem would compute differently is refused.
+#include "model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "model/registry.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::model {
+namespace {
+
+using base::Json;
+
+const std::string kModels = "tests/golden/models/";
+const std::string kReference = "tests/golden/reference/";
+
+Json tied_config() { return base::read_json_file(kModels + "qwen3-tied/config.json"); }
+
+ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "dir/config.json"); }
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_model_config(text, "dir/config.json");
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    EXPECT_TRUE(std::string(error.what()).starts_with("dir/config.json:")) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted: " << text;
+  return "";
+}
+
+std::string refusal_with(const std::string& key, const Json& value) {
+  Json json = tied_config();
+  json[key] = value;
+  return refusal(json.dump());
+}
+
+void expect_equal(const ModelConfig& a, const ModelConfig& b) {
+  EXPECT_EQ(a.architecture, b.architecture);
+  EXPECT_EQ(a.hidden, b.hidden);
+  EXPECT_EQ(a.num_layers, b.num_layers);
+  EXPECT_EQ(a.num_heads, b.num_heads);
+  EXPECT_EQ(a.num_kv_heads, b.num_kv_heads);
+  EXPECT_EQ(a.head_dim, b.head_dim);
+  EXPECT_EQ(a.mlp, b.mlp);
+  EXPECT_EQ(a.vocab, b.vocab);
+  EXPECT_EQ(a.max_positions, b.max_positions);
+  EXPECT_EQ(a.rope_theta, b.rope_theta);
+  EXPECT_EQ(a.rms_norm_eps, b.rms_norm_eps);
+  EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+  EXPECT_EQ(a.initializer_range, b.initializer_range);
+  EXPECT_EQ(a.dtype, b.dtype);
+  EXPECT_EQ(a.eos_token_ids, b.eos_token_ids);
+}
+
+TEST(ModelConfig, ReadsTiedQwen3) {
+  const ModelConfig config = read_model_config(kModels + "qwen3-tied");
+  EXPECT_EQ(config.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(config.hidden, 64);
+  EXPECT_EQ(config.num_layers, 3);
+  EXPECT_EQ(config.num_heads, 4);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 32);
+  EXPECT_EQ(config.mlp, 160);
+  EXPECT_EQ(config.vocab, 512);
+  EXPECT_EQ(config.max_positions, 1024);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.initializer_range, 0.2);
+  EXPECT_TRUE(config.tied_embeddings);
+  EXPECT_EQ(config.dtype, Dtype::kFloat32);
+}
+
+TEST(ModelConfig, ReadsUntiedQwen3AsTransformers5WritesIt) {
+  const ModelConfig config = read_model_config(kModels + "qwen3-untied-sharded");
+  EXPECT_EQ(config.hidden, 96);
+  EXPECT_EQ(config.num_heads, 8);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_FALSE(config.tied_embeddings);
+  EXPECT_EQ(config.dtype, Dtype::kBFloat16);
+  EXPECT_EQ(config.pad_token_id, 736);
+}
+
+TEST(ModelConfig, BothSpellingsMeanTheSameModel) {
+  for (const std::string model : {"qwen3-tied", "qwen3-untied-sharded"}) {
+    const std::string one = kModels + model + "/config.json";
+    const std::string other = kReference + model + "/config_other_style.json";
+    expect_equal(parse_model_config(base::read_file(one), one), parse_model_config(base::read_file(other), other));
+  }
+}
+
+TEST(ModelConfig, EosIdsComeFromBothFilesAndPadFromEither) {
+  const ModelConfig config = read_model_config(kModels + "qwen3-tied");
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{473, 471}));
+  EXPECT_EQ(config.pad_token_id, 471);  // generation_config.json alone has it
+}
+
+TEST(ModelConfig, CountsParametersAsTheIndexDoes) {
+  EXPECT_EQ(read_model_config(kModels + "qwen3-untied-sharded").num_parameters(), 633952);
+}
+
+TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
+  const std::string message = refusal_with("architectures", {"LlamaForCausalLM"});
+  EXPECT_NE(message.find("LlamaForCausalLM"), std::string::npos) << message;
+  EXPECT_NE(message.find(supported_architectures()), std::string::npos) << message;
+  EXPECT_EQ(supported_architectures(), "Qwen3ForCausalLM");
+}
+
+TEST(ModelConfig, SparseQwen3IsRefusedWithTheReason) {
+  const std::string path = kModels + "qwen3-moe/config.json";
+  const std::string message = refusal(base::read_file(path));
+  EXPECT_NE(message.find("not supported yet"), std::string::npos) << message;
+}
+
+TEST(ModelConfig, EveryRequiredKeyIsAskedForByName) {
+  for (const std::string key :
+       {"architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta"}) {
+    Json json = tied_config();
+    json.erase(key);
+    const std::string message = refusal(json.dump());
+    EXPECT_NE(message.find(key + " is missing"), std::string::npos) << message;
+    EXPECT_NE(refusal_with(key, nullptr).find(key + " is missing"), std::string::npos);
+  }
+  Json json = tied_config();
+  json.erase("torch_dtype");
+  EXPECT_NE(refusal(json.dump()).find("dtype is missing"), std::string::npos);
+}
+
+TEST(ModelConfig, WhatItWouldComputeDifferentlyIsRefused) {
+  const std::vector<std::pair<std::string, Json>> settings = {
+      {"hidden_act", "gelu"},
+      {"attention_bias", true},
+      {"attention_dropout", 0.1},
+      {"use_sliding_window", true},
+      {"quantization_config", {{"quant_method", "fp8"}}},
+      {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+      {"layer_types", {"full_attention"}},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"rope_type", "default"}, {"factor", 2.0}}},
+      {"rope_scaling", "linear"},
+      {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e6}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}},
+      {"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}},
+      {"dtype", "bfloat16"},  // torch_dtype says float32
+      {"torch_dtype", "float8_e4m3fn"},
+  };
+  for (const auto& [key, value] : settings) {
+    SCOPED_TRACE(key + " = " + value.dump());
+    refusal_with(key, value);
+  }
+}
+
+TEST(ModelConfig, ValuesOutOfRangeOrOfAnotherTypeAreRefused) {
+  const std::vector<std::pair<std::string, Json>> settings = {
+      {"hidden_size", 0},
+      {"hidden_size", -64},
+      {"hidden_size", 64.0},
+      {"hidden_size", "64"},
+      {"hidden_size", true},
+      {"hidden_size", uint64_t{1} << 63},
+      {"hidden_size", 1 << 30},
+      {"num_hidden_layers", 0},
+      {"num_hidden_layers", 1000000},
+      {"num_attention_heads", 3},  // 2 kv heads
+      {"num_key_value_heads", 3},
+      {"num_key_value_heads", 8},
+      {"head_dim", 31},
+      {"vocab_size", 0},
+      {"vocab_size", int64_t{1} << 40},
+      {"max_position_embeddings", int64_t{1} << 31},
+      {"rms_norm_eps", 0},
+      {"rms_norm_eps", -1e-6},
+      {"rms_norm_eps", "1e-6"},
+      {"rope_theta", 0},
+      {"rope_theta", -1.0},
+      {"rope_theta", "1e6"},
+      {"initializer_range", -0.02},
+      {"tie_word_embeddings", 1},
+      {"tie_word_embeddings", "true"},
+      {"torch_dtype", 32},
+      {"eos_token_id", 512},
+      {"eos_token_id", -2},
+      {"eos_token_id", {473, "471"}},
+      {"eos_token_id", 473.0},
+      {"pad_token_id", 512},
+      {"pad_token_id", {471}},
+      {"architectures", Json::array()},
+      {"architectures", {"Qwen3ForCausalLM", "Qwen3ForCausalLM"}},
+      {"architectures", "Qwen3ForCausalLM"},
+      {"hidden_act", 1},
+  };
+  for (const auto& [key, value] : settings) {
+    SCOPED_TRACE(key + " = " + value.dump());
+    const std::string message = refusal_with(key, value);
+    EXPECT_NE(message.find(key.substr(0, 4)), std::string::npos) << message;
+  }
+}
+
+TEST(ModelConfig, TextThatIsNoObjectIsRefusedWithItsPlace) {
+  for (const std::string text : {"", "[]", "null", "{", "{\"hidden_size\": 64, \"hidden_size\": 64}", "\xff\xfe"}) {
+    refusal(text);
+  }
+}
+
+TEST(ModelConfig, Float16IsHeldAsFloat32) {
+  Json json = tied_config();
+  json["torch_dtype"] = "float16";
+  EXPECT_EQ(parse(json).dtype, Dtype::kFloat32);
+}
+
+TEST(ModelConfig, NullCountsAsAbsent) {
+  Json json = tied_config();
+  json["eos_token_id"] = nullptr;
+  json["tie_word_embeddings"] = nullptr;
+  json["initializer_range"] = nullptr;
+  const ModelConfig config = parse(json);
+  EXPECT_TRUE(config.eos_token_ids.empty());
+  EXPECT_FALSE(config.tied_embeddings);
+  EXPECT_EQ(config.initializer_range, 0.02);
+  EXPECT_EQ(config.pad_token_id, -1);
+}
+
+TEST(ModelConfig, MissingDirectoryOrFileIsSaidByName) {
+  const base::TemporaryDirectory directory;
+  const auto message_of = [](const std::string& path) -> std::string {
+    try {
+      read_model_config(path);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(message_of(directory / "absent").find(directory / "absent: no such directory"), std::string::npos);
+  EXPECT_NE(message_of(directory.path()).find("config.json: no such file"), std::string::npos);
+
+  std::filesystem::copy(kModels + "qwen3-tied/config.json", directory / "config.json");
+  EXPECT_EQ(read_model_config(directory.path()).eos_token_ids, (std::vector<int32_t>{473}));
+  std::ofstream(directory / "generation_config.json") << "{\"eos_token_id\": [99999]}";
+  const std::string message = message_of(directory.path());
+  EXPECT_NE(message.find("generation_config.json: eos_token_id"), std::string::npos) << message;
+}
+
+TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
+  for (const std::string model : {"qwen3-tied", "qwen3-untied-sharded"}) {
+    const ModelConfig config = read_model_config(kModels + model);
+    const weights::Layout layout = build_layout(config);
+    for (const weights::PackedTensor& packed : layout.tensors) {
+      int64_t rows = 0;
+      for (const weights::Slice& slice : packed.slices) {
+        EXPECT_EQ(slice.row_begin, rows) << slice.hf_name;
+        EXPECT_EQ(slice.shape.size(), packed.shape.size());
+        rows += slice.shape[0];
+      }
+      EXPECT_EQ(rows, packed.shape[0]) << packed.name;
+    }
+    const int64_t q_rows = config.num_heads * config.head_dim, kv_rows = config.num_kv_heads * config.head_dim;
+    EXPECT_EQ(layout.find("layers.0.qkv").shape, (std::vector<int64_t>{q_rows + 2 * kv_rows, config.hidden}));
+    EXPECT_EQ(layout.find("layers.0.gate_up").shape, (std::vector<int64_t>{2 * config.mlp, config.hidden}));
+    EXPECT_EQ(layout.find("layers.0.o").shape, (std::vector<int64_t>{config.hidden, q_rows}));
+    EXPECT_THROW(layout.find("layers.99.qkv"), BugError);
+    EXPECT_EQ(config.tied_embeddings, !layout.ignored.empty());
+  }
+}
+
+}  // namespace
+}  // namespace tandem::model

@@ -1,0 +1,241 @@
+// What can be wrong with a Hugging Face directory is said before any weight is read: file, tensor and remedy.
+#include "weights/checkpoint_files.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "model/config.h"
+#include "model/registry.h"
+#include "tests/weights/file_bytes.h"
+
+namespace tandem::weights {
+namespace {
+
+using base::Json;
+
+const std::string kTied = "tests/golden/models/qwen3-tied";
+const std::string kSharded = "tests/golden/models/qwen3-untied-sharded";
+const std::string kIndex = "model.safetensors.index.json";
+const std::string kSecondShard = "model-00002-of-00003.safetensors";
+
+Layout layout_of(const std::string& directory) { return model::build_layout(model::read_model_config(directory)); }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A copy of a golden checkpoint that a test may damage.
+class Checkpoint : public TemporaryDirectory {
+ public:
+  explicit Checkpoint(const std::string& source) {
+    std::filesystem::copy(source, path(), std::filesystem::copy_options::recursive);
+  }
+
+  std::string refusal() const {
+    const Layout layout = layout_of(path());
+    return user_error_of([&] { check_hf_checkpoint(path(), layout); });
+  }
+
+  Json index() const { return base::read_json_file(*this / kIndex); }
+  void write_index(const Json& index) const { replace(kIndex, index.dump()); }
+  void set_shard_of(const std::string& tensor, const Json& shard) const {
+    Json json = index();
+    json["weight_map"][tensor] = shard;
+    write_index(json);
+  }
+  void replace(const std::string& name, const std::string& bytes) const { write_bytes(*this / name, bytes); }
+
+  // Writes a safetensors file again with its tensors changed by `change`.
+  template <typename Change>
+  void rewrite(const std::string& name, Change change) const {
+    std::vector<TensorBytes> tensors;
+    const std::string path = *this / name;
+    const std::string bytes = read_bytes(path);
+    {
+      const SafetensorsFile file(path);
+      const int64_t data = static_cast<int64_t>(bytes.size()) - data_bytes(file);
+      for (const auto& [tensor, info] : file.tensors()) {
+        tensors.push_back({.name = tensor, .dtype = info.dtype, .shape = info.shape,
+                           .bytes = std::as_bytes(std::span(bytes)).subspan(data + info.begin_byte, info.num_bytes())});
+      }
+    }
+    change(tensors);
+    write_safetensors(path, tensors);
+  }
+
+ private:
+  static int64_t data_bytes(const SafetensorsFile& file) {
+    int64_t bytes = 0;
+    for (const auto& [name, info] : file.tensors()) bytes += info.num_bytes();
+    return bytes;
+  }
+};
+
+TensorBytes& find(std::vector<TensorBytes>& tensors, const std::string& name) {
+  return *std::find_if(tensors.begin(), tensors.end(), [&](const TensorBytes& t) { return t.name == name; });
+}
+
+TEST(CheckpointFiles, GoldenCheckpointsAreComplete) {
+  for (const std::string& directory : {kTied, kSharded}) {
+    const CheckpointFiles files(directory);
+    const Layout layout = layout_of(directory);
+    const std::vector<SliceSource> matches = match_layout(files, layout);
+    EXPECT_EQ(matches.size(), files.tensors().size());
+    for (size_t i = 1; i < matches.size(); ++i) {
+      const auto &before = matches[i - 1].source, &after = matches[i].source;
+      EXPECT_TRUE(before.file->path() < after.file->path() ||
+                  (before.file == after.file && before.tensor->end_byte <= after.tensor->begin_byte));
+    }
+  }
+}
+
+TEST(CheckpointFiles, MissingShardIsNamed) {
+  const Checkpoint checkpoint(kSharded);
+  std::filesystem::remove(checkpoint / kSecondShard);
+  const std::string message = checkpoint.refusal();
+  EXPECT_TRUE(contains(message, checkpoint / kSecondShard)) << message;
+  EXPECT_TRUE(contains(message, "missing")) << message;
+}
+
+TEST(CheckpointFiles, TruncatedShardIsNamed) {
+  const Checkpoint checkpoint(kSharded);
+  for (const uintmax_t size : {uintmax_t{0}, uintmax_t{5}, uintmax_t{100}, uintmax_t{400000}}) {
+    std::filesystem::resize_file(checkpoint / kSecondShard, size);
+    const std::string message = checkpoint.refusal();
+    EXPECT_TRUE(message.starts_with(checkpoint / kSecondShard)) << message;
+  }
+}
+
+TEST(CheckpointFiles, ShardNamesThatLeaveTheDirectoryAreRefused) {
+  const Checkpoint checkpoint(kSharded);
+  for (const std::string name :
+       {"../model-00001-of-00003.safetensors", "/etc/passwd", "/tmp/x.safetensors", "sub/x.safetensors",
+        "..\\x.safetensors", "..", ".", "", "..safetensors", ".hidden.safetensors", "pytorch_model.bin"}) {
+    checkpoint.set_shard_of("lm_head.weight", name);
+    const std::string message = checkpoint.refusal();
+    EXPECT_TRUE(contains(message, kIndex) && contains(message, "plain name")) << message;
+  }
+  std::string with_nul = "x";
+  with_nul += '\0';
+  checkpoint.set_shard_of("lm_head.weight", with_nul + ".safetensors");
+  EXPECT_TRUE(contains(checkpoint.refusal(), "plain name"));
+}
+
+TEST(CheckpointFiles, AMalformedIndexIsRefused) {
+  const Checkpoint checkpoint(kSharded);
+  for (const std::string text : {"", "[]", "null", "{}", R"({"weight_map": []})", R"({"weight_map": {}})",
+                                 R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": null}})",
+                                 R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})"}) {
+    checkpoint.replace(kIndex, text);
+    const std::string message = checkpoint.refusal();
+    EXPECT_TRUE(contains(message, kIndex)) << message;
+  }
+}
+
+TEST(CheckpointFiles, IndexAndShardsMustAgreeBothWays) {
+  const Checkpoint checkpoint(kSharded);
+  checkpoint.set_shard_of("model.ghost.weight", kSecondShard);
+  std::string message = checkpoint.refusal();
+  EXPECT_TRUE(contains(message, "model.ghost.weight") && contains(message, kSecondShard)) << message;
+
+  const Checkpoint other(kSharded);
+  Json index = other.index();
+  index["weight_map"].erase("model.layers.1.input_layernorm.weight");
+  other.write_index(index);
+  message = other.refusal();
+  EXPECT_TRUE(contains(message, "model.layers.1.input_layernorm.weight")) << message;
+}
+
+TEST(CheckpointFiles, TotalSizeIsAdvice) {
+  const Checkpoint checkpoint(kSharded);
+  Json index = checkpoint.index();
+  index.erase("metadata");
+  checkpoint.write_index(index);
+  EXPECT_NO_THROW(check_hf_checkpoint(checkpoint.path(), layout_of(checkpoint.path())));
+}
+
+TEST(CheckpointFiles, ATensorInTwoShardsIsRefused) {
+  const Checkpoint checkpoint(kSharded);
+  checkpoint.replace("extra.safetensors", read_bytes(checkpoint / kSecondShard));
+  Json index = checkpoint.index();
+  // The copy is complete, and so is the list of what it holds: only the original's list is now wrong.
+  for (auto& [tensor, shard] : index["weight_map"].items()) {
+    if (shard == kSecondShard && tensor != "model.layers.1.input_layernorm.weight") shard = "extra.safetensors";
+  }
+  checkpoint.write_index(index);
+  const std::string message = checkpoint.refusal();
+  EXPECT_TRUE(contains(message, "model.layers.1.")) << message;
+}
+
+TEST(CheckpointFiles, MissingTensorsAreCounted) {
+  const Checkpoint checkpoint(kTied);
+  checkpoint.rewrite("model.safetensors", [](auto& tensors) {
+    std::erase_if(tensors, [](const TensorBytes& t) { return contains(t.name, "layers.1."); });
+  });
+  const std::string message = checkpoint.refusal();
+  EXPECT_TRUE(contains(message, "model.layers.1.input_layernorm.weight\" and 10 more")) << message;
+}
+
+TEST(CheckpointFiles, AMissingHeadPointsToTying) {
+  const Checkpoint checkpoint(kTied);
+  Json config = base::read_json_file(checkpoint / "config.json");
+  config["tie_word_embeddings"] = false;
+  checkpoint.replace("config.json", config.dump());
+  EXPECT_TRUE(contains(checkpoint.refusal(), "tie_word_embeddings"));
+}
+
+TEST(CheckpointFiles, ExtraTensorsAreRefused) {
+  const Checkpoint checkpoint(kTied);
+  checkpoint.rewrite("model.safetensors", [](auto& tensors) {
+    TensorBytes extra = find(tensors, "model.norm.weight");
+    extra.name = "model.layers.0.self_attn.q_proj.bias";
+    tensors.push_back(extra);
+  });
+  EXPECT_TRUE(contains(checkpoint.refusal(), "q_proj.bias"));
+}
+
+TEST(CheckpointFiles, ATiedModelMayCarryItsHead) {
+  const Checkpoint checkpoint(kTied);
+  checkpoint.rewrite("model.safetensors", [](auto& tensors) {
+    TensorBytes head = find(tensors, "model.embed_tokens.weight");
+    head.name = "lm_head.weight";
+    tensors.push_back(head);
+  });
+  EXPECT_NO_THROW(check_hf_checkpoint(checkpoint.path(), layout_of(checkpoint.path())));
+}
+
+TEST(CheckpointFiles, AWrongShapeNamesBothShapes) {
+  const Checkpoint checkpoint(kTied);
+  checkpoint.rewrite("model.safetensors", [](auto& tensors) {
+    std::swap(find(tensors, "model.layers.2.mlp.down_proj.weight").shape[0],
+              find(tensors, "model.layers.2.mlp.down_proj.weight").shape[1]);
+  });
+  const std::string message = checkpoint.refusal();
+  EXPECT_TRUE(contains(message, "model.layers.2.mlp.down_proj.weight\" has shape [160, 64]")) << message;
+  EXPECT_TRUE(contains(message, "asks for [64, 160]")) << message;
+}
+
+TEST(CheckpointFiles, AnIntegerWeightIsRefused) {
+  const Checkpoint checkpoint(kTied);
+  checkpoint.rewrite("model.safetensors",
+                     [](auto& tensors) { find(tensors, "model.norm.weight").dtype = "I32"; });
+  const std::string message = checkpoint.refusal();
+  EXPECT_TRUE(contains(message, "I32") && contains(message, "model.norm.weight")) << message;
+}
+
+TEST(CheckpointFiles, NoWeightsOrPickledOnesAreRefused) {
+  const Checkpoint checkpoint(kTied);
+  std::filesystem::remove(checkpoint / "model.safetensors");
+  EXPECT_TRUE(contains(checkpoint.refusal(), "neither model.safetensors"));
+  checkpoint.replace("pytorch_model.bin", "PK");
+  EXPECT_TRUE(contains(checkpoint.refusal(), "can run code"));
+}
+
+TEST(CheckpointFiles, OneFileBeforeAnIndexAsTransformersDoes) {
+  const Checkpoint checkpoint(kTied);
+  checkpoint.replace(kIndex, "not even JSON");
+  EXPECT_NO_THROW(check_hf_checkpoint(checkpoint.path(), layout_of(checkpoint.path())));
+}
+
+}  // namespace
+}  // namespace tandem::weights

@@ -1,0 +1,283 @@
+// Hugging Face directories in and out: the same bytes, the same files, and nothing half-written.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/json.h"
+#include "model/config.h"
+#include "model/registry.h"
+#include "tests/weights/file_bytes.h"
+#include "weights/checkpoint_files.h"
+#include "weights/store.h"
+#include "weights/tensor_file.h"
+
+namespace tandem::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Json;
+
+const std::string kTied = "tests/golden/models/qwen3-tied";
+const std::string kSharded = "tests/golden/models/qwen3-untied-sharded";
+
+at::ScalarType dtype_of(const model::ModelConfig& config) {
+  return config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+}
+
+// A checkpoint in a store of its own dtype, or another.
+WeightStore load(const std::string& directory, std::optional<at::ScalarType> dtype = std::nullopt) {
+  const model::ModelConfig config = model::read_model_config(directory);
+  WeightStore store(model::build_layout(config), dtype.value_or(dtype_of(config)));
+  load_hf_checkpoint(directory, store);
+  return store;
+}
+
+// Every tensor of a directory's files, by HF name, read without store or layout.
+std::map<std::string, at::Tensor> hf_tensors(const std::string& directory) {
+  std::map<std::string, at::Tensor> tensors;
+  const CheckpointFiles files(directory);
+  for (const auto& [name, location] : files.tensors()) tensors.emplace(name, read_tensor(*location.file, name));
+  return tensors;
+}
+
+std::set<std::string> names_in(const std::string& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.insert(entry.path().filename());
+  return names;
+}
+
+void expect_same_tensors(const std::string& a, const std::string& b) {
+  const auto left = hf_tensors(a), right = hf_tensors(b);
+  ASSERT_EQ(left.size(), right.size());
+  for (const auto& [name, tensor] : left) {
+    ASSERT_TRUE(right.contains(name)) << name;
+    EXPECT_EQ(tensor.scalar_type(), right.at(name).scalar_type()) << name;
+    EXPECT_TRUE(at::equal(tensor, right.at(name))) << name;
+  }
+}
+
+TEST(LoadHfCheckpoint, EverySliceHoldsItsTensor) {
+  for (const std::string& directory : {kTied, kSharded}) {
+    const WeightStore store = load(directory);
+    const auto tensors = hf_tensors(directory);
+    for (const PackedTensor& packed : store.layout().tensors) {
+      for (const Slice& slice : packed.slices) {
+        EXPECT_TRUE(at::equal(store.slice(packed, slice), tensors.at(slice.hf_name))) << slice.hf_name;
+      }
+    }
+  }
+}
+
+TEST(LoadHfCheckpoint, ConvertsBetweenDtypesWithOneRounding) {
+  const WeightStore narrow = load(kTied, at::kBFloat16);  // float32 on disk
+  const WeightStore exact = load(kTied);
+  const WeightStore wide = load(kSharded, at::kFloat);    // bfloat16 on disk
+  const WeightStore stored = load(kSharded);
+  for (const PackedTensor& packed : exact.layout().tensors) {
+    EXPECT_TRUE(at::equal(narrow.tensor(packed.name), exact.tensor(packed.name).to(at::kBFloat16))) << packed.name;
+  }
+  for (const PackedTensor& packed : stored.layout().tensors) {
+    EXPECT_TRUE(at::equal(wide.tensor(packed.name), stored.tensor(packed.name).to(at::kFloat))) << packed.name;
+  }
+}
+
+// Larger than one staging buffer, and not a multiple of it; float16 on disk.
+TEST(LoadHfCheckpoint, ConvertsTensorsLargerThanItsBuffer) {
+  const TemporaryDirectory directory;
+  const at::Tensor half = at::arange(1500 * 1501, at::kFloat).sin().view({1500, 1501}).to(at::kHalf);
+  write_tensors(directory / "model.safetensors", {{"w", half}});
+  Layout layout;
+  layout.tensors.push_back({.name = "w", .shape = {1500, 1501}, .slices = {{.hf_name = "w", .shape = {1500, 1501}}}});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    WeightStore store(layout, dtype);
+    load_hf_checkpoint(directory.path(), store);
+    EXPECT_TRUE(at::equal(store.tensor("w"), half.to(at::kFloat).to(dtype)));
+  }
+}
+
+TEST(LoadHfCheckpoint, DamageIsAUserErrorThatNamesTheFile) {
+  const TemporaryDirectory copy;
+  fs::copy(kTied, copy.path(), fs::copy_options::recursive);
+  WeightStore store = load(kTied);
+  fs::resize_file(copy / "model.safetensors", fs::file_size(copy / "model.safetensors") - 1);
+  const std::string message = user_error_of([&] { load_hf_checkpoint(copy.path(), store); });
+  EXPECT_TRUE(message.starts_with(copy / "model.safetensors: the file is cut off")) << message;
+}
+
+TEST(ExportHfCheckpoint, LoadsBackBitForBit) {
+  for (const std::string& source : {kTied, kSharded}) {
+    const TemporaryDirectory directory;
+    const std::string target = directory / "out";
+    export_hf_checkpoint(target, load(source), {.source_directory = source});
+    expect_same_tensors(source, target);
+    const WeightStore first = load(source), second = load(target);
+    for (const PackedTensor& packed : first.layout().tensors) {
+      EXPECT_TRUE(at::equal(first.tensor(packed.name), second.tensor(packed.name))) << packed.name;
+    }
+    EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"out"});  // no temporary is left
+  }
+}
+
+TEST(ExportHfCheckpoint, CopiesTokenizerAndGenerationFilesAndKeepsTheConfig) {
+  for (const std::string& source : {kTied, kSharded}) {
+    const TemporaryDirectory directory;
+    const std::string target = directory / "parent/out/";
+    export_hf_checkpoint(target, load(source), {.source_directory = source});
+    EXPECT_EQ(names_in(target),
+              (std::set<std::string>{"config.json", "generation_config.json", "merges.txt", "model.safetensors",
+                                     "tokenizer.json", "tokenizer_config.json", "vocab.json"}));
+    for (const std::string name :
+         {"generation_config.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"}) {
+      EXPECT_EQ(read_bytes(target + name), read_bytes(source + "/" + name)) << name;
+    }
+    EXPECT_EQ(base::read_json_file(target + "config.json"), base::read_json_file(source + "/config.json"));
+    EXPECT_EQ(SafetensorsFile(target + "model.safetensors").metadata(),
+              (std::map<std::string, std::string>{{"format", "pt"}}));
+  }
+}
+
+TEST(ExportHfCheckpoint, ConfigSaysTheStoresDtypeInItsOwnSpelling) {
+  const TemporaryDirectory directory;
+  export_hf_checkpoint(directory / "tied", load(kTied, at::kBFloat16), {.source_directory = kTied});
+  const Json older = base::read_json_file(directory / "tied/config.json");
+  EXPECT_EQ(older.at("torch_dtype"), "bfloat16");
+  EXPECT_FALSE(older.contains("dtype"));
+  export_hf_checkpoint(directory / "untied", load(kSharded, at::kFloat), {.source_directory = kSharded});
+  const Json newer = base::read_json_file(directory / "untied/config.json");
+  EXPECT_EQ(newer.at("dtype"), "float32");
+  EXPECT_FALSE(newer.contains("torch_dtype"));
+  EXPECT_EQ(load(directory / "untied").dtype(), at::kFloat);
+}
+
+TEST(ExportHfCheckpoint, ShardsKeepToTheirLimit) {
+  constexpr int64_t kMaxShardBytes = 100'000;
+  const TemporaryDirectory directory;
+  const std::string target = directory / "out";
+  export_hf_checkpoint(target, load(kSharded), {.source_directory = kSharded, .max_shard_bytes = kMaxShardBytes});
+  expect_same_tensors(kSharded, target);
+  const Json index = base::read_json_file(target + "/model.safetensors.index.json");
+  EXPECT_EQ(index.at("metadata"), base::read_json_file(kSharded + "/model.safetensors.index.json").at("metadata"));
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : index.at("weight_map").items()) shards.insert(shard.get<std::string>());
+  EXPECT_GT(shards.size(), 5U);
+  for (const std::string& shard : shards) {
+    const SafetensorsFile file(target + "/" + shard);
+    int64_t bytes = 0;
+    for (const auto& [name, info] : file.tensors()) bytes += info.num_bytes();
+    EXPECT_TRUE(bytes <= kMaxShardBytes || file.tensors().size() == 1) << shard << " " << bytes;
+  }
+  EXPECT_TRUE(shards.contains(fmt::format("model-00001-of-{:05}.safetensors", shards.size())));
+}
+
+TEST(ExportHfCheckpoint, NeverReplacesUnasked) {
+  const TemporaryDirectory directory;
+  const std::string target = directory / "out";
+  const WeightStore store = load(kTied);
+  export_hf_checkpoint(target, store, {.source_directory = kTied});
+  const std::string before = read_bytes(target + "/model.safetensors");
+  EXPECT_NE(user_error_of([&] { export_hf_checkpoint(target, load(kTied), {.source_directory = kTied}); }).find(target),
+            std::string::npos);
+  EXPECT_EQ(read_bytes(target + "/model.safetensors"), before);
+}
+
+TEST(ExportHfCheckpoint, OverwritesAnEarlierExportWhole) {
+  const TemporaryDirectory directory;
+  const std::string target = directory / "out";
+  export_hf_checkpoint(target, load(kSharded), {.source_directory = kSharded, .max_shard_bytes = 100'000});
+  // Its own source may be the target: the old files go only when the new ones are complete.
+  const WeightStore store = load(target);
+  export_hf_checkpoint(target, store, {.source_directory = target, .overwrite = true});
+  expect_same_tensors(kSharded, target);
+  EXPECT_TRUE(fs::exists(target + "/model.safetensors"));
+  EXPECT_FALSE(fs::exists(target + "/model.safetensors.index.json"));
+  EXPECT_TRUE(fs::exists(target + "/tokenizer.json"));
+}
+
+TEST(ExportHfCheckpoint, NeverRemovesWhatItDidNotWrite) {
+  const TemporaryDirectory directory;
+  const std::string target = directory / "out";
+  const WeightStore store = load(kTied);
+  const ExportOptions options = {.source_directory = kTied, .overwrite = true};
+  export_hf_checkpoint(target, store, options);
+  write_bytes(target + "/thesis.tex", "three years");
+  const std::string message = user_error_of([&] { export_hf_checkpoint(target, store, options); });
+  EXPECT_NE(message.find("thesis.tex"), std::string::npos) << message;
+  EXPECT_EQ(read_bytes(target + "/thesis.tex"), "three years");
+  write_bytes(directory / "file", "");
+  EXPECT_NE(user_error_of([&] { export_hf_checkpoint(directory / "file", store, options); }).find("in the way"),
+            std::string::npos);
+}
+
+TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
+  const TemporaryDirectory directory;
+  const WeightStore store = load(kTied);
+  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "absent"}), UserError);
+  EXPECT_TRUE(names_in(directory.path()).empty());
+  // The source fails after the weights are written: its tokenizer.json cannot be read as a file.
+  fs::create_directory(directory / "source");
+  fs::copy_file(kTied + "/config.json", directory / "source/config.json");
+  fs::create_symlink("/proc/self/mem", directory / "source/tokenizer.json");
+  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}),
+               UserError);
+  EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
+}
+
+// A disk that is full, by a limit on file sizes: the weights (about 800 kB) do not fit, the small files do.
+TEST(ExportHfCheckpoint, AFullDiskLeavesTheOldCheckpoint) {
+  const TemporaryDirectory directory;
+  const std::string target = directory / "out";
+  const WeightStore store = load(kTied);
+  const ExportOptions options = {.source_directory = kTied, .overwrite = true};
+  export_hf_checkpoint(target, store, options);
+  const std::string before = read_bytes(target + "/model.safetensors");
+
+  rlimit old_limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const rlimit limit = {.rlim_cur = 300'000, .rlim_max = old_limit.rlim_max};
+  const auto old_handler = signal(SIGXFSZ, SIG_IGN);  // the write then fails with EFBIG
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_THROW(export_hf_checkpoint(target, store, options), EnvironmentError);
+  EXPECT_THROW(export_hf_checkpoint(directory / "new", store, options), EnvironmentError);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  signal(SIGXFSZ, old_handler);
+
+  EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"out"});
+  EXPECT_EQ(read_bytes(target + "/model.safetensors"), before);
+}
+
+TEST(ExportHfCheckpoint, ADirectoryThatCannotBeMadeIsTheMachinesError) {
+  const WeightStore store = load(kTied);
+  EXPECT_THROW(export_hf_checkpoint("/proc/tandem/out", store, {.source_directory = kTied}), EnvironmentError);
+}
+
+TEST(TensorFile, KeepsDtypesShapesAndBits) {
+  const TemporaryDirectory directory;
+  std::map<std::string, at::Tensor> tensors;
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte}) {
+    tensors.emplace(c10::toString(dtype), at::arange(15, at::kFloat).mul(7.3).view({3, 5}).to(dtype));
+  }
+  tensors.emplace("scalar", at::empty({}, at::kFloat).fill_(2.5));
+  tensors.emplace("empty", at::empty({0, 4}, at::kDouble));
+  write_tensors(directory / "t.safetensors", tensors, {{"step", "3"}});
+  const auto read = read_tensors(directory / "t.safetensors");
+  ASSERT_EQ(read.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_EQ(read.at(name).scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(at::equal(read.at(name), tensor)) << name;
+  }
+  EXPECT_THROW(write_tensors(directory / "u.safetensors", {{"t", tensors.at("Float").t()}}), BugError);
+  EXPECT_NE(user_error_of([&] { read_tensors("tests/golden/safetensors_good/sub_byte_dtypes.safetensors"); })
+                .find("F4"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::weights
