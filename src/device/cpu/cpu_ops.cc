@@ -310,16 +310,21 @@ class CpuOps : public Ops {
              const AdamW& p) const override {
     const int64_t n = master.numel();
     const Elem elem = elem_of(weight);
-    const auto lr_scaled = static_cast<float>(p.lr / (1.0 - std::pow(p.beta1, p.step)));
-    const auto sqrt_correction2 = static_cast<float>(std::sqrt(1.0 - std::pow(p.beta2, p.step)));
+    const cpu::AdamwArgs args{static_cast<float>(p.lr / (1.0 - std::pow(p.beta1, p.step))),
+                              static_cast<float>(1.0 - p.lr * p.weight_decay),
+                              static_cast<float>(p.beta1),
+                              static_cast<float>(1.0 - p.beta1),
+                              static_cast<float>(p.beta2),
+                              static_cast<float>(1.0 - p.beta2),
+                              static_cast<float>(p.eps),
+                              static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(p.beta2, p.step))),
+                              static_cast<float>(p.grad_scale)};
     constexpr int64_t kPiece = 65536;
     cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
       const int64_t at = piece * kPiece;
       table_.adamw(offset(weight.data_ptr(), at, elem), elem, master.data_ptr<float>() + at,
                    grad.const_data_ptr<float>() + at, m.data_ptr<float>() + at, v.data_ptr<float>() + at,
-                   std::min(kPiece, n - at), lr_scaled, static_cast<float>(1.0 - p.lr * p.weight_decay),
-                   static_cast<float>(p.beta1), static_cast<float>(p.beta2), static_cast<float>(p.eps), sqrt_correction2,
-                   static_cast<float>(p.grad_scale));
+                   std::min(kPiece, n - at), args);
     });
   }
 

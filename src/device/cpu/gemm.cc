@@ -17,21 +17,11 @@ constexpr int64_t kStrip = 32;          // columns of one few_rows call
 constexpr int64_t kSpare = 16;          // packing may write one vector past an entry
 constexpr int64_t kPackedAFloats = int64_t{4} << 20;   // 16 MiB of packed rows at a time
 constexpr int64_t kTaskAFloats = int64_t{96} << 10;    // a task's rows stay in the second-level cache
-constexpr int64_t kChunk = 1024;        // k entries of a packed panel: 128 KiB at 32 columns
-constexpr int64_t kChunkFewBlocks = 256;  // with few rows to reuse it, a panel stays in the first-level cache
+constexpr int64_t kChunk = 128;         // k entries of a packed panel: 16 KiB at 32 columns, half the first-level cache
+constexpr int64_t kMaxPanels = 4;       // panels packed together, so that a k-major B is read in longer pieces
+constexpr int64_t kPackBlocks = 8;      // likewise blocks of A
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// One superblock of rows, cut.
-struct Cut {
-  int64_t row0, rows;        // of the problem
-  int64_t blocks;            // micro-kernel blocks, of nearly equal height
-  int64_t chunk, chunks;     // of k
-  int64_t block_floats;      // packed size of one block
-  int64_t first_row(int64_t block) const { return rows * block / blocks; }
-  int64_t rows_of(int64_t block) const { return first_row(block + 1) - first_row(block); }
-  int64_t k0(int64_t c) const { return c * chunk; }
-};
 
 }  // namespace
 
@@ -50,7 +40,8 @@ void GemmRunner::run(const GemmProblem& p) {
 
 void GemmRunner::run_few_rows(const GemmProblem& p, bool pairs) {
   packed_a_.resize(std::max<size_t>(packed_a_.size(), static_cast<size_t>(p.k * p.m + kSpare)));
-  kernels_.pack_a(p.a, pairs, 0, p.m, p.m, 0, p.k, packed_a_.data());
+  const PackedBlock block{0, p.m, packed_a_.data()};
+  kernels_.pack_a(p.a, pairs, &block, 1, p.m, 0, p.k);
   const int64_t strips = divide_up(p.n, kStrip);
   const int64_t c_bytes = p.c_elem == Elem::kF32 ? 4 : 2;
   // Below about 64k products a thread's wake-up costs more than its share.
@@ -66,56 +57,77 @@ void GemmRunner::run_few_rows(const GemmProblem& p, bool pairs) {
 }
 
 void GemmRunner::run_blocked(const GemmProblem& p, bool pairs) {
-  const int64_t height = kernels_.micro_rows, panel = kernels_.panel;
-  const int64_t c_bytes = p.c_elem == Elem::kF32 ? 4 : 2;
-  const int64_t limit = p.m <= 2 * height ? kChunkFewBlocks : kChunk;
-  const int64_t superblock = std::max<int64_t>(kPackedAFloats / std::max<int64_t>(p.k, 1), 16 * height);
+  const int64_t superblock =
+      std::max<int64_t>(kPackedAFloats / std::max<int64_t>(p.k, 1), 16 * kernels_.micro_rows);
   for (int64_t row0 = 0; row0 < p.m; row0 += superblock) {
     Cut cut{};
     cut.row0 = row0;
     cut.rows = std::min(superblock, p.m - row0);
-    cut.blocks = divide_up(cut.rows, height);
-    cut.chunks = std::max<int64_t>(1, divide_up(p.k, limit));
+    cut.blocks = divide_up(cut.rows, kernels_.micro_rows);
+    cut.chunks = std::max<int64_t>(1, divide_up(p.k, kChunk));
     cut.chunk = divide_up(divide_up(p.k, cut.chunks), 32) * 32;  // whole tiles, and pairs never straddle
     cut.chunks = std::max<int64_t>(1, divide_up(p.k, cut.chunk));
-    cut.block_floats = height * p.k + kSpare * (cut.chunks + 1);
-
-    packed_a_.resize(std::max<size_t>(packed_a_.size(), static_cast<size_t>(cut.blocks * cut.block_floats)));
-    const auto packed_at = [&](int64_t block, int64_t c) {
-      return packed_a_.data() + block * cut.block_floats + cut.k0(c) * cut.rows_of(block) + c * kSpare;
-    };
-    const auto chunk_length = [&](int64_t c) { return std::min(cut.chunk, p.k - cut.k0(c)); };
-    parallel_for(num_threads_, cut.blocks, std::max<int64_t>(1, 16384 / (height * p.k + 1)), [&](int64_t block) {
-      for (int64_t c = 0; c < cut.chunks; ++c)
-        kernels_.pack_a(p.a, pairs, row0 + cut.first_row(block), cut.rows_of(block), p.m, cut.k0(c), chunk_length(c),
-                        packed_at(block, c));
-    });
-
-    const int64_t blocks_per_task =
-        std::clamp<int64_t>(kTaskAFloats / std::max<int64_t>(height * p.k, 1), 4, std::max<int64_t>(cut.blocks, 4));
-    const int64_t row_tasks = divide_up(cut.blocks, blocks_per_task);
-    const int64_t panels = divide_up(p.n, panel);
-    const bool small = cut.rows * p.n * p.k < 65536;
-    parallel_for(num_threads_, row_tasks * panels, small ? row_tasks * panels : 1, [&](int64_t task) {
-      ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(omp_get_thread_num())];
-      const int64_t block0 = task / panels * blocks_per_task, n0 = task % panels * panel;
-      const int64_t block1 = std::min(block0 + blocks_per_task, cut.blocks);
-      const int64_t first = cut.first_row(block0), rows = cut.first_row(block1) - first;
-      scratch.b.resize(std::max<size_t>(scratch.b.size(), static_cast<size_t>(cut.chunk * panel + kSpare)));
-      scratch.c.resize(std::max<size_t>(scratch.c.size(), static_cast<size_t>(rows * panel)));
-      std::fill_n(scratch.c.begin(), rows * panel, 0.0F);
-      for (int64_t c = 0; c < cut.chunks; ++c) {
-        kernels_.pack_b(p.b, pairs, n0, p.n, cut.k0(c), chunk_length(c), scratch.b.data());
-        for (int64_t block = block0; block < block1; ++block)
-          kernels_.micro(cut.rows_of(block), pairs, chunk_length(c), packed_at(block, c), scratch.b.data(),
-                         scratch.c.data() + (cut.first_row(block) - first) * panel, panel);
-      }
-      for (int64_t r = 0; r < rows; ++r)
-        kernels_.store(scratch.c.data() + r * panel, std::min(panel, p.n - n0),
-                       static_cast<char*>(p.c) + ((row0 + first + r) * p.c_stride + n0) * c_bytes, p.c_elem,
-                       p.accumulate);
-    });
+    cut.k = p.k;
+    cut.block_floats = kernels_.micro_rows * p.k + kSpare * (cut.chunks + 1);
+    pack_rows(p, pairs, cut);
+    multiply(p, pairs, cut);
   }
+}
+
+void GemmRunner::pack_rows(const GemmProblem& p, bool pairs, const Cut& cut) {
+  packed_a_.resize(std::max<size_t>(packed_a_.size(), static_cast<size_t>(cut.blocks * cut.block_floats)));
+  const int64_t groups = divide_up(cut.blocks, kPackBlocks);
+  const int64_t serial = cut.rows * p.k < 65536 ? groups * cut.chunks : 1;
+  parallel_for(num_threads_, groups * cut.chunks, serial, [&](int64_t item) {
+    const int64_t group = item / cut.chunks, c = item % cut.chunks;
+    PackedBlock blocks[kPackBlocks];
+    const int64_t first = group * kPackBlocks, n = std::min(kPackBlocks, cut.blocks - first);
+    for (int64_t i = 0; i < n; ++i)
+      blocks[i] = {cut.row0 + cut.first_row(first + i), cut.rows_of(first + i), packed_a_.data() + cut.offset(first + i, c)};
+    kernels_.pack_a(p.a, pairs, blocks, n, p.m, cut.k0(c), cut.length(c));
+  });
+}
+
+void GemmRunner::multiply(const GemmProblem& p, bool pairs, const Cut& cut) {
+  const int64_t panel = kernels_.panel, panels = divide_up(p.n, panel);
+  const int64_t c_bytes = p.c_elem == Elem::kF32 ? 4 : 2;
+  const int64_t blocks_per_task = std::clamp<int64_t>(kTaskAFloats / (kernels_.micro_rows * cut.chunk), 4, std::max<int64_t>(cut.blocks, 4));
+  const int64_t row_tasks = divide_up(cut.blocks, blocks_per_task);
+  const int64_t panels_per_task = std::clamp<int64_t>(row_tasks * panels / (num_threads_ * 4), 1, kMaxPanels);
+  const int64_t column_tasks = divide_up(panels, panels_per_task);
+  const int64_t panel_floats = cut.chunk * panel;
+  const bool small = cut.rows * p.n * p.k < 65536;
+  parallel_for(num_threads_, row_tasks * column_tasks, small ? row_tasks * column_tasks : 1, [&](int64_t task) {
+    ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(omp_get_thread_num())];
+    const int64_t panel0 = task % column_tasks * panels_per_task, panel1 = std::min(panel0 + panels_per_task, panels);
+    const int64_t block0 = task / column_tasks * blocks_per_task, block1 = std::min(block0 + blocks_per_task, cut.blocks);
+    const int64_t first = cut.first_row(block0), rows = cut.first_row(block1) - first;
+    scratch.b.resize(std::max<size_t>(scratch.b.size(), static_cast<size_t>(kMaxPanels * panel_floats + kSpare)));
+    scratch.c.resize(std::max<size_t>(scratch.c.size(), static_cast<size_t>(kMaxPanels * rows * panel)));
+    // Float results grow in place; others, and a last panel that sticks out, in scratch.
+    const auto in_place = [&](int64_t i) { return p.c_elem == Elem::kF32 && (i + 1) * panel <= p.n; };
+    const auto sum_of = [&](int64_t i) {
+      return in_place(i) ? static_cast<float*>(p.c) + (cut.row0 + first) * p.c_stride + i * panel
+                         : scratch.c.data() + (i - panel0) * rows * panel;
+    };
+    for (int64_t c = 0; c < cut.chunks; ++c) {
+      kernels_.pack_b(p.b, pairs, panel0 * panel, panel1 - panel0, p.n, cut.k0(c), cut.length(c), scratch.b.data(), panel_floats);
+      for (int64_t i = panel0; i < panel1; ++i) {
+        const bool from_zero = c == 0 && !(in_place(i) && p.accumulate);
+        const int64_t stride = in_place(i) ? p.c_stride : panel;
+        for (int64_t block = block0; block < block1; ++block)
+          kernels_.micro(cut.rows_of(block), pairs, cut.length(c), packed_a_.data() + cut.offset(block, c),
+                         scratch.b.data() + (i - panel0) * panel_floats,
+                         sum_of(i) + (cut.first_row(block) - first) * stride, stride, from_zero);
+      }
+    }
+    for (int64_t i = panel0; i < panel1; ++i) {
+      for (int64_t r = 0; r < rows && !in_place(i); ++r)
+        kernels_.store(sum_of(i) + r * panel, std::min(panel, p.n - i * panel),
+                       static_cast<char*>(p.c) + ((cut.row0 + first + r) * p.c_stride + i * panel) * c_bytes, p.c_elem,
+                       p.accumulate);
+    }
+  });
 }
 
 }  // namespace tandem::device::cpu

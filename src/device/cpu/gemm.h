@@ -28,8 +28,22 @@ class GemmRunner {
   struct ThreadScratch {
     std::vector<float> b, c;
   };
+  // A superblock of rows, cut into micro-kernel blocks of nearly equal height and chunks of k.
+  struct Cut {
+    int64_t row0, rows;
+    int64_t blocks;
+    int64_t chunk, chunks, k;
+    int64_t block_floats;  // packed size of one block
+    int64_t first_row(int64_t block) const { return rows * block / blocks; }
+    int64_t rows_of(int64_t block) const { return first_row(block + 1) - first_row(block); }
+    int64_t k0(int64_t c) const { return c * chunk; }
+    int64_t length(int64_t c) const { return chunk < k - k0(c) ? chunk : k - k0(c); }
+    int64_t offset(int64_t block, int64_t c) const { return block * block_floats + k0(c) * rows_of(block) + c * 16; }
+  };
   void run_few_rows(const GemmProblem& p, bool pairs);
   void run_blocked(const GemmProblem& p, bool pairs);
+  void pack_rows(const GemmProblem& p, bool pairs, const Cut& cut);
+  void multiply(const GemmProblem& p, bool pairs, const Cut& cut);
 
   const GemmKernels& kernels_;
   const int num_threads_;

@@ -76,65 +76,73 @@ struct Gemm {
     }
   }
 
-  // The same from a [k][n] matrix: lanes [0, valid) are columns col0..., the others 0.
-  static void pack_columns(const Matrix& x, bool pairs, int64_t col0, int64_t valid, int64_t lanes, int64_t k0,
-                           int64_t kc, void* out, int64_t entry_stride) {
-    float* floats = static_cast<float*>(out);
+  // 16 neighbouring columns of one k (or of k and k + 1) of a [k][n] matrix, those past `valid` as 0.
+  static void pack_column_entry(const Matrix& x, bool pairs, int64_t column, int64_t valid, int64_t k, int64_t k_end,
+                                float* entry) {
+    const int64_t i = k * x.stride + column;
     if (pairs) {
-      uint32_t* packed = static_cast<uint32_t*>(out);
-      const uint16_t* data = static_cast<const uint16_t*>(x.data);
-      for (int64_t k = 0; k < kc; k += 2) {
-        uint32_t* entry = packed + k / 2 * entry_stride;
-        if (valid >= 16 && k + 1 < kc) {
-          const uint16_t* p = data + (k0 + k) * x.stride + col0;
-          S::store_words(entry, S::interleave_bf16(p, p + x.stride));
-        } else {
-          for (int64_t r = 0; r < lanes; ++r) entry[r] = r < valid ? pair(x, col0 + r, k0 + k, k0 + kc) : 0;
-        }
+      const uint16_t* p = static_cast<const uint16_t*>(x.data) + i;
+      uint32_t* packed = reinterpret_cast<uint32_t*>(entry);
+      if (valid >= 16 && k + 1 < k_end) {
+        S::store_words(packed, S::interleave_bf16(p, p + x.stride));
+      } else {
+        for (int64_t r = 0; r < 16; ++r) packed[r] = r < valid ? pair(x, column + r, k, k_end) : 0;
+      }
+    } else if (x.elem == Elem::kF32) {
+      const float* p = static_cast<const float*>(x.data) + i;
+      S::store(entry, valid >= 16 ? S::load(p) : S::load_partial(p, valid));
+    } else {
+      const uint16_t* p = static_cast<const uint16_t*>(x.data) + i;
+      S::store(entry, valid >= 16 ? S::load(p) : S::load_partial(p, valid));
+    }
+  }
+
+  static void pack_a(const Matrix& a, bool pairs, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end,
+                     int64_t k0, int64_t kc) {
+    if (!a.k_major) {
+      for (int64_t b = 0; b < num_blocks; ++b)
+        pack_rows(a, pairs, blocks[b].m0, m_end - 1, blocks[b].rows, k0, kc, blocks[b].out, blocks[b].rows);
+      return;
+    }
+    const int64_t step = pairs ? 2 : 1;
+    for (int64_t k = 0; k < kc; k += step) {
+      for (int64_t b = 0; b < num_blocks; ++b)
+        pack_column_entry(a, pairs, blocks[b].m0, m_end - blocks[b].m0, k0 + k, k0 + kc,
+                          static_cast<float*>(blocks[b].out) + k / step * blocks[b].rows);
+    }
+  }
+
+  static void pack_b(const Matrix& b, bool pairs, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc,
+                     float* out, int64_t panel_floats) {
+    const int64_t vectors = num_panels * S::kMicroVectors;
+    const auto at = [&](int64_t v) { return out + v / S::kMicroVectors * panel_floats + v % S::kMicroVectors * 16; };
+    if (!b.k_major) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        const int64_t first = n0 + 16 * v;
+        pack_rows(b, pairs, first < n_end ? first : n_end - 1, n_end - 1, 16, k0, kc, at(v), kPanel);
       }
       return;
     }
-    for (int64_t k = 0; k < kc; ++k) {
-      const int64_t i = (k0 + k) * x.stride + col0;
-      float* entry = floats + k * entry_stride;
-      if (x.elem == Elem::kF32) {
-        const float* p = static_cast<const float*>(x.data) + i;
-        S::store(entry, valid >= 16 ? S::load(p) : S::load_partial(p, valid));
-      } else {
-        const uint16_t* p = static_cast<const uint16_t*>(x.data) + i;
-        S::store(entry, valid >= 16 ? S::load(p) : S::load_partial(p, valid));
-      }
-    }
-  }
-
-  static void pack_a(const Matrix& a, bool pairs, int64_t m0, int64_t rows, int64_t m_end, int64_t k0, int64_t kc,
-                     void* out) {
-    if (a.k_major) {
-      const int64_t valid = m_end - m0 < 16 ? m_end - m0 : 16;
-      pack_columns(a, pairs, m0, valid, rows, k0, kc, out, rows);
-    } else {
-      pack_rows(a, pairs, m0, m_end - 1, rows, k0, kc, out, rows);
-    }
-  }
-
-  static void pack_b(const Matrix& b, bool pairs, int64_t n0, int64_t n_end, int64_t k0, int64_t kc, void* out) {
-    for (int64_t v = 0; v < S::kMicroVectors; ++v) {
-      void* at = static_cast<float*>(out) + 16 * v;
-      const int64_t first = n0 + 16 * v;
-      if (b.k_major) {
-        const int64_t valid = n_end - first < 0 ? 0 : (n_end - first < 16 ? n_end - first : 16);
-        pack_columns(b, pairs, valid > 0 ? first : n_end - 1, valid, 16, k0, kc, at, kPanel);
-      } else {
-        pack_rows(b, pairs, first < n_end ? first : n_end - 1, n_end - 1, 16, k0, kc, at, kPanel);
+    const int64_t step = pairs ? 2 : 1;
+    for (int64_t k = 0; k < kc; k += step) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        const int64_t first = n0 + 16 * v;
+        float* entry = at(v) + k / step * kPanel;
+        if (first < n_end) {
+          pack_column_entry(b, pairs, first, n_end - first, k0 + k, k0 + kc, entry);
+        } else {
+          S::store(entry, S::zero());
+        }
       }
     }
   }
 
   template <int R>
-  static void micro_rows(bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc) {
+  static void micro_rows(bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
+                         bool from_zero) {
     F acc[R][S::kMicroVectors];
     for (int r = 0; r < R; ++r)
-      for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = S::load(c + r * ldc + 16 * v);
+      for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = from_zero ? S::zero() : S::load(c + r * ldc + 16 * v);
     if constexpr (S::kNativeBf16) {
       if (pairs) {
         const uint32_t* pa = static_cast<const uint32_t*>(a);
@@ -167,15 +175,16 @@ struct Gemm {
 
   template <int R>
   static void micro_dispatch(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c,
-                             int64_t ldc) {
+                             int64_t ldc, bool from_zero) {
     if (rows == R) {
-      micro_rows<R>(pairs, kc, a, b, c, ldc);
+      micro_rows<R>(pairs, kc, a, b, c, ldc, from_zero);
     } else if constexpr (R > 1) {
-      micro_dispatch<R - 1>(rows, pairs, kc, a, b, c, ldc);
+      micro_dispatch<R - 1>(rows, pairs, kc, a, b, c, ldc, from_zero);
     }
   }
-  static void micro(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc) {
-    micro_dispatch<S::kMicroRows>(rows, pairs, kc, a, b, c, ldc);
+  static void micro(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
+                    bool from_zero) {
+    micro_dispatch<S::kMicroRows>(rows, pairs, kc, a, b, c, ldc, from_zero);
   }
 
   // One 16-column strip of a few_rows call: multiplies 16 weight rows by R packed inputs, tile by tile.

@@ -22,17 +22,25 @@ struct Matrix {
 
 // Packed operands: A in blocks of R <= kMicroRows rows, [k][R]; B in panels of kPanel columns, [k][kPanel]. In pair mode (two
 // bf16 multiplied by one instruction) an entry is a 32-bit word of k, k + 1 and there are half as many.
+// Where one block of packed rows goes: rows [m0, m0 + rows) of A.
+struct PackedBlock {
+  int64_t m0, rows;
+  void* out;          // [kc][rows] floats or words, 16 spare at the end
+};
 struct GemmKernels {
   int64_t micro_rows;
   int64_t panel;
   bool native_bf16;   // pair mode exists
-  // out: [kc][rows] floats or words, 16 spare at the end.
-  void (*pack_a)(const Matrix& a, bool pairs, int64_t m0, int64_t rows, int64_t m_end, int64_t k0, int64_t kc,
-                 void* out);
-  // Columns past n_end repeat the last one or are 0; nobody reads their results.
-  void (*pack_b)(const Matrix& b, bool pairs, int64_t n0, int64_t n_end, int64_t k0, int64_t kc, void* out);
-  // c[rows][panel], row stride ldc floats, continues from what is there.
-  void (*micro)(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc);
+  // Several blocks at once: a k-major A is then read along its rows.
+  void (*pack_a)(const Matrix& a, bool pairs, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0,
+                 int64_t kc);
+  // `num_panels` neighbouring panels, panel_floats apart. Columns past n_end repeat the last one or are 0; nobody reads
+  // their results.
+  void (*pack_b)(const Matrix& b, bool pairs, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc,
+                 float* out, int64_t panel_floats);
+  // c[rows][panel], row stride ldc floats: continues from what is there, or from 0.
+  void (*micro)(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
+                bool from_zero);
   // The same sum for at most 4 rows straight from [n][k] rows of B, K a multiple of 32: c[rows][32] for columns n0...
   void (*few_rows)(int64_t rows, bool pairs, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
                    float* c);
@@ -75,6 +83,15 @@ struct RopeArgs {
   Elem elem;
 };
 
+struct AdamwArgs {
+  float lr_scaled;                  // lr / (1 - beta1^step)
+  float decay;                      // 1 - lr * weight decay
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;  // the complements rounded from double
+  float eps;
+  float inverse_sqrt_correction2;   // 1 / sqrt(1 - beta2^step)
+  float grad_scale;
+};
+
 struct KernelTable {
   const char* name;
   GemmKernels gemm;
@@ -108,8 +125,8 @@ struct KernelTable {
   void (*logprob_backward)(float* logits, int64_t vocab, int64_t target, float inverse_temperature, float dlogp,
                            float dentropy, float entropy, float lse);
 
-  void (*adamw)(void* weight, Elem elem, float* master, const float* grad, float* m, float* v, int64_t n, float lr_scaled,
-                float decay, float beta1, float beta2, float eps, float sqrt_correction2, float grad_scale);
+  void (*adamw)(void* weight, Elem elem, float* master, const float* grad, float* m, float* v, int64_t n,
+                const AdamwArgs& args);
 };
 
 // Query rows of one sequence that an attention call takes at once.

@@ -61,33 +61,29 @@ struct Loss {
   }
 
   template <typename T>
-  static void adamw_as(T* weight, float* master, const float* grad, float* m, float* v, int64_t n, float lr_scaled,
-                       float decay, float beta1, float beta2, float eps, float sqrt_correction2, float grad_scale) {
-    const F b1 = S::set1(beta1), b2 = S::set1(beta2), one = S::set1(1.0F);
-    const F inverse_correction2 = S::set1(1.0F / sqrt_correction2);
+  static void adamw_as(T* weight, float* master, const float* grad, float* m, float* v, int64_t n,
+                       const AdamwArgs& args) {
+    const bool separate = static_cast<const void*>(weight) != static_cast<const void*>(master);
     for (int64_t i = 0; i < n; i += 16) {
       const int64_t left = n - i;
-      const F g = S::mul(M::load(grad + i, left), S::set1(grad_scale));
-      const F m1 = S::fma(S::sub(one, b1), g, S::mul(b1, M::load(m + i, left)));
-      const F v1 = S::fma(S::mul(S::sub(one, b2), g), g, S::mul(b2, M::load(v + i, left)));
-      const F denominator = S::add(S::mul(S::sqrt(v1), inverse_correction2), S::set1(eps));
-      const F step = S::div(m1, denominator);
-      const F w = S::fma(S::set1(-lr_scaled), step, S::mul(M::load(master + i, left), S::set1(decay)));
+      const F g = S::mul(M::load(grad + i, left), S::set1(args.grad_scale));
+      const F m1 = S::fma(S::set1(args.one_minus_beta1), g, S::mul(S::set1(args.beta1), M::load(m + i, left)));
+      const F v1 = S::fma(S::mul(S::set1(args.one_minus_beta2), g), g, S::mul(S::set1(args.beta2), M::load(v + i, left)));
+      const F denominator = S::fma(S::sqrt(v1), S::set1(args.inverse_sqrt_correction2), S::set1(args.eps));
+      const F decayed = S::mul(M::load(master + i, left), S::set1(args.decay));
+      const F w = S::fma(S::set1(-args.lr_scaled), S::div(m1, denominator), decayed);
       M::store(m + i, m1, left);
       M::store(v + i, v1, left);
       M::store(master + i, w, left);
-      if (static_cast<const void*>(weight) != static_cast<const void*>(master)) M::store(weight + i, w, left);
+      if (separate) M::store(weight + i, w, left);
     }
   }
   static void adamw(void* weight, Elem elem, float* master, const float* grad, float* m, float* v, int64_t n,
-                    float lr_scaled, float decay, float beta1, float beta2, float eps, float sqrt_correction2,
-                    float grad_scale) {
+                    const AdamwArgs& args) {
     if (elem == Elem::kF32) {
-      adamw_as(static_cast<float*>(weight), master, grad, m, v, n, lr_scaled, decay, beta1, beta2, eps,
-               sqrt_correction2, grad_scale);
+      adamw_as(static_cast<float*>(weight), master, grad, m, v, n, args);
     } else {
-      adamw_as(static_cast<uint16_t*>(weight), master, grad, m, v, n, lr_scaled, decay, beta1, beta2, eps,
-               sqrt_correction2, grad_scale);
+      adamw_as(static_cast<uint16_t*>(weight), master, grad, m, v, n, args);
     }
   }
 };
