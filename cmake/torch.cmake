@@ -6,10 +6,14 @@ if(NOT TANDEM_TORCH_ROOT)
   message(FATAL_ERROR "no torch wheel under .venv: run `make setup` in ${CMAKE_SOURCE_DIR}")
 endif()
 
-file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/fmt_include")
-file(CREATE_LINK "${TANDEM_TORCH_ROOT}/include/fmt" "${CMAKE_BINARY_DIR}/fmt_include/fmt" SYMBOLIC)
+# Beside the wheel, not in the build folder: the same path in every build lets ccache share objects between them.
+set(TANDEM_FMT_INCLUDE "${CMAKE_SOURCE_DIR}/.venv/fmt_include")
+if(NOT EXISTS "${TANDEM_FMT_INCLUDE}/fmt")
+  file(MAKE_DIRECTORY "${TANDEM_FMT_INCLUDE}")
+  file(CREATE_LINK "${TANDEM_TORCH_ROOT}/include/fmt" "${TANDEM_FMT_INCLUDE}/fmt" SYMBOLIC)
+endif()
 add_library(tandem_fmt INTERFACE)
-target_include_directories(tandem_fmt SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/fmt_include")
+target_include_directories(tandem_fmt SYSTEM INTERFACE "${TANDEM_FMT_INCLUDE}")
 target_compile_definitions(tandem_fmt INTERFACE FMT_HEADER_ONLY=1)
 
 if(TANDEM_TORCH)
