@@ -194,7 +194,9 @@ ReadableFile::ReadableFile(const std::string& path) : path_(path) {
 }
 
 ReadableFile::ReadableFile(ReadableFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
 
 ReadableFile& ReadableFile::operator=(ReadableFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -211,12 +213,11 @@ void ReadableFile::read_at(int64_t offset, std::span<std::byte> buffer) const {
   TANDEM_CHECK(fd_ >= 0 && offset >= 0, path_, offset);
   size_t done = 0;
   while (done < buffer.size()) {
-    const ssize_t n = retry_interrupted([&] {
-      return ::pread(fd_, buffer.data() + done, buffer.size() - done, offset + static_cast<int64_t>(done));
-    });
+    const ssize_t n = retry_interrupted(
+        [&] { return ::pread(fd_, buffer.data() + done, buffer.size() - done, offset + static_cast<int64_t>(done)); });
     if (n < 0) fail_read(path_, "read", errno);
-    TANDEM_USER_CHECK(n > 0, path_ + ": ends at byte", offset + static_cast<int64_t>(done), "but",
-                      buffer.size() - done, "more bytes are needed; it is cut off: copy or download it again");
+    TANDEM_USER_CHECK(n > 0, path_ + ": ends at byte", offset + static_cast<int64_t>(done), "but", buffer.size() - done,
+                      "more bytes are needed; it is cut off: copy or download it again");
     done += static_cast<size_t>(n);
   }
 }

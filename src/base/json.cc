@@ -228,9 +228,7 @@ void append(std::string& out, const Json& value) {
       }
       return;
     }
-    default:
-      out += value.dump(-1, ' ', false, Json::error_handler_t::replace);
-      return;
+    default: out += value.dump(-1, ' ', false, Json::error_handler_t::replace); return;
   }
 }
 
@@ -250,9 +248,7 @@ Json parse_json(std::string_view text, const std::string& name, int64_t first_li
   return builder.take();
 }
 
-Json read_json_file(const std::string& path, int64_t max_bytes) {
-  return parse_json(read_file(path, max_bytes), path);
-}
+Json read_json_file(const std::string& path, int64_t max_bytes) { return parse_json(read_file(path, max_bytes), path); }
 
 std::string dump_json(const Json& value) {
   std::string out;

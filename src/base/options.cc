@@ -194,9 +194,7 @@ OptionKind Option::kind() const {
 
 bool Option::is_list() const {
   return std::visit(
-      [](const auto* field) {
-        return Traits<std::remove_const_t<std::remove_pointer_t<decltype(field)>>>::kIsList;
-      },
+      [](const auto* field) { return Traits<std::remove_const_t<std::remove_pointer_t<decltype(field)>>>::kIsList; },
       field_);
 }
 
@@ -327,7 +325,8 @@ void Options::read_arguments(const std::vector<std::string>& arguments) {
       while (i + 1 < arguments.size() && !is_flag(arguments[i + 1]) && (option->is_list() || values.empty())) {
         values.push_back(arguments[++i]);
       }
-      TANDEM_USER_CHECK(!values.empty(), where + ": needs a value; one that begins with -- is written", where + "=VALUE");
+      TANDEM_USER_CHECK(!values.empty(), where + ": needs a value; one that begins with -- is written",
+                        where + "=VALUE");
     }
     TANDEM_USER_CHECK(std::find(seen.begin(), seen.end(), option) == seen.end(), where + ": given twice; keep one");
     seen.push_back(option);

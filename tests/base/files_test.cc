@@ -28,10 +28,10 @@ std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
-#define EXPECT_ERROR(Error, part, ...)                                                  \
-  do {                                                                                  \
-    const std::string message = message_of<Error>([&] { __VA_ARGS__; });                \
-    EXPECT_NE(message.find(part), std::string::npos) << "message: " << message;         \
+#define EXPECT_ERROR(Error, part, ...)                                          \
+  do {                                                                          \
+    const std::string message = message_of<Error>([&] { __VA_ARGS__; });        \
+    EXPECT_NE(message.find(part), std::string::npos) << "message: " << message; \
   } while (false)
 
 // Runs `body` in a child process, since limits and user ids cannot be taken back. True when it returned true.
@@ -106,7 +106,8 @@ TEST(MakeDirectories, MakesParentsAndAcceptsWhatIsThere) {
   write_file_durably(directory / "a/file", "");
   EXPECT_TRUE(file_exists(directory / "a/file"));
   EXPECT_ERROR(EnvironmentError, "Not a directory", make_directories(directory / "a/file/b"));
-  EXPECT_ERROR(EnvironmentError, "file: cannot make the directory: Not a directory", make_directories(directory / "a/file"));
+  EXPECT_ERROR(EnvironmentError, "file: cannot make the directory: Not a directory",
+               make_directories(directory / "a/file"));
   EXPECT_EQ(list_directory(directory / "a"), (std::vector<std::string>{"b", "file"}));
   EXPECT_ERROR(UserError, "No such file", list_directory(directory / "none"));
 }

@@ -28,7 +28,8 @@ std::string refusal(std::string_view text, int64_t first_line = 1, int max_depth
 #define EXPECT_REFUSED(text, begin) EXPECT_TRUE(refusal(text).starts_with(begin)) << refusal(text)
 
 TEST(Json, ReadsEveryKindOfValue) {
-  const Json value = parse_json(R"( {"a": [1, -2, 3.5, true, false, null, "x\u00e9\ud83d\ude00"], "b": {}, "c": []} )", "f");
+  const Json value =
+      parse_json(R"( {"a": [1, -2, 3.5, true, false, null, "x\u00e9\ud83d\ude00"], "b": {}, "c": []} )", "f");
   EXPECT_EQ(value["a"][0], 1);
   EXPECT_EQ(value["a"][1], -2);
   EXPECT_EQ(value["a"][2], 3.5);
@@ -61,16 +62,14 @@ TEST(Json, RefusesMalformedTextWithItsPlace) {
   EXPECT_REFUSED("\"tab\there\"", "f:1:5: ");
 }
 
-TEST(Json, CountsCharactersNotBytes) {
-  EXPECT_REFUSED("\"\xC3\xA9\xC3\xA9\" x", "f:1:6: ");
-}
+TEST(Json, CountsCharactersNotBytes) { EXPECT_REFUSED("\"\xC3\xA9\xC3\xA9\" x", "f:1:6: "); }
 
 TEST(Json, RefusesTextThatIsNoUnicode) {
   EXPECT_REFUSED("\"a\xE9\"", "f:1:");
-  EXPECT_REFUSED("\"\xED\xA0\x80\"", "f:1:");       // a surrogate in UTF-8
-  EXPECT_REFUSED("\"\xC0\x80\"", "f:1:");           // an overlong NUL
-  EXPECT_REFUSED(R"("\ud83d")", "f:1:");            // a high surrogate alone
-  EXPECT_REFUSED(R"("\ude00")", "f:1:");            // a low one
+  EXPECT_REFUSED("\"\xED\xA0\x80\"", "f:1:");  // a surrogate in UTF-8
+  EXPECT_REFUSED("\"\xC0\x80\"", "f:1:");      // an overlong NUL
+  EXPECT_REFUSED(R"("\ud83d")", "f:1:");       // a high surrogate alone
+  EXPECT_REFUSED(R"("\ude00")", "f:1:");       // a low one
   EXPECT_REFUSED(R"("\ud83d\u0041")", "f:1:");
 }
 
@@ -101,7 +100,8 @@ TEST(Json, ReadsAnObjectOfManyKeysInLinearTime) {
 }
 
 TEST(Json, DumpsWhatReadsBack) {
-  const std::string text = R"({"s":"\"\\\n\u0001é","i":-5,"u":18446744073709551615,"d":0.1,"e":1e-300,"n":null,"l":[[],{},true]})";
+  const std::string text =
+      R"({"s":"\"\\\n\u0001é","i":-5,"u":18446744073709551615,"d":0.1,"e":1e-300,"n":null,"l":[[],{},true]})";
   EXPECT_EQ(dump_json(parse_json(text, "f")), text);
   std::mt19937_64 random(5);
   std::printf("seed 5\n");

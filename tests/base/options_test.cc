@@ -81,9 +81,27 @@ class OptionsFile : public ::testing::Test {
 
 TEST(Options, ReadsEveryKind) {
   Parsed p;
-  EXPECT_EQ(p.parse({"--rollout-batch-size", "8", "--lr=3e-4", "--colocate", "--rm-type", "math", "--save", "runs/x",
-                     "--rollout-stop", "[END]", "-1", "a,b", "--rollout-stop-token-ids", "5", "6", "--global-batch-size",
-                     "64", "--eps-clip-high", "0.28", "--no-offload-train", "--label-key="}),
+  EXPECT_EQ(p.parse({"--rollout-batch-size",
+                     "8",
+                     "--lr=3e-4",
+                     "--colocate",
+                     "--rm-type",
+                     "math",
+                     "--save",
+                     "runs/x",
+                     "--rollout-stop",
+                     "[END]",
+                     "-1",
+                     "a,b",
+                     "--rollout-stop-token-ids",
+                     "5",
+                     "6",
+                     "--global-batch-size",
+                     "64",
+                     "--eps-clip-high",
+                     "0.28",
+                     "--no-offload-train",
+                     "--label-key="}),
             ParsedAction::kRun);
   EXPECT_EQ(p.config.batch, 8);
   EXPECT_EQ(p.config.lr, 3e-4);
@@ -142,8 +160,10 @@ TEST(Options, RefusesWhatIsMissingTwiceOrExtra) {
 }
 
 TEST(Options, AnswersATypoWithTheNearestName) {
-  EXPECT_EQ(refusal({"--rollout-batchsize", "8"}), "--rollout-batchsize: unknown option; did you mean --rollout-batch-size?");
-  EXPECT_EQ(refusal({"--rollout_batch_size=8"}), "--rollout_batch_size: unknown option; did you mean --rollout-batch-size?");
+  EXPECT_EQ(refusal({"--rollout-batchsize", "8"}),
+            "--rollout-batchsize: unknown option; did you mean --rollout-batch-size?");
+  EXPECT_EQ(refusal({"--rollout_batch_size=8"}),
+            "--rollout_batch_size: unknown option; did you mean --rollout-batch-size?");
   EXPECT_EQ(refusal({"--no-colocat"}), "--no-colocat: unknown option; did you mean --no-colocate?");
   EXPECT_EQ(refusal({"--no-lr"}), "--no-lr: unknown option; --help lists what there is");
   EXPECT_EQ(refusal({"--confg", "x"}), "--confg: unknown option; did you mean --config?");
@@ -159,7 +179,8 @@ TEST(Options, SaysWhyAKnownFlagIsNotSupported) {
 
 TEST_F(OptionsFile, IsBeatenByTheCommandLine) {
   Parsed p;
-  const std::string path = write("rollout-batch-size = 4\nlr = 1\nrollout-stop = ['x', \"\\n\"]\nsave = 'f'\ncolocate = true\n");
+  const std::string path =
+      write("rollout-batch-size = 4\nlr = 1\nrollout-stop = ['x', \"\\n\"]\nsave = 'f'\ncolocate = true\n");
   p.parse({"--rollout-batch-size", "16", "--config", path, "--no-colocate"});
   EXPECT_EQ(p.config.batch, 16);
   EXPECT_EQ(p.config.lr, 1.0);

@@ -1,0 +1,57 @@
+# Tandem's commands. `make demo` and `make test` do all set-up themselves on a fresh Debian 12.
+# `make help` lists them; JOBS=n sets how many compilers run at once.
+
+SHELL := /bin/bash
+# A compiler of torch headers takes up to 2 GiB: as many at once as cores and memory allow.
+JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); if (n > cores) n = cores; \
+	if (n < 1) n = 1; print n}' /proc/meminfo)
+# TSan of g++ 12 does not start where the kernel randomises more address bits than it knows; without randomisation it
+# does. A container may forbid switching it off, and then mostly needs it not.
+FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
+SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
+
+.PHONY: help setup packages python build demo test test-dev test-tsan tidy clang-tidy format clean
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: packages python  ## system packages and .venv (does nothing when they are there)
+
+packages:
+	@tools/setup.sh packages
+
+python: packages
+	@tools/setup.sh python
+
+build: setup  ## the program, optimised: build/release/tandem
+	cmake --preset release
+	cmake --build build/release -j $(JOBS) --target tandem
+
+demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes
+	examples/arithmetic/demo.sh
+
+test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-free parts under TSan
+	@echo "make test: all passed"
+
+test-dev: setup
+	cmake --preset dev
+	cmake --build build/dev -j $(JOBS)
+	ctest --preset dev -j $(JOBS)
+
+test-tsan: setup
+	cmake --preset tsan
+	cmake --build build/tsan -j $(JOBS)
+	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+
+tidy:  ## the rules of layout and style (also one of the tests)
+	python3 tools/tidy.py
+
+clang-tidy: setup  ## static analysis by .clang-tidy; slow. FILES=src/rl/*.cc for some
+	cmake --preset dev
+	cd build/dev && run-clang-tidy -quiet -j $(JOBS) $(if $(FILES),$(abspath $(FILES)),'$(CURDIR)/src/.*')
+
+format:  ## clang-format every source in place
+	clang-format -i $(SOURCES)
+
+clean:  ## remove what was built; .venv and runs stay
+	rm -rf build
