@@ -170,12 +170,13 @@ double read_rope_theta(const ConfigReader& reader) {
     if (rope.has("rope_theta")) {
       const double inner = rope.required_number("rope_theta");
       if (theta && *theta != inner) {
-        rope.refuse("rope_theta", fmt::format("is {} but rope_theta outside is {}; remove the wrong one", inner, *theta));
+        rope.refuse("rope_theta", fmt::format("is {} but rope_theta outside is {}; remove one", inner, *theta));
       }
       theta = inner;
     }
     for (const auto& [name, setting] : value->items()) {
-      const bool known = name == "rope_type" || name == "type" || name == "rope_theta" || name == "partial_rotary_factor";
+      const bool known =
+          name == "rope_type" || name == "type" || name == "rope_theta" || name == "partial_rotary_factor";
       if (!known && !setting.is_null()) {
         rope.refuse(ConfigReader::shown(name), "is not supported; only the default rotary embedding is");
       }
@@ -203,7 +204,7 @@ Dtype read_dtype(const ConfigReader& reader) {
     base::log_info("{}: float16 weights are held as float32", reader.name());
     return Dtype::kFloat32;
   }
-  if (name.empty()) reader.refuse("dtype", "is missing (and torch_dtype too); add \"dtype\": \"bfloat16\" or \"float32\"");
+  if (name.empty()) reader.refuse("dtype", "is missing (and torch_dtype too); add \"bfloat16\" or \"float32\"");
   reader.refuse("dtype", fmt::format("is {}; supported are \"bfloat16\", \"float32\" and \"float16\"",
                                      ConfigReader::shown(name)));
 }
@@ -224,8 +225,9 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
     reader.refuse("quantization_config", "is set; quantised checkpoints are not supported, take the unquantised one");
   }
   if (const Json* types = reader.find("layer_types")) {
-    const bool all_full = types->is_array() && static_cast<int64_t>(types->size()) == num_layers &&
-                          std::all_of(types->begin(), types->end(), [](const Json& t) { return t == "full_attention"; });
+    const bool all_full =
+        types->is_array() && static_cast<int64_t>(types->size()) == num_layers &&
+        std::all_of(types->begin(), types->end(), [](const Json& type) { return type == "full_attention"; });
     if (!all_full) {
       reader.refuse("layer_types", fmt::format("must be \"full_attention\" for each of the {} layers; other kinds are "
                                                "not supported", num_layers));

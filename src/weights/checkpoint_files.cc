@@ -28,8 +28,8 @@ void check_shard_name(const std::string& index_path, const std::string& shard) {
   const bool plain = shard.find('/') == std::string::npos && shard.find('\\') == std::string::npos &&
                      shard.find("..") == std::string::npos && shard.find('\0') == std::string::npos &&
                      shard.ends_with(".safetensors") && !shard.starts_with('.');
-  TANDEM_USER_CHECK(plain, fmt::format("{}: weight_map: {} is not the plain name of a .safetensors file beside the index; "
-                                       "do not use this checkpoint unless you trust its source",
+  TANDEM_USER_CHECK(plain, fmt::format("{}: weight_map: {} is not the plain name of a .safetensors file beside the "
+                                       "index; do not use this checkpoint unless you trust its source",
                                        index_path, quoted_name(shard)));
 }
 
@@ -40,8 +40,8 @@ ShardContents read_index(const std::string& index_path) {
   TANDEM_USER_CHECK(has_map, fmt::format("{}: weight_map is missing or empty; {}", index_path, kDownloadAgain));
   ShardContents shards;
   for (const auto& [tensor, shard] : map->items()) {
-    TANDEM_USER_CHECK(shard.is_string(), fmt::format("{}: weight_map: the shard of {} must be a file name; {}", index_path,
-                                                     quoted_name(tensor), kDownloadAgain));
+    TANDEM_USER_CHECK(shard.is_string(), fmt::format("{}: weight_map: the shard of {} must be a file name; {}",
+                                                     index_path, quoted_name(tensor), kDownloadAgain));
     const auto name = shard.get<std::string>();
     check_shard_name(index_path, name);
     shards[name].insert(tensor);
@@ -78,11 +78,11 @@ bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "
 void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
   const std::string place = source.file->path() + ": tensor " + quoted_name(slice.hf_name);
   TANDEM_USER_CHECK(source.tensor->shape == slice.shape,
-                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model", place,
-                                fmt::join(source.tensor->shape, ", "), fmt::join(slice.shape, ", ")));
+                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
+                                place, fmt::join(source.tensor->shape, ", "), fmt::join(slice.shape, ", ")));
   TANDEM_USER_CHECK(is_loadable(source.tensor->dtype),
-                    fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised checkpoint",
-                                place, source.tensor->dtype));
+                    fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
+                                "checkpoint", place, source.tensor->dtype));
 }
 
 // "tensor "x" and 3 more"
@@ -95,10 +95,9 @@ std::string shown_names(const std::vector<std::string>& names) {
 void refuse_missing(const CheckpointFiles& files, const std::vector<std::string>& missing) {
   if (missing.empty()) return;
   const bool only_head = missing.size() == 1 && missing.front() == "lm_head.weight";
-  throw UserError(fmt::format("{}: the weights lack {}; {}", files.directory(), shown_names(missing),
-                              only_head ? "if the model shares it with the embedding, set tie_word_embeddings to true in "
-                                          "config.json"
-                                        : "check that config.json belongs to them, or download them again"));
+  const char* remedy = only_head ? "if it is shared with the embedding, set tie_word_embeddings to true in config.json"
+                                 : "check that config.json belongs to them, or download them again";
+  throw UserError(fmt::format("{}: the weights lack {}; {}", files.directory(), shown_names(missing), remedy));
 }
 
 void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std::set<std::string>& wanted) {

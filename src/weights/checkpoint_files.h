@@ -1,5 +1,5 @@
-// The weights of a Hugging Face directory before any of them is read: which file holds which tensor, and whether that is
-// what a layout asks for. Torch-free, so that a dry run can refuse a checkpoint without allocating it.
+// The weights of a Hugging Face directory before any of them is read: which file holds which tensor, and whether that
+// is what a layout asks for. Torch-free, so that a dry run can refuse a checkpoint without allocating it.
 #pragma once
 
 #include <deque>

@@ -128,8 +128,8 @@ void check_target(const std::string& directory, bool overwrite) {
     TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or say that it may be "
                                              "overwritten");
     TANDEM_USER_CHECK(is_export_file(name),
-                      fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another directory",
-                                  directory, quoted_name(name)));
+                      fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another "
+                                  "directory", directory, quoted_name(name)));
   }
 }
 

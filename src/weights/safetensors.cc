@@ -158,7 +158,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return;
     }
     if (name.size() > kMaxNameBytes) refuse(file_, "a tensor's name is longer than 4096 bytes");
-    if (header_.tensors.size() == kMaxTensors) refuse(file_, fmt::format("there are more than {} tensors", kMaxTensors));
+    if (header_.tensors.size() == kMaxTensors) refuse(file_, "there are more than a million tensors");
     const auto [entry, added] = header_.tensors.try_emplace(name);
     if (!added) refuse(file_, "tensor " + quoted_name(name) + " is given twice");
     name_ = &entry->first;

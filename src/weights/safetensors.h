@@ -2,9 +2,9 @@
 // byte range, then the bytes. Read without trust: nothing is allocated beyond the file's size, and no accepted header
 // leads outside the file.
 //
-// Accepted is what the official reader (0.8.0) accepts, less what the specification forbids or no writer makes: a header
-// that does not begin with '{', a name or metadata key given twice, an unknown field, a tensor written as a list,
-// "__metadata__": null, more than 10^6 tensors, more than 32 dims, a dim above 2^63 - 1, a name above 4 kB.
+// Accepted is what the official reader (0.8.0) accepts, less what the specification forbids or no writer makes: a
+// header that does not begin with '{', a name or metadata key given twice, an unknown field, a tensor written as a
+// list, "__metadata__": null, more than 10^6 tensors, more than 32 dims, a dim above 2^63 - 1, a name above 4 kB.
 // Tensors need not be aligned to their dtype.
 #pragma once
 

@@ -64,9 +64,9 @@ class WeightStore {
 
 // Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards: each slice is read from its
 // byte range straight into place, converted to the store's dtype (F32, BF16, F16 accepted), a few MiB at a time.
-// UserError: a missing or truncated shard, a missing or extra tensor, a wrong shape or dtype; file, tensor, remedy named.
-// Everything that headers can tell is checked before the first weight is read (check_hf_checkpoint does only that, and
-// needs no store).
+// UserError: a missing or truncated shard, a missing or extra tensor, a wrong shape or dtype; file, tensor and remedy
+// are named. Everything that headers can tell is checked before the first weight is read (check_hf_checkpoint does only
+// that, and needs no store).
 void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 
 // Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with

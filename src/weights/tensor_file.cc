@@ -32,7 +32,7 @@ at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for
   for (const DtypePair& pair : kPairs) {
     if (pair.name == dtype) return pair.torch;
   }
-  throw UserError(fmt::format("{}: dtype {} is not supported; convert the file to a wider dtype", file_for_message, dtype));
+  throw UserError(fmt::format("{}: dtype {} is not supported; convert it to a wider one", file_for_message, dtype));
 }
 
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {

@@ -1,5 +1,5 @@
-// Headers that are almost right: whatever is changed in one, the reader refuses it or hands out ranges that tile the data.
-// Runs are named by their seed; TANDEM_SEED runs one of them again.
+// Headers that are almost right: whatever is changed in one, the reader refuses it or hands out ranges that tile the
+// data. Runs are named by their seed; TANDEM_SEED runs one of them again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,8 +53,8 @@ class Mutator {
  private:
   void change(std::string& text) {
     static const std::vector<std::string> kPieces = {
-        "0", "-1", "18446744073709551615", "9223372036854775807", "4611686018427387904", "1e2", "1.5", "null", "true", "[",
-        "]", "{", "}", ",", ":", "\"", "\\u0000", "\\ud800", "\xff", "\xc3\xa9", "F32", "F4", "shape", "dtype",
+        "0", "-1", "18446744073709551615", "9223372036854775807", "4611686018427387904", "1e2", "1.5", "null", "true",
+        "[", "]", "{", "}", ",", ":", "\"", "\\u0000", "\\ud800", "\xff", "\xc3\xa9", "F32", "F4", "shape", "dtype",
         "data_offsets", "__metadata__", "\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", "[[[[", " "};
     if (text.empty()) {
       text = kPieces[below(kPieces.size())];
