@@ -1,8 +1,9 @@
-// The trainer: packed batches through the model's own layer loop, gradients in float32, AdamW on float32 masters, and the
-// result written into the weight store. One call is one optimizer step.
+// The trainer: packed batches through the model's own layer loop, gradients in float32, AdamW on float32 masters, and
+// the result written into the weight store. One call is one optimizer step.
 //
 // Contract of a step: the gradient is exactly that of the loss over all its samples, whatever the token budget splits
-// them into; it depends on sample order and budget, never on arrival order. A forward here gives bit for bit the engine's log-probs.
+// them into; it depends on sample order and budget, never on arrival order. A forward here gives bit for bit the
+// engine's log-probs.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +20,19 @@
 namespace tandem::trainer {
 
 struct TrainerConfig {
-  int64_t max_tokens_per_gpu = 8192;   // packed tokens of one micro-batch (a longer sample gets its own)
-  int64_t logprob_chunk_rows = 1024;   // rows of logits alive at once
-  int64_t recompute_layers = 0;        // blocks whose graph is dropped and re-run; -1: as activation_bytes asks
-  int64_t activation_bytes = 0;        // budget for kept graphs when recompute_layers is -1; 0: no limit
-  double temperature = 1.0;            // that logits are divided by
+  int64_t max_tokens_per_gpu = 8192;  // packed tokens of one micro-batch (a longer sample gets its own)
+  int64_t logprob_chunk_rows = 1024;  // rows of logits alive at once
+  int64_t recompute_layers = 0;       // blocks whose graph is dropped and re-run; -1: as activation_bytes asks
+  int64_t activation_bytes = 0;       // budget for kept graphs when recompute_layers is -1; 0: no limit
+  double temperature = 1.0;           // that logits are divided by, > 0
   double lr = 1e-6, min_lr = 0.0;
   std::string lr_decay_style = "constant";  // constant, linear, cosine
   int64_t lr_warmup_steps = 0, lr_decay_steps = 0;
   double weight_decay = 0.1;
-  bool weight_decay_all = false;       // norms too
+  bool weight_decay_all = false;  // norms too
   double adam_beta1 = 0.9, adam_beta2 = 0.98, adam_eps = 1e-8;
-  double clip_grad = 1.0;              // 0: off
-  bool get_mismatch_metrics = false;   // recompute the old log-probs to show that they are the engine's
+  double clip_grad = 1.0;             // 0: off
+  bool get_mismatch_metrics = false;  // recompute the old log-probs to show that they are the engine's
   rl::LossConfig loss;
 };
 
@@ -41,20 +42,25 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  // One optimizer step over `samples` (in sample order). Returns train/* metrics without prefix: loss, pg_loss, ..., grad_norm,
-  // lr, train_rollout_logprob_abs_diff. The store's version is bumped.
+  // One optimizer step over `samples` (in sample order). Returns train/* metrics without prefix: those of rl::LossSums,
+  // and grad_norm (before clipping), grad_clipped (1 or 0), lr, and with get_mismatch_metrics
+  // recomputed_logprob_abs_diff: the same difference with log-probs from a pass without gradients (at a rollout's first
+  // optimizer step, the old ones). The store's version is bumped. UserError when the gradient is not finite: nothing
+  // has changed then.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples) = 0;
 
   // Log-probs (and entropy where wanted) of each sample's completion under `model`, no gradient: reference pass,
-  // `score`, mismatch metrics. [N] per sample.
+  // `score`, mismatch metrics. [N] per sample, in the order of `samples`; masks do not matter.
   struct Scores {
     std::vector<std::vector<float>> logprobs, entropy;
   };
   virtual Scores score(const model::Model& model, const std::vector<const rl::Sample*>& samples) = 0;
 
   virtual int64_t optimizer_steps() const = 0;
-  // State that a checkpoint holds, by name: "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>" (float32).
+  // State that a checkpoint holds, by name: "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>" (float32,
+  // live: in a float32 store the masters are the store's own tensors).
   virtual std::map<std::string, at::Tensor> state() const = 0;
+  // The last call of a restore, after state() was filled: also rounds the masters into the store.
   virtual void set_optimizer_steps(int64_t steps) = 0;
   // Gradient of a packed tensor after the last backward, scaled and before clipping; for tests.
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;

@@ -1,0 +1,44 @@
+// The layers of one micro-batch, forward and backward, without a graph that spans them: the hidden state is detached
+// at each block's input, so a block's graph stands alone and is either kept, or dropped and re-run from that input.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/model.h"
+#include "trainer/packed_batch.h"
+#include "trainer/varlen_attention.h"
+
+namespace tandem::trainer {
+
+// One forward() and one backward(). Model and batch are borrowed and outlive the loop. Gradients of weights go to the
+// model's sink, the same bits whatever num_recomputed is.
+class LayerLoop {
+ public:
+  // The first `num_recomputed` blocks keep only their input: theirs would be the graphs that live longest.
+  LayerLoop(const model::Model& model, const PackedBatch& batch, int64_t num_recomputed);
+
+  // embed, blocks, final norm: normed_TE, without graph.
+  at::Tensor forward();
+  // dnormed_TE in the dtype of normed_TE.
+  void backward(at::Tensor dnormed_TE);
+
+ private:
+  // A stretch of the network with its own graph, from a leaf to an output. output is undefined where it was dropped.
+  struct Piece {
+    at::Tensor input, output;
+  };
+  Piece run_block(int64_t layer, const at::Tensor& hidden_TE);
+  static at::Tensor differentiate(const Piece& piece, const at::Tensor& doutput);
+
+  const model::Model& model_;
+  const PackedBatch& batch_;
+  int64_t num_recomputed_;
+  VarlenAttention attention_;
+  std::vector<Piece> blocks_;
+  Piece final_norm_;
+};
+
+}  // namespace tandem::trainer

@@ -1,0 +1,139 @@
+#include "trainer/packed_batch.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::trainer {
+namespace {
+
+constexpr int64_t kBlock = device::kBlockTokens;
+
+bool share_prompt(const rl::Sample& a, const rl::Sample& b) { return a.group_id == b.group_id && a.prompt == b.prompt; }
+
+at::Tensor int32_tensor(const std::vector<int32_t>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kInt);
+  if (!values.empty()) std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(int32_t));
+  return tensor;
+}
+
+// Appends group after group to host arrays, and turns them into tensors at the end. Sequence s is sample s.
+class Packer {
+ public:
+  void add_group(std::span<const rl::Sample* const> group) {
+    const std::vector<int32_t>& prompt = group.front()->prompt;
+    TANDEM_CHECK(!prompt.empty(), "a prompt without tokens");
+    const bool has_targets = std::any_of(group.begin(), group.end(), [](auto* s) { return !s->completion.empty(); });
+    prompt_begin_ = num_rows();
+    full_blocks_.clear();
+    if (has_targets) add_prompt(prompt);  // nothing to predict: its prompt need not run either
+    for (size_t s = 0; s < group.size(); ++s) {
+      tables_.emplace_back();
+      if (has_targets) add_sequence(*group[s], /*is_first=*/s == 0);
+      add_targets(*group[s]);
+      batch_.samples.push_back(group[s]);
+    }
+    if (has_targets) unit_offsets_.push_back(static_cast<int32_t>(num_rows()));
+  }
+
+  PackedBatch finish() && {
+    batch_.ids_T = int32_tensor(ids_);
+    batch_.positions_T = int32_tensor(row_position_);
+    batch_.kv_tokens = int32_tensor(kv_tokens_);
+    batch_.kv_slots = int32_tensor(kv_slots_);
+    batch_.attention.row_sequence = int32_tensor(row_sequence_);
+    batch_.attention.row_position = batch_.positions_T;
+    batch_.attention.block_table = block_table();
+    batch_.attention.unit_offsets = int32_tensor(unit_offsets_);
+    batch_.predictors_R = int32_tensor(predictors_);
+    batch_.targets_R = int32_tensor(targets_);
+    return std::move(batch_);
+  }
+
+ private:
+  int64_t num_rows() const { return static_cast<int64_t>(ids_.size()); }
+
+  // The prompt's rows run in the sequence of the group's first sample, which is the next one.
+  void add_prompt(const std::vector<int32_t>& prompt) {
+    const auto length = static_cast<int64_t>(prompt.size());
+    for (int64_t block = 0; block < length / kBlock; ++block) full_blocks_.push_back(new_block());
+    for (int64_t p = 0; p < length; ++p) add_row(static_cast<int64_t>(tables_.size()), prompt[p], p);
+  }
+
+  // Blocks of the newest sequence, its rows, and where their keys go. The first of a group also fills the shared
+  // blocks.
+  void add_sequence(const rl::Sample& sample, bool is_first) {
+    std::vector<int32_t>& blocks = tables_.back();
+    const auto prompt = static_cast<int64_t>(sample.prompt.size());
+    const auto rows = std::max<int64_t>(static_cast<int64_t>(sample.completion.size()) - 1, 0);
+    const int64_t shared = static_cast<int64_t>(full_blocks_.size()) * kBlock;
+    blocks = full_blocks_;
+    while (static_cast<int64_t>(blocks.size()) * kBlock < prompt + rows) blocks.push_back(new_block());
+    for (int64_t p = is_first ? 0 : shared; p < prompt; ++p) add_kv(prompt_begin_ + p, blocks, p);
+    for (int64_t i = 0; i < rows; ++i) {
+      add_kv(num_rows(), blocks, prompt + i);
+      add_row(static_cast<int64_t>(tables_.size()) - 1, sample.completion[i], prompt + i);
+    }
+  }
+
+  void add_targets(const rl::Sample& sample) {
+    const auto length = static_cast<int64_t>(sample.completion.size());
+    const int64_t last_prompt_row = prompt_begin_ + static_cast<int64_t>(sample.prompt.size()) - 1;
+    const int64_t completion_begin = num_rows() - (length - 1);
+    for (int64_t i = 0; i < length; ++i) {
+      predictors_.push_back(static_cast<int32_t>(i == 0 ? last_prompt_row : completion_begin + i - 1));
+      targets_.push_back(sample.completion[i]);
+    }
+    batch_.target_offsets.push_back(static_cast<int64_t>(targets_.size()));
+  }
+
+  void add_row(int64_t sequence, int32_t id, int64_t position) {
+    ids_.push_back(id);
+    row_sequence_.push_back(static_cast<int32_t>(sequence));
+    row_position_.push_back(static_cast<int32_t>(position));
+  }
+
+  void add_kv(int64_t row, const std::vector<int32_t>& blocks, int64_t position) {
+    kv_tokens_.push_back(static_cast<int32_t>(row));
+    kv_slots_.push_back(static_cast<int32_t>(blocks[position / kBlock] * kBlock + position % kBlock));
+  }
+
+  int32_t new_block() { return static_cast<int32_t>(batch_.num_kv_blocks++); }
+
+  at::Tensor block_table() const {
+    size_t width = 0;
+    for (const std::vector<int32_t>& blocks : tables_) width = std::max(width, blocks.size());
+    std::vector<int32_t> flat;
+    for (const std::vector<int32_t>& blocks : tables_) {
+      flat.insert(flat.end(), blocks.begin(), blocks.end());
+      flat.resize(flat.size() + width - blocks.size(), 0);
+    }
+    return int32_tensor(flat).view({static_cast<int64_t>(tables_.size()), static_cast<int64_t>(width)});
+  }
+
+  PackedBatch batch_;
+  std::vector<int32_t> ids_, row_position_, row_sequence_, kv_tokens_, kv_slots_, predictors_, targets_;
+  std::vector<int32_t> unit_offsets_ = {0};
+  std::vector<std::vector<int32_t>> tables_;  // blocks of each sequence
+  int64_t prompt_begin_ = 0;                  // of the current group: its prompt's first row,
+  std::vector<int32_t> full_blocks_;          // and the blocks that its prompt fills
+};
+
+}  // namespace
+
+PackedBatch pack_batch(std::span<const rl::Sample* const> samples) {
+  Packer packer;
+  for (size_t begin = 0; begin < samples.size();) {
+    size_t end = begin + 1;
+    while (end < samples.size() && share_prompt(*samples[begin], *samples[end])) ++end;
+    packer.add_group(samples.subspan(begin, end - begin));
+    begin = end;
+  }
+  return std::move(packer).finish();
+}
+
+}  // namespace tandem::trainer

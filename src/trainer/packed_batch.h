@@ -1,0 +1,44 @@
+// A micro-batch of samples as the tensors that one forward takes: every group's prompt once, then its completions.
+//
+// Row of prompt token p: position p. Row of completion token i of a sample: position prompt + i; it attends to the
+// shared prompt rows and to its own completion. The last token of a completion predicts nothing that is trained on and
+// no other row attends to it, so it has no row.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/ops.h"
+#include "rl/sample.h"
+
+namespace tandem::trainer {
+
+struct PackedBatch {
+  std::vector<const rl::Sample*> samples;
+  at::Tensor ids_T, positions_T;  // int32
+
+  // Which tokens' keys and values go to which slots of a scratch cache of num_kv_blocks blocks. Full prompt blocks are
+  // shared by a group's samples through the block tables; the block in which the prompt ends is copied into each
+  // sample's own one, by listing its tokens once per sample.
+  at::Tensor kv_tokens, kv_slots;  // int32 [n]
+  int64_t num_kv_blocks = 0;
+  device::AttentionRows attention;  // unit = group: groups share no block
+
+  // Targets of all samples, one after the other: sample s has [target_offsets[s], target_offsets[s + 1]), one per
+  // completion token. predictors_R: the row whose hidden state predicts the target; the last prompt token's row occurs
+  // once for each sample of its group.
+  at::Tensor predictors_R, targets_R;  // int32
+  std::vector<int64_t> target_offsets = {0};
+
+  int64_t num_tokens() const { return ids_T.size(0); }
+  int64_t num_targets() const { return targets_R.size(0); }
+};
+
+// Neighbours of equal group_id and prompt share that prompt (rl/packing.h makes them neighbours). A sample without
+// completion tokens has no targets. Prompts have at least one token.
+PackedBatch pack_batch(std::span<const rl::Sample* const> samples);
+
+}  // namespace tandem::trainer

@@ -1,0 +1,27 @@
+// Attention of a packed micro-batch: the engine's kernel over a scratch cache that lives for one layer.
+// That it is the same kernel at the same tile is what makes the trainer's log-probs the engine's, bit for bit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "device/ops.h"
+#include "model/attention.h"
+#include "trainer/packed_batch.h"
+
+namespace tandem::trainer {
+
+// Differentiable while gradients are on. Ops and batch are borrowed; both outlive this and every graph built through
+// it.
+class VarlenAttention final : public model::Attention {
+ public:
+  VarlenAttention(const device::Ops& ops, const PackedBatch& batch) : ops_(ops), batch_(batch) {}
+
+  at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK, const at::Tensor& v_TGK) override;
+
+ private:
+  const device::Ops& ops_;
+  const PackedBatch& batch_;
+  at::Tensor idle_cache_;  // reused from layer to layer while no graph needs it
+};
+
+}  // namespace tandem::trainer

@@ -1,0 +1,82 @@
+// What the trainer's tests share: golden files, a small model over its own weights, random groups of samples, and a
+// model that watches what a trainer asks of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/ops.h"
+#include "model/model.h"
+#include "rl/sample.h"
+#include "trainer/trainer.h"
+#include "weights/store.h"
+
+namespace tandem::trainer {
+
+// Where golden files lie: the default, or what --golden says.
+constexpr const char* kDefaultGolden = "tests/golden";
+std::string& golden_directory();
+
+// The exact operations of this machine, on two threads; and the readable reference.
+const device::Ops& test_ops();
+const device::Ops& reference_ops();
+
+// A model over its own weights, forward and backward.
+struct TestModel {
+  model::ModelConfig config;
+  std::unique_ptr<weights::WeightStore> store;
+  std::unique_ptr<model::Model> model;
+};
+// golden/models/NAME in a float32 store.
+TestModel load_golden_model(const std::string& name, const device::Ops& ops);
+// Three layers, random weights; the same for the same arguments.
+TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops);
+
+// num_groups groups of `group_size` samples for the small model: random prompts, completions, old log-probs near what
+// a random model gives, advantages of both signs, some tokens masked.
+std::vector<rl::Sample> random_samples(uint32_t seed, int num_groups, int group_size);
+std::vector<const rl::Sample*> pointers(const std::vector<rl::Sample>& samples);
+
+// Every gradient of the last step, by packed name.
+std::map<std::string, at::Tensor> gradients(const Trainer& trainer, const weights::WeightStore& store);
+// max |a - b| / max |b|, over all tensors together.
+double relative_difference(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b);
+
+// Passes everything on, and counts: blocks that were run, and rows of logits that are alive at once.
+class WatchedModel final : public model::Model {
+ public:
+  explicit WatchedModel(model::Model& inner) : inner_(inner) {}
+
+  int64_t num_block_runs() const { return num_block_runs_; }
+  int64_t max_live_logit_rows() const { return max_live_logit_rows_; }
+  int64_t num_logit_rows() const { return num_logit_rows_; }
+
+  const model::ModelConfig& config() const override { return inner_.config(); }
+  const device::Ops& ops() const override { return inner_.ops(); }
+  at::Tensor embed(const at::Tensor& ids_T) const override { return inner_.embed(ids_T); }
+  at::Tensor block(int64_t layer, const at::Tensor& hidden_TE, const at::Tensor& positions_T,
+                   model::Attention& attention) const override;
+  at::Tensor final_norm(const at::Tensor& hidden_TE) const override { return inner_.final_norm(hidden_TE); }
+  at::Tensor head(const at::Tensor& hidden_RE) const override;
+  void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const override {
+    inner_.embed_backward(dhidden_TE, ids_T);
+  }
+  at::Tensor head_backward(const at::Tensor& dlogits_RV, const at::Tensor& hidden_RE) const override {
+    return inner_.head_backward(dlogits_RV, hidden_RE);
+  }
+  void set_weights(const weights::WeightsView& view) override { inner_.set_weights(view); }
+  uint64_t weight_version() const override { return inner_.weight_version(); }
+  void set_gradient_sink(model::GradientSink sink) override { inner_.set_gradient_sink(std::move(sink)); }
+
+ private:
+  model::Model& inner_;
+  mutable int64_t num_block_runs_ = 0, num_logit_rows_ = 0, max_live_logit_rows_ = 0;
+  mutable std::vector<c10::weak_intrusive_ptr<at::TensorImpl>> logits_;
+};
+
+}  // namespace tandem::trainer

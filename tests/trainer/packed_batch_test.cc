@@ -1,0 +1,132 @@
+// Packing, read back through its block tables: what each row sees and what each target is predicted from.
+#include "trainer/packed_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+namespace tandem::trainer {
+namespace {
+
+std::vector<int32_t> values(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.flatten();
+  return {flat.const_data_ptr<int32_t>(), flat.const_data_ptr<int32_t>() + flat.numel()};
+}
+
+struct Groups {
+  std::vector<rl::Sample> samples;
+  std::vector<const rl::Sample*> pointers;
+  int64_t rows = 0, targets = 0;  // that the batch must have
+};
+
+// Groups of 1-4 samples, prompts of 1-40 tokens, completions of 0-40; ids are unique, so a misplaced one shows.
+Groups random_groups(uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto draw = [&](int32_t low, int32_t high) { return low + static_cast<int32_t>(random() % (high - low + 1)); };
+  Groups groups;
+  int32_t id = 0;
+  const int32_t num_groups = draw(1, 5);
+  for (int32_t g = 0; g < num_groups; ++g) {
+    std::vector<int32_t> prompt(draw(1, 40));
+    for (int32_t& token : prompt) token = id++;
+    int64_t group_targets = 0;
+    const int32_t num_samples = draw(1, 4);
+    for (int32_t s = 0; s < num_samples; ++s) {
+      rl::Sample sample{.group_id = static_cast<uint64_t>(g), .prompt = prompt};
+      sample.completion.resize(draw(0, 3) == 0 ? draw(0, 2) : draw(1, 40));
+      for (int32_t& token : sample.completion) token = id++;
+      const auto length = static_cast<int64_t>(sample.completion.size());
+      groups.rows += std::max<int64_t>(length - 1, 0);
+      group_targets += length;
+      groups.samples.push_back(std::move(sample));
+    }
+    groups.targets += group_targets;
+    if (group_targets > 0) groups.rows += static_cast<int64_t>(prompt.size());
+  }
+  for (const rl::Sample& sample : groups.samples) groups.pointers.push_back(&sample);
+  return groups;
+}
+
+// What row t sees, read through its sequence's block table: the ids at positions 0..position.
+std::vector<int32_t> visible_ids(const PackedBatch& batch, int64_t row) {
+  const std::vector<int32_t> ids = values(batch.ids_T), tokens = values(batch.kv_tokens),
+                             slots = values(batch.kv_slots);
+  std::map<int32_t, int32_t> id_at;
+  for (size_t i = 0; i < slots.size(); ++i) id_at[slots[i]] = ids[tokens[i]];
+  const int32_t sequence = values(batch.attention.row_sequence)[row];
+  const std::vector<int32_t> table = values(batch.attention.block_table.select(0, sequence));
+  std::vector<int32_t> seen;
+  for (int32_t p = 0; p <= values(batch.attention.row_position)[row]; ++p) {
+    const auto found = id_at.find(table[p / device::kBlockTokens] * device::kBlockTokens + p % device::kBlockTokens);
+    seen.push_back(found == id_at.end() ? -1 : found->second);
+  }
+  return seen;
+}
+
+TEST(PackedBatch, EveryTargetIsPredictedFromItsOwnPrefix) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Groups groups = random_groups(seed);
+    const PackedBatch batch = pack_batch(groups.pointers);
+    const std::vector<int32_t> predictors = values(batch.predictors_R), targets = values(batch.targets_R);
+    ASSERT_EQ(batch.target_offsets.size(), groups.samples.size() + 1);
+    for (size_t s = 0; s < groups.samples.size(); ++s) {
+      const rl::Sample& sample = groups.samples[s];
+      std::vector<int32_t> prefix = sample.prompt;
+      ASSERT_EQ(batch.target_offsets[s + 1] - batch.target_offsets[s], static_cast<int64_t>(sample.completion.size()));
+      for (size_t i = 0; i < sample.completion.size(); ++i) {
+        const int64_t r = batch.target_offsets[s] + static_cast<int64_t>(i);
+        ASSERT_EQ(targets[r], sample.completion[i]);
+        ASSERT_EQ(visible_ids(batch, predictors[r]), prefix) << "sample " << s << " token " << i;
+        prefix.push_back(sample.completion[i]);
+      }
+    }
+  }
+}
+
+TEST(PackedBatch, RunsAPromptOnceAndNoLastToken) {
+  for (uint32_t seed = 100; seed < 140; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Groups groups = random_groups(seed);
+    const PackedBatch batch = pack_batch(groups.pointers);
+    EXPECT_EQ(batch.num_tokens(), groups.rows);
+    EXPECT_EQ(batch.num_targets(), groups.targets);
+    const std::vector<int32_t> ids = values(batch.ids_T);
+    EXPECT_EQ(std::set<int32_t>(ids.begin(), ids.end()).size(), ids.size()) << "a token has two rows";
+  }
+}
+
+TEST(PackedBatch, UnitsShareNoBlockAndSlotsAreWrittenOnce) {
+  for (uint32_t seed = 200; seed < 240; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Groups groups = random_groups(seed);
+    const PackedBatch batch = pack_batch(groups.pointers);
+    const std::vector<int32_t> units = values(batch.attention.unit_offsets), tokens = values(batch.kv_tokens),
+                               slots = values(batch.kv_slots);
+    ASSERT_EQ(units.back(), batch.num_tokens());
+    EXPECT_EQ(std::set<int32_t>(slots.begin(), slots.end()).size(), slots.size());
+    std::map<int32_t, size_t> unit_of_block;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const size_t unit = std::upper_bound(units.begin(), units.end(), tokens[i]) - units.begin();
+      const int32_t block = slots[i] / static_cast<int32_t>(device::kBlockTokens);
+      ASSERT_LT(block, batch.num_kv_blocks);
+      EXPECT_EQ(unit_of_block.emplace(block, unit).first->second, unit);
+    }
+  }
+}
+
+TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
+  // 35 prompt tokens: two full blocks, shared; the third, partial one is each sample's own and holds its completion
+  // too.
+  rl::Sample sample{.group_id = 7, .prompt = std::vector<int32_t>(35, 1), .completion = std::vector<int32_t>(5, 2)};
+  const std::vector<const rl::Sample*> samples(8, &sample);
+  const PackedBatch batch = pack_batch(samples);
+  EXPECT_EQ(batch.num_kv_blocks, 2 + 8);
+  EXPECT_EQ(batch.num_tokens(), 35 + 8 * 4);
+  EXPECT_EQ(batch.kv_slots.size(0), 35 + 7 * 3 + 8 * 4);
+}
+
+}  // namespace
+}  // namespace tandem::trainer

@@ -1,0 +1,65 @@
+// Learning rates at hand-computed steps, and the flags that are refused.
+#include "trainer/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tandem/error.h"
+
+namespace tandem::trainer {
+namespace {
+
+TEST(Schedule, HoldsAConstantRate) {
+  const Schedule schedule = {.max_lr = 3e-5};
+  for (int64_t step : {0, 1, 1000}) EXPECT_EQ(learning_rate(schedule, step), 3e-5);
+}
+
+TEST(Schedule, WarmsUpFromZeroToTheMaximum) {
+  const Schedule schedule = {.max_lr = 1.0, .warmup_steps = 4};
+  EXPECT_EQ(learning_rate(schedule, 0), 0.0);
+  EXPECT_EQ(learning_rate(schedule, 1), 0.25);
+  EXPECT_EQ(learning_rate(schedule, 4), 1.0);
+  EXPECT_EQ(learning_rate(schedule, 5), 1.0);
+}
+
+TEST(Schedule, DecaysLinearlyAfterWarmUpAndHoldsTheMinimum) {
+  const Schedule schedule = {
+      .decay_style = "linear", .max_lr = 1.0, .min_lr = 0.2, .warmup_steps = 2, .decay_steps = 10};
+  EXPECT_EQ(learning_rate(schedule, 1), 0.5);
+  EXPECT_EQ(learning_rate(schedule, 2), 1.0);
+  EXPECT_NEAR(learning_rate(schedule, 6), 0.6, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 10), 0.2, 1e-15);
+  EXPECT_EQ(learning_rate(schedule, 11), 0.2);
+}
+
+TEST(Schedule, DecaysAsHalfACosine) {
+  const Schedule schedule = {.decay_style = "cosine", .max_lr = 2.0, .min_lr = 1.0, .decay_steps = 8};
+  EXPECT_EQ(learning_rate(schedule, 0), 2.0);
+  EXPECT_NEAR(learning_rate(schedule, 2), 1.5 + 0.5 * std::sqrt(0.5), 1e-12);
+  EXPECT_NEAR(learning_rate(schedule, 4), 1.5, 1e-12);
+  EXPECT_NEAR(learning_rate(schedule, 8), 1.0, 1e-12);
+  EXPECT_EQ(learning_rate(schedule, 9), 1.0);
+}
+
+TEST(Schedule, NamesTheFlagThatIsWrong) {
+  const auto message = [](const Schedule& schedule) -> std::string {
+    try {
+      check_schedule(schedule);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(message({}), "accepted");
+  EXPECT_EQ(message({.decay_style = "linear", .warmup_steps = 3, .decay_steps = 4}), "accepted");
+  EXPECT_NE(message({.decay_style = "wsd"}).find("--lr-decay-style"), std::string::npos);
+  EXPECT_NE(message({.max_lr = NAN}).find("--lr"), std::string::npos);
+  EXPECT_NE(message({.max_lr = 1.0, .min_lr = 2.0}).find("--min-lr"), std::string::npos);
+  EXPECT_NE(message({.warmup_steps = -1}).find("--lr-warmup-iters"), std::string::npos);
+  EXPECT_NE(message({.decay_style = "cosine", .warmup_steps = 4, .decay_steps = 4}).find("--lr-decay-iters"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::trainer

@@ -1,0 +1,331 @@
+// What a step promises whatever the model: independence of the split, the same bits with and without recomputation,
+// exactness of its log-probs, and what happens to samples and steps that are unusable.
+#include "trainer/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tandem/error.h"
+#include "tests/trainer/fixture.h"
+#include "trainer/trainer_plan.h"
+
+namespace tandem::trainer {
+namespace {
+
+TrainerConfig all_terms() {
+  TrainerConfig config;
+  config.lr = 1e-2;
+  config.temperature = 0.8;
+  config.loss.kl_loss_coef = 0.05;
+  config.loss.kl_loss_type = "low_var_kl";
+  config.loss.entropy_coef = 0.01;
+  return config;
+}
+
+struct Outcome {
+  Metrics metrics;
+  std::map<std::string, at::Tensor> gradients, weights;
+};
+
+// One step of a fresh small model.
+Outcome one_step(const TrainerConfig& config, const std::vector<rl::Sample>& samples, at::ScalarType dtype = at::kFloat,
+                 const device::Ops& ops = test_ops()) {
+  TestModel m = make_small_model(dtype, /*tied=*/true, ops);
+  const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
+  Outcome outcome;
+  outcome.metrics = trainer->step(pointers(samples));
+  outcome.gradients = gradients(*trainer, *m.store);
+  for (const auto& packed : m.store->layout().tensors) {
+    outcome.weights[packed.name] = m.store->tensor(packed.name).clone();
+  }
+  return outcome;
+}
+
+void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
+}
+
+std::vector<std::vector<float>> score(const std::vector<rl::Sample>& samples, at::ScalarType dtype,
+                                      int64_t max_tokens = 8192, int64_t chunk_rows = 1024) {
+  TestModel m = make_small_model(dtype, /*tied=*/true, test_ops());
+  TrainerConfig config = all_terms();
+  config.max_tokens_per_gpu = max_tokens;
+  config.logprob_chunk_rows = chunk_rows;
+  return make_trainer(config, *m.store, *m.model)->score(*m.model, pointers(samples)).logprobs;
+}
+
+// The same samples as groups of one: every completion with its own copy of the prompt.
+std::vector<rl::Sample> unshared(std::vector<rl::Sample> samples) {
+  for (size_t s = 0; s < samples.size(); ++s) samples[s].group_id = s;
+  return samples;
+}
+
+TEST(Trainer, GradientDoesNotDependOnTheSplit) {
+  for (uint32_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const std::vector<rl::Sample> samples = random_samples(seed, 4, 3);
+    const Outcome whole = one_step(all_terms(), samples);
+    for (const auto& [max_tokens, chunk_rows] : {std::pair{1, 1024}, {90, 1024}, {8192, 7}, {150, 16}}) {
+      SCOPED_TRACE(testing::Message() << max_tokens << " tokens, " << chunk_rows << " rows");
+      TrainerConfig config = all_terms();
+      config.max_tokens_per_gpu = max_tokens;
+      config.logprob_chunk_rows = chunk_rows;
+      const Outcome split = one_step(config, samples);
+      // float32 sums in another order; the largest gradient is the scale.
+      EXPECT_LT(relative_difference(split.gradients, whole.gradients), 3e-6);
+      for (const auto& [name, value] : whole.metrics) {
+        EXPECT_NEAR(split.metrics.at(name), value, 1e-6 * std::max(1.0, std::abs(value))) << name;
+      }
+    }
+  }
+}
+
+TEST(Trainer, SharedPromptsChangeNoLogProbAndNoGradient) {
+  for (uint32_t seed : {4, 5, 6}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const std::vector<rl::Sample> samples = random_samples(seed, 3, 4);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      EXPECT_EQ(score(samples, dtype), score(unshared(samples), dtype));
+    }
+    const Outcome shared = one_step(all_terms(), samples), separate = one_step(all_terms(), unshared(samples));
+    EXPECT_EQ(shared.metrics.at("loss"), separate.metrics.at("loss"));
+    EXPECT_LT(relative_difference(shared.gradients, separate.gradients), 3e-6);
+  }
+}
+
+TEST(Trainer, LogProbsDoNotDependOnTheBatch) {
+  for (uint32_t seed : {7, 8}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const std::vector<rl::Sample> samples = random_samples(seed, 5, 2);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const std::vector<std::vector<float>> whole = score(samples, dtype);
+      EXPECT_EQ(score(samples, dtype, /*max_tokens=*/1), whole);
+      EXPECT_EQ(score(samples, dtype, /*max_tokens=*/8192, /*chunk_rows=*/3), whole);
+      for (size_t s = 0; s < samples.size(); ++s) {
+        ASSERT_EQ(whole[s].size(), samples[s].completion.size());
+        EXPECT_EQ(score({samples[s]}, dtype)[0], whole[s]);
+      }
+    }
+  }
+}
+
+TEST(Trainer, RecomputedBlocksGiveTheSameBits) {
+  const std::vector<rl::Sample> samples = random_samples(9, 3, 3);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Outcome kept = one_step(all_terms(), samples, dtype);
+    for (const auto& [recompute_layers, activation_bytes] : {std::pair{1, 0}, {3, 0}, {-1, 1}}) {
+      SCOPED_TRACE(testing::Message() << recompute_layers << " layers");
+      TrainerConfig config = all_terms();
+      config.recompute_layers = recompute_layers;
+      config.activation_bytes = activation_bytes;
+      expect_same_bits(one_step(config, samples, dtype).gradients, kept.gradients);
+    }
+  }
+}
+
+TEST(Trainer, RunsABlockAgainOnlyWhereItsGraphWasDropped) {
+  const std::vector<rl::Sample> samples = random_samples(10, 3, 3);
+  const auto block_runs = [&](int64_t recompute_layers, int64_t activation_bytes) {
+    TestModel m = make_small_model(at::kFloat, true, test_ops());
+    WatchedModel watched(*m.model);
+    TrainerConfig config = all_terms();
+    config.recompute_layers = recompute_layers;
+    config.activation_bytes = activation_bytes;
+    make_trainer(config, *m.store, watched)->step(pointers(samples));
+    return watched.num_block_runs();
+  };
+  EXPECT_EQ(block_runs(0, 0), 3);
+  EXPECT_EQ(block_runs(2, 0), 3 + 2);
+  EXPECT_EQ(block_runs(-1, 0), 3) << "no limit";
+  EXPECT_EQ(block_runs(-1, 1), 3 + 3) << "a limit that nothing fits";
+}
+
+TEST(Trainer, LogitsOfAWholeBatchNeverExist) {
+  const std::vector<rl::Sample> samples = random_samples(11, 4, 4);
+  int64_t num_targets = 0;
+  for (const rl::Sample& sample : samples) num_targets += static_cast<int64_t>(sample.completion.size());
+  ASSERT_GT(num_targets, 100);
+  const auto run = [&](int64_t chunk_rows) {
+    TestModel m = make_small_model(at::kFloat, true, test_ops());
+    WatchedModel watched(*m.model);
+    TrainerConfig config = all_terms();
+    config.logprob_chunk_rows = chunk_rows;
+    make_trainer(config, *m.store, watched)->step(pointers(samples));
+    EXPECT_LE(watched.max_live_logit_rows(), chunk_rows);
+    return watched.num_logit_rows();
+  };
+  EXPECT_EQ(run(10), 2 * num_targets) << "computed again in backward";
+  EXPECT_EQ(run(100000), num_targets) << "kept: they fit one chunk";
+}
+
+TEST(Trainer, ReportsDifferenceZeroForItsOwnLogProbs) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<rl::Sample> samples = random_samples(12, 4, 3);
+    const std::vector<std::vector<float>> logprobs = score(samples, dtype);
+    for (size_t s = 0; s < samples.size(); ++s) samples[s].rollout_logprobs = logprobs[s];
+    TestModel m = make_small_model(dtype, true, test_ops());
+    TrainerConfig config = all_terms();
+    config.get_mismatch_metrics = true;
+    config.max_tokens_per_gpu = 77;
+    const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
+    const Metrics first = trainer->step(pointers(samples));
+    EXPECT_EQ(first.at("train_rollout_logprob_abs_diff"), 0.0);
+    EXPECT_EQ(first.at("recomputed_logprob_abs_diff"), 0.0);
+    EXPECT_EQ(first.at("ppo_kl"), 0.0);
+    const Metrics second = trainer->step(pointers(samples));
+    EXPECT_GT(second.at("train_rollout_logprob_abs_diff"), 1e-5) << "the weights have moved";
+    EXPECT_EQ(second.at("recomputed_logprob_abs_diff"), second.at("train_rollout_logprob_abs_diff"));
+  }
+}
+
+TEST(Trainer, DoesNotDependOnTheNumberOfThreads) {
+  const std::vector<rl::Sample> samples = random_samples(13, 4, 4);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Outcome two = one_step(all_terms(), samples, dtype);
+    const std::unique_ptr<device::Ops> single = device::make_cpu_ops("auto", 1);
+    const Outcome one = one_step(all_terms(), samples, dtype, *single);
+    expect_same_bits(one.weights, two.weights);
+    EXPECT_EQ(one.metrics, two.metrics);
+  }
+}
+
+TEST(Trainer, Bfloat16GradientsFollowFloat32) {
+  const std::vector<rl::Sample> samples = random_samples(14, 4, 4);
+  const Outcome bfloat16 = one_step(all_terms(), samples, at::kBFloat16), float32 = one_step(all_terms(), samples);
+  double difference = 0, norm = 0;
+  for (const auto& [name, gradient] : float32.gradients) {
+    difference += bfloat16.gradients.at(name).sub(gradient).square().sum().item<double>();
+    norm += gradient.square().sum().item<double>();
+  }
+  // 2^-8 of each of some forty roundings on the way, and of the weights.
+  EXPECT_LT(std::sqrt(difference / norm), 0.1);
+}
+
+TEST(Trainer, ARemovedSampleCountsButHasNoGradient) {
+  std::vector<rl::Sample> samples = random_samples(15, 2, 2);
+  std::vector<rl::Sample> others(samples.begin(), samples.end() - 1);
+  samples.back().remove = true;
+  const Outcome with = one_step(all_terms(), samples), without = one_step(all_terms(), others);
+  std::map<std::string, at::Tensor> scaled;
+  for (const auto& [name, gradient] : without.gradients) scaled[name] = gradient.mul(3.0 / 4.0);
+  EXPECT_LT(relative_difference(with.gradients, scaled), 3e-6);
+}
+
+TEST(Trainer, SamplesWithoutTokensAreHarmless) {
+  std::vector<rl::Sample> samples = random_samples(16, 3, 2);
+  const auto clear = [](rl::Sample& sample) {
+    sample.completion.clear();
+    sample.rollout_logprobs.clear();
+    sample.ref_logprobs.clear();
+    sample.loss_mask.clear();
+    sample.advantages.clear();
+  };
+  clear(samples[1]);
+  clear(samples[4]);
+  clear(samples[5]);  // a whole group
+  const Outcome outcome = one_step(all_terms(), samples);
+  EXPECT_TRUE(std::isfinite(outcome.metrics.at("loss")));
+  EXPECT_GT(outcome.metrics.at("grad_norm"), 0.0);
+  for (const rl::Sample& sample : samples) {
+    EXPECT_EQ(score(samples, at::kFloat)[&sample - samples.data()].size(), sample.completion.size());
+  }
+}
+
+TEST(Trainer, WithoutSignalOnlyTheDecayMovesWeights) {
+  std::vector<rl::Sample> samples = random_samples(17, 3, 3);
+  for (rl::Sample& sample : samples) sample.advantages.assign(sample.completion.size(), 0.0);
+  TrainerConfig config;
+  config.lr = 1e-2;
+  config.weight_decay = 0.1;
+  const Outcome outcome = one_step(config, samples);
+  EXPECT_EQ(outcome.metrics.at("grad_norm"), 0.0);
+  const TestModel fresh = make_small_model(at::kFloat, true, test_ops());
+  for (const auto& packed : fresh.store->layout().tensors) {
+    const double factor = packed.shape.size() == 2 ? 1.0 - 1e-3 : 1.0;
+    EXPECT_TRUE(outcome.weights.at(packed.name).allclose(fresh.store->tensor(packed.name).mul(factor), 1e-6, 0.0));
+  }
+}
+
+TEST(Trainer, ANonFiniteGradientStopsBeforeTheWeightsChange) {
+  std::vector<rl::Sample> samples = random_samples(18, 2, 2);
+  TestModel m = make_small_model(at::kFloat, true, test_ops());
+  const std::unique_ptr<Trainer> trainer = make_trainer(all_terms(), *m.store, *m.model);
+  const at::Tensor before = m.store->tensor("layers.0.qkv").clone();
+  std::vector<rl::Sample> bad = samples;
+  bad[0].advantages.assign(bad[0].completion.size(), NAN);
+  bad[0].loss_mask.assign(bad[0].completion.size(), 1);
+  try {
+    trainer->step(pointers(bad));
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("optimizer step 1"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(m.store->tensor("layers.0.qkv").equal(before));
+  EXPECT_EQ(trainer->optimizer_steps(), 0);
+  EXPECT_EQ(m.store->version(), 0U);
+  trainer->step(pointers(samples));
+  EXPECT_TRUE(m.store->tensor("layers.0.qkv").isfinite().all().item<bool>());
+  EXPECT_FALSE(m.store->tensor("layers.0.qkv").equal(before));
+  EXPECT_EQ(m.store->version(), 1U);
+}
+
+TEST(Trainer, ClipsToTheNormAndSaysSo) {
+  const std::vector<rl::Sample> samples = random_samples(19, 2, 3);
+  TrainerConfig config = all_terms();
+  config.clip_grad = 0.0;
+  const Outcome free = one_step(config, samples);
+  EXPECT_EQ(free.metrics.at("grad_clipped"), 0.0);
+  config.clip_grad = free.metrics.at("grad_norm") / 4;
+  const Outcome clipped = one_step(config, samples);
+  EXPECT_EQ(clipped.metrics.at("grad_clipped"), 1.0);
+  EXPECT_EQ(clipped.metrics.at("grad_norm"), free.metrics.at("grad_norm")) << "reported before clipping";
+  expect_same_bits(clipped.gradients, free.gradients);
+}
+
+TEST(Trainer, ARestoredTrainerTakesTheSameNextStep) {
+  const std::vector<rl::Sample> first = random_samples(20, 2, 3), second = random_samples(21, 2, 3);
+  TrainerConfig config = all_terms();
+  config.lr_decay_style = "cosine";
+  config.lr_decay_steps = 5;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TestModel a = make_small_model(dtype, true, test_ops()), b = make_small_model(dtype, true, test_ops());
+    const std::unique_ptr<Trainer> run = make_trainer(config, *a.store, *a.model);
+    run->step(pointers(first));
+    const std::unique_ptr<Trainer> resumed = make_trainer(config, *b.store, *b.model);
+    for (const auto& [name, tensor] : resumed->state()) tensor.copy_(run->state().at(name));
+    resumed->set_optimizer_steps(run->optimizer_steps());
+    EXPECT_EQ(resumed->step(pointers(second)), run->step(pointers(second)));
+    for (const auto& packed : a.store->layout().tensors) {
+      EXPECT_TRUE(a.store->tensor(packed.name).equal(b.store->tensor(packed.name))) << packed.name;
+    }
+  }
+}
+
+TEST(Trainer, RefusesFlagsThatMakeNoSense) {
+  TestModel m = make_small_model(at::kFloat, true, test_ops());
+  const auto message = [&](auto change) -> std::string {
+    TrainerConfig config;
+    change(config);
+    try {
+      make_trainer(config, *m.store, *m.model);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(message([](TrainerConfig&) {}), "accepted");
+  EXPECT_NE(message([](TrainerConfig& c) { c.max_tokens_per_gpu = 0; }).find("--max-tokens-per-gpu"),
+            std::string::npos);
+  EXPECT_NE(message([](TrainerConfig& c) { c.logprob_chunk_rows = 0; }).find("--log-probs-chunk-size"),
+            std::string::npos);
+  EXPECT_NE(message([](TrainerConfig& c) { c.recompute_layers = 4; }).find("--recompute-num-layers"),
+            std::string::npos);
+  EXPECT_NE(message([](TrainerConfig& c) { c.clip_grad = -1; }).find("--clip-grad"), std::string::npos);
+  EXPECT_NE(message([](TrainerConfig& c) { c.adam_beta2 = 1; }).find("--adam-beta2"), std::string::npos);
+  EXPECT_NE(message([](TrainerConfig& c) { c.loss.loss_type = "hinge"; }), "accepted");
+}
+
+}  // namespace
+}  // namespace tandem::trainer
