@@ -42,9 +42,11 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Queues a group. UserError when its prompt cannot fit the context or the cache.
+  // Queues a group; its id is that of no other group in flight. UserError when it cannot fit the context or the cache,
+  // has tokens that the model does not know, or parameters out of range.
   virtual void add(GroupRequest request) = 0;
-  // Ends a group (all groups): what it has so far comes out of next_finished() with reason kAbort.
+  // Ends a group (all groups): what it has so far comes out of next_finished() with reason kAbort. A group that has
+  // ended already stays as it is.
   virtual void abort(uint64_t group_id) = 0;
   virtual void abort_all() = 0;
   // Between forwards: no work happens until resume(). kDropKv gives all blocks back; running sequences re-prefill.
@@ -52,10 +54,14 @@ class Engine {
   // Only while paused, or idle. With kept KV the caller accepts tokens of mixed versions; spans record them.
   virtual void update_weights(const weights::WeightsView& view) = 0;
   virtual void resume() = 0;
-  // Works until a group is finished and returns it; nullopt when nothing is left (or paused).
+  // Works until a group is finished and returns it; nullopt when nothing is left (or paused). UserError when the
+  // model's logits are not finite.
   virtual std::optional<rl::Group> next_finished() = 0;
   // One forward; false when nothing was left to do. For callers that interleave.
   virtual bool step() = 0;
+
+  // Between forwards: moves live KV to the low end of the cache; returns the bytes from its start that are then in use.
+  virtual int64_t compact_kv() = 0;
 
   virtual int64_t num_unfinished_groups() const = 0;
   virtual EngineStats stats() const = 0;

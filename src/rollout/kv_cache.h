@@ -1,0 +1,33 @@
+// The bytes of the paged KV cache. Block-major: a block holds K and V of all layers, so it lives in one place and can
+// be moved, or its memory given away, as a whole.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+#include "rollout/scheduler.h"
+
+namespace tandem::rollout {
+
+class KvCache {
+ public:
+  // options: dtype of the model, its device. The memory is not touched before a block is first written.
+  KvCache(const model::ModelConfig& config, int64_t num_blocks, const at::TensorOptions& options);
+
+  // [num_blocks, 2, G, K * kBlockTokens], strided in dim 0: what device::Ops takes.
+  const at::Tensor& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  int64_t bytes() const { return static_cast<int64_t>(blocks_.nbytes()); }
+  int64_t block_bytes() const { return bytes() / blocks_.size(0); }
+
+  // In the order given.
+  void copy_blocks(const std::vector<BlockCopy>& copies);
+
+ private:
+  at::Tensor blocks_;  // [num_blocks, L, 2, G, K * kBlockTokens]
+  std::vector<at::Tensor> layers_;
+};
+
+}  // namespace tandem::rollout

@@ -1,0 +1,63 @@
+// Draws one token from one row of logits. A draw is a function of the row, the parameters, the seed, the sample id and
+// the position in the completion: no generator state, no dependence on the batch, the same bits on every machine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rl/sample.h"
+
+namespace tandem::rollout {
+
+struct DrawnToken {
+  int32_t token = -1;            // -1: the row holds a NaN or an infinity, nothing can be drawn
+  float sampled_logprob = 0.0F;  // in the distribution that was really drawn from; greedy: 0
+};
+
+// Keeps buffers from row to row, so one thread uses one sampler; results do not depend on what came before.
+//
+// Temperature 0: the largest logit; among equal ones the lowest id.
+// Otherwise the inverse of the cumulative distribution at one Philox uniform, in token order. Where the distribution is
+// cut, the order of tokens is by logit, then by id (lower first), and the cuts apply in Hugging Face's order:
+//   top-k  the first k tokens, exactly k even among equal logits;
+//   top-p  of those, the shortest prefix with at least top_p of their probability (the token that crosses is in);
+//   min-p  of those, the tokens with at least min_p of the largest probability.
+// A token less likely than e^-86 times the most likely one is never drawn.
+class Sampler {
+ public:
+  // logits_V finite. position: tokens of the completion before this one.
+  DrawnToken draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
+                  int64_t position);
+
+ private:
+  // The last token kept, in the order above.
+  struct Cut {
+    float logit;
+    int32_t id;
+  };
+  struct Candidate {
+    float logit;
+    int32_t id;
+    bool operator<(const Candidate& other) const {
+      return logit > other.logit || (logit == other.logit && id < other.id);
+    }
+  };
+
+  // Weights are exp((logit - max_logit) / temperature), 0 behind the cut.
+  void weigh_chunk(size_t begin, Cut cut, std::span<float> weights) const;
+  // Fills chunk_sums_; returns their sum.
+  double weigh(Cut cut);
+  double weight_of(float logit) const;
+  Cut find_cut(const rl::SamplingParams& params);
+  Cut cut_top_p(double top_p, bool candidates_chosen);
+  Cut cut_min_p(double min_p) const;
+
+  std::span<const float> logits_V_;
+  float max_logit_ = 0.0F;
+  float inverse_temperature_ = 1.0F;
+  std::vector<double> chunk_sums_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace tandem::rollout

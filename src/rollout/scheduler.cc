@@ -1,0 +1,362 @@
+#include "rollout/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "device/block.h"
+
+namespace tandem::rollout {
+
+using device::kBlockTokens;
+
+namespace {
+
+// Blocks that each running sequence must find free before another one is let in, so that what is let in is not thrown
+// out again a few tokens later: recomputing it costs more than its slot gains.
+constexpr int64_t kGrowthBlocks = 4;
+
+int64_t blocks_for(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+// The last token of a sequence ends it: nothing attends to it, so it has no KV.
+int64_t max_blocks_for(int64_t max_tokens) { return blocks_for(max_tokens - 1); }
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(config.num_blocks) {
+  TANDEM_CHECK(config.max_batch_tokens > 0 && config.max_running > 0, config.max_batch_tokens, config.max_running);
+  // Slots are 32-bit.
+  TANDEM_CHECK(config.num_blocks <= std::numeric_limits<int32_t>::max() / kBlockTokens, config.num_blocks);
+}
+
+bool Scheduler::fits(int64_t max_tokens) const { return max_blocks_for(max_tokens) <= pool_.num_blocks(); }
+
+std::vector<SequenceId> Scheduler::add_group(std::vector<int32_t> prompt, int64_t num_samples, int64_t max_tokens) {
+  TANDEM_CHECK(!prompt.empty() && num_samples > 0);
+  TANDEM_CHECK(max_tokens > static_cast<int64_t>(prompt.size()) && fits(max_tokens), max_tokens);
+  auto group = std::make_shared<PromptGroup>();
+  group->prompt = std::move(prompt);
+  group->num_unfinished = num_samples;
+  for (int64_t i = 0; i < num_samples; ++i) {
+    SequenceId id = static_cast<SequenceId>(sequences_.size());
+    if (unused_ids_.empty()) {
+      sequences_.emplace_back();
+    } else {
+      id = unused_ids_.back();
+      unused_ids_.pop_back();
+    }
+    Sequence& sequence = at(id);
+    sequence.state = i == 0 ? State::kWaiting : State::kUnstarted;
+    sequence.group = group;
+    sequence.arrival = next_arrival_++;
+    sequence.max_tokens = max_tokens;
+    group->members.push_back(id);
+  }
+  waiting_.push_back(group->members.front());
+  return group->members;
+}
+
+const BatchPlan& Scheduler::plan() {
+  TANDEM_CHECK_EQ(num_undrawn_, 0, "draws of the last plan without a token");
+  plan_.copies.clear();
+  plan_.token_ids.clear();
+  plan_.positions.clear();
+  plan_.row_sequence.clear();
+  plan_.slots.clear();
+  plan_.sequences.clear();
+  plan_.logits_rows.clear();
+  plan_.draws.clear();
+  plan_decodes();
+  plan_prefills();
+  fill_block_table();
+  TANDEM_CHECK(!plan_.empty() || idle(), "waiting sequences, and nothing can run");
+  num_undrawn_ = static_cast<int64_t>(plan_.draws.size());
+  stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
+  return plan_;
+}
+
+void Scheduler::plan_decodes() {
+  const int64_t max_decodes = std::min(config_.max_running, config_.max_batch_tokens);
+  int64_t num_decodes = 0;
+  // Victims come from the back, so what is already planned stays; running_ may shrink under the loop.
+  while (num_decodes < std::min(max_decodes, num_running())) {
+    const SequenceId id = running_[static_cast<size_t>(num_decodes)];
+    Sequence& sequence = at(id);
+    while (sequence.state == State::kRunning && !prepare_decode_slot(sequence)) {
+      preempt(last_holder());
+      ++stats_.preemptions;
+    }
+    if (sequence.state != State::kRunning) break;  // it was the last one itself
+    add_rows(id, sequence.computed + 1);
+    ++num_decodes;
+  }
+  stats_.peak_running = std::max(stats_.peak_running, num_decodes);
+}
+
+void Scheduler::plan_prefills() {
+  while (plan_.num_rows() < config_.max_batch_tokens && !waiting_.empty()) {
+    const SequenceId id = waiting_.front();
+    Sequence& sequence = at(id);
+    if (sequence.blocks.empty()) {
+      if (!may_admit(sequence)) return;
+      adopt_prompt_blocks(sequence);
+    }
+    const int64_t budget = config_.max_batch_tokens - plan_.num_rows();
+    const int64_t end = grow(sequence, std::min(sequence.num_tokens(), sequence.computed + budget));
+    if (end > sequence.computed) add_rows(id, end);
+    if (sequence.computed < sequence.num_tokens()) return;  // out of rows or blocks: it goes on with the next plan
+    waiting_.pop_front();
+    sequence.state = State::kRunning;
+    running_.push_back(id);
+    if (sequence.generated.empty()) fork(id);
+  }
+}
+
+int64_t Scheduler::growth_blocks(const Sequence& sequence, int64_t held_blocks) const {
+  return std::clamp<int64_t>(max_blocks_for(sequence.max_tokens) - held_blocks, 0, kGrowthBlocks);
+}
+
+bool Scheduler::may_admit(const Sequence& sequence) const {
+  if (running_.empty()) return true;  // add_group() saw that it fits alone
+  if (num_running() >= config_.max_running) return false;
+  const int64_t tokens = sequence.num_tokens();
+  int64_t needed = blocks_for(tokens);
+  if (sequence.generated.empty()) {
+    const auto num_samples = static_cast<int64_t>(sequence.group->members.size());
+    needed += num_samples * growth_blocks(sequence, tokens / kBlockTokens);  // each copies the partial block
+  } else {
+    needed += growth_blocks(sequence, needed);
+    if (running_sibling(sequence)) needed -= full_prompt_blocks(sequence);
+  }
+  for (const SequenceId id : running_) {
+    if (needed > pool_.num_free()) return false;
+    needed += growth_blocks(at(id), static_cast<int64_t>(at(id).blocks.size()));
+  }
+  return needed <= pool_.num_free();
+}
+
+std::optional<SequenceId> Scheduler::running_sibling(const Sequence& sequence) const {
+  for (const SequenceId id : sequence.group->members) {
+    if (at(id).state == State::kRunning) return id;
+  }
+  return std::nullopt;
+}
+
+int64_t Scheduler::full_prompt_blocks(const Sequence& sequence) {
+  return static_cast<int64_t>(sequence.group->prompt.size()) / kBlockTokens;
+}
+
+void Scheduler::adopt_prompt_blocks(Sequence& sequence) {
+  // Where nothing is generated yet, the first sample computes the prompt and the others start from it.
+  const std::optional<SequenceId> sibling = running_sibling(sequence);
+  if (!sibling) return;
+  // Blocks that a sibling writes in this very forward will do: each layer stores all keys before it reads any.
+  const std::vector<int32_t>& blocks = at(*sibling).blocks;
+  sequence.blocks.assign(blocks.begin(), blocks.begin() + full_prompt_blocks(sequence));
+  for (const int32_t block : sequence.blocks) pool_.add_reference(block);
+  sequence.computed = static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens;
+  stats_.shared_prompt_tokens += sequence.computed;
+}
+
+bool Scheduler::prepare_decode_slot(Sequence& sequence) {
+  const auto index = static_cast<size_t>(sequence.computed / kBlockTokens);
+  if (index == sequence.blocks.size()) return grow(sequence, sequence.computed + 1) > sequence.computed;
+  const int32_t shared = sequence.blocks[index];
+  if (pool_.reference_count(shared) == 1) return true;
+  const std::optional<int32_t> own = pool_.allocate();
+  if (!own) return false;
+  pool_.release(shared);
+  sequence.blocks[index] = *own;
+  plan_.copies.push_back({.from = shared, .to = *own});
+  ++stats_.copies_on_write;
+  return true;
+}
+
+int64_t Scheduler::grow(Sequence& sequence, int64_t end) {
+  while (static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens < end) {
+    const std::optional<int32_t> block = pool_.allocate();
+    if (!block) return static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens;
+    sequence.blocks.push_back(*block);
+  }
+  return end;
+}
+
+void Scheduler::add_rows(SequenceId id, int64_t end) {
+  Sequence& sequence = at(id);
+  const std::vector<int32_t>& prompt = sequence.group->prompt;
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  const auto plan_index = static_cast<int32_t>(plan_.sequences.size());
+  plan_.sequences.push_back(id);
+  for (int64_t p = sequence.computed; p < end; ++p) {
+    const auto offset = static_cast<size_t>(p);
+    plan_.token_ids.push_back(p < prompt_tokens ? prompt[offset] : sequence.generated[offset - prompt.size()]);
+    plan_.positions.push_back(static_cast<int32_t>(p));
+    plan_.row_sequence.push_back(plan_index);
+    plan_.slots.push_back(sequence.blocks[offset / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
+                          static_cast<int32_t>(p % kBlockTokens));
+  }
+  const int64_t first_new = std::clamp(sequence.ever_computed, sequence.computed, end);
+  stats_.recomputed_tokens += first_new - sequence.computed;
+  stats_.prefill_tokens += std::max<int64_t>(0, std::min(end, prompt_tokens) - first_new);
+  sequence.computed = end;
+  sequence.ever_computed = std::max(sequence.ever_computed, end);
+  if (end < sequence.num_tokens()) return;
+  plan_.draws.push_back({.sequence = id, .logits_index = static_cast<int32_t>(plan_.logits_rows.size())});
+  plan_.logits_rows.push_back(static_cast<int32_t>(plan_.num_rows() - 1));
+}
+
+void Scheduler::fork(SequenceId first) {
+  const BatchPlan::Draw first_draw = plan_.draws.back();
+  TANDEM_CHECK_EQ(first_draw.sequence, first);
+  for (const SequenceId id : at(first).group->members) {
+    if (id == first) continue;
+    Sequence& sequence = at(id);
+    TANDEM_CHECK(sequence.state == State::kUnstarted);
+    sequence.state = State::kRunning;
+    sequence.blocks = at(first).blocks;
+    for (const int32_t block : sequence.blocks) pool_.add_reference(block);
+    sequence.computed = sequence.ever_computed = at(first).computed;
+    stats_.shared_prompt_tokens += sequence.computed;
+    running_.push_back(id);
+    plan_.draws.push_back({.sequence = id, .logits_index = first_draw.logits_index});
+  }
+}
+
+void Scheduler::fill_block_table() {
+  size_t max_blocks = 1;
+  for (const SequenceId id : plan_.sequences) max_blocks = std::max(max_blocks, at(id).blocks.size());
+  plan_.max_blocks = static_cast<int64_t>(max_blocks);
+  plan_.block_table.assign(plan_.sequences.size() * max_blocks, 0);
+  auto row = plan_.block_table.begin();
+  for (const SequenceId id : plan_.sequences) {
+    std::copy(at(id).blocks.begin(), at(id).blocks.end(), row);
+    row += plan_.max_blocks;
+  }
+}
+
+SequenceId Scheduler::last_holder() const {
+  if (!waiting_.empty() && !at(waiting_.front()).blocks.empty()) return waiting_.front();
+  TANDEM_CHECK(!running_.empty(), "no sequence holds blocks");
+  return running_.back();
+}
+
+void Scheduler::preempt(SequenceId id) {
+  Sequence& sequence = at(id);
+  release_blocks(sequence);
+  if (sequence.state == State::kWaiting) return;  // a prefill that was under way keeps its place
+  TANDEM_CHECK_EQ(running_.back(), id);
+  running_.pop_back();
+  sequence.state = State::kWaiting;
+  waiting_.push_front(id);
+}
+
+void Scheduler::release_blocks(Sequence& sequence) {
+  for (const int32_t block : sequence.blocks) pool_.release(block);
+  sequence.blocks.clear();
+  sequence.computed = 0;
+}
+
+void Scheduler::append(SequenceId id, int32_t token) {
+  Sequence& sequence = at(id);
+  TANDEM_CHECK(sequence.state == State::kRunning && sequence.computed == sequence.num_tokens(), "sequence", id,
+               "has no draw");
+  TANDEM_CHECK(sequence.num_tokens() < sequence.max_tokens, "sequence", id, "is full");
+  sequence.generated.push_back(token);
+  --num_undrawn_;
+}
+
+void Scheduler::finish(SequenceId id) {
+  TANDEM_CHECK(at(id).state == State::kRunning, "sequence", id, "is not running");
+  leave_queue(id);
+  retire(id);
+}
+
+void Scheduler::finish_group(SequenceId any_member) {
+  const std::shared_ptr<PromptGroup> group = at(any_member).group;
+  TANDEM_CHECK(group != nullptr, "sequence", any_member, "is not in use");
+  for (const SequenceId id : group->members) {
+    if (at(id).state == State::kFinished) continue;
+    leave_queue(id);
+    retire(id);
+    if (group->num_unfinished == 0) return;  // the ids are free now
+  }
+}
+
+void Scheduler::leave_queue(SequenceId id) {
+  const State state = at(id).state;
+  if (state == State::kRunning) running_.erase(std::find(running_.begin(), running_.end(), id));
+  if (state == State::kWaiting) waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
+}
+
+void Scheduler::retire(SequenceId id) {
+  release_blocks(at(id));
+  at(id).state = State::kFinished;
+  const std::shared_ptr<PromptGroup> group = at(id).group;
+  if (--group->num_unfinished > 0) return;
+  for (const SequenceId member : group->members) {
+    at(member) = Sequence();
+    unused_ids_.push_back(member);
+  }
+}
+
+void Scheduler::drop_kv() {
+  TANDEM_CHECK_EQ(num_undrawn_, 0);
+  while (pool_.num_used() > 0) preempt(last_holder());
+}
+
+std::vector<BlockCopy> Scheduler::compact() {
+  TANDEM_CHECK_EQ(num_undrawn_, 0);
+  const std::vector<int32_t> new_place = pool_.compact();
+  std::vector<BlockCopy> copies;
+  for (size_t block = 0; block < new_place.size(); ++block) {
+    if (new_place[block] == static_cast<int32_t>(block)) continue;
+    copies.push_back({.from = static_cast<int32_t>(block), .to = new_place[block]});
+  }
+  for (Sequence& sequence : sequences_) {
+    for (int32_t& block : sequence.blocks) block = new_place[static_cast<size_t>(block)];
+  }
+  return copies;
+}
+
+void Scheduler::reset_stats() { stats_ = SchedulerStats(); }
+
+void Scheduler::check_invariants() const {
+  pool_.check_invariants();
+  std::vector<int32_t> references(static_cast<size_t>(pool_.num_blocks()), 0);
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  for (const Sequence& sequence : sequences_) {
+    num_running += sequence.state == State::kRunning ? 1 : 0;
+    num_waiting += sequence.state == State::kWaiting ? 1 : 0;
+    TANDEM_CHECK_EQ(sequence.state == State::kUnused, sequence.group == nullptr);
+    if (sequence.group == nullptr) continue;
+    TANDEM_CHECK_EQ(static_cast<int64_t>(sequence.blocks.size()), blocks_for(sequence.computed));
+    TANDEM_CHECK(sequence.computed <= sequence.num_tokens() && sequence.num_tokens() <= sequence.max_tokens);
+    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
+      const int32_t block = sequence.blocks[i];
+      ++references[static_cast<size_t>(block)];
+      // Only the prompt is common to several sequences.
+      TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt.size(), "block",
+                   block);
+    }
+  }
+  for (int64_t block = 0; block < pool_.num_blocks(); ++block) {
+    TANDEM_CHECK_EQ(references[static_cast<size_t>(block)], pool_.reference_count(static_cast<int32_t>(block)), block);
+  }
+  TANDEM_CHECK_EQ(num_running, this->num_running());
+  TANDEM_CHECK_EQ(num_waiting, this->num_waiting());
+  std::vector<SequenceId> queue = running_;
+  queue.insert(queue.end(), waiting_.begin(), waiting_.end());
+  for (size_t i = 0; i < queue.size(); ++i) {
+    const Sequence& sequence = at(queue[i]);
+    TANDEM_CHECK_EQ(sequence.state == State::kRunning, i < running_.size());
+    TANDEM_CHECK(i == 0 || at(queue[i - 1]).arrival < sequence.arrival, "sequence", queue[i], "is out of order");
+    TANDEM_CHECK(i <= running_.size() || sequence.blocks.empty(), "sequence", queue[i], "waits and holds blocks");
+    if (i >= running_.size() || num_undrawn_ > 0) continue;
+    TANDEM_CHECK_EQ(sequence.computed + 1, sequence.num_tokens());
+  }
+}
+
+}  // namespace tandem::rollout

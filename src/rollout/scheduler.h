@@ -1,0 +1,164 @@
+// Decides what the next forward computes: which tokens of which sequences, where their KV goes, and who draws a token
+// from the result. Host integers only; nothing here knows a model or a tensor.
+//
+// One sequence is one sample: the prompt of its group and what it has generated. Rules:
+//  - Sequences are served in the order in which they were added. Decodes come first, then waiting sequences are
+//    prefilled, in chunks, as far as max_batch_tokens and the free blocks allow.
+//  - A group's prompt is prefilled once, by its first sample. Then all samples of the group refer to its blocks; who
+//    writes into a block that others refer to gets a copy first.
+//  - When blocks run out, the sequence that was added last gives up all of its blocks and waits. It recomputes its
+//    tokens later, except full prompt blocks that a running sample of its group still has.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "rollout/kv_blocks.h"
+
+namespace tandem::rollout {
+
+struct SchedulerConfig {
+  int64_t num_blocks = 0;
+  int64_t max_batch_tokens = 0;  // rows of one forward
+  int64_t max_running = 0;       // sequences that decode together
+};
+
+using SequenceId = int32_t;      // small and dense; used again after the group has ended
+
+struct BlockCopy {
+  int32_t from = 0, to = 0;
+};
+
+// One forward. A row is one token; rows of a sequence are consecutive and ascend by position.
+struct BatchPlan {
+  std::vector<BlockCopy> copies;         // first, in this order
+  std::vector<int32_t> token_ids;        // [T]
+  std::vector<int32_t> positions;        // [T]
+  std::vector<int32_t> row_sequence;     // [T] index into `sequences`
+  std::vector<int32_t> slots;            // [T] where the row's KV goes: block * kBlockTokens + offset
+  std::vector<SequenceId> sequences;     // [S]
+  std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks
+  int64_t max_blocks = 0;
+  std::vector<int32_t> logits_rows;      // [R] rows whose logits are needed, ascending
+  struct Draw {
+    SequenceId sequence = 0;             // gets one token,
+    int32_t logits_index = 0;            // drawn from logits_rows[logits_index]
+  };
+  std::vector<Draw> draws;               // ascending by logits_index; several samples of a group may share a row
+
+  bool empty() const { return token_ids.empty(); }
+  int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
+};
+
+struct SchedulerStats {
+  int64_t prefill_tokens = 0;        // prompt tokens computed for the first time
+  int64_t shared_prompt_tokens = 0;  // prompt tokens that a sample took over from another one of its group
+  int64_t recomputed_tokens = 0;     // tokens computed again after their blocks were given up
+  int64_t preemptions = 0, copies_on_write = 0;
+  int64_t peak_running = 0;          // sequences in one decode batch
+  int64_t peak_blocks = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+
+  // Whether a sequence of that many tokens (prompt and completion) can run when it has the cache for itself.
+  bool fits(int64_t max_tokens) const;
+
+  // Queues `num_samples` sequences over one prompt, each of at most max_tokens tokens in all. Returns their ids.
+  std::vector<SequenceId> add_group(std::vector<int32_t> prompt, int64_t num_samples, int64_t max_tokens);
+
+  // The next forward; empty when nothing is left. Each of its draws must be answered by append() before the next plan,
+  // and finish() for those that have ended. The plan stays valid until the next call.
+  const BatchPlan& plan();
+  void append(SequenceId sequence, int32_t token);
+  // The sequence has ended: its blocks go back.
+  void finish(SequenceId sequence);
+  // Ends what is left of the sequence's group, whatever state it is in.
+  void finish_group(SequenceId any_member);
+
+  // Gives all blocks back. What was running waits, and recomputes its tokens.
+  void drop_kv();
+  // Moves blocks so that those in use are the lowest ones. The contents must be copied, in this order, before the
+  // next forward.
+  std::vector<BlockCopy> compact();
+
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  const BlockPool& pool() const { return pool_; }
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  const SchedulerStats& stats() const { return stats_; }
+  void reset_stats();
+
+  // BugError when blocks, tables, states and queues contradict each other.
+  void check_invariants() const;
+
+ private:
+  struct PromptGroup {
+    std::vector<int32_t> prompt;
+    std::vector<SequenceId> members;
+    int64_t num_unfinished = 0;
+  };
+  enum class State : uint8_t {
+    kUnused,     // the id is free
+    kUnstarted,  // its group's first sample has not finished the prompt yet
+    kWaiting,    // in waiting_; only the first one there may hold blocks, of a prefill that is under way
+    kRunning,    // in running_; KV of all its tokens but the last one
+    kFinished,   // others of its group are not
+  };
+  struct Sequence {
+    State state = State::kUnused;
+    std::shared_ptr<PromptGroup> group;
+    uint64_t arrival = 0;            // total order of service
+    std::vector<int32_t> generated;
+    std::vector<int32_t> blocks;     // of positions 0 .. computed - 1
+    int64_t computed = 0;            // tokens whose KV is in the cache once the planned forward has run
+    int64_t ever_computed = 0;       // largest value that `computed` has had
+    int64_t max_tokens = 0;
+    int64_t num_tokens() const { return static_cast<int64_t>(group->prompt.size() + generated.size()); }
+  };
+
+  Sequence& at(SequenceId id) { return sequences_[static_cast<size_t>(id)]; }
+  const Sequence& at(SequenceId id) const { return sequences_[static_cast<size_t>(id)]; }
+
+  void plan_decodes();
+  void plan_prefills();
+  bool may_admit(const Sequence& sequence) const;
+  // Blocks that the sequence may ask for soon, on top of those it holds.
+  int64_t growth_blocks(const Sequence& sequence, int64_t held_blocks) const;
+  std::optional<SequenceId> running_sibling(const Sequence& sequence) const;
+  static int64_t full_prompt_blocks(const Sequence& sequence);
+  // Takes over the full prompt blocks of a running sample of the group, where there is one.
+  void adopt_prompt_blocks(Sequence& sequence);
+  // Makes the slot of the next token writable; false when no block is free.
+  bool prepare_decode_slot(Sequence& sequence);
+  // Adds blocks for positions up to `end`; returns how far they reach.
+  int64_t grow(Sequence& sequence, int64_t end);
+  void add_rows(SequenceId id, int64_t end);
+  // All samples of the group start from the prompt that `first` has just finished.
+  void fork(SequenceId first);
+  void fill_block_table();
+
+  SequenceId last_holder() const;
+  void preempt(SequenceId id);
+  void release_blocks(Sequence& sequence);
+  void leave_queue(SequenceId id);
+  void retire(SequenceId id);  // finished; frees the group's ids after its last member
+
+  SchedulerConfig config_;
+  BlockPool pool_;
+  std::vector<Sequence> sequences_;      // by id
+  std::vector<SequenceId> unused_ids_;
+  std::vector<SequenceId> running_;      // ascending by arrival
+  std::deque<SequenceId> waiting_;       // ascending by arrival, all after running_
+  uint64_t next_arrival_ = 0;
+  int64_t num_undrawn_ = 0;              // draws of the last plan that append() has not answered
+  BatchPlan plan_;
+  SchedulerStats stats_;
+};
+
+}  // namespace tandem::rollout

@@ -1,0 +1,245 @@
+// What each call of the engine promises.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "rollout/rollout_plan.h"
+#include "tandem/error.h"
+#include "tests/rollout/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+GroupRequest request_of(uint64_t group_id, int64_t prompt_tokens, int64_t num_samples, int64_t max_new_tokens) {
+  GroupRequest request;
+  request.group_id = group_id;
+  request.prompt = random_prompt(static_cast<uint32_t>(group_id), prompt_tokens);
+  for (int64_t i = 0; i < num_samples; ++i) request.sample_ids.push_back(group_id * 100 + static_cast<uint64_t>(i));
+  request.sampling.max_new_tokens = max_new_tokens;
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+// The first n tokens of both are the same bits.
+void expect_prefix(const rl::Completion& part, const rl::Completion& whole) {
+  ASSERT_LE(part.tokens.size(), whole.tokens.size());
+  EXPECT_TRUE(std::equal(part.tokens.begin(), part.tokens.end(), whole.tokens.begin()));
+  EXPECT_TRUE(std::equal(part.logprobs.begin(), part.logprobs.end(), whole.logprobs.begin()));
+}
+
+TEST(Engine, PrefillsAPromptOnceForAllSamplesOfAGroup) {
+  const TestModel m = make_small_model(at::kFloat);
+  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  engine->add(request_of(1, 40, 8, 10));
+  finish_all(*engine);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.generated_tokens, 80);
+  EXPECT_EQ(stats.prefill_tokens, 40);
+  EXPECT_EQ(stats.shared_prompt_tokens, 7 * 40);
+  EXPECT_EQ(stats.copies_on_write, 7);
+  EXPECT_EQ(stats.forwards, 10);  // the prompt's forward draws the first tokens
+  EXPECT_EQ(stats.peak_running, 8);
+  EXPECT_EQ(stats.peak_blocks, 2 + 8 * 2);  // 49 tokens: two full blocks in common, two of its own for each sample
+  engine->reset_stats();
+  EXPECT_EQ(engine->stats().generated_tokens, 0);
+  EXPECT_EQ(engine->stats().peak_blocks, 0);
+}
+
+TEST(Engine, GivesOutGroupsAsTheyFinish) {
+  const TestModel m = make_small_model(at::kFloat);
+  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  engine->add(request_of(1, 5, 2, 40));
+  engine->add(request_of(2, 5, 2, 4));
+  ASSERT_EQ(engine->next_finished().value().group_id, 2U);
+  EXPECT_EQ(engine->num_unfinished_groups(), 1);
+  engine->add(request_of(3, 5, 2, 4));
+  EXPECT_EQ(engine->next_finished().value().group_id, 3U);
+  EXPECT_EQ(engine->next_finished().value().group_id, 1U);
+  EXPECT_FALSE(engine->next_finished().has_value());
+}
+
+TEST(Engine, ReturnsPartialCompletionsOnAbort) {
+  const TestModel m = make_small_model(at::kFloat);
+  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30));
+  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  engine->add(request_of(1, 20, 3, 30));
+  engine->add(request_of(2, 20, 3, 30));
+  for (int i = 0; i < 12; ++i) engine->step();
+  engine->add(request_of(3, 20, 2, 30));
+  engine->abort(1);
+  engine->abort(77);  // not there, or ended long ago
+  const rl::Group partial = engine->next_finished().value();
+  EXPECT_EQ(partial.group_id, 1U);
+  ASSERT_EQ(partial.completions.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(partial.completions[i].tokens.size(), 12U);
+    EXPECT_EQ(partial.completions[i].finish_reason, rl::FinishReason::kAbort);
+    expect_prefix(partial.completions[i], whole.completions[i]);
+  }
+  engine->abort_all();
+  EXPECT_EQ(engine->num_unfinished_groups(), 0);
+  EXPECT_EQ(engine->next_finished().value().completions[0].tokens.size(), 12U);
+  EXPECT_TRUE(engine->next_finished().value().completions[0].tokens.empty());
+  EXPECT_FALSE(engine->step());
+  // Nothing of it is left behind.
+  engine->add(request_of(1, 20, 3, 30));
+  expect_same_group(finish_all(*engine).at(1), whole);
+}
+
+TEST(Engine, DoesNothingWhilePaused) {
+  const TestModel m = make_small_model(at::kFloat);
+  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30));
+  for (const PauseMode mode : {PauseMode::kKeepKv, PauseMode::kDropKv}) {
+    const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+    engine->add(request_of(1, 20, 3, 30));
+    for (int i = 0; i < 5; ++i) engine->step();
+    engine->pause(mode);
+    EXPECT_EQ(engine->compact_kv() == 0, mode == PauseMode::kDropKv);
+    EXPECT_FALSE(engine->step());
+    EXPECT_FALSE(engine->next_finished().has_value());
+    engine->resume();
+    expect_same_group(finish_all(*engine).at(1), whole);
+    EXPECT_EQ(engine->stats().recomputed_tokens > 0, mode == PauseMode::kDropKv);
+  }
+}
+
+TEST(Engine, RecordsWhichWeightsSampledWhichTokens) {
+  TestModel m = make_small_model(at::kFloat);
+  m.store->set_version(5);
+  m.model->set_weights(m.store->view());
+  GroupRequest request = request_of(1, 20, 2, 20);
+  request.sampling.temperature = 0.0;
+  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  engine->add(request);
+  for (int i = 0; i < 8; ++i) engine->step();
+  EXPECT_THROW(engine->update_weights(m.store->view()), BugError);  // neither paused nor idle
+  engine->pause(PauseMode::kDropKv);
+  m.change_weights(99);
+  engine->update_weights(m.store->view());
+  engine->resume();
+  const rl::Group group = finish_all(*engine).at(1);
+  for (const rl::Completion& completion : group.completions) {
+    ASSERT_EQ(completion.versions.size(), 2U);
+    EXPECT_EQ(completion.versions[0].begin, 0);
+    EXPECT_EQ(completion.versions[0].version, 5U);
+    EXPECT_EQ(completion.versions[1].begin, 8);
+    EXPECT_EQ(completion.versions[1].version, 6U);
+  }
+  // With the KV dropped, what follows is what the new weights alone would have said.
+  const rl::Completion& completion = group.completions[0];
+  GroupRequest rest = request;
+  rest.prompt.insert(rest.prompt.end(), completion.tokens.begin(), completion.tokens.begin() + 8);
+  rest.sampling.max_new_tokens = 12;
+  const rl::Completion expected = run_alone(*m.model, rest).completions[0];
+  EXPECT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), completion.tokens.begin() + 8));
+  EXPECT_TRUE(std::equal(expected.logprobs.begin(), expected.logprobs.end(), completion.logprobs.begin() + 8));
+}
+
+TEST(Engine, EndsAtTheTokenThatCompletesAStopString) {
+  const TestModel m = make_small_model(at::kFloat);
+  const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40)).completions[0];
+  EngineConfig config;  // token t is the letters xy of t = 8 x + y
+  for (int t = 0; t < 60; ++t) {  // the last four tokens have no text
+    config.token_bytes.push_back({static_cast<char>('a' + t / 8), static_cast<char>('A' + t % 8)});
+  }
+  std::string text;
+  for (const int32_t token : whole.tokens) {
+    if (token < 60) text += config.token_bytes[static_cast<size_t>(token)];
+  }
+  // Begins in the middle of a token and ends in the middle of another.
+  const std::string stop = text.substr(23, 4);
+  const size_t end = text.find(stop) + stop.size();
+  GroupRequest request = request_of(1, 20, 1, 40);
+  request.sampling.stop = {"zzzz", stop};
+  const rl::Completion stopped = run_alone(*m.model, request, config).completions[0];
+  EXPECT_EQ(stopped.finish_reason, rl::FinishReason::kStop);
+  expect_prefix(stopped, whole);
+  size_t bytes = 0;
+  size_t expected_tokens = 0;
+  while (bytes < end) bytes += whole.tokens[expected_tokens++] < 60 ? 2 : 0;
+  EXPECT_EQ(stopped.tokens.size(), expected_tokens);
+  EXPECT_THROW(run_alone(*m.model, request), BugError);  // no table of token bytes
+}
+
+TEST(Engine, EndsAtStopTokensUnlessTold) {
+  const TestModel m = make_small_model(at::kFloat);
+  const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40)).completions[0];
+  EXPECT_EQ(whole.finish_reason, rl::FinishReason::kLength);
+  GroupRequest request = request_of(1, 20, 1, 40);
+  request.sampling.stop_token_ids = {whole.tokens[9]};
+  EXPECT_EQ(run_alone(*m.model, request).completions[0].tokens.size(), 40U);  // ignore_eos
+  request.sampling.ignore_eos = false;
+  const rl::Completion stopped = run_alone(*m.model, request).completions[0];
+  EXPECT_EQ(stopped.finish_reason, rl::FinishReason::kStop);
+  expect_prefix(stopped, whole);
+  const auto first_end = std::find_if(whole.tokens.begin(), whole.tokens.end(),
+                                      [&whole](int32_t token) { return token == whole.tokens[9] || token == 1; });
+  EXPECT_EQ(static_cast<int64_t>(stopped.tokens.size()), first_end - whole.tokens.begin() + 1);
+
+  // Of many samples some meet the model's own EOS.
+  GroupRequest many = request_of(1, 20, 60, 40);
+  many.sampling.ignore_eos = false;
+  int num_stopped = 0;
+  for (const rl::Completion& completion : run_alone(*m.model, many).completions) {
+    const bool stop = completion.finish_reason == rl::FinishReason::kStop;
+    EXPECT_EQ(stop, completion.tokens.back() == 1);
+    EXPECT_EQ(std::count(completion.tokens.begin(), completion.tokens.end(), 1), stop ? 1 : 0);
+    num_stopped += stop ? 1 : 0;
+  }
+  EXPECT_GT(num_stopped, 0);
+}
+
+TEST(Engine, EndsAtTheContextsEnd) {
+  const TestModel m = make_small_model(at::kFloat);
+  const rl::Completion at_models_end = run_alone(*m.model, request_of(1, 250, 1, 1000)).completions[0];
+  EXPECT_EQ(at_models_end.tokens.size(), 6U);
+  EXPECT_EQ(at_models_end.finish_reason, rl::FinishReason::kLength);
+  GroupRequest request = request_of(1, 20, 1, 1000);
+  request.sampling.max_context_tokens = 32;
+  EXPECT_EQ(run_alone(*m.model, request).completions[0].tokens.size(), 12U);
+}
+
+TEST(Engine, RefusesWhatCanNeverRun) {
+  const TestModel m = make_small_model(at::kFloat);
+  EngineConfig config;
+  config.kv_cache_bytes = 4 * kv_block_bytes(m.config, 4) + 1;
+  const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
+  engine->add(request_of(1, 32, 1, 33));  // 64 tokens of KV: 4 blocks
+  EXPECT_THROW(engine->add(request_of(2, 32, 1, 34)), UserError);
+  EXPECT_THROW(engine->add(request_of(2, 256, 1, 1)), UserError);
+  EXPECT_THROW(engine->add(request_of(2, 0, 1, 1)), UserError);
+  EXPECT_THROW(engine->add(request_of(1, 8, 1, 1)), BugError);  // group 1 is in flight
+  const auto refused = [&engine](auto change) {
+    GroupRequest request = request_of(2, 8, 1, 8);
+    change(request);
+    EXPECT_THROW(engine->add(request), UserError);
+  };
+  refused([](GroupRequest& r) { r.prompt[3] = 64; });
+  refused([](GroupRequest& r) { r.prompt[3] = -1; });
+  refused([](GroupRequest& r) { r.sampling.max_context_tokens = 257; });
+  refused([](GroupRequest& r) { r.sampling.max_context_tokens = 8; });
+  refused([](GroupRequest& r) { r.sampling.max_new_tokens = 0; });
+  refused([](GroupRequest& r) { r.sampling.temperature = -1.0; });
+  refused([](GroupRequest& r) { r.sampling.temperature = std::numeric_limits<double>::quiet_NaN(); });
+  refused([](GroupRequest& r) { r.sampling.top_p = 0.0; });
+  refused([](GroupRequest& r) { r.sampling.top_p = 1.5; });
+  refused([](GroupRequest& r) { r.sampling.top_k = -2; });
+  refused([](GroupRequest& r) { r.sampling.min_p = 1.5; });
+  refused([](GroupRequest& r) { r.sampling.stop = {""}; });
+  EXPECT_EQ(finish_all(*engine).size(), 1U);
+  config.kv_cache_bytes = 100;
+  EXPECT_THROW(make_engine(config, *m.model), UserError);
+}
+
+TEST(Engine, SaysWhenTheModelGivesNoNumbers) {
+  TestModel m = make_small_model(at::kFloat);
+  m.store->tensor("final_norm").fill_(std::numeric_limits<float>::quiet_NaN());
+  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  engine->add(request_of(1, 8, 2, 4));
+  EXPECT_THROW(engine->next_finished(), UserError);
+}
+
+}  // namespace
+}  // namespace tandem::rollout

@@ -1,0 +1,148 @@
+// A completion's bits depend on its prompt, parameters, sample id and weights alone; and its log-probs are those that
+// one forward over the whole sequence gives.
+#include <gtest/gtest.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <random>
+
+#include "device/block.h"
+#include "rollout/kv_cache.h"
+#include "rollout/paged_attention.h"
+#include "rollout/rollout_plan.h"
+#include "tests/rollout/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+class EngineExactness : public testing::TestWithParam<at::ScalarType> {};
+
+// Groups of every kind: greedy and sampled, cut and uncut, prompts on both sides of a block's end.
+std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
+  std::mt19937 random(seed);
+  std::vector<GroupRequest> requests;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    GroupRequest request;
+    request.group_id = static_cast<uint64_t>(g);
+    const int64_t lengths[] = {1, 5, 15, 16, 17, 32, 40};
+    request.prompt = random_prompt(static_cast<uint32_t>(random()), lengths[random() % 7]);
+    const uint64_t num_samples = 1 + random() % 5;
+    for (uint64_t i = 0; i < num_samples; ++i) request.sample_ids.push_back(request.group_id * 10 + i);
+    const double temperatures[] = {0.0, 0.7, 1.0, 1.0};
+    request.sampling.temperature = temperatures[random() % 4];
+    if (random() % 3 == 0) request.sampling.top_p = 0.9;
+    if (random() % 4 == 0) request.sampling.top_k = 20;
+    request.sampling.max_new_tokens = 1 + static_cast<int64_t>(random() % 60);
+    request.sampling.ignore_eos = random() % 3 != 0;
+    request.sampling.seed = 7;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
+  const TestModel m = make_small_model(GetParam());
+  const TestModel on_two_threads = make_small_model(GetParam(), 2);
+  const int64_t block_bytes = kv_block_bytes(m.config, static_cast<int64_t>(c10::elementSize(GetParam())));
+  EngineStats total;
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::vector<GroupRequest> requests = random_requests(seed, 6);
+    std::map<uint64_t, rl::Group> alone;
+    for (const GroupRequest& request : requests) alone[request.group_id] = run_alone(*m.model, request);
+
+    std::mt19937 random(seed);
+    for (int variant = 0; variant < 3; ++variant) {
+      SCOPED_TRACE(testing::Message() << "variant " << variant);
+      EngineConfig config;
+      config.max_batch_tokens = 1 + static_cast<int64_t>(random() % 70);
+      config.max_running = 1 + static_cast<int64_t>(random() % 20);
+      config.kv_cache_bytes = (7 + static_cast<int64_t>(random() % 12)) * block_bytes;  // 100 tokens: 7 blocks
+      const bool two_threads = variant == 0 && seed % 3 == 1;
+      const std::unique_ptr<Engine> engine = make_engine(config, two_threads ? *on_two_threads.model : *m.model);
+      std::shuffle(requests.begin(), requests.end(), random);
+      for (const GroupRequest& request : requests) {
+        engine->add(request);
+        for (uint32_t steps = random() % 6; steps > 0; --steps) engine->step();
+        if (random() % 4 == 0) engine->compact_kv();
+        if (random() % 4 == 0) {
+          engine->pause(random() % 2 == 0 ? PauseMode::kDropKv : PauseMode::kKeepKv);
+          EXPECT_FALSE(engine->step());
+          engine->resume();
+        }
+      }
+      const auto together = finish_all(*engine);
+      for (const GroupRequest& request : requests) {
+        expect_same_group(together.at(request.group_id), alone.at(request.group_id));
+      }
+      if (HasFailure()) return;
+      total.preemptions += engine->stats().preemptions;
+      total.copies_on_write += engine->stats().copies_on_write;
+      total.recomputed_tokens += engine->stats().recomputed_tokens;
+    }
+  }
+  // The variants reach what they are meant to test.
+  EXPECT_GT(total.preemptions, 10);
+  EXPECT_GT(total.copies_on_write, 20);
+  EXPECT_GT(total.recomputed_tokens, 100);
+}
+
+// Log-probs of a completion, from one forward over prompt and completion.
+std::vector<float> score(const TestModel& m, at::ScalarType dtype, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& completion, double temperature) {
+  std::vector<int32_t> ids = prompt;
+  ids.insert(ids.end(), completion.begin(), completion.end());
+  const auto num_tokens = static_cast<int64_t>(ids.size());
+  const int64_t num_blocks = (num_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
+  const auto int32 = at::TensorOptions().dtype(at::kInt);
+  const KvCache cache(m.config, num_blocks, at::TensorOptions().dtype(dtype));
+  PagedAttention attention(m.model->ops(), cache);
+  const at::Tensor positions = at::arange(num_tokens, int32);
+  device::AttentionRows rows;
+  rows.row_sequence = at::zeros({num_tokens}, int32);
+  rows.row_position = positions;
+  rows.block_table = at::arange(num_blocks, int32).unsqueeze(0);
+  attention.set_batch(rows, positions);
+  const c10::NoGradGuard no_grad;
+  const at::Tensor hidden = model::forward_hidden(*m.model, at::tensor(ids, int32), positions, attention);
+  const auto num_scored = static_cast<int64_t>(completion.size());
+  const at::Tensor logits = m.model->head(hidden.narrow(0, static_cast<int64_t>(prompt.size()) - 1, num_scored));
+  const at::Tensor logprobs = at::empty({num_scored}, logits.options());
+  const at::Tensor lse = at::empty({num_scored}, logits.options());
+  m.model->ops().logprob(logits, at::tensor(completion, int32), temperature, logprobs, at::Tensor(), lse);
+  const float* data = logprobs.const_data_ptr<float>();
+  return std::vector<float>(data, data + num_scored);
+}
+
+TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
+  const TestModel m = make_small_model(GetParam());
+  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  const std::vector<GroupRequest> requests = random_requests(11, 12);
+  for (const GroupRequest& request : requests) engine->add(request);
+  int64_t num_tokens = 0;
+  for (const auto& [id, group] : finish_all(*engine)) {
+    const rl::SamplingParams& sampling = requests[id].sampling;
+    for (const rl::Completion& completion : group.completions) {
+      SCOPED_TRACE(testing::Message() << "sample " << completion.sample_id);
+      const double temperature = sampling.temperature == 0.0 ? 1.0 : sampling.temperature;
+      EXPECT_EQ(completion.logprobs, score(m, GetParam(), group.prompt, completion.tokens, temperature));
+      num_tokens += static_cast<int64_t>(completion.tokens.size());
+      EXPECT_EQ(completion.sampled_logprobs.size(), sampling.truncates() ? completion.tokens.size() : 0);
+      for (size_t t = 0; t < completion.sampled_logprobs.size(); ++t) {
+        EXPECT_GE(completion.sampled_logprobs[t], completion.logprobs[t] - 1e-5F) << "token " << t;
+      }
+    }
+  }
+  EXPECT_GT(num_tokens, 300);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, EngineExactness, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return info.param == at::kFloat ? "float32" : "bfloat16"; });
+
+}  // namespace
+}  // namespace tandem::rollout

@@ -1,0 +1,46 @@
+// What the engine's tests share: a small random model over its own weights, requests, and running them to the end.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/ops.h"
+#include "model/model.h"
+#include "rollout/engine.h"
+#include "weights/store.h"
+
+namespace tandem::rollout {
+
+// This machine's operations. One thread is quicker where a test machine's cores are busy: no waiting for each other.
+const device::Ops& test_ops(int num_threads = 1);
+
+struct TestModel {
+  model::ModelConfig config;
+  std::unique_ptr<weights::WeightStore> store;
+  std::unique_ptr<model::Model> model;
+  // New weights, and the next version.
+  void change_weights(uint64_t seed);
+};
+
+// Two layers, 64 tokens of vocabulary, context 256, EOS 1; logits about as wide apart as a trained model's.
+TestModel make_small_model(at::ScalarType dtype, int num_threads = 1);
+// A Hugging Face directory in a float32 store.
+TestModel load_model(const std::string& directory);
+
+std::vector<int32_t> random_prompt(uint32_t seed, int64_t length);
+
+// Runs until nothing is left. Groups by id.
+std::map<uint64_t, rl::Group> finish_all(Engine& engine);
+// One group alone in an engine of its own.
+rl::Group run_alone(model::Model& model, const GroupRequest& request, const EngineConfig& config = {});
+
+// The same bits: tokens, log-probs of both kinds, reason.
+void expect_same_completion(const rl::Completion& a, const rl::Completion& b);
+void expect_same_group(const rl::Group& a, const rl::Group& b);
+
+}  // namespace tandem::rollout

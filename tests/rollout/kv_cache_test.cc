@@ -1,0 +1,43 @@
+#include "rollout/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ops/full_like.h>
+
+namespace tandem::rollout {
+namespace {
+
+model::ModelConfig small_config() {
+  model::ModelConfig config;
+  config.num_layers = 3;
+  config.num_kv_heads = 2;
+  config.head_dim = 4;
+  return config;
+}
+
+TEST(KvCache, KeepsAllLayersOfABlockTogether) {
+  const KvCache cache(small_config(), 5, at::TensorOptions().dtype(at::kFloat));
+  EXPECT_EQ(cache.layer(1).sizes(), (at::IntArrayRef{5, 2, 2, 64}));
+  EXPECT_EQ(cache.layer(1).stride(0) * 4, cache.block_bytes());
+  EXPECT_TRUE(cache.layer(1).select(0, 0).is_contiguous());
+  EXPECT_EQ(cache.block_bytes(), 3 * 2 * 2 * 4 * 16 * 4);
+  EXPECT_EQ(cache.bytes(), 5 * cache.block_bytes());
+}
+
+TEST(KvCache, CopiesBlocksInOrderAndInAllLayers) {
+  KvCache cache(small_config(), 5, at::TensorOptions().dtype(at::kFloat));
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    for (int64_t block = 0; block < 5; ++block) cache.layer(layer).select(0, block).fill_(10.0 * layer + block);
+  }
+  cache.copy_blocks({{.from = 1, .to = 4}, {.from = 0, .to = 1}, {.from = 4, .to = 2}});
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    const int64_t expected[] = {0, 0, 1, 3, 1};
+    for (int64_t block = 0; block < 5; ++block) {
+      const at::Tensor content = cache.layer(layer).select(0, block);
+      EXPECT_TRUE(content.equal(at::full_like(content, 10.0 * layer + expected[block]))) << layer << " " << block;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rollout

@@ -1,0 +1,227 @@
+#include "rollout/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace tandem::rollout {
+namespace {
+
+std::vector<float> random_logits(uint32_t seed, size_t vocab, double scale) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(0.0, scale);
+  std::vector<float> logits(vocab);
+  for (float& x : logits) x = static_cast<float>(normal(random));
+  return logits;
+}
+
+// The distribution that a draw is promised to come from, in double and by the book.
+std::vector<double> exact_distribution(const std::vector<float>& logits, const rl::SamplingParams& params) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weight;
+  for (const float x : logits) {
+    weight.push_back(std::exp((static_cast<double>(x) - static_cast<double>(largest)) / params.temperature));
+  }
+  std::vector<size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  if (params.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
+  if (params.top_p < 1.0) {
+    double total = 0.0;
+    for (const size_t id : order) total += weight[id];
+    double sum = 0.0;
+    size_t kept = 0;
+    while (sum < params.top_p * total) sum += weight[order[kept++]];
+    order.resize(kept);
+  }
+  std::vector<double> probability(logits.size(), 0.0);
+  double total = 0.0;
+  for (const size_t id : order) {
+    if (weight[id] < params.min_p) continue;
+    probability[id] = weight[id];
+    total += weight[id];
+  }
+  for (double& p : probability) p /= total;
+  return probability;
+}
+
+// Pearson's statistic of draws against a distribution, in standard deviations above its mean; bins of few expected
+// draws are put together.
+double chi_square_excess(const std::vector<int64_t>& counts, const std::vector<double>& probability, int64_t draws) {
+  double statistic = 0.0;
+  double bins = 0.0;
+  double rest_expected = 0.0;
+  double rest_count = 0.0;
+  const auto add_bin = [&](double expected, double count) {
+    statistic += (count - expected) * (count - expected) / expected;
+    ++bins;
+  };
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const double expected = probability[i] * static_cast<double>(draws);
+    if (expected >= 8.0) {
+      add_bin(expected, static_cast<double>(counts[i]));
+    } else {
+      rest_expected += expected;
+      rest_count += static_cast<double>(counts[i]);
+    }
+  }
+  if (rest_expected >= 8.0) add_bin(rest_expected, rest_count);
+  const double freedom = std::max(1.0, bins - 1.0);
+  return (statistic - freedom) / std::sqrt(2.0 * freedom);
+}
+
+void expect_distribution(const std::vector<float>& logits, const rl::SamplingParams& params) {
+  const std::vector<double> probability = exact_distribution(logits, params);
+  std::vector<int64_t> counts(logits.size(), 0);
+  constexpr int64_t kDraws = 4000;
+  Sampler sampler;
+  for (int64_t i = 0; i < kDraws; ++i) {
+    const DrawnToken drawn = sampler.draw(logits, params, static_cast<uint64_t>(i / 10), i % 10);
+    ASSERT_GE(drawn.token, 0);
+    const auto token = static_cast<size_t>(drawn.token);
+    ASSERT_GT(probability[token], 0.0) << "token " << token << " is behind the cut";
+    ASSERT_NEAR(drawn.sampled_logprob, std::log(probability[token]), 2e-5);
+    ++counts[token];
+  }
+  EXPECT_LT(chi_square_excess(counts, probability, kDraws), 5.0);
+}
+
+TEST(Sampler, DrawsFromTheExactDistribution) {
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    rl::SamplingParams params;
+    params.seed = seed;
+    params.temperature = seed % 2 == 0 ? 1.0 : 0.7;
+    expect_distribution(random_logits(seed, 37, 1.5), params);
+    expect_distribution(random_logits(seed, 700, 3.0), params);
+  }
+}
+
+TEST(Sampler, DrawsFromTheExactTruncatedDistribution) {
+  for (uint32_t seed = 1; seed <= 16; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    rl::SamplingParams params;
+    params.seed = seed;
+    params.temperature = 0.6 + 0.1 * static_cast<double>(random() % 8);
+    if (random() % 2 == 0) params.top_k = 1 + static_cast<int64_t>(random() % 40);
+    if (random() % 2 == 0) params.top_p = 0.3 + 0.1 * static_cast<double>(random() % 7);
+    if (random() % 2 == 0) params.min_p = 0.02 * static_cast<double>(1 + random() % 10);
+    SCOPED_TRACE(testing::Message() << "top_k " << params.top_k << ", top_p " << params.top_p << ", min_p "
+                                    << params.min_p << ", temperature " << params.temperature);
+    expect_distribution(random_logits(seed, 20 + random() % 400, 2.0), params);
+  }
+}
+
+// Of equal logits the lower ids come first, and the cuts are as sharp as with unequal ones.
+TEST(Sampler, BreaksTiesByTokenId) {
+  const std::vector<float> logits(270, 0.25F);
+  const auto highest_token = [&logits](const rl::SamplingParams& params) {
+    Sampler sampler;
+    int32_t highest = 0;
+    for (uint64_t sample = 0; sample < 2500; ++sample) {
+      highest = std::max(highest, sampler.draw(logits, params, sample, 0).token);
+    }
+    return highest;
+  };
+  rl::SamplingParams params;
+  EXPECT_EQ(highest_token(params), 269);
+  params.top_k = 3;
+  EXPECT_EQ(highest_token(params), 2);
+  params.top_k = -1;
+  params.top_p = 0.125;
+  EXPECT_EQ(highest_token(params), 33);  // 34 of 270 tokens are the first with at least an eighth
+  params.top_k = 8;
+  params.top_p = 0.5;
+  EXPECT_EQ(highest_token(params), 3);
+  params = rl::SamplingParams();
+  params.min_p = 1.0;
+  EXPECT_EQ(highest_token(params), 269);
+}
+
+TEST(Sampler, InvertsTheCumulativeDistributionInTokenOrder) {
+  const std::vector<float> logits = random_logits(5, 1000, 2.0);
+  rl::SamplingParams params;
+  params.seed = 99;
+  const std::vector<double> probability = exact_distribution(logits, params);
+  Sampler sampler;
+  for (uint64_t sample = 0; sample < 2000; ++sample) {
+    const double uniform = base::uniform(params.seed, sample, 7);
+    const auto token = static_cast<size_t>(sampler.draw(logits, params, sample, 7).token);
+    const double before = std::accumulate(probability.begin(), probability.begin() + static_cast<int64_t>(token), 0.0);
+    EXPECT_GE(uniform, before - 1e-6) << "sample " << sample;
+    EXPECT_LE(uniform, before + probability[token] + 1e-6) << "sample " << sample;
+  }
+}
+
+TEST(Sampler, DependsOnSeedSampleAndPositionAlone) {
+  const std::vector<float> logits = random_logits(1, 500, 1.0);
+  const std::vector<float> others = random_logits(2, 900, 1.0);
+  rl::SamplingParams params;
+  params.top_p = 0.9;
+  const auto draw_all = [&](bool disturbed) {
+    Sampler sampler;
+    std::vector<int32_t> tokens;
+    for (uint64_t i = 0; i < 64; ++i) {
+      const uint64_t k = disturbed ? 63 - i : i;
+      if (disturbed) sampler.draw(others, params, i, 3);
+      tokens.push_back(sampler.draw(logits, params, k / 8, static_cast<int64_t>(k % 8)).token);
+    }
+    if (disturbed) std::reverse(tokens.begin(), tokens.end());
+    return tokens;
+  };
+  const std::vector<int32_t> tokens = draw_all(false);
+  EXPECT_EQ(tokens, draw_all(true));
+  params.seed = 1;
+  EXPECT_NE(tokens, draw_all(false));
+}
+
+TEST(Sampler, TakesTheLowestOfTheLargestLogitsAtTemperatureZero) {
+  std::vector<float> logits = random_logits(3, 333, 1.0);
+  logits[40] = logits[41] = logits[200] = 9.0F;
+  rl::SamplingParams params;
+  params.temperature = 0.0;
+  Sampler sampler;
+  EXPECT_EQ(sampler.draw(logits, params, 0, 0).token, 40);
+  logits[332] = 10.0F;  // behind the last full run of lanes
+  EXPECT_EQ(sampler.draw(logits, params, 0, 0).token, 332);
+}
+
+TEST(Sampler, RefusesLogitsThatAreNotFinite) {
+  rl::SamplingParams greedy;
+  greedy.temperature = 0.0;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    for (const size_t place : {size_t{0}, size_t{15}, size_t{99}}) {
+      std::vector<float> logits = random_logits(3, 100, 1.0);
+      logits[place] = bad;
+      Sampler sampler;
+      EXPECT_EQ(sampler.draw(logits, rl::SamplingParams(), 0, 0).token, -1);
+      EXPECT_EQ(sampler.draw(logits, greedy, 0, 0).token, -1);
+    }
+  }
+}
+
+TEST(Sampler, CopesWithLogitsFarApart) {
+  std::vector<float> logits(2000, -1e30F);
+  logits[1234] = 1e30F;
+  rl::SamplingParams params;
+  params.temperature = 1e-4;
+  Sampler sampler;
+  for (uint64_t sample = 0; sample < 100; ++sample) {
+    const DrawnToken drawn = sampler.draw(logits, params, sample, 0);
+    EXPECT_EQ(drawn.token, 1234);
+    EXPECT_EQ(drawn.sampled_logprob, 0.0F);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rollout

@@ -1,0 +1,285 @@
+#include "rollout/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include "tandem/error.h"
+#include "tests/rollout/fake_forward.h"
+
+namespace tandem::rollout {
+namespace {
+
+constexpr int32_t kVocab = 150;
+constexpr int32_t kEos = 0;
+
+int32_t draw_token(uint64_t hash, uint64_t sample) { return static_cast<int32_t>(mix(hash, sample) % kVocab); }
+
+// The whole sequence, computed without a scheduler.
+std::vector<int32_t> reference_sequence(std::vector<int32_t> tokens, uint64_t sample, size_t max_tokens) {
+  uint64_t hash = kEmptyHistory;
+  for (const int32_t token : tokens) hash = mix(hash, static_cast<uint64_t>(token));
+  while (tokens.size() < max_tokens) {
+    tokens.push_back(draw_token(hash, sample));
+    if (tokens.back() == kEos) break;
+    hash = mix(hash, static_cast<uint64_t>(tokens.back()));
+  }
+  return tokens;
+}
+
+std::vector<int32_t> iota_prompt(int32_t length) {
+  std::vector<int32_t> prompt(static_cast<size_t>(length));
+  std::iota(prompt.begin(), prompt.end(), 1);
+  return prompt;
+}
+
+// A scheduler, the fake forward and the true history of every sequence.
+class Workload {
+ public:
+  explicit Workload(const SchedulerConfig& config)
+      : config_(config), scheduler_(config), forward_(config.num_blocks) {}
+
+  std::vector<SequenceId> add(const std::vector<int32_t>& prompt, int64_t num_samples, int64_t max_new) {
+    const auto max_tokens = static_cast<int64_t>(prompt.size()) + max_new;
+    const std::vector<SequenceId> ids = scheduler_.add_group(prompt, num_samples, max_tokens);
+    for (const SequenceId id : ids) {
+      EXPECT_FALSE(histories_.contains(id));
+      histories_[id] = prompt;
+      origins_[id] = {.prompt = prompt, .sample = next_sample_++, .max_tokens = static_cast<size_t>(max_tokens),
+                      .group = ids};
+    }
+    return ids;
+  }
+
+  // One forward; false when nothing was left.
+  bool step() {
+    forward_.poison_free_blocks(scheduler_.pool());
+    const BatchPlan& plan = scheduler_.plan();
+    scheduler_.check_invariants();
+    if (plan.empty()) return false;
+    EXPECT_LE(plan.num_rows(), config_.max_batch_tokens);
+    const std::vector<uint64_t> hashes = forward_.run(plan, histories_);
+    std::vector<SequenceId> ended;
+    for (const BatchPlan::Draw& draw : plan.draws) {
+      const Origin& origin = origins_.at(draw.sequence);
+      const int32_t token = draw_token(hashes[static_cast<size_t>(draw.logits_index)], origin.sample);
+      scheduler_.append(draw.sequence, token);
+      std::vector<int32_t>& history = histories_.at(draw.sequence);
+      history.push_back(token);
+      if (token == kEos || history.size() == origin.max_tokens) ended.push_back(draw.sequence);
+    }
+    for (const SequenceId id : ended) {
+      EXPECT_EQ(histories_.at(id), reference_sequence(origins_.at(id).prompt, origins_.at(id).sample,
+                                                      origins_.at(id).max_tokens));
+      scheduler_.finish(id);
+      ++num_finished_;
+      forget(id);
+    }
+    scheduler_.check_invariants();
+    return true;
+  }
+
+  void run_to_end() {
+    while (step()) {
+    }
+    EXPECT_TRUE(scheduler_.idle());
+    EXPECT_EQ(scheduler_.pool().num_used(), 0);
+    EXPECT_TRUE(histories_.empty());
+  }
+
+  void abort_group_of(SequenceId id) {
+    const std::vector<SequenceId> group = origins_.at(id).group;
+    scheduler_.finish_group(id);
+    for (const SequenceId member : group) forget(member);
+    scheduler_.check_invariants();
+  }
+
+  void drop_kv() {
+    scheduler_.drop_kv();
+    scheduler_.check_invariants();
+    EXPECT_EQ(scheduler_.pool().num_used(), 0);
+  }
+
+  void compact() {
+    forward_.copy(scheduler_.compact());
+    scheduler_.check_invariants();
+    EXPECT_EQ(scheduler_.pool().used_end(), scheduler_.pool().num_used());
+  }
+
+  std::optional<SequenceId> any_sequence(std::mt19937& random) const {
+    if (histories_.empty()) return std::nullopt;
+    std::vector<SequenceId> ids;
+    for (const auto& [id, history] : histories_) ids.push_back(id);
+    std::sort(ids.begin(), ids.end());
+    return ids[random() % ids.size()];
+  }
+
+  const Scheduler& scheduler() const { return scheduler_; }
+  Scheduler& scheduler() { return scheduler_; }
+  int64_t num_finished() const { return num_finished_; }
+
+ private:
+  struct Origin {
+    std::vector<int32_t> prompt;
+    uint64_t sample = 0;
+    size_t max_tokens = 0;
+    std::vector<SequenceId> group;
+  };
+
+  void forget(SequenceId id) {
+    histories_.erase(id);
+    origins_.erase(id);
+  }
+
+  SchedulerConfig config_;
+  Scheduler scheduler_;
+  FakeForward forward_;
+  std::unordered_map<SequenceId, std::vector<int32_t>> histories_;
+  std::unordered_map<SequenceId, Origin> origins_;
+  uint64_t next_sample_ = 0;
+  int64_t num_finished_ = 0;
+};
+
+TEST(Scheduler, KeepsEveryHistoryUnderRandomWorkloads) {
+  SchedulerStats total;
+  for (uint32_t seed = 1; seed <= 120; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto up_to = [&random](int64_t n) { return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    const int64_t num_blocks = 12 + up_to(12);
+    Workload workload({.num_blocks = num_blocks, .max_batch_tokens = up_to(60), .max_running = up_to(24)});
+    const int64_t num_groups = up_to(12);
+    int64_t num_added = 0;
+    while (num_added < num_groups || !workload.scheduler().idle()) {
+      const uint64_t action = random() % 400;
+      if (num_added < num_groups && action < 40) {
+        std::vector<int32_t> prompt(static_cast<size_t>(up_to(60)));
+        for (int32_t& token : prompt) token = static_cast<int32_t>(random() % kVocab);
+        workload.add(prompt, up_to(6), up_to(132));  // at most 192 tokens: 12 blocks
+        ++num_added;
+      } else if (action == 40) {
+        if (const auto id = workload.any_sequence(random)) workload.abort_group_of(*id);
+      } else if (action == 41) {
+        workload.drop_kv();
+      } else if (action <= 50) {
+        workload.compact();
+      } else {
+        workload.step();
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+    workload.run_to_end();
+    const SchedulerStats& stats = workload.scheduler().stats();
+    total.preemptions += stats.preemptions;
+    total.copies_on_write += stats.copies_on_write;
+    total.recomputed_tokens += stats.recomputed_tokens;
+    total.shared_prompt_tokens += stats.shared_prompt_tokens;
+  }
+  // The workloads reach what they are meant to test.
+  EXPECT_GT(total.preemptions, 100);
+  EXPECT_GT(total.copies_on_write, 500);
+  EXPECT_GT(total.recomputed_tokens, 1000);
+  EXPECT_GT(total.shared_prompt_tokens, 1000);
+}
+
+TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
+  Workload workload({.num_blocks = 64, .max_batch_tokens = 16, .max_running = 8});
+  workload.add(iota_prompt(40), 5, 20);
+  workload.run_to_end();
+  EXPECT_EQ(workload.num_finished(), 5);
+  EXPECT_EQ(workload.scheduler().stats().prefill_tokens, 40);
+  EXPECT_EQ(workload.scheduler().stats().shared_prompt_tokens, 4 * 40);
+  EXPECT_EQ(workload.scheduler().stats().recomputed_tokens, 0);
+  EXPECT_EQ(workload.scheduler().stats().preemptions, 0);
+}
+
+// The last one that refers to a block writes into it without a copy.
+TEST(Scheduler, CopiesOnlyThePartialPromptBlock) {
+  Workload partial({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8});
+  partial.add(iota_prompt(40), 4, 3);
+  ASSERT_TRUE(partial.step());
+  EXPECT_EQ(partial.scheduler().pool().num_used(), 3);
+  ASSERT_TRUE(partial.step());
+  EXPECT_EQ(partial.scheduler().stats().copies_on_write, 3);
+  EXPECT_EQ(partial.scheduler().pool().num_used(), 2 + 4);
+
+  Workload full({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8});
+  full.add(iota_prompt(32), 4, 3);
+  full.run_to_end();
+  EXPECT_EQ(full.scheduler().stats().copies_on_write, 0);
+}
+
+TEST(Scheduler, PlansDecodesBeforePrefillChunks) {
+  Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 10, .max_running = 8});
+  const std::vector<SequenceId> first = scheduler.add_group(iota_prompt(4), 2, 30);
+  const std::vector<SequenceId> second = scheduler.add_group(iota_prompt(20), 1, 30);
+  const BatchPlan& plan = scheduler.plan();
+  EXPECT_EQ(plan.num_rows(), 10);  // 4 of the first prompt, 6 of the second
+  EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{first[0], second[0]}));
+  EXPECT_EQ(plan.logits_rows, (std::vector<int32_t>{3}));
+  ASSERT_EQ(plan.draws.size(), 2U);
+  EXPECT_EQ(plan.draws[1].sequence, first[1]);
+  EXPECT_EQ(plan.draws[1].logits_index, 0);
+  for (const SequenceId id : first) scheduler.append(id, 7);
+
+  scheduler.plan();
+  EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{first[0], first[1], second[0]}));
+  EXPECT_EQ(plan.positions, (std::vector<int32_t>{4, 4, 6, 7, 8, 9, 10, 11, 12, 13}));
+  EXPECT_EQ(plan.token_ids, (std::vector<int32_t>{7, 7, 7, 8, 9, 10, 11, 12, 13, 14}));
+}
+
+TEST(Scheduler, DecodesNoMoreThanMaxRunning) {
+  Workload workload({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 3});
+  workload.add(iota_prompt(8), 7, 10);
+  workload.run_to_end();
+  EXPECT_EQ(workload.num_finished(), 7);
+  EXPECT_EQ(workload.scheduler().stats().peak_running, 3);
+}
+
+TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
+  // Two samples of 2 + 2 blocks and a third one do not fit into 7 blocks.
+  Scheduler scheduler({.num_blocks = 7, .max_batch_tokens = 64, .max_running = 8});
+  const std::vector<SequenceId> ids = scheduler.add_group(iota_prompt(32), 3, 65);
+  scheduler.plan();
+  for (const SequenceId id : ids) scheduler.append(id, 1);
+  for (int i = 0; i < 16; ++i) {  // one block of completion each: 2 + 3
+    ASSERT_EQ(scheduler.plan().draws.size(), 3U);
+    for (const SequenceId id : ids) scheduler.append(id, 1);
+  }
+  const BatchPlan& plan = scheduler.plan();  // wants 2 + 6
+  EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{ids[0], ids[1]}));
+  EXPECT_EQ(scheduler.stats().preemptions, 1);
+  EXPECT_EQ(scheduler.num_waiting(), 1);
+  for (const BatchPlan::Draw& draw : plan.draws) scheduler.append(draw.sequence, 1);
+  scheduler.finish(ids[0]);
+
+  scheduler.plan();  // the third one needs 2 blocks besides the prompt's; it will not grow
+  ASSERT_EQ(plan.sequences, (std::vector<SequenceId>{ids[1], ids[2]}));
+  EXPECT_EQ(plan.num_rows(), 1 + 17);
+  EXPECT_EQ(plan.positions[1], 32);
+  EXPECT_EQ(scheduler.stats().recomputed_tokens, 16);
+  EXPECT_EQ(scheduler.pool().reference_count(0), 2);
+  scheduler.check_invariants();
+}
+
+TEST(Scheduler, AnswersOnlyForWhatItPlanned) {
+  Scheduler scheduler({.num_blocks = 4, .max_batch_tokens = 8, .max_running = 8});
+  EXPECT_TRUE(scheduler.fits(4 * 16 + 1));  // the last token needs no KV
+  EXPECT_FALSE(scheduler.fits(4 * 16 + 2));
+  const SequenceId id = scheduler.add_group(iota_prompt(8), 1, 10)[0];
+  EXPECT_THROW(scheduler.append(id, 1), BugError);
+  EXPECT_THROW(scheduler.finish(id), BugError);
+  scheduler.plan();
+  EXPECT_THROW(scheduler.plan(), BugError);
+  scheduler.append(id, 1);
+  EXPECT_THROW(scheduler.append(id, 1), BugError);
+}
+
+}  // namespace
+}  // namespace tandem::rollout
