@@ -41,8 +41,8 @@ Tensor to_float(const Tensor& x) { return x.to(at::kFloat); }
 
 // y = x / sqrt(mean(x^2) + eps) over the last dim, before the weight. float32.
 struct Normalised {
-  Tensor unit;      // x times inverse
-  Tensor inverse;   // 1 / sqrt(mean(x^2) + eps), last dim 1
+  Tensor unit;     // x times inverse
+  Tensor inverse;  // 1 / sqrt(mean(x^2) + eps), last dim 1
 };
 Normalised normalise(const Tensor& x_float, double eps) {
   const Tensor inverse = at::rsqrt(x_float.square().mean(-1, /*keepdim=*/true) + eps);
@@ -50,15 +50,16 @@ Normalised normalise(const Tensor& x_float, double eps) {
 }
 
 // dx of y = unit(x) * w; adds to dw, summed over all dims but the last. float32.
-Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const Tensor& w, double eps, const Tensor& dw) {
+Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const Tensor& w, double eps,
+                          const Tensor& dw) {
   const auto [unit, inverse] = normalise(x_float, eps);
   dw.add_((dy_float * unit).reshape({-1, dw.size(0)}).sum(0));
   const Tensor dunit = dy_float * to_float(w);
   return inverse * (dunit - unit * (dunit * unit).mean(-1, /*keepdim=*/true));
 }
 
-// cos and sin of the rotation at each position, [T, 1, K / 2] float32; frequencies and angles in float32 as transformers'
-// Qwen3RotaryEmbedding has them.
+// cos and sin of the rotation at each position, [T, 1, K / 2] float32; frequencies and angles in float32 as
+// transformers' Qwen3RotaryEmbedding has them.
 struct Rotation {
   Tensor cos, sin;
 };
@@ -95,9 +96,9 @@ c10::List<std::optional<Tensor>> slot_index(const Tensor& slots) {
 
 // The rows of one sequence and the blocks that hold its keys.
 struct SequenceRows {
-  Tensor rows;         // [R] int64
-  Tensor blocks;       // [n] int64
-  Tensor hidden;       // [R, n * kBlockTokens] bool: keys after the row's position
+  Tensor rows;    // [R] int64
+  Tensor blocks;  // [n] int64
+  Tensor hidden;  // [R, n * kBlockTokens] bool: keys after the row's position
 };
 std::vector<SequenceRows> rows_by_sequence(const AttentionRows& rows, const at::Device& device) {
   const Tensor sequence = rows.row_sequence.to(at::kCPU, at::kInt).contiguous();
@@ -128,8 +129,8 @@ std::vector<SequenceRows> rows_by_sequence(const AttentionRows& rows, const at::
   return result;
 }
 
-// Keys (half 0) or values (half 1) of a sequence: [G, keys, K] float32. Slots after the last position may hold anything, even
-// NaN, which a weight of zero does not silence: they are zeroed.
+// Keys (half 0) or values (half 1) of a sequence: [G, keys, K] float32. Slots after the last position may hold
+// anything, even NaN, which a weight of zero does not silence: they are zeroed.
 Tensor gather_keys(const Tensor& slots_B2GPK, const SequenceRows& r, int64_t half) {
   const Tensor blocks = to_float(slots_B2GPK.select(1, half).index_select(0, r.blocks));
   const Tensor keys = blocks.transpose(0, 1).reshape({blocks.size(1), -1, blocks.size(3)});
@@ -147,8 +148,9 @@ Tensor group_heads(const Tensor& x_THK, const SequenceRows& r, int64_t num_kv_he
 // The way back: [G, R * (H / G), X] to [R, H, X].
 Tensor ungroup_heads(const Tensor& x, int64_t num_rows) {
   const int64_t num_kv_heads = x.size(0), per_group = x.size(1) / num_rows;
-  return x.view({num_kv_heads, num_rows, per_group, x.size(2)}).transpose(0, 1).reshape(
-      {num_rows, num_kv_heads * per_group, x.size(2)});
+  return x.view({num_kv_heads, num_rows, per_group, x.size(2)})
+      .transpose(0, 1)
+      .reshape({num_rows, num_kv_heads * per_group, x.size(2)});
 }
 
 // q k^T / sqrt(K) with the keys after each row's position at -inf: [G, R * (H / G), keys].
@@ -213,8 +215,10 @@ class AtenOps final : public Ops {
                                const QkvShape& shape, const Tensor& dq_norm_K, const Tensor& dk_norm_K) const override {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
     const Rotation r = rotation(positions_T, shape.head_dim, shape.rope_theta);
-    const Tensor dq = normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.eps, dq_norm_K);
-    const Tensor dk = normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.eps, dk_norm_K);
+    const Tensor dq =
+        normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.eps, dq_norm_K);
+    const Tensor dk =
+        normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.eps, dk_norm_K);
     return at::cat({dq, dk, to_float(dv_TGK)}, 1).view_as(qkv_TN).to(qkv_TN.scalar_type());
   }
 

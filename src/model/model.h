@@ -5,20 +5,20 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "device/ops.h"
 #include "model/attention.h"
 #include "model/config.h"
+#include "model/linear.h"
 #include "weights/store.h"
 
 namespace tandem::model {
 
-// Where the gradient of a packed tensor accumulates: float32, the packed shape.
-using GradientSink = std::function<at::Tensor(const std::string& packed_name)>;
-
+// Borrows its Ops. Graphs that block() and final_norm() record point into the model and its weights: it outlives them,
+// and set_weights() waits until they are differentiated. With gradients on, the hidden state given to block() must
+// require a gradient (a leaf will do), or autograd records nothing and the weights get none.
 class Model {
  public:
   virtual ~Model() = default;
@@ -41,7 +41,7 @@ class Model {
   // A new view of the weights (after a sync); same layout.
   virtual void set_weights(const weights::WeightsView& view) = 0;
   virtual uint64_t weight_version() const = 0;
-  // Where block() and *_backward() put weight gradients. Unset: a forward-only model.
+  // Where block() and *_backward() put weight gradients. Unset or empty: a forward-only model.
   virtual void set_gradient_sink(GradientSink sink) = 0;
 };
 

@@ -1,0 +1,31 @@
+// How a piece of the forward becomes differentiable without autograd looking inside: the piece is computed with
+// gradients off, by the operations of device::Ops, and one graph node stands for it with a hand-written backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+namespace tandem::model {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Gradients of the outputs in (contiguous), gradients of the inputs out, each in order; an undefined one is zero.
+// Gradients of weights are its side effect: they go to the GradientSink.
+using Backward = std::function<Tensors(const Tensors& doutputs)>;
+
+// What computing a piece gives: new tensors, not its inputs or views of them, and how to differentiate them. `backward`
+// captures what it needs, which is what the graph keeps; of the outputs themselves only a detach(), because a graph
+// that holds its own end is never freed.
+struct Piece {
+  Tensors outputs;
+  Backward backward;
+};
+
+// Runs forward() with gradients off and returns its outputs. Where gradients are on and an input requires one, they are
+// differentiable functions of `inputs`, once: `backward` is dropped with all it holds as soon as it has run. Otherwise
+// it is dropped at once. Intermediate results live no longer than forward().
+Tensors differentiable(const Tensors& inputs, const std::function<Piece()>& forward);
+
+}  // namespace tandem::model

@@ -1,0 +1,40 @@
+// The one place where a weight multiplies. Every matrix product of a model with its weights goes through here, so what
+// changes such a product (adapters, shards, quantised weights) has one home.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+
+#include "device/ops.h"
+#include "weights/store.h"
+
+namespace tandem::model {
+
+// Where the gradient of a packed tensor accumulates: float32, the packed shape.
+using GradientSink = std::function<at::Tensor(const std::string& packed_name)>;
+
+// A packed matrix w_NK, by name. Knows no autograd: the pieces of a block call forward() and backward() themselves.
+class Linear {
+ public:
+  Linear(const device::Ops& ops, std::string packed_name) : ops_(ops), name_(std::move(packed_name)) {}
+
+  const std::string& name() const { return name_; }
+  const at::Tensor& weight() const { return weight_NK_; }
+  void bind(const weights::WeightsView& view) { weight_NK_ = view[name_]; }
+
+  // x_TK -> y_TN in the model dtype, or in `out`.
+  at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
+  at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
+
+  // Adds the weight's gradient to the sink and returns dx_TK in the model dtype. x_TK: what forward() was given.
+  at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const;
+
+ private:
+  const device::Ops& ops_;
+  std::string name_;
+  at::Tensor weight_NK_;
+};
+
+}  // namespace tandem::model

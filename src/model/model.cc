@@ -1,0 +1,43 @@
+#include "model/model.h"
+
+#include <c10/core/GradMode.h>
+
+#include <array>
+#include <string_view>
+
+#include "base/check.h"
+#include "model/qwen3.h"
+
+namespace tandem::model {
+namespace {
+
+// The forward of each architecture of model/registry.cc.
+struct ForwardRow {
+  std::string_view architecture;
+  std::unique_ptr<Model> (*make)(const ModelConfig&, const weights::WeightsView&, const device::Ops&);
+};
+constexpr std::array kForwards = {
+    ForwardRow{.architecture = "Qwen3ForCausalLM", .make = make_qwen3},
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
+  for (const ForwardRow& row : kForwards) {
+    if (row.architecture == config.architecture) return row.make(config, view, ops);
+  }
+  // The configuration's parser refuses names that the registry does not have, so this is a row that was forgotten here.
+  TANDEM_CHECK(false, "no forward for", config.architecture);
+  return nullptr;
+}
+
+at::Tensor forward_hidden(const Model& model, const at::Tensor& ids_T, const at::Tensor& positions_T,
+                          Attention& attention) {
+  const c10::AutoGradMode off(false);
+  at::Tensor hidden_TE = model.embed(ids_T);
+  for (int64_t layer = 0; layer < model.config().num_layers; ++layer)
+    hidden_TE = model.block(layer, hidden_TE, positions_T, attention);
+  return model.final_norm(hidden_TE);
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,86 @@
+// Random test inputs as a function of a seed, the backends under test, and KV caches filled from lists of tokens.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "device/ops.h"
+#include "device/ops_aten.h"
+#include "tests/device/reference.h"
+
+namespace tandem::device {
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : seed_(seed) {}
+
+  double uniform() { return base::uniform(seed_, 0, counter_++); }
+  int64_t integer(int64_t low, int64_t high) {  // both included
+    return low + static_cast<int64_t>(uniform() * static_cast<double>(high - low + 1));
+  }
+  template <typename T>
+  const T& choose(const std::vector<T>& from) {
+    return from[static_cast<size_t>(integer(0, static_cast<int64_t>(from.size()) - 1))];
+  }
+  // mean + scale * N(0, 1), rounded to the dtype.
+  Tensor normal(at::IntArrayRef shape, at::ScalarType dtype, double mean = 0.0, double scale = 1.0) {
+    const Tensor x = at::empty(shape, at::kFloat);
+    float* data = x.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
+      data[i] = static_cast<float>(mean + scale * radius * std::cos(6.283185307179586 * uniform()));
+    }
+    return x.to(dtype);
+  }
+  reference::Ids ids(int64_t size, int64_t low, int64_t high) {
+    reference::Ids result;
+    for (int64_t i = 0; i < size; ++i) result.push_back(static_cast<int32_t>(integer(low, high)));
+    return result;
+  }
+  reference::Ids permutation(int64_t size) {
+    reference::Ids result;
+    for (int64_t i = 0; i < size; ++i) {
+      result.push_back(static_cast<int32_t>(i));
+      std::swap(result.back(), result[static_cast<size_t>(integer(0, i))]);
+    }
+    return result;
+  }
+
+ private:
+  uint64_t seed_;
+  uint64_t counter_ = 0;
+};
+
+inline Tensor to_tensor(const reference::Ids& ids) {
+  const Tensor result = at::empty({static_cast<int64_t>(ids.size())}, at::kInt);
+  std::copy(ids.begin(), ids.end(), result.mutable_data_ptr<int32_t>());
+  return result;
+}
+
+inline reference::Values to_values(const Tensor& x) {
+  const Tensor wide = x.detach().to(at::kDouble).contiguous();
+  return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
+}
+
+// The instruction sets that this machine runs.
+inline std::vector<std::string> cpu_isas() {
+  std::string names = available_cpu_isas();
+  for (char& c : names) c = c == ',' ? ' ' : c;
+  std::istringstream in(names);
+  std::vector<std::string> result;
+  for (std::string name; in >> name;) result.push_back(name);
+  return result;
+}
+
+inline std::unique_ptr<Ops> make_backend(const std::string& name, int num_threads) {
+  return name == "aten" ? make_aten_ops(num_threads) : make_cpu_ops(name, num_threads);
+}
+
+}  // namespace tandem::device

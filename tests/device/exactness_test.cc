@@ -1,0 +1,188 @@
+// The exact backends' promise: in every forward operation a row's bits depend on that row alone. Random shapes and
+// mixes: all rows together are compared, bit for bit, with each row alone, the rows permuted, the rows split in two,
+// and two threads; a failure names the operation and the seed.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "tests/device/draw.h"
+#include "tests/device/paged_case.h"
+
+namespace tandem::device {
+namespace {
+
+constexpr uint64_t kNumSeeds = 8;
+
+struct Exactness {
+  std::string isa;
+  at::ScalarType dtype;
+};
+void PrintTo(const Exactness& e, std::ostream* out) { *out << e.isa << ' ' << e.dtype; }
+
+std::vector<Exactness> exact_backends() {
+  std::vector<Exactness> result;
+  for (const std::string& isa : cpu_isas())
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({isa, dtype});
+  return result;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.contiguous(), y = b.contiguous();
+  return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
+         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+// An operation on the rows named by an index [n] int32: its results, one row for each of them.
+using RowOperation = std::function<Tensor(const Ops& ops, const Tensor& rows)>;
+
+Tensor range(int64_t begin, int64_t end) {
+  reference::Ids ids;
+  for (int64_t i = begin; i < end; ++i) ids.push_back(static_cast<int32_t>(i));
+  return to_tensor(ids);
+}
+
+class ExactnessTest : public testing::TestWithParam<Exactness> {
+ protected:
+  void for_each_seed(const std::function<void(Draw&)>& body) {
+    for (uint64_t seed = 0; seed < kNumSeeds && !HasFailure(); ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Draw draw(seed);
+      body(draw);
+    }
+  }
+
+  void expect_rows_alone_decide(const std::string& operation, Draw& draw, int64_t num_rows, const RowOperation& run) {
+    const Tensor all = run(*one_, range(0, num_rows));
+    ASSERT_EQ(all.size(0), num_rows);
+    EXPECT_TRUE(same_bits(run(*two_, range(0, num_rows)), all)) << operation << ": two threads give other bits";
+    for (int64_t row = 0; row < num_rows; ++row) {
+      ASSERT_TRUE(same_bits(run(*one_, range(row, row + 1)), all.narrow(0, row, 1)))
+          << operation << ": row " << row << " of " << num_rows << " alone gives other bits";
+    }
+    const Tensor order = to_tensor(draw.permutation(num_rows));
+    EXPECT_TRUE(same_bits(run(*two_, order), all.index_select(0, order))) << operation << ": permuted rows differ";
+    const int64_t cut = draw.integer(0, num_rows);
+    for (const auto& [begin, end] : {std::pair{int64_t{0}, cut}, {cut, num_rows}}) {
+      if (begin == end) continue;
+      EXPECT_TRUE(same_bits(run(*two_, range(begin, end)), all.narrow(0, begin, end - begin)))
+          << operation << ": rows " << begin << " to " << end << " of " << num_rows << " differ by themselves";
+    }
+  }
+
+  at::ScalarType dtype() const { return GetParam().dtype; }
+  std::unique_ptr<Ops> one_ = make_cpu_ops(GetParam().isa, 1), two_ = make_cpu_ops(GetParam().isa, 2);
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, ExactnessTest, testing::ValuesIn(exact_backends()), [](const auto& info) {
+  return info.param.isa + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+});
+
+TEST_P(ExactnessTest, LinearRowsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.integer(1, 70), K = draw.integer(1, 300), N = draw.integer(1, 200);
+    const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
+    for (const at::ScalarType out : {at::kFloat, dtype()}) {
+      expect_rows_alone_decide(
+          "linear " + std::to_string(K) + " to " + std::to_string(N), draw, T,
+          [&](const Ops& ops, const Tensor& rows) { return ops.linear(x.index_select(0, rows), w, out); });
+    }
+  });
+}
+
+// A weight's rows stand alone too: a packed product gives what its slices give, so sharded and merged layouts agree.
+TEST_P(ExactnessTest, LinearColumnsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.integer(1, 20), K = draw.integer(1, 200), N = draw.integer(2, 150);
+    const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
+    const int64_t cut = draw.integer(1, N - 1);
+    const Tensor halves = at::cat(
+        {one_->linear(x, w.narrow(0, 0, cut), at::kFloat), one_->linear(x, w.narrow(0, cut, N - cut), at::kFloat)}, 1);
+    EXPECT_TRUE(same_bits(two_->linear(x, w, at::kFloat), halves)) << "linear, cut at " << cut << " of " << N;
+  });
+}
+
+TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.integer(1, 150), E = draw.integer(1, 200);
+    const Tensor x = draw.normal({T, E}, dtype(), 0.1, 3.0), y = draw.normal({T, E}, dtype());
+    const Tensor weight = draw.normal({E}, dtype(), 1.0), gate_up = draw.normal({T, 2 * E}, dtype(), 0.0, 3.0);
+    const Tensor ids = to_tensor(draw.ids(T, 0, T - 1));
+    using Rows = const Tensor&;
+    expect_rows_alone_decide("add", draw, T, [&](const Ops& ops, Rows rows) {
+      return ops.add(x.index_select(0, rows), y.index_select(0, rows));
+    });
+    expect_rows_alone_decide("rms_norm", draw, T, [&](const Ops& ops, Rows rows) {
+      return ops.rms_norm(x.index_select(0, rows), weight, 1e-6);
+    });
+    expect_rows_alone_decide("silu_mul", draw, T,
+                             [&](const Ops& ops, Rows rows) { return ops.silu_mul(gate_up.index_select(0, rows)); });
+    expect_rows_alone_decide("embedding", draw, T,
+                             [&](const Ops& ops, Rows rows) { return ops.embedding(x, ids.index_select(0, rows)); });
+  });
+}
+
+TEST_P(ExactnessTest, QkNormRopeRowsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.integer(1, 90), G = draw.integer(1, 3), H = G * draw.integer(1, 3);
+    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 128});
+    const Tensor qkv = draw.normal({T, (H + 2 * G) * K}, dtype());
+    const Tensor q_norm = draw.normal({K}, dtype(), 1.0), k_norm = draw.normal({K}, dtype(), 1.0);
+    const Tensor positions = to_tensor(draw.ids(T, 0, 3000));
+    expect_rows_alone_decide("qk_norm_rope", draw, T, [&](const Ops& ops, const Tensor& rows) {
+      const Ops::Qkv split = ops.qk_norm_rope(qkv.index_select(0, rows), q_norm, k_norm,
+                                              positions.index_select(0, rows), {H, G, K, 1e6, 1e-6});
+      return at::cat({split.q_THK, split.k_TGK, split.v_TGK}, 1);
+    });
+  });
+}
+
+TEST_P(ExactnessTest, LogprobRowsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t R = draw.integer(1, 60), V = draw.integer(1, 700);
+    const double temperature = draw.choose<double>({1.0, 0.7, 1.3});
+    const Tensor logits = draw.normal({R, V}, at::kFloat, 0.0, 4.0);
+    const Tensor targets = to_tensor(draw.ids(R, -1, V - 1));
+    expect_rows_alone_decide("logprob", draw, R, [&](const Ops& ops, const Tensor& rows) {
+      const Tensor result = at::empty({3, rows.size(0)}, at::kFloat);
+      ops.logprob(logits.index_select(0, rows), targets.index_select(0, rows), temperature, result.select(0, 0),
+                  result.select(0, 1), result.select(0, 2));
+      return result.t().contiguous();
+    });
+  });
+}
+
+// Also: where the keys lie, whether sequences share blocks, and what lies past a sequence's end change nothing.
+TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t G = draw.integer(1, 3), H = G * draw.integer(1, 4);
+    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 128});
+    const PagedCase c = draw_groups(draw, draw.integer(1, 3), H, G, K);
+    const int64_t T = c.num_tokens;
+    const Tensor q = draw.normal({T, H, K}, dtype()), k = draw.normal({T, G, K}, dtype());
+    const Tensor v = draw.normal({T, G, K}, dtype());
+    std::vector<PagedCache> caches;
+    for (const bool share : {true, true, false}) {
+      caches.push_back(place(c, draw, dtype(), share));
+      one_->kv_append(caches.back().kv_layer, k, v, caches.back().tokens, caches.back().slots);
+    }
+    // Each call takes the next placement: so every comparison is across placements too.
+    size_t call = 0;
+    const RowOperation run = [&](const Ops& ops, const Tensor& rows) {
+      const PagedCache& cache = caches[call++ % caches.size()];
+      const AttentionRows some{.row_sequence = cache.rows.row_sequence.index_select(0, rows),
+                               .row_position = cache.rows.row_position.index_select(0, rows),
+                               .block_table = cache.rows.block_table,
+                               .unit_offsets = {}};
+      const Tensor lse = at::empty({rows.size(0), H}, at::kFloat);
+      const Tensor out = ops.paged_attention(q.index_select(0, rows), cache.kv_layer, some, lse);
+      return at::cat({out.to(at::kFloat), lse.unsqueeze(-1)}, -1);
+    };
+    expect_rows_alone_decide("paged_attention", draw, T, run);
+  });
+}
+
+}  // namespace
+}  // namespace tandem::device

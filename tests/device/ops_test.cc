@@ -1,0 +1,335 @@
+// Every backend gives, for every operation and both dtypes, what the float64 reference gives for the same inputs,
+// within a float32 tolerance and one rounding of the result. Each check prints how much of its tolerance was used.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/device/draw.h"
+#include "tests/device/paged_case.h"
+#include "tests/device/reference.h"
+
+namespace tandem::device {
+namespace {
+
+using reference::Ids;
+using reference::Values;
+
+constexpr uint64_t kSeed = 7;
+
+struct Backend {
+  std::string name;
+  at::ScalarType dtype;
+};
+void PrintTo(const Backend& b, std::ostream* out) { *out << b.name << ' ' << b.dtype; }
+
+std::vector<Backend> backends() {
+  std::vector<std::string> names = cpu_isas();
+  names.emplace_back("aten");
+  std::vector<Backend> result;
+  for (const std::string& name : names)
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
+  return result;
+}
+
+class OpsTest : public testing::TestWithParam<Backend> {
+ protected:
+  // Sums of a hundred products of order one, in float32, in any order.
+  static constexpr double kTolerance = 1e-5;
+
+  at::ScalarType dtype() const { return GetParam().dtype; }
+
+  // |got - want| is at most `tolerance` times the largest |want| (of numbers that went through float32 arithmetic), and
+  // half a unit in the last place where the result is bfloat16.
+  void expect_close(const std::string& what, const Tensor& got, const Values& want, double tolerance = kTolerance) {
+    const Values values = to_values(got);
+    ASSERT_EQ(values.size(), want.size()) << what;
+    double largest = 1e-3, used = 0.0;
+    for (const double value : want) largest = std::max(largest, std::abs(value));
+    size_t worst = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double rounding = got.scalar_type() == at::kBFloat16 ? std::abs(want[i]) * 0x1.0p-8 : 0.0;
+      double share = std::abs(values[i] - want[i]) / (tolerance * largest + rounding);
+      if (std::isnan(share)) share = INFINITY;
+      if (share > used) {
+        used = share;
+        worst = i;
+      }
+    }
+    fmt::print("[    used  ] {:<34} {:6.2f} % of {:.0e} x {:.3g}\n", what, 100.0 * used, tolerance, largest);
+    EXPECT_LE(used, 1.0) << what << " of " << ops_->name() << ", element " << worst << ": " << values[worst]
+                         << ", expected " << want[worst] << "; seed " << kSeed;
+  }
+
+  Tensor normal(at::IntArrayRef shape, double mean = 0.0, double scale = 1.0) {
+    return draw_.normal(shape, dtype(), mean, scale);
+  }
+
+  Draw draw_{kSeed};
+  // ATen's thread pool costs more than it gives on tensors of this size.
+  std::unique_ptr<Ops> ops_ = make_backend(GetParam().name, GetParam().name == "aten" ? 1 : 2);
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, OpsTest, testing::ValuesIn(backends()), [](const auto& info) {
+  return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+});
+
+struct LinearDims {
+  int64_t T, K, N;
+};
+// One row and many, whole and ragged vectors and tiles.
+constexpr LinearDims kLinearDims[] = {{1, 64, 48}, {5, 80, 37}, {33, 96, 130}, {70, 129, 17}, {2, 7, 3}};
+
+TEST_P(OpsTest, LinearMultipliesByTheTransposedWeight) {
+  for (const auto [T, K, N] : kLinearDims) {
+    const Tensor x = normal({T, K}), w = normal({N, K});
+    const Values want = reference::linear(to_values(x), to_values(w), T, K, N);
+    for (const at::ScalarType out : {at::kFloat, dtype()}) {
+      const Tensor y = ops_->linear(x, w, out);
+      EXPECT_EQ(y.scalar_type(), out);
+      expect_close(fmt::format("linear {}x{}x{}", T, K, N), y, want);
+    }
+  }
+}
+
+TEST_P(OpsTest, LinearGradientsAreThoseOfLinear) {
+  for (const auto [T, K, N] : kLinearDims) {
+    // The head's dy is float32 whatever the model's dtype.
+    for (const at::ScalarType dy_dtype : {dtype(), at::kFloat}) {
+      const Tensor x = normal({T, K}), w = normal({N, K}), dy = draw_.normal({T, N}, dy_dtype);
+      const Tensor dx = ops_->linear_grad_input(dy, w);
+      EXPECT_EQ(dx.scalar_type(), dtype());
+      expect_close("linear_grad_input", dx, reference::linear_grad_input(to_values(dy), to_values(w), T, K, N));
+
+      const Tensor dw = draw_.normal({N, K}, at::kFloat);
+      Values want = to_values(dw);
+      const Values added = reference::linear_grad_weight(to_values(dy), to_values(x), T, K, N);
+      for (size_t i = 0; i < want.size(); ++i) want[i] += added[i];
+      ops_->linear_grad_weight(dy, x, dw);
+      expect_close("linear_grad_weight", dw, want);
+    }
+  }
+}
+
+TEST_P(OpsTest, EmbeddingPicksRowsAndItsGradientAddsThem) {
+  const int64_t V = 11, E = 37;
+  const Tensor table = normal({V, E}), dtable = draw_.normal({V, E}, at::kFloat);
+  const Ids ids = {3, 0, 10, 3, 3, 7};
+  const Tensor rows = ops_->embedding(table, to_tensor(ids)), dy = normal({6, E});
+  Values want, want_grad = to_values(dtable);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    const Values row = to_values(table.select(0, ids[t])), drow = to_values(dy.select(0, static_cast<int64_t>(t)));
+    want.insert(want.end(), row.begin(), row.end());
+    for (size_t e = 0; e < drow.size(); ++e) want_grad[static_cast<size_t>(ids[t] * E) + e] += drow[e];
+  }
+  EXPECT_EQ(rows.scalar_type(), dtype());
+  EXPECT_EQ(to_values(rows), want);
+  ops_->embedding_backward(dy, to_tensor(ids), dtable);
+  expect_close("embedding_backward", dtable, want_grad, 1e-6);
+}
+
+TEST_P(OpsTest, AddRoundsOnce) {
+  const Tensor a = normal({5, 37}), b = normal({5, 37});
+  const Values va = to_values(a), vb = to_values(b);
+  Values want;
+  for (size_t i = 0; i < va.size(); ++i) want.push_back(va[i] + vb[i]);
+  const Tensor sum = ops_->add(a, b);
+  EXPECT_EQ(sum.scalar_type(), dtype());
+  expect_close("add", sum, want, 1e-7);
+}
+
+TEST_P(OpsTest, RmsNormAndItsGradients) {
+  for (const int64_t E : {64, 80, 37}) {
+    const Tensor x = normal({9, E}, 0.1, 2.0), w = normal({E}, 1.0, 0.25), dy = normal({9, E});
+    const Tensor y = ops_->rms_norm(x, w, 1e-6);
+    EXPECT_EQ(y.scalar_type(), dtype());
+    expect_close("rms_norm", y, reference::rms_norm(to_values(x), to_values(w), 1e-6));
+    // eps counts: rows of nearly zero.
+    const Tensor small = normal({3, E}, 0.0, 1e-3);
+    expect_close("rms_norm, small", ops_->rms_norm(small, w, 1e-6),
+                 reference::rms_norm(to_values(small), to_values(w), 1e-6));
+
+    const Tensor dw = draw_.normal({E}, at::kFloat);
+    reference::NormGrad want = reference::rms_norm_backward(to_values(dy), to_values(x), to_values(w), 1e-6);
+    const Values before = to_values(dw);
+    for (size_t i = 0; i < before.size(); ++i) want.dw[i] += before[i];
+    expect_close("rms_norm_backward dx", ops_->rms_norm_backward(dy, x, w, 1e-6, dw), want.dx);
+    expect_close("rms_norm_backward dw", dw, want.dw);
+  }
+}
+
+TEST_P(OpsTest, QkNormRopeAndItsGradients) {
+  for (const int64_t K : {32, 80, 128}) {
+    const reference::QkvDims d{.H = 4, .G = 2, .K = K, .rope_theta = 1e6, .eps = 1e-6};
+    const Ops::QkvShape shape{d.H, d.G, d.K, d.rope_theta, d.eps};
+    const Ids positions = {0, 1, 2, 40, 41, 99, 0};
+    const int64_t T = static_cast<int64_t>(positions.size()), N = (d.H + 2 * d.G) * K;
+    const Tensor qkv = normal({T, N}), q_norm = normal({K}, 1.0, 0.25), k_norm = normal({K}, 1.0, 0.25);
+    const Values x = to_values(qkv), qw = to_values(q_norm), kw = to_values(k_norm);
+
+    const Ops::Qkv got = ops_->qk_norm_rope(qkv, q_norm, k_norm, to_tensor(positions), shape);
+    const reference::Qkv want = reference::qk_norm_rope(x, qw, kw, positions, d);
+    EXPECT_EQ(got.q_THK.sizes(), at::IntArrayRef({T, d.H, K}));
+    EXPECT_EQ(got.k_TGK.sizes(), at::IntArrayRef({T, d.G, K}));
+    EXPECT_EQ(got.v_TGK.sizes(), at::IntArrayRef({T, d.G, K}));
+    expect_close("qk_norm_rope q", got.q_THK, want.q, 2e-5);
+    expect_close("qk_norm_rope k", got.k_TGK, want.k, 2e-5);
+    EXPECT_EQ(to_values(got.v_TGK), want.v);
+
+    const Tensor dq = normal({T, d.H, K}), dk = normal({T, d.G, K}), dv = normal({T, d.G, K});
+    const Tensor dq_norm = at::zeros({K}), dk_norm = at::zeros({K});
+    const Tensor dqkv =
+        ops_->qk_norm_rope_backward(dq, dk, dv, qkv, q_norm, k_norm, to_tensor(positions), shape, dq_norm, dk_norm);
+    const reference::QkvGrad grad =
+        reference::qk_norm_rope_backward({to_values(dq), to_values(dk), to_values(dv)}, x, qw, kw, positions, d);
+    EXPECT_EQ(dqkv.sizes(), qkv.sizes());
+    expect_close("qk_norm_rope_backward dqkv", dqkv, grad.dqkv, 2e-5);
+    expect_close("qk_norm_rope_backward dq_norm", dq_norm, grad.dq_norm, 2e-5);
+    expect_close("qk_norm_rope_backward dk_norm", dk_norm, grad.dk_norm, 2e-5);
+  }
+}
+
+TEST_P(OpsTest, SiluMulAndItsGradient) {
+  for (const int64_t F : {160, 37}) {
+    const Tensor gate_up = normal({9, 2 * F}, 0.0, 4.0), dy = normal({9, F});
+    expect_close("silu_mul", ops_->silu_mul(gate_up), reference::silu_mul(to_values(gate_up), F));
+    expect_close("silu_mul_backward", ops_->silu_mul_backward(dy, gate_up),
+                 reference::silu_mul_backward(to_values(dy), to_values(gate_up), F));
+  }
+  // Far from zero the sigmoid saturates: no overflow, no NaN.
+  const Tensor far = normal({1, 2}, 0.0, 0.0);
+  for (const float gate : {-200.0F, 200.0F}) {
+    far.fill_(gate);
+    expect_close("silu_mul, far", ops_->silu_mul(far), reference::silu_mul(to_values(far), 1));
+    expect_close("silu_mul_backward, far", ops_->silu_mul_backward(far.narrow(1, 0, 1).contiguous(), far),
+                 reference::silu_mul_backward(to_values(far.narrow(1, 0, 1)), to_values(far), 1));
+  }
+}
+
+struct HeadDims {
+  int64_t H, G, K;
+};
+
+TEST_P(OpsTest, PagedAttentionAndItsGradients) {
+  for (const auto [H, G, K] : {HeadDims{4, 2, 32}, {3, 3, 64}, {8, 1, 80}, {4, 2, 128}}) {
+    const PagedCase c = draw_groups(draw_, 3, H, G, K);
+    const PagedCache cache = place(c, draw_, dtype(), /*share=*/true);
+    const int64_t T = c.num_tokens;
+    const Tensor q = normal({T, H, K}), k = normal({T, G, K}), v = normal({T, G, K}), dout = normal({T, H, K});
+    const Values vq = to_values(q), vk = to_values(k), vv = to_values(v);
+
+    ops_->kv_append(cache.kv_layer, k, v, cache.tokens, cache.slots);
+    const Tensor lse = at::empty({T, H}, at::kFloat);
+    const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
+    const reference::AttentionResult want = reference::attention(c.attention, vq, vk, vv);
+    EXPECT_EQ(out.scalar_type(), dtype());
+    expect_close(fmt::format("paged_attention {}/{}x{}", H, G, K), out, want.out);
+    expect_close("paged_attention lse", lse, want.lse);
+    EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, cache.rows, Tensor())), to_values(out));
+
+    const Tensor dkv = at::zeros({cache.num_blocks, 2, G, K * kBlockTokens}, at::kFloat);
+    const Tensor dq = ops_->paged_attention_backward(dout, q, out, lse, cache.kv_layer, cache.rows, dkv);
+    const Ops::KvGrad kv = ops_->kv_append_backward(dkv, T, cache.tokens, cache.slots, G, K, dtype());
+    // The backward is handed the rounded output, so the reference is too.
+    const reference::AttentionGrad grad =
+        reference::attention_backward(c.attention, to_values(dout), to_values(out), vq, vk, vv);
+    expect_close("paged_attention_backward dq", dq, grad.dq);
+    expect_close("kv_append_backward dk", kv.dk_TGK, grad.dk);
+    expect_close("kv_append_backward dv", kv.dv_TGK, grad.dv);
+  }
+}
+
+TEST_P(OpsTest, LogprobEntropyAndTheirGradient) {
+  const int64_t R = 6, V = 301;
+  const Ids targets = {0, 300, 17, -1, 5, 5};
+  const Tensor logits = draw_.normal({R, V}, at::kFloat, 10.0, 3.0);
+  const Tensor dlogp = draw_.normal({R}, at::kFloat), dentropy = draw_.normal({R}, at::kFloat);
+  const Values x = to_values(logits);
+  for (const double temperature : {1.0, 0.7}) {
+    const Tensor logp = at::empty({R}), entropy = at::empty({R}), lse = at::empty({R});
+    ops_->logprob(logits, to_tensor(targets), temperature, logp, entropy, lse);
+    const reference::Logprob want = reference::logprob(x, targets, temperature);
+    expect_close("logprob", logp, want.logp);
+    expect_close("logprob entropy", entropy, want.entropy);
+    expect_close("logprob lse", lse, want.lse, 1e-6);
+    EXPECT_EQ(logp[3].item<float>(), 0.0F);
+    const Tensor alone = at::empty({R});
+    ops_->logprob(logits, to_tensor(targets), temperature, alone, Tensor(), lse);
+    EXPECT_EQ(to_values(alone), to_values(logp)) << "log-probs depend on whether the entropy is wanted";
+
+    const Tensor grad = logits.clone();
+    ops_->logprob_backward(grad, to_tensor(targets), temperature, dlogp, dentropy, entropy, lse);
+    expect_close("logprob_backward", grad,
+                 reference::logprob_backward(to_values(dlogp), to_values(dentropy), x, targets, temperature));
+    const Tensor without = logits.clone();
+    ops_->logprob_backward(without, to_tensor(targets), temperature, dlogp, Tensor(), Tensor(), lse);
+    expect_close("logprob_backward, no entropy", without,
+                 reference::logprob_backward(to_values(dlogp), Values(R, 0.0), x, targets, temperature));
+  }
+}
+
+TEST_P(OpsTest, AdamwFollowsItsFormula) {
+  const int64_t size = 1003;
+  const Ops::AdamW p{
+      .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.98, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.25, .step = 1};
+  const Tensor master = draw_.normal({size}, at::kFloat);
+  const Tensor weight = dtype() == at::kFloat ? master : master.to(dtype());
+  const Tensor m = at::zeros({size}), v = at::zeros({size});
+  Values w = to_values(master), wm(w.size(), 0.0), wv(w.size(), 0.0);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const Tensor grad = draw_.normal({size}, at::kFloat);
+    Ops::AdamW now = p;
+    now.step = step;
+    ops_->adamw(weight, master, grad, m, v, now);
+    const Values g = to_values(grad);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double scaled = g[i] * p.grad_scale;
+      wm[i] = p.beta1 * wm[i] + (1.0 - p.beta1) * scaled;
+      wv[i] = p.beta2 * wv[i] + (1.0 - p.beta2) * scaled * scaled;
+      const double m_hat = wm[i] / (1.0 - std::pow(p.beta1, step)), v_hat = wv[i] / (1.0 - std::pow(p.beta2, step));
+      w[i] -= p.lr * p.weight_decay * w[i] + p.lr * m_hat / (std::sqrt(v_hat) + p.eps);
+    }
+  }
+  expect_close("adamw master", master, w, 1e-6);
+  expect_close("adamw m", m, wm, 1e-6);
+  expect_close("adamw v", v, wv, 1e-6);
+  EXPECT_EQ(to_values(weight), to_values(master.to(dtype()))) << "the weight is the rounded master";
+}
+
+TEST_P(OpsTest, SumOfSquaresIsExactEnoughAndFixed) {
+  const Tensor x = draw_.normal({77777}, at::kFloat);
+  double want = 0;
+  for (const double value : to_values(x)) want += value * value;
+  const double got = ops_->sum_of_squares(x);
+  EXPECT_NEAR(got, want, 1e-12 * want);
+  EXPECT_EQ(make_backend(GetParam().name, 1)->sum_of_squares(x), got) << "depends on the number of threads";
+}
+
+// Inputs of backward are deterministic functions of theirs, whatever the threads: what a run's reproducibility rests
+// on.
+TEST_P(OpsTest, GradientsDoNotDependOnTheThreads) {
+  if (GetParam().name == "aten") GTEST_SKIP() << "the readable reference does not promise it";
+  const int64_t T = 150, K = 80, N = 70;
+  const Tensor x = normal({T, K}), w = normal({N, K}), dy = normal({T, N}), norm = normal({K}, 1.0, 0.25);
+  const Ids ids = draw_.ids(T, 0, 9);
+  const auto gradients = [&](int num_threads) {
+    const std::unique_ptr<Ops> ops = make_backend(GetParam().name, num_threads);
+    const Tensor dw = at::zeros({N, K}), dnorm = at::zeros({K}), dtable = at::zeros({10, K});
+    const Tensor dx = ops->linear_grad_input(dy, w);
+    ops->linear_grad_weight(dy, x, dw);
+    const Tensor dnormed = ops->rms_norm_backward(dx, x, norm, 1e-6, dnorm);
+    ops->embedding_backward(dnormed, to_tensor(ids), dtable);
+    return std::vector<Values>{to_values(dx), to_values(dw), to_values(dnormed), to_values(dnorm), to_values(dtable)};
+  };
+  const std::vector<Values> one = gradients(1), two = gradients(2);
+  const char* names[] = {"linear_grad_input", "linear_grad_weight", "rms_norm_backward dx", "rms_norm_backward dw",
+                         "embedding_backward"};
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_EQ(one[i], two[i]) << names[i] << "; seed " << kSeed;
+}
+
+}  // namespace
+}  // namespace tandem::device

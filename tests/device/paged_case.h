@@ -1,0 +1,114 @@
+// Attention cases as the trainer and the engine make them (groups of sequences that share a prompt) and their placement
+// in a paged cache. What lies inside a block is the backend's own, so tests reach it through kv_append and
+// kv_append_backward alone.
+#pragma once
+
+#include <ATen/ops/full.h>
+
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tests/device/draw.h"
+
+namespace tandem::device {
+
+// Every token is a query row; rows of one group stand together: its prompt, then each completion.
+struct PagedCase {
+  reference::AttentionCase attention;
+  reference::Ids unit_offsets;  // rows of group u: [u, u + 1)
+  int64_t num_tokens = 0;
+};
+
+inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K) {
+  PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {}, .row_sequence = {}, .row_position = {}},
+              .unit_offsets = {0}};
+  const auto add_row = [&](size_t sequence, reference::Ids& tokens) {
+    c.attention.row_sequence.push_back(static_cast<int32_t>(sequence));
+    c.attention.row_position.push_back(static_cast<int32_t>(tokens.size()));
+    tokens.push_back(static_cast<int32_t>(c.num_tokens++));
+  };
+  for (int64_t group = 0; group < num_groups; ++group) {
+    // Lengths on both sides of the 16 tokens of a block, and on it.
+    const int64_t prompt_tokens = draw.choose<int64_t>({1, 7, 15, 16, 17, 32, 37});
+    const int64_t num_samples = draw.integer(1, 3);
+    reference::Ids prompt;
+    for (int64_t i = 0; i < prompt_tokens; ++i) add_row(c.attention.sequences.size(), prompt);
+    for (int64_t sample = 0; sample < num_samples; ++sample) {
+      c.attention.sequences.push_back(prompt);
+      const int64_t completion_tokens = draw.integer(1, 20);
+      for (int64_t i = 0; i < completion_tokens; ++i)
+        add_row(c.attention.sequences.size() - 1, c.attention.sequences.back());
+    }
+    c.unit_offsets.push_back(static_cast<int32_t>(c.num_tokens));
+  }
+  return c;
+}
+
+struct PagedCache {
+  Tensor kv_layer;  // one layer of a block-major cache of three
+  AttentionRows rows;
+  Tensor tokens, slots;  // for kv_append
+  int64_t num_blocks = 0;
+};
+
+// Places a case in blocks of random numbers. Full blocks with the same tokens behind the same prefix are one block
+// where `share`; a partial one is each sequence's own. What no row may see is NaN in blocks that hold nothing, in other
+// layers, and large in slots past a sequence's end.
+inline PagedCache place(const PagedCase& c, Draw& draw, at::ScalarType dtype, bool share) {
+  std::map<std::pair<int64_t, reference::Ids>, int64_t> block_of;  // (owner or -1, tokens up to the block's end)
+  std::vector<reference::Ids> tables;
+  reference::Ids tokens, slots;
+  int64_t num_used = 0;
+  for (size_t s = 0; s < c.attention.sequences.size(); ++s) {
+    const reference::Ids& sequence = c.attention.sequences[s];
+    tables.emplace_back();
+    for (size_t begin = 0; begin < sequence.size(); begin += kBlockTokens) {
+      const size_t end = begin + kBlockTokens;
+      const bool shared = share && end <= sequence.size();
+      const reference::Ids prefix(sequence.begin(),
+                                  sequence.begin() + static_cast<int64_t>(std::min(end, sequence.size())));
+      const auto [place, is_new] = block_of.try_emplace({shared ? -1 : static_cast<int64_t>(s), prefix}, num_used);
+      tables.back().push_back(static_cast<int32_t>(place->second));
+      if (!is_new) continue;
+      ++num_used;
+      for (size_t i = begin; i < prefix.size(); ++i) {
+        tokens.push_back(prefix[i]);
+        slots.push_back(static_cast<int32_t>(place->second * kBlockTokens + static_cast<int64_t>(i - begin)));
+      }
+    }
+  }
+
+  PagedCache cache;
+  cache.num_blocks = num_used + 3;
+  const reference::Ids number = draw.permutation(cache.num_blocks);  // blocks lie anywhere
+  const int64_t block_values = c.attention.K * kBlockTokens;
+  const Tensor storage = at::full({cache.num_blocks, 3, 2, c.attention.G, block_values},
+                                  std::numeric_limits<float>::quiet_NaN(), at::TensorOptions(dtype));
+  cache.kv_layer = storage.select(1, 1);
+  for (int64_t block = 0; block < num_used; ++block)
+    cache.kv_layer.select(0, number[static_cast<size_t>(block)])
+        .copy_(draw.normal({2, c.attention.G, block_values}, dtype, 0.0, 100.0));
+  for (int32_t& slot : slots) {
+    const int32_t block = slot / static_cast<int32_t>(kBlockTokens);
+    slot += (number[static_cast<size_t>(block)] - block) * static_cast<int32_t>(kBlockTokens);
+  }
+  size_t max_blocks = 0;
+  for (const reference::Ids& table : tables) max_blocks = std::max(max_blocks, table.size());
+  reference::Ids flat;
+  for (reference::Ids& table : tables) {
+    for (int32_t& block : table) block = number[static_cast<size_t>(block)];
+    table.resize(max_blocks + 1, std::numeric_limits<int32_t>::max());  // entries past the end are not read
+    flat.insert(flat.end(), table.begin(), table.end());
+  }
+  cache.rows = {.row_sequence = to_tensor(c.attention.row_sequence),
+                .row_position = to_tensor(c.attention.row_position),
+                .block_table = to_tensor(flat).view({static_cast<int64_t>(tables.size()), -1}),
+                .unit_offsets = to_tensor(c.unit_offsets)};
+  cache.tokens = to_tensor(tokens);
+  cache.slots = to_tensor(slots);
+  return cache;
+}
+
+}  // namespace tandem::device

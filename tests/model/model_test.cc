@@ -1,0 +1,181 @@
+// The model's own promises: one forward with and without gradients, graphs that hold what they say and no longer, and
+// gradients that reach the sink.
+#include "model/model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstring>
+
+#include "device/ops_aten.h"
+#include "model/autograd.h"
+#include "model/registry.h"
+#include "tandem/error.h"
+#include "tests/device/draw.h"
+#include "tests/model/sequence_attention.h"
+
+namespace tandem::model {
+namespace {
+
+using at::Tensor;
+
+constexpr uint64_t kSeed = 3;
+
+ModelConfig small_config(bool tied) {
+  return {.architecture = "Qwen3ForCausalLM",
+          .hidden = 48,
+          .num_layers = 2,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 20,
+          .mlp = 56,
+          .vocab = 70,
+          .max_positions = 128,
+          .tied_embeddings = tied,
+          .initializer_range = 0.2,
+          .dtype = Dtype::kFloat32,
+          .eos_token_ids = {}};
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+class ModelTest : public testing::Test {
+ protected:
+  explicit ModelTest(bool tied = true) : config_(small_config(tied)), store_(build_layout(config_), at::kBFloat16) {
+    weights::initialize_random(store_, config_.initializer_range, kSeed);
+    model_ = make_model(config_, store_.view(), *ops_);
+  }
+
+  Tensor hidden(int64_t num_tokens) { return device::Draw(kSeed).normal({num_tokens, config_.hidden}, at::kBFloat16); }
+  SequenceAttention attention() const { return {*ops_, config_, 64, at::kBFloat16}; }
+  // A sink that keeps what it made.
+  GradientSink sink() {
+    return [this](const std::string& name) {
+      Tensor& gradient = gradients_[name];
+      if (!gradient.defined()) gradient = at::zeros(store_.tensor(name).sizes(), at::kFloat);
+      return gradient;
+    };
+  }
+
+  ModelConfig config_;
+  std::unique_ptr<device::Ops> ops_ = device::make_cpu_ops("auto", 2);
+  weights::WeightStore store_;
+  std::unique_ptr<Model> model_;
+  std::map<std::string, Tensor> gradients_;
+};
+
+TEST_F(ModelTest, BlockGivesTheSameBitsWithAndWithoutGradients) {
+  const Tensor x = hidden(23), positions = int32_range(0, 23);
+  SequenceAttention with = attention(), without = attention();
+  const Tensor differentiable = model_->block(1, x.detach().set_requires_grad(true), positions, with);
+  EXPECT_TRUE(differentiable.requires_grad());
+  const c10::NoGradGuard no_graph;
+  const Tensor plain = model_->block(1, x, positions, without);
+  EXPECT_FALSE(plain.requires_grad());
+  EXPECT_TRUE(same_bits(plain, differentiable.detach())) << "seed " << kSeed;
+}
+
+TEST_F(ModelTest, EveryWeightOfABlockGetsAGradient) {
+  model_->set_gradient_sink(sink());
+  SequenceAttention attended = attention();
+  const Tensor x = hidden(23).set_requires_grad(true);
+  const Tensor y = model_->block(0, x, int32_range(0, 23), attended);
+  const Tensor dx = torch::autograd::grad({y}, {x}, {hidden(23)})[0];
+  EXPECT_EQ(dx.scalar_type(), at::kBFloat16);
+  for (const char* name : {"input_norm", "qkv", "q_norm", "k_norm", "o", "post_norm", "gate_up", "down"}) {
+    const std::string packed = std::string("layers.0.") + name;
+    ASSERT_TRUE(gradients_.contains(packed)) << packed;
+    EXPECT_GT(gradients_[packed].abs().sum().item<float>(), 0.0F) << packed;
+  }
+  EXPECT_EQ(gradients_.size(), 8U);
+}
+
+TEST_F(ModelTest, ATiedHeadAddsItsGradientToTheEmbedding) {
+  model_->set_gradient_sink(sink());
+  const Tensor x = hidden(5), dlogits = device::Draw(kSeed).normal({5, config_.vocab}, at::kFloat);
+  const Tensor dx = model_->head_backward(dlogits, x);
+  EXPECT_EQ(dx.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(dx.sizes(), x.sizes());
+  const Tensor of_head = gradients_.at("embed").clone();
+  EXPECT_EQ(gradients_.size(), 1U);
+  model_->embed_backward(at::ones_like(x), device::to_tensor({4, 0, 4, 69, 1}));
+  const Tensor added = gradients_.at("embed") - of_head;
+  EXPECT_NEAR(added[4].sum().item<double>(), 2.0 * static_cast<double>(config_.hidden), 1e-3);
+  EXPECT_NEAR(added[3].abs().sum().item<double>(), 0.0, 1e-6);
+}
+
+TEST_F(ModelTest, HeadGivesFloat32LogitsWithoutAGraph) {
+  const Tensor logits = model_->head(hidden(3).set_requires_grad(true));
+  EXPECT_EQ(logits.scalar_type(), at::kFloat);
+  EXPECT_EQ(logits.sizes(), at::IntArrayRef({3, config_.vocab}));
+  EXPECT_FALSE(logits.requires_grad());
+}
+
+TEST_F(ModelTest, AGradientWithoutASinkIsABug) {
+  EXPECT_THROW(model_->head_backward(at::zeros({1, config_.vocab}), hidden(1)), BugError);
+}
+
+TEST_F(ModelTest, NewWeightsAreSeenAtOnceAndTheirVersionIsReported) {
+  const Tensor x = hidden(2), before = model_->head(x);
+  EXPECT_EQ(model_->weight_version(), 0U);
+  weights::WeightStore other(build_layout(config_), at::kBFloat16);
+  weights::initialize_random(other, config_.initializer_range, kSeed + 1);
+  other.set_version(9);
+  model_->set_weights(other.view());
+  EXPECT_EQ(model_->weight_version(), 9U);
+  EXPECT_FALSE(same_bits(model_->head(x), before));
+  // In place, as the optimizer writes: the view shows the new bytes.
+  other.tensor("embed").zero_();
+  EXPECT_EQ(model_->head(x).abs().sum().item<float>(), 0.0F);
+}
+
+TEST_F(ModelTest, AnArchitectureWithoutAForwardIsABug) {
+  ModelConfig unknown = config_;
+  unknown.architecture = "OtherForCausalLM";
+  EXPECT_THROW(make_model(unknown, store_.view(), *ops_), BugError);
+}
+
+// y = 2 x, keeping `kept` until backward.
+Tensor doubled(const Tensor& x, const Tensor& kept = {}) {
+  return differentiable({x}, [&] {
+    return Piece{{x * 2.0}, [kept](const Tensors& d) -> Tensors { return {d[0] * 2.0}; }};
+  })[0];
+}
+
+TEST(Differentiable, ChainsAndBroadcastGradientsWork) {
+  const Tensor x = at::zeros({3}).set_requires_grad(true);
+  const Tensor y = doubled(doubled(x));
+  EXPECT_EQ(torch::autograd::grad({y.sum()}, {x})[0].sum().item<float>(), 12.0F);
+}
+
+TEST(Differentiable, WhatAPieceKeepsIsFreedByBackwardOrAtOnceWithoutGradients) {
+  Tensor kept = at::zeros({3});
+  const Tensor x = at::zeros({3}).set_requires_grad(true);
+  const Tensor y = doubled(x, kept);
+  EXPECT_EQ(kept.use_count(), 2U);
+  torch::autograd::grad({y}, {x}, {at::ones_like(y)});
+  EXPECT_EQ(kept.use_count(), 1U);
+  const Tensor constant = doubled(at::zeros({3}), kept);
+  EXPECT_FALSE(constant.requires_grad());
+  EXPECT_EQ(kept.use_count(), 1U);
+  const c10::NoGradGuard no_graph;
+  EXPECT_FALSE(doubled(x, kept).requires_grad());
+  EXPECT_EQ(kept.use_count(), 1U);
+}
+
+TEST(Differentiable, ReturningAnInputOrItsViewIsABug) {
+  const Tensor x = at::zeros({4}).set_requires_grad(true);
+  const Backward backward = [](const Tensors& d) -> Tensors { return d; };
+  EXPECT_THROW(differentiable({x}, [&] { return Piece{{x}, backward}; }), BugError);
+  EXPECT_THROW(differentiable({x}, [&] { return Piece{{x.view({2, 2})}, backward}; }), BugError);
+}
+
+}  // namespace
+}  // namespace tandem::model
