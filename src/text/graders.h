@@ -1,6 +1,8 @@
-// Rewards in worker processes: rule-based (exact, math, dapo) and the user's Python functions in the TRL, verl and slime
-// dialects. Each call has a deadline and a memory limit; an exception, a hang, a memory bomb, a NaN, a wrong type or
-// count, a dead process: the sample is marked failed, with the reason, and the next one is graded by a fresh process.
+// Rewards in worker processes: rule-based (exact, math, dapo) and the user's Python functions in the TRL, verl and
+// slime dialects (python/tandem_worker/dialects.py says how they are told apart and called). Each call has a deadline
+// and a memory limit; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead process: the sample is
+// marked failed, with the reason, and grading goes on. A process that hung, died or ran out of memory is replaced by a
+// fresh one.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +18,56 @@ namespace tandem::text {
 
 struct GraderConfig {
   WorkerConfig worker;
-  std::string rm_type;          // exact, math, dapo; empty with custom_rm_path
-  std::string custom_rm_path;   // FILE.py:function
-  std::string reward_key;       // picks a number out of a dict result ("score", "acc"); empty: the number itself
-  bool group_rm = false;        // the function takes all samples of a group at once
+  std::string rm_type;         // exact, math, dapo; empty with custom_rm_path
+  std::string custom_rm_path;  // FILE.py:function
+  std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
+  bool group_rm = false;  // the function takes all samples of a group at once (TRL, slime); false: one sample a call
+  std::string label_key = "label";              // the label's column, as TRL functions name it
+  base::Json arguments = base::Json::object();  // the run's flags: `args` of slime functions
+  std::string output_path;  // where what user code prints is kept; empty: only its last line, in reasons
+  int64_t max_output_bytes = int64_t{16} << 20;  // of that file; what is beyond is dropped, and the file says so
   int num_processes = 2;
-  double deadline_s = 30.0;     // per sample (per group with group_rm)
+  double deadline_s = 30.0;  // per sample (per group with group_rm)
   int64_t memory_bytes = int64_t{2} << 30;
 };
 
 struct GradeRequest {
   uint64_t group_id = 0, sample_id = 0;
-  base::Json prompt;            // string or message list, as the data line had it
+  base::Json prompt;  // string or message list, as the data line had it
   std::string prompt_text, response, label;
-  base::Json metadata;          // the data line's other keys
+  base::Json metadata;  // the data line's other keys: an object, or null
+  std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
   bool truncated = false;
 };
 
 struct Grade {
   uint64_t sample_id = 0;
-  double reward = 0.0;          // 0 when failed
+  double reward = 0.0;  // 0 when failed
   bool failed = false;
-  std::string reason;           // one line: "ValueError: ...", "deadline of 30 s passed", "killed by signal 9", ...
+  std::string reason_class;  // a key of failures(); empty when not failed
+  std::string reason;        // one line: "ValueError: ... (reward.py:12)", "... the deadline of 30 s passed", ...
   std::map<std::string, double> extras;  // other numbers of a dict result
 };
 
+// Any process may take any sample: a reward depends on its request alone (Python's and NumPy's global generators are
+// seeded with the sample id before each call). Process death by a signal or exit of user code costs the samples of that
+// call only.
 class Graders {
  public:
-  // Starts the processes; UserError when the file, the function or the rm-type does not exist.
+  // Starts the processes; UserError when the file, the function or the rm-type does not exist or cannot be used.
   explicit Graders(const GraderConfig& config);
   ~Graders();
 
   void submit(std::vector<GradeRequest> group);  // returns at once
   std::vector<Grade> collect();                  // waits for everything submitted; in submission order
-  // Totals of the run: reason class ("exception", "deadline", "died", "memory", "not_finite", "wrong_type") -> count.
+  // Totals of the run: reason class ("exception", "deadline", "died", "memory", "not_finite", "wrong_type",
+  // "wrong_count")
+  // -> samples.
   std::map<std::string, int64_t> failures() const;
+  int64_t restarts() const;                  // processes replaced so far
+  std::vector<int64_t> process_ids() const;  // of the processes that run
+  std::string dialect() const;               // "trl", "verl", "slime" or "built-in"
 
  private:
   struct Impl;

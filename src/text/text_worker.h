@@ -1,6 +1,6 @@
-// The tokenizer and the chat template, in a Python child process (python/tandem_worker) over a socket pair: `tokenizers`
-// and `jinja2` do the work, so ids and texts are the published ones. Every call has a deadline. A dead or hung child is
-// replaced; the call that lost it throws WorkerError, later calls work.
+// The tokenizer and the chat template, in a Python child process (python/tandem_worker) over a socket pair:
+// `tokenizers` and `jinja2` do the work, so ids and texts are the published ones. Every call has a deadline. A dead or
+// hung child is replaced; the call that lost it throws WorkerError, later calls work. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class WorkerError : public std::runtime_error {
 };
 
 struct WorkerConfig {
-  std::string python;            // interpreter; default: the build's (TANDEM_PYTHON)
-  std::string worker_directory;  // holds tandem_worker/; default: the build's
-  double deadline_s = 60.0;      // of one call
+  std::string python;                       // interpreter; default: the build's (TANDEM_PYTHON)
+  std::string worker_directory;             // holds tandem_worker/; default: the build's
+  double deadline_s = 60.0;                 // of one call
   int64_t memory_bytes = int64_t{4} << 30;  // address-space limit of the child
 };
 WorkerConfig default_worker_config();
@@ -30,24 +30,29 @@ WorkerConfig default_worker_config();
 class TextWorker {
  public:
   // Starts the child and loads DIR/tokenizer.json, tokenizer_config.json (and chat_template.jinja where present).
-  // UserError when the tokenizer is missing or malformed.
+  // UserError when the tokenizer is missing or malformed, EnvironmentError when Python or its packages are.
   TextWorker(const WorkerConfig& config, const std::string& model_directory);
   ~TextWorker();
 
-  std::vector<std::vector<int32_t>> encode(const std::vector<std::string>& texts);  // add_special_tokens=False
+  // add_special_tokens=False; tokens that the text spells out (<|im_end|>) are found. UserError for text that is not
+  // UTF-8.
+  std::vector<std::vector<int32_t>> encode(const std::vector<std::string>& texts);
+  // Ids without a token (a model's vocabulary is often larger) decode to nothing, as in the published library.
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens);
   // Rendered text of each conversation. kwargs: add_generation_prompt, enable_thinking, tools, ... UserError when the
   // template refuses (its message), per call.
   std::vector<std::string> apply_chat_template(const std::vector<base::Json>& conversations, const base::Json& kwargs);
 
-  // Incremental decoding: push() returns the text that became certain (whole UTF-8 characters), finish() the rest.
+  // Incremental decoding: push() returns the text that became certain (whole UTF-8 characters), finish() the rest;
+  // joined they are decode() of all ids. The worker outlives its streams.
   class Stream;
   std::unique_ptr<Stream> stream(bool skip_special_tokens);
 
-  int64_t vocab_size() const;                            // largest id + 1, added tokens included
-  const std::vector<std::string>& token_bytes();         // id -> bytes; special tokens too
+  int64_t vocab_size() const;                     // largest id + 1, added tokens included
+  const std::vector<std::string>& token_bytes();  // id -> bytes; special tokens too; empty: no token
   bool has_chat_template() const;
-  int64_t restarts() const;                              // children replaced so far
+  int64_t restarts() const;    // children replaced so far
+  int64_t process_id() const;  // of the child; -1 while there is none
 
  private:
   struct Impl;

@@ -1,0 +1,117 @@
+"""A model's chat template, rendered as transformers renders it, in jinja2's immutable sandbox."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+from tandem_worker.protocol import MachineFault, UserFault, one_line
+
+SAFE_JINJA = (3, 1, 6)  # the release that closed the sandbox's last known escapes (CVE-2024-56326, CVE-2025-27516)
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class GenerationTag(jinja2.ext.Extension):
+    """{% generation %} marks the assistant's words for other programs; the text inside is rendered as it stands."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
+
+
+def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def strftime_now(format):
+    return datetime.datetime.now().strftime(format)
+
+
+def make_environment():
+    version = importlib.metadata.version("jinja2")
+    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < SAFE_JINJA:
+        floor = ".".join(map(str, SAFE_JINJA))
+        raise MachineFault(f"jinja2 {version} has known sandbox escapes; install {floor} or newer")
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, GenerationTag]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def read_templates(directory, config):
+    """The file, and name -> source. chat_template.jinja wins over tokenizer_config.json, which holds one template or a
+    list of named ones."""
+    path = os.path.join(directory, "chat_template.jinja")
+    if os.path.isfile(path):
+        try:
+            with open(path, encoding="utf-8") as file:
+                return path, {"default": file.read()}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserFault(f"{path}: {one_line(error)}") from None
+    path = os.path.join(directory, "tokenizer_config.json")
+    value = config.get("chat_template")
+    if value is None:
+        return path, {}
+    if isinstance(value, str):
+        return path, {"default": value}
+    try:
+        return path, {str(entry["name"]): str(entry["template"]) for entry in value}
+    except (KeyError, TypeError):
+        raise UserFault(f"{path}: chat_template is neither text nor a list of {{name, template}}") from None
+
+
+class ChatTemplate:
+    """The templates of one model directory, compiled. Rendering tells the user what a template refuses."""
+
+    def __init__(self, directory, config):
+        path, sources = read_templates(directory, config)
+        environment = make_environment()
+        self._directory = directory
+        self._compiled = {}
+        for name, source in sources.items():
+            try:
+                self._compiled[name] = environment.from_string(source)
+            except jinja2.exceptions.TemplateError as error:
+                raise UserFault(f"{path}: chat template {name!r}: {one_line(error)}") from None
+        self._special_tokens = {}
+        for name in SPECIAL_TOKENS:
+            token = config.get(name)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                self._special_tokens[name] = token
+
+    @property
+    def exists(self):
+        return bool(self._compiled)
+
+    def render(self, messages, kwargs, index):
+        if not self._compiled:
+            raise UserFault(
+                f"{self._directory}: has no chat template; give plain text prompts, or put a chat_template.jinja there"
+            )
+        name = "tool_use" if kwargs.get("tools") and "tool_use" in self._compiled else "default"
+        if name not in self._compiled:
+            raise UserFault(f"{self._directory}: no chat template is named 'default', only {sorted(self._compiled)}")
+        variables = {"tools": None, "documents": None, "add_generation_prompt": False, **self._special_tokens, **kwargs}
+        variables["messages"] = messages
+        try:
+            return self._compiled[name].render(variables)
+        except MemoryError:
+            raise
+        except Exception as error:  # a template can raise whatever its expressions raise
+            kind = "" if type(error) is jinja2.exceptions.TemplateError else f"{type(error).__name__}: "
+            raise UserFault(f"chat template refused conversation {index}: {kind}{one_line(error)}") from None

@@ -1,0 +1,94 @@
+"""How a worker talks with the program that started it: one request, one reply, over an inherited socket.
+
+A message is a 4-byte little-endian length and that many bytes of UTF-8 JSON. A request is {"id", "call", "arguments"};
+its reply has the same id and either "result", "user_fault" or "machine_fault" (one line of text each). Any other
+exception ends the process: its last line on stderr is what the program reports.
+
+The parent gives four descriptors: 0, a pipe that it never writes and that closes when it dies; 1 and 2, captured
+output; 3, the socket.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+
+CHANNEL_FD = 3
+MAX_MESSAGE_BYTES = 1 << 28  # as in src/text/child_process.cc
+
+
+class UserFault(Exception):
+    """What the user gave is wrong: a file, a function, a conversation."""
+
+
+class MachineFault(Exception):
+    """Something that Tandem needs is missing here."""
+
+
+def one_line(text, limit=500):
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+class Channel:
+    def __init__(self, fd):
+        self._socket = socket.socket(fileno=fd)
+        self._socket.set_inheritable(False)  # what user code starts must not hold the line open
+
+    def read(self):
+        """The next message, or None when the parent is gone."""
+        header = self._read_bytes(4)
+        if header is None:
+            return None
+        (num_bytes,) = struct.unpack("<I", header)
+        body = self._read_bytes(num_bytes)
+        return None if body is None else json.loads(body)
+
+    def write(self, message):
+        # Text that came from user code may hold lone surrogates, which have no UTF-8 form.
+        body = json.dumps(message, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"a reply of {len(body)} bytes passes the limit of {MAX_MESSAGE_BYTES}")
+        self._socket.sendall(struct.pack("<I", len(body)) + body)
+
+    def _read_bytes(self, num_bytes):
+        parts = []
+        while num_bytes > 0:
+            part = self._socket.recv(min(num_bytes, 1 << 20))
+            if not part:
+                return None
+            parts.append(part)
+            num_bytes -= len(part)
+        return b"".join(parts)
+
+
+def die_with_parent():
+    """Asks the kernel for SIGKILL when the parent's end of descriptor 0 closes, then lets 0 read /dev/null.
+
+    A thread that watches the parent would not run while C code holds the interpreter, and prctl's parent-death signal
+    fires when the parent's *thread* ends.
+    """
+    lifeline = os.dup(0)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def serve(calls):
+    """Answers requests with calls[name](**arguments) until the parent hangs up."""
+    die_with_parent()
+    channel = Channel(CHANNEL_FD)
+    while (request := channel.read()) is not None:
+        reply = {"id": request["id"]}
+        try:
+            reply["result"] = calls[request["call"]](**request["arguments"])
+        except UserFault as fault:
+            reply["user_fault"] = one_line(fault, 2000)
+        except MachineFault as fault:
+            reply["machine_fault"] = one_line(fault, 2000)
+        channel.write(reply)

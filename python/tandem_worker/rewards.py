@@ -1,0 +1,164 @@
+"""The built-in rewards: (sample) -> number, or a dict of numbers with "score". They know nothing of processes."""
+
+import re
+
+from tandem_worker.protocol import MachineFault, one_line
+
+
+class TookTooLong(Exception):
+    """A reward gave up on its own clock, before the caller's deadline."""
+
+
+def exact(sample):
+    """1 when the response is the label, white space around both aside; else 0."""
+    return float(sample["response"].strip() == sample["label"].strip())
+
+
+# ---------------------------------------------------------------------------------------------------------- math
+
+# A sign belongs to the number only where nothing stands before it to subtract from.
+NUMBER = re.compile(
+    r"(?:(?<![\w)\].])[-+])?"  # sign
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"  # 12, 1,234, 1.5, .5
+    r"(?:/\d+(?:\.\d+)?|\\?%)?"  # a denominator or a percent sign
+)
+INTEGER = re.compile(r"[-+]?\d{1,300}")
+BOX = re.compile(r"\\f?boxed\s*\{")
+
+
+def last_box(text):
+    """What the last \\boxed{...} (or \\fbox{...}) with balanced braces holds; None where there is none."""
+    for opening in reversed(list(BOX.finditer(text))):
+        depth = 1
+        for position in range(opening.end(), len(text)):
+            if text[position] == "{" and text[position - 1] != "\\":
+                depth += 1
+            elif text[position] == "}" and text[position - 1] != "\\":
+                depth -= 1
+                if depth == 0:
+                    return text[opening.end() : position].strip()
+    return None
+
+
+def last_number(text):
+    numbers = NUMBER.findall(text)
+    return numbers[-1] if numbers else None
+
+
+class Math:
+    """1 when the last \\boxed{...}, or else the last number of the response, equals the label by math-verify; else 0.
+
+    math-verify stops itself with SIGALRM after 5 s a parse or comparison, which works because a grader calls it on the
+    main thread of its process. Running out of that time says nothing about the answer, so it is a failure, not a 0.
+    """
+
+    def __init__(self):
+        try:
+            import math_verify
+            import math_verify.errors
+        except ImportError as error:
+            raise MachineFault(f"--rm-type math needs the package math-verify: {one_line(error)}") from None
+        self._library = math_verify
+        self._timeout = math_verify.errors.TimeoutException
+
+    def __call__(self, sample):
+        answer = last_box(sample["response"])
+        if answer is None:
+            answer = last_number(sample["response"])
+        if not answer:
+            return 0.0
+        label = sample["label"].strip()
+        box = last_box(label)
+        return float(self._equal(label if box is None else box, answer))
+
+    def _equal(self, label, answer):
+        if label == answer:
+            return True
+        if INTEGER.fullmatch(label) and INTEGER.fullmatch(answer):
+            return int(label) == int(answer)
+        try:
+            golds, targets = self._parse(label), self._parse(answer)
+        except self._timeout:
+            raise TookTooLong("math-verify did not finish reading the answer in 5 s") from None
+        timed_out = False
+        for gold in golds:
+            for target in targets:
+                try:
+                    if self._library.verify(gold, target, raise_on_error=True):
+                        return True
+                except self._timeout:
+                    timed_out = True
+                except MemoryError:
+                    raise
+                except Exception:  # two things that sympy cannot compare are not equal
+                    pass
+        if timed_out:
+            raise TookTooLong("math-verify did not finish comparing the answer in 5 s")
+        return False
+
+    def _parse(self, text):
+        return self._library.parse("\\boxed{" + re.sub(r"(?<!\\)%", r"\%", text) + "}")  # a bare % opens a comment
+
+
+# ---------------------------------------------------------------------------------------------------------- dapo
+
+# Normal form of a short answer: Minerva (Lewkowycz et al. 2022, appendix D.1), with the lists that verl and slime use.
+# Order matters.
+REPLACED = (
+    ("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", ""), ("mbox", "text"),
+    (",\\text{and}", ","), ("\\text{and}", ","), ("\\text{m}", "\\text{}"),
+)  # fmt: skip
+DROPPED = (
+    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points",
+    "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
+    "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
+    "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots",
+    "<|im_end|>", "<|endoftext|>",
+)  # fmt: skip
+UNWRAPPED = (
+    (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
+    (re.compile(r"\\text\{(.*?)\}"), r"\1"),
+    (re.compile(r"\\textbf\{(.*?)\}"), r"\1"),
+    (re.compile(r"\\overline\{(.*?)\}"), r"\1"),
+    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
+    (re.compile(r"frac([^{])(.)"), r"frac{\1}{\2}"),
+    (re.compile(r"sqrt([^{])"), r"sqrt{\1}"),
+)
+ANSWER_LINE = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
+DAPO_TAIL_CHARACTERS = 300
+
+
+def minerva_form(answer):
+    answer = answer.split("=")[-1]
+    for before, after in REPLACED:
+        answer = answer.replace(before, after)
+    for unit in DROPPED:
+        answer = answer.replace(unit, "")
+    for pattern, replacement in UNWRAPPED:
+        answer = pattern.sub(replacement, answer)
+    answer = answer.replace("$", "")
+    if answer.replace(",", "").isdigit():
+        answer = answer.replace(",", "")
+    return answer.strip()
+
+
+def dapo(sample):
+    """score +1 or -1 and acc, for the last "Answer: ..." among the last 300 characters (DAPO, Yu et al. 2025; slime's
+    rm-type dapo).
+
+    As in slime, a whole-numbered label is compared as an integer ("34.0" is "34"); other labels, which slime cannot
+    take, are compared in normal form, as in verl.
+    """
+    found = ANSWER_LINE.findall(sample["response"][-DAPO_TAIL_CHARACTERS:])
+    prediction = minerva_form(found[-1] if found else "[INVALID]")
+    label = minerva_form(sample["label"])
+    try:
+        if float(label).is_integer():
+            label = str(int(float(label))) if not INTEGER.fullmatch(label) else str(int(label))
+    except (ValueError, OverflowError):
+        pass
+    correct = prediction == label
+    return {"score": 1.0 if correct else -1.0, "acc": correct, "pred": prediction}
+
+
+MAKERS = {"exact": lambda: exact, "math": Math, "dapo": lambda: dapo}

@@ -1,0 +1,131 @@
+"""Tokenizer worker: tokenizer.json through `tokenizers`, the chat template through jinja2. Runs no code of the model
+directory."""
+
+import json
+import os
+
+import tokenizers
+
+from tandem_worker import protocol
+from tandem_worker.chat_template import ChatTemplate
+from tandem_worker.protocol import UserFault, one_line
+
+ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def byte_level_alphabet():
+    """Character -> byte of byte-level BPE (GPT-2, Radford et al. 2019): printable Latin-1 stands for itself, the other
+    bytes for the characters from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return alphabet
+
+
+def read_json(path, required):
+    if not os.path.isfile(path):
+        if required:
+            raise UserFault(f"{path}: no such file; save the tokenizer in its fast form there (save_pretrained does)")
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise UserFault(f"{path}: not JSON: {one_line(error)}") from None
+    except OSError as error:
+        raise UserFault(f"{path}: {error.strerror}") from None
+    if not isinstance(value, dict):
+        raise UserFault(f"{path}: holds a {type(value).__name__} where a JSON object belongs")
+    return value
+
+
+class Worker:
+    def load(self, directory):
+        path = os.path.join(directory, "tokenizer.json")
+        description = read_json(path, required=True)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(path)
+        except BaseException as error:  # a panic of the library's Rust code is no Exception
+            raise UserFault(f"{path}: {one_line(error)}") from None
+        # Lengths are the trainer's business; what the file says about them served another program.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        config_path = os.path.join(directory, "tokenizer_config.json")
+        config = read_json(config_path, required=False)
+        self._add_tokens(config, config_path)
+        self._template = ChatTemplate(directory, config)
+        self._byte_level = (description.get("decoder") or {}).get("type") == "ByteLevel"
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {
+            "vocab_size": 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1),
+            "has_chat_template": self._template.exists,
+            "byte_level": self._byte_level,
+            "special_ids": sorted(id for id, token in added.items() if token.special),
+        }
+
+    def encode(self, texts):
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids, skip_special_tokens):
+        return self._tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens)
+
+    def apply_chat_template(self, conversations, kwargs, first):
+        return [self._template.render(messages, kwargs, first + i) for i, messages in enumerate(conversations)]
+
+    def token_bytes(self):
+        """Hexadecimal bytes of every id; empty where no token has that id."""
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        table = [""] * (1 + max(vocabulary.values(), default=-1))
+        alphabet = byte_level_alphabet()
+        for token, id in vocabulary.items():
+            table[id] = self._bytes_of(token, alphabet).hex()
+        return table
+
+    def _bytes_of(self, token, alphabet):
+        if self._byte_level:
+            # The decoder's own rule: by alphabet when every character is in it, else as it stands (added tokens).
+            if all(character in alphabet for character in token):
+                return bytes(alphabet[character] for character in token)
+            return token.encode()
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            try:
+                return bytes([int(token[3:5], 16)])
+            except ValueError:
+                return token.encode()
+        return token.replace("\u2581", " ").encode()  # SentencePiece writes a space so
+
+    def _add_tokens(self, config, path):
+        """Tokens that only tokenizer_config.json names, as transformers adds them."""
+        entries = config.get("added_tokens_decoder") or {}
+        try:
+            wanted = sorted((int(id), entry) for id, entry in entries.items())
+            for id, entry in wanted:
+                if self._tokenizer.token_to_id(entry["content"]) is not None:
+                    continue
+                flags = {flag: bool(entry.get(flag, False)) for flag in ADDED_TOKEN_FLAGS}
+                self._tokenizer.add_tokens([tokenizers.AddedToken(entry["content"], **flags)])
+                if self._tokenizer.token_to_id(entry["content"]) != id:
+                    raise UserFault(
+                        f"{path}: added token {entry['content']!r} has id {id} here but no place in tokenizer.json"
+                    )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserFault(f"{path}: added_tokens_decoder: {type(error).__name__}: {one_line(error)}") from None
+
+
+def main():
+    worker = Worker()
+    protocol.serve(
+        {
+            "load": worker.load,
+            "encode": worker.encode,
+            "decode": worker.decode,
+            "apply_chat_template": worker.apply_chat_template,
+            "token_bytes": worker.token_bytes,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

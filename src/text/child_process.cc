@@ -1,0 +1,352 @@
+#include "text/child_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "text/utf8_stream.h"
+
+extern char** environ;
+
+namespace tandem::text {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kChannelFd = 3;                    // where the child finds its socket (protocol.py)
+constexpr int kFirstOwnFd = 10;                  // ours stay clear of 0..3, which the child's are moved to
+constexpr uint32_t kMaxMessageBytes = 1U << 28;  // as in protocol.py
+constexpr size_t kHeaderBytes = 4;
+constexpr size_t kOutputTailBytes = 4096;
+
+// Time to die by itself for a child that closed its line, so that we report its own exit and not our signal.
+constexpr auto kExitGrace = std::chrono::milliseconds(1000);
+
+Descriptor above_standard(int fd, const char* what) {
+  Descriptor low(fd);
+  TANDEM_ENV_CHECK(fd >= 0, "cannot start a worker process:", what, std::strerror(errno));
+  if (fd >= kFirstOwnFd) return low;
+  const int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstOwnFd);
+  TANDEM_ENV_CHECK(high >= 0, "cannot start a worker process: fcntl:", std::strerror(errno));
+  return Descriptor(high);
+}
+
+std::pair<Descriptor, Descriptor> make_pipe() {
+  std::array<int, 2> fds = {-1, -1};
+  TANDEM_ENV_CHECK(::pipe2(fds.data(), O_CLOEXEC) == 0, "cannot start a worker process: pipe:", std::strerror(errno));
+  Descriptor second(fds[1]);
+  fds[1] = -1;
+  Descriptor first = above_standard(fds[0], "pipe:");
+  const int write_fd = ::fcntl(second.get(), F_DUPFD_CLOEXEC, kFirstOwnFd);
+  return {std::move(first), above_standard(write_fd, "pipe:")};
+}
+
+std::pair<Descriptor, Descriptor> make_socket_pair() {
+  std::array<int, 2> fds = {-1, -1};
+  TANDEM_ENV_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) == 0,
+                   "cannot start a worker process: socketpair:", std::strerror(errno));
+  Descriptor second(fds[1]);
+  Descriptor first = above_standard(fds[0], "socketpair:");
+  const int second_fd = ::fcntl(second.get(), F_DUPFD_CLOEXEC, kFirstOwnFd);
+  return {std::move(first), above_standard(second_fd, "socketpair:")};
+}
+
+void set_nonblocking(const Descriptor& descriptor) {
+  const int flags = ::fcntl(descriptor.get(), F_GETFL);
+  TANDEM_CHECK(flags >= 0 && ::fcntl(descriptor.get(), F_SETFL, flags | O_NONBLOCK) == 0, std::strerror(errno));
+}
+
+// Our environment, and what makes a worker the same everywhere: our package first on the import path, no module of the
+// working directory, UTF-8, unbuffered output, one order of sets, no files written beside the sources. Thread pools
+// stay small unless the user says otherwise: workers share the machine with the trainer, and address space is limited.
+std::vector<std::string> child_environment(const WorkerConfig& config) {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  const auto path = variables.find("PYTHONPATH");
+  variables["PYTHONPATH"] = path == variables.end() || path->second.empty()
+                                ? config.worker_directory
+                                : config.worker_directory + ":" + path->second;
+  for (const auto& [name, value] : {std::pair{"PYTHONSAFEPATH", "1"},
+                                    {"PYTHONUTF8", "1"},
+                                    {"PYTHONUNBUFFERED", "1"},
+                                    {"PYTHONHASHSEED", "0"},
+                                    {"PYTHONDONTWRITEBYTECODE", "1"}}) {
+    variables[name] = value;
+  }
+  for (const auto& [name, value] : {std::pair{"OMP_NUM_THREADS", "1"},
+                                    {"OPENBLAS_NUM_THREADS", "1"},
+                                    {"RAYON_NUM_THREADS", "4"},
+                                    {"MALLOC_ARENA_MAX", "4"}}) {
+    variables.emplace(name, value);
+  }
+  std::vector<std::string> entries;
+  entries.reserve(variables.size());
+  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// posix_spawn, not fork: it shares the parent's memory until exec, so its cost does not grow with the trainer.
+pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments,
+            std::vector<std::string> environment) {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  TANDEM_ENV_CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawnattr_init(&attributes) == 0,
+                   "cannot start a worker process: out of memory");
+  int error = 0;
+  for (size_t target = 0; target < child_fds.size() && error == 0; ++target) {
+    error = posix_spawn_file_actions_adddup2(&actions, child_fds[target], static_cast<int>(target));
+  }
+  if (error == 0) error = posix_spawn_file_actions_addclosefrom_np(&actions, static_cast<int>(child_fds.size()));
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  pid_t pid = -1;
+  if (error == 0) {
+    error = posix_spawnp(&pid, arguments[0].c_str(), &actions, &attributes, pointers(arguments).data(),
+                         pointers(environment).data());
+  }
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  TANDEM_ENV_CHECK(error == 0,
+                   fmt::format("cannot start the Python interpreter {}: {}; run `make setup`, or name another one",
+                               arguments[0], std::strerror(error)));
+  return pid;
+}
+
+void limit(pid_t pid, __rlimit_resource resource, rlim_t value) {
+  const rlimit limits = {value, value};
+  // A child that is gone already is found by the first call.
+  TANDEM_ENV_CHECK(::prlimit(pid, resource, &limits, nullptr) == 0 || errno == ESRCH,
+                   "cannot limit a worker process: prlimit:", std::strerror(errno));
+}
+
+std::string describe_exit(int status) {
+  if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
+  return fmt::format("exited with code {}", WEXITSTATUS(status));
+}
+
+std::string framed(const base::Json& message) {
+  std::string body;
+  try {
+    body = message.dump();
+  } catch (const base::Json::type_error&) {
+    throw UserError("text for a worker process is not UTF-8; convert it first");
+  }
+  TANDEM_USER_CHECK(body.size() <= kMaxMessageBytes, "one request to a worker process is too large:", body.size(),
+                    "bytes");
+  std::string frame(kHeaderBytes, '\0');
+  for (size_t i = 0; i < kHeaderBytes; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
+  return frame + body;
+}
+
+}  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void Descriptor::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
+                           std::function<void(std::string_view)> on_output)
+    : mode_(std::move(mode)), on_output_(std::move(on_output)) {
+  start(config);
+}
+
+ChildProcess::~ChildProcess() {
+  if (!reaped_) end(/*let_it_finish=*/false);
+}
+
+void ChildProcess::start(const WorkerConfig& config) {
+  auto [child_lifeline, lifeline] = make_pipe();
+  auto [output, child_output] = make_pipe();
+  auto [socket, child_socket] = make_socket_pair();
+  set_nonblocking(socket);
+  set_nonblocking(output);
+  static_assert(kChannelFd == 3, "the fourth descriptor below");
+  pid_ = spawn({child_lifeline.get(), child_output.get(), child_output.get(), child_socket.get()},
+               {config.python, "-m", "tandem_worker." + mode_}, child_environment(config));
+  lifeline_ = std::move(lifeline);
+  output_ = std::move(output);
+  socket_ = std::move(socket);
+  // The child runs nothing of the user's before our first request, so limits set now are in time.
+  limit(pid_, RLIMIT_CORE, 0);
+  if (config.memory_bytes > 0) limit(pid_, RLIMIT_AS, static_cast<rlim_t>(config.memory_bytes));
+}
+
+base::Json ChildProcess::call(std::string_view name, const base::Json& arguments, double deadline_s) {
+  TANDEM_CHECK(!reaped_, "a call to a worker that has ended");
+  const uint64_t id = ++last_id_;
+  std::string incoming;
+  exchange(framed({{"id", id}, {"call", name}, {"arguments", arguments}}), incoming, deadline_s);
+  const base::Json reply =
+      base::Json::parse(incoming.begin() + kHeaderBytes, incoming.end(), nullptr, /*allow_exceptions=*/false);
+  if (!reply.is_object() || !reply.contains("id") || reply["id"] != id) {
+    lose(LossCause::kGarbage, "answered with something other than a reply");
+  }
+  if (reply.contains("user_fault") && reply["user_fault"].is_string()) {
+    throw UserError(reply["user_fault"].get<std::string>());
+  }
+  if (reply.contains("machine_fault") && reply["machine_fault"].is_string()) {
+    throw EnvironmentError(reply["machine_fault"].get<std::string>());
+  }
+  if (!reply.contains("result")) lose(LossCause::kGarbage, "answered without a result");
+  return reply["result"];
+}
+
+// Sends and receives until `incoming` holds one whole message.
+void ChildProcess::exchange(std::string_view outgoing, std::string& incoming, double deadline_s) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline_s));
+  while (!is_complete(incoming)) {
+    std::array<pollfd, 2> polled = {pollfd{socket_.get(), POLLIN, 0}, pollfd{output_.get(), POLLIN, 0}};
+    if (!outgoing.empty()) polled[0].events |= POLLOUT;
+    const double left_ms = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
+    if (left_ms <= 0)
+      lose(LossCause::kDeadline, fmt::format("did not answer: the deadline of {:g} s passed", deadline_s));
+    const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(std::min(std::ceil(left_ms), 1e9)));
+    TANDEM_CHECK(ready >= 0 || errno == EINTR, std::strerror(errno));
+    if (ready <= 0) continue;
+    if (polled[1].revents != 0) drain_output();
+    if ((polled[0].revents & POLLOUT) != 0 && !outgoing.empty()) {
+      const ssize_t sent = ::send(socket_.get(), outgoing.data(), outgoing.size(), MSG_NOSIGNAL);
+      if (sent > 0) outgoing.remove_prefix(static_cast<size_t>(sent));
+      // A failed send means a closed line, which receive() reports.
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) outgoing = {};
+    }
+    if ((polled[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !receive(incoming)) lose(LossCause::kDied, "");
+  }
+  drain_output();
+}
+
+// Takes what the socket holds; false at its end.
+bool ChildProcess::receive(std::string& incoming) {
+  std::array<char, 65536> buffer;
+  const ssize_t received = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  if (received < 0) return errno == EAGAIN || errno == EINTR;
+  incoming.append(buffer.data(), static_cast<size_t>(received));
+  return received > 0;
+}
+
+bool ChildProcess::is_complete(const std::string& incoming) {
+  if (incoming.size() < kHeaderBytes) return false;
+  uint32_t body_bytes = 0;
+  for (size_t i = 0; i < kHeaderBytes; ++i) body_bytes |= uint32_t{static_cast<uint8_t>(incoming[i])} << (8 * i);
+  if (body_bytes > kMaxMessageBytes || incoming.size() > kHeaderBytes + body_bytes) {
+    lose(LossCause::kGarbage, "answered with something other than a reply");
+  }
+  return incoming.size() == kHeaderBytes + body_bytes;
+}
+
+void ChildProcess::drain_output() {
+  // A child that prints without end must not hold us here: a pipe holds 64 KiB, so this is its content and a little
+  // more.
+  constexpr int kMaxReads = 32;
+  std::array<char, 16384> buffer;
+  for (int i = 0; i < kMaxReads && output_.get() >= 0; ++i) {
+    const ssize_t received = ::read(output_.get(), buffer.data(), buffer.size());
+    if (received < 0) return;
+    if (received == 0) {
+      output_.close();  // the child closed it; poll() skips a descriptor of -1
+      return;
+    }
+    const std::string_view text(buffer.data(), static_cast<size_t>(received));
+    if (on_output_) on_output_(text);
+    output_tail_.append(text);
+    if (output_tail_.size() > kOutputTailBytes) output_tail_.erase(0, output_tail_.size() - kOutputTailBytes);
+  }
+}
+
+std::string ChildProcess::last_line() const {
+  const size_t end = output_tail_.find_last_not_of(" \n\r\t");
+  if (end == std::string::npos) return "";
+  const size_t begin = output_tail_.find_last_of('\n', end) + 1;  // npos + 1 is 0
+  constexpr size_t kMaxBytes = 300;
+  Utf8Stream text;  // user code prints what it likes; an error message is text
+  const std::string line =
+      text.push(std::string_view(output_tail_).substr(begin, std::min(end + 1 - begin, kMaxBytes)));
+  return line + text.finish();
+}
+
+void ChildProcess::lose(LossCause cause, const std::string& what) {
+  const pid_t pid = pid_;
+  const std::string how = end(/*let_it_finish=*/cause == LossCause::kDied && !interrupted_);
+  std::string message = fmt::format("{} worker (process {}) {}", mode_, pid, what.empty() ? how : what);
+  if (const std::string line = last_line(); !line.empty()) message += "; its last line: " + line;
+  throw ChildLost(cause, message);
+}
+
+std::string ChildProcess::end(bool let_it_finish) {
+  const auto give_up = Clock::now() + kExitGrace;
+  siginfo_t info = {};
+  while (let_it_finish && Clock::now() < give_up) {
+    // WNOWAIT: the process stays a zombie, so its group still exists for the kill below.
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ::kill(-pid_, SIGKILL);
+  ::kill(pid_, SIGKILL);  // should it have left its group
+  int status = 0;
+  pid_t waited = 0;
+  do {
+    waited = ::waitpid(pid_, &status, 0);
+  } while (waited < 0 && errno == EINTR);
+  reaped_ = true;
+  drain_output();
+  return waited == pid_ ? describe_exit(status) : "ended";
+}
+
+bool ChildProcess::alive() {
+  if (reaped_) return false;
+  siginfo_t info = {};
+  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  return result == 0 && info.si_pid == 0;
+}
+
+void ChildProcess::interrupt() {
+  interrupted_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
+}  // namespace tandem::text

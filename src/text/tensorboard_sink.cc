@@ -1,0 +1,190 @@
+#include "text/tensorboard_sink.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "text/child_process.h"
+
+namespace tandem::text {
+namespace {
+
+constexpr size_t kMaxQueuedEvents = 1024;
+constexpr int kMaxAttempts = 2;  // of one event: with the child that was there, then with a fresh one
+constexpr double kDrainSeconds = 5.0;
+
+struct Event {
+  int64_t step = 0;
+  double wall_time_s = 0;
+  base::Json values;
+};
+
+base::Json to_json(const std::map<std::string, double>& values) {
+  base::Json json = base::Json::object();
+  for (const auto& [name, value] : values) {
+    if (std::isfinite(value)) {
+      json[name] = value;
+    } else {
+      json[name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";  // numbers that JSON has not
+    }
+  }
+  return json;
+}
+
+}  // namespace
+
+struct TensorBoardSink::Impl {
+  WorkerConfig config;
+  std::string directory;
+  mutable std::mutex mutex;  // over all below that two threads touch
+  std::condition_variable changed;
+  std::unique_ptr<ChildProcess> child;  // set and reset under `mutex`; used by the thread without
+  std::deque<Event> queue;
+  bool busy = false;  // an event is on its way
+  bool stopping = false;
+  int64_t num_dropped = 0;
+  int64_t num_restarts = 0;
+  std::atomic<bool> warned = false;
+  std::thread thread;
+
+  void start_child() {
+    auto started = std::make_unique<ChildProcess>(config, "sink");
+    ChildProcess& borrowed = *started;
+    {
+      const std::lock_guard lock(mutex);
+      child = std::move(started);
+      if (stopping) borrowed.interrupt();
+    }
+    try {
+      borrowed.call("open", {{"directory", directory}}, config.deadline_s);
+    } catch (...) {
+      drop_child();
+      throw;
+    }
+  }
+
+  void drop_child() {
+    std::unique_ptr<ChildProcess> dead;
+    {
+      const std::lock_guard lock(mutex);
+      dead = std::move(child);
+    }
+  }
+
+  void warn_once(const std::string& what) {
+    if (warned.exchange(true)) return;
+    base::log_warning("TensorBoard events in {}: {}; training goes on", directory, what);
+  }
+
+  // Whether the event is in the file.
+  bool deliver(const Event& event) {
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+      try {
+        if (child == nullptr) {
+          start_child();
+          const std::lock_guard lock(mutex);
+          ++num_restarts;
+        }
+        child->call("write", {{"step", event.step}, {"values", event.values}, {"wall_time_s", event.wall_time_s}},
+                    config.deadline_s);
+        return true;
+      } catch (const std::runtime_error& error) {
+        drop_child();
+        warn_once(error.what());
+        const std::lock_guard lock(mutex);
+        if (stopping) return false;
+      }
+    }
+    return false;
+  }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return stopping || !queue.empty(); });
+      if (stopping) return;
+      const Event event = std::move(queue.front());
+      queue.pop_front();
+      busy = true;
+      lock.unlock();
+      const bool delivered = deliver(event);
+      lock.lock();
+      busy = false;
+      if (!delivered) ++num_dropped;
+      changed.notify_all();
+    }
+  }
+
+  void wait_until_idle(double deadline_s) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::duration<double>(deadline_s), [&] { return queue.empty() && !busy; });
+  }
+};
+
+TensorBoardSink::TensorBoardSink(const WorkerConfig& config, const std::string& directory)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->config = config;
+  impl_->directory = directory;
+  try {
+    impl_->start_child();
+  } catch (const WorkerError& error) {
+    throw EnvironmentError(std::string("cannot start the TensorBoard writer: ") + error.what());
+  }
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+}
+
+TensorBoardSink::~TensorBoardSink() {
+  impl_->wait_until_idle(kDrainSeconds);
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stopping = true;
+    if (impl_->busy && impl_->child != nullptr) impl_->child->interrupt();
+    const size_t num_left = impl_->queue.size() + (impl_->busy ? 1 : 0);
+    if (num_left > 0)
+      impl_->warn_once(fmt::format("the last {} did not reach the file in {:g} s", num_left, kDrainSeconds));
+  }
+  impl_->changed.notify_all();
+  impl_->thread.join();
+}
+
+void TensorBoardSink::write(int64_t step, const std::map<std::string, double>& values) {
+  const double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  Event event{step, now_s, to_json(values)};
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->queue.size() >= kMaxQueuedEvents) {
+      ++impl_->num_dropped;
+      return;
+    }
+    impl_->queue.push_back(std::move(event));
+  }
+  impl_->changed.notify_all();
+}
+
+void TensorBoardSink::flush(double deadline_s) { impl_->wait_until_idle(deadline_s); }
+
+int64_t TensorBoardSink::dropped() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->num_dropped;
+}
+
+int64_t TensorBoardSink::restarts() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->num_restarts;
+}
+
+int64_t TensorBoardSink::process_id() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->child == nullptr ? -1 : impl_->child->process_id();
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,242 @@
+#include "text/text_worker.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "text/child_process.h"
+#include "text/utf8_stream.h"
+
+namespace tandem::text {
+namespace {
+
+// A request stays far below its deadline and the limit of one message: longer work goes in pieces of this size.
+constexpr size_t kMaxRequestBytes = size_t{1} << 20;
+
+// Ends of runs of items whose sizes add up to at most kMaxRequestBytes (one item may be larger).
+template <typename Size>
+std::vector<size_t> piece_ends(size_t num_items, Size size_of) {
+  std::vector<size_t> ends;
+  size_t bytes = 0;
+  for (size_t i = 0; i < num_items; ++i) {
+    const size_t item_bytes = size_of(i);
+    if (bytes > 0 && bytes + item_bytes > kMaxRequestBytes) {
+      ends.push_back(i);
+      bytes = 0;
+    }
+    bytes += item_bytes + 1;
+  }
+  if (num_items > 0) ends.push_back(num_items);
+  return ends;
+}
+
+std::string from_hex(std::string_view hex) {
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1])));
+  return bytes;
+}
+
+// For byte-level tokenizers: a text is the bytes of its tokens, so the table is all it takes.
+class ByteStream : public TextWorker::Stream {
+ public:
+  ByteStream(const std::vector<std::string>& token_bytes, const std::vector<bool>& skipped)
+      : token_bytes_(token_bytes), skipped_(skipped) {}
+
+  std::string push(int32_t id) override {
+    const auto index = static_cast<size_t>(id);
+    if (id < 0 || index >= token_bytes_.size() || skipped_[index]) return "";
+    return text_.push(token_bytes_[index]);
+  }
+  std::string finish() override { return text_.finish(); }
+
+ private:
+  const std::vector<std::string>& token_bytes_;
+  std::vector<bool> skipped_;
+  Utf8Stream text_;
+};
+
+// For the others, whose decoders look at neighbours: all ids so far are decoded again, and what follows the text
+// already given is new. A replacement character at the end may still become a character.
+class WorkerStream : public TextWorker::Stream {
+ public:
+  WorkerStream(TextWorker& worker, bool skip_special_tokens) : worker_(worker), skip_(skip_special_tokens) {}
+
+  std::string push(int32_t id) override {
+    ids_.push_back(id);
+    std::string text = worker_.decode({ids_}, skip_)[0];
+    while (text.ends_with("\xEF\xBF\xBD")) text.resize(text.size() - 3);
+    return extend(text);
+  }
+  std::string finish() override { return extend(ids_.empty() ? "" : worker_.decode({ids_}, skip_)[0]); }
+
+ private:
+  std::string extend(const std::string& text) {
+    if (!text.starts_with(given_)) return "";  // a decoder changed its mind; later text or finish() decides
+    std::string added = text.substr(given_.size());
+    given_ = text;
+    return added;
+  }
+
+  TextWorker& worker_;
+  bool skip_;
+  std::vector<int32_t> ids_;
+  std::string given_;
+};
+
+}  // namespace
+
+WorkerConfig default_worker_config() {
+  WorkerConfig config;
+  config.python = TANDEM_PYTHON;
+  config.worker_directory = TANDEM_WORKER_DIR;
+  return config;
+}
+
+struct TextWorker::Impl {
+  WorkerConfig config;
+  std::string directory;
+  std::unique_ptr<ChildProcess> child;
+  int64_t num_restarts = 0;
+  int64_t vocab_size = 0;
+  bool has_chat_template = false;
+  bool byte_level = false;
+  std::vector<bool> is_special;          // by id
+  std::vector<std::string> token_bytes;  // by id; empty until asked for
+
+  void start() {
+    child = std::make_unique<ChildProcess>(config, "tokenizer");
+    const auto facts = request<base::Json>("load", {{"directory", directory}});
+    vocab_size = facts.at("vocab_size").get<int64_t>();
+    has_chat_template = facts.at("has_chat_template").get<bool>();
+    byte_level = facts.at("byte_level").get<bool>();
+    is_special.assign(static_cast<size_t>(vocab_size), false);
+    for (const auto id : facts.at("special_ids").get<std::vector<size_t>>()) is_special.at(id) = true;
+  }
+
+  // One request to the child that runs.
+  template <typename Result>
+  Result request(std::string_view name, const base::Json& arguments) {
+    try {
+      return child->call(name, arguments, config.deadline_s).template get<Result>();
+    } catch (const ChildLost&) {
+      child.reset();
+      throw;
+    } catch (const base::Json::exception& error) {
+      child.reset();
+      throw WorkerError(std::string("tokenizer worker answered something else than a result: ") + error.what());
+    }
+  }
+
+  template <typename Result>
+  Result call(std::string_view name, const base::Json& arguments) {
+    if (child != nullptr && !child->alive()) {
+      base::log_warning("the tokenizer worker (process {}) died between calls; a new one takes over",
+                        child->process_id());
+      child.reset();
+    }
+    if (child == nullptr) {
+      start();
+      ++num_restarts;
+    }
+    return request<Result>(name, arguments);
+  }
+
+  // The same for the calls that answer one result per item.
+  template <typename Result>
+  void call_into(std::vector<Result>& results, size_t num_items, std::string_view name, const base::Json& arguments) {
+    auto part = call<std::vector<Result>>(name, arguments);
+    if (part.size() != num_items) {
+      child.reset();
+      throw WorkerError("tokenizer worker answered another number of results than was asked for");
+    }
+    std::move(part.begin(), part.end(), std::back_inserter(results));
+  }
+};
+
+TextWorker::TextWorker(const WorkerConfig& config, const std::string& model_directory)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->config = config;
+  impl_->directory = model_directory;
+  try {
+    impl_->start();
+  } catch (const WorkerError& error) {
+    throw EnvironmentError(std::string("cannot start the tokenizer: ") + error.what());
+  }
+}
+
+TextWorker::~TextWorker() = default;
+
+std::vector<std::vector<int32_t>> TextWorker::encode(const std::vector<std::string>& texts) {
+  std::vector<std::vector<int32_t>> ids;
+  ids.reserve(texts.size());
+  for (const size_t end : piece_ends(texts.size(), [&](size_t i) { return texts[i].size(); })) {
+    base::Json piece = base::Json::array();
+    for (size_t i = ids.size(); i < end; ++i) piece.push_back(texts[i]);
+    impl_->call_into(ids, piece.size(), "encode", {{"texts", piece}});
+  }
+  return ids;
+}
+
+std::vector<std::string> TextWorker::decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens) {
+  std::vector<std::string> texts;
+  texts.reserve(ids.size());
+  for (const size_t end : piece_ends(ids.size(), [&](size_t i) { return 7 * ids[i].size(); })) {
+    base::Json piece = base::Json::array();
+    for (size_t i = texts.size(); i < end; ++i) {
+      TANDEM_CHECK(std::all_of(ids[i].begin(), ids[i].end(), [](int32_t id) { return id >= 0; }),
+                   "a negative token id");
+      piece.push_back(ids[i]);
+    }
+    impl_->call_into(texts, piece.size(), "decode", {{"ids", piece}, {"skip_special_tokens", skip_special_tokens}});
+  }
+  return texts;
+}
+
+std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base::Json>& conversations,
+                                                         const base::Json& kwargs) {
+  constexpr size_t kPiece = 256;  // conversations of one request
+  const base::Json variables = kwargs.is_null() ? base::Json::object() : kwargs;
+  TANDEM_USER_CHECK(variables.is_object(), "chat template arguments: write them as a JSON object, not",
+                    variables.type_name());
+  std::vector<std::string> texts;
+  while (texts.size() < conversations.size()) {
+    base::Json piece = base::Json::array();
+    for (size_t i = texts.size(); i < std::min(conversations.size(), texts.size() + kPiece); ++i) {
+      piece.push_back(conversations[i]);
+    }
+    impl_->call_into(texts, piece.size(), "apply_chat_template",
+                     {{"conversations", piece}, {"kwargs", variables}, {"first", texts.size()}});
+  }
+  return texts;
+}
+
+std::unique_ptr<TextWorker::Stream> TextWorker::stream(bool skip_special_tokens) {
+  if (!impl_->byte_level) return std::make_unique<WorkerStream>(*this, skip_special_tokens);
+  std::vector<bool> skipped = impl_->is_special;
+  if (!skip_special_tokens) skipped.assign(skipped.size(), false);
+  return std::make_unique<ByteStream>(token_bytes(), skipped);
+}
+
+int64_t TextWorker::vocab_size() const { return impl_->vocab_size; }
+
+const std::vector<std::string>& TextWorker::token_bytes() {
+  if (impl_->token_bytes.empty() && impl_->vocab_size > 0) {
+    std::vector<std::string> table;
+    impl_->call_into(table, static_cast<size_t>(impl_->vocab_size), "token_bytes", base::Json::object());
+    for (std::string& entry : table) entry = from_hex(entry);
+    impl_->token_bytes = std::move(table);
+  }
+  return impl_->token_bytes;
+}
+
+bool TextWorker::has_chat_template() const { return impl_->has_chat_template; }
+int64_t TextWorker::restarts() const { return impl_->num_restarts; }
+int64_t TextWorker::process_id() const { return impl_->child == nullptr ? -1 : impl_->child->process_id(); }
+
+}  // namespace tandem::text

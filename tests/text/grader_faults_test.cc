@@ -1,0 +1,237 @@
+// What bad user code does to us: nothing but a failed sample.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tandem/error.h"
+#include "tests/text/grader_fixture.h"
+#include "tests/text/process_facts.h"
+
+namespace tandem::text {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Fault {
+  const char* response;      // what tests/text/rewards/faults.py does
+  const char* reason_class;  // nullptr: no failure, and the reward is `reward`
+  const char* reason;        // part of the reason
+  double reward = 0;
+};
+
+const std::vector<Fault> kQuickFaults = {
+    {"raises", "exception", "ValueError: no such answer second line (faults.py:13)"},
+    {"recursion", "exception", "RecursionError"},
+    {"sys_exit", "exception", "SystemExit: 3"},
+    {"memory", "memory", "MemoryError"},
+    {"os_exit", "died", "exited with code 3"},
+    {"segfault", "died", "killed by signal 11"},
+    {"nan", "not_finite", "the reward is nan"},
+    {"inf", "not_finite", "the reward is -inf"},
+    {"huge_integer", "not_finite", "beyond floating point"},
+    {"none", "wrong_type", "None"},
+    {"text", "wrong_type", "the reward is a str"},
+    {"list", "wrong_type", "the reward is a list"},
+    {"dict", "wrong_type", "its keys: reward"},
+    {"complex", "wrong_type", "complex"},
+    {"surrogate", "exception", "ValueError: ?"},
+    {"channel", "died", "something other than a reply"},
+    {"fake_reply", "died", "something other than a reply"},
+    {"closes", "died", "grader worker"},
+    {"leaves_child", "died", "exited with code 0"},
+    {"number_like", nullptr, "", 1.5},
+    {"true", nullptr, "", 1.0},
+    {"loud", nullptr, "", 1.0},
+    {"thread", nullptr, "", 0.75},
+    {"stdin", nullptr, "", 0.0},
+};
+
+GraderConfig faults() {
+  GraderConfig config = function("faults.py:score");
+  config.num_processes = 2;
+  config.memory_bytes = int64_t{512} << 20;
+  return config;
+}
+
+TEST(GraderFaults, CostTheSampleAndNoOther) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::vector<Fault> plan = kQuickFaults;
+  for (int i = 0; i < 40; ++i) plan.push_back({"0.125", nullptr, "", 0.125});
+  std::shuffle(plan.begin(), plan.end(), std::mt19937(seed));
+
+  Graders graders(faults());
+  for (size_t i = 0; i < plan.size(); ++i) graders.submit({request(100 + i, plan[i].response)});
+  const std::vector<Grade> grades = graders.collect();
+  ASSERT_EQ(grades.size(), plan.size());
+  std::map<std::string, int64_t> counts;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Grade& grade = grades[i];
+    EXPECT_EQ(grade.sample_id, 100 + i);
+    EXPECT_EQ(grade.failed, plan[i].reason_class != nullptr) << plan[i].response << ": " << grade.reason;
+    EXPECT_EQ(grade.reward, plan[i].reward) << plan[i].response;
+    EXPECT_NE(grade.reason.find(plan[i].reason), std::string::npos) << plan[i].response << ": " << grade.reason;
+    EXPECT_EQ(grade.reason.find('\n'), std::string::npos);
+    if (plan[i].reason_class != nullptr) {
+      EXPECT_EQ(grade.reason_class, plan[i].reason_class) << plan[i].response << ": " << grade.reason;
+      ++counts[plan[i].reason_class];
+    }
+  }
+  EXPECT_EQ(graders.failures(), counts);
+}
+
+TEST(GraderFaults, EndAtTheDeadline) {
+  GraderConfig config = faults();
+  config.deadline_s = 1.0;
+  config.num_processes = 1;
+  Graders graders(config);
+  for (const char* fault : {"hangs", "busy", "bignum", "stops_itself"}) {
+    const auto begin = Clock::now();
+    const Grade grade = grade_one(graders, request(1, fault));
+    EXPECT_TRUE(grade.failed) << fault;
+    EXPECT_EQ(grade.reason_class, "deadline") << fault << ": " << grade.reason;
+    EXPECT_NE(grade.reason.find("the deadline of 1 s passed"), std::string::npos) << grade.reason;
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60)) << fault;  // the start of a process included
+  }
+}
+
+TEST(GraderFaults, DoNotOutliveTheirCall) {
+  GraderConfig config = faults();
+  config.num_processes = 1;
+  Graders graders(config);
+  EXPECT_EQ(grade_one(graders, request(1, "alarm")).reward, 0.5);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the alarm would ring now
+  EXPECT_EQ(grade_one(graders, request(2, "1")).reward, 1.0);
+  EXPECT_EQ(graders.restarts(), 0);
+}
+
+TEST(GraderFaults, MemoryIsLimited) {
+  GraderConfig config = faults();
+  config.num_processes = 1;
+  Graders graders(config);
+  EXPECT_EQ(grade_one(graders, request(1, "limit")).reward, static_cast<double>(config.memory_bytes));
+  EXPECT_EQ(grade_one(graders, request(2, "memory")).reason_class, "memory");
+  EXPECT_EQ(grade_one(graders, request(3, "2")).reward, 2.0);
+  EXPECT_EQ(graders.restarts(), 1);  // a process that ran out of memory is not used again
+}
+
+TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
+  GraderConfig config = faults();
+  config.num_processes = 1;
+  Graders graders(config);
+  const int64_t pid = graders.process_ids().at(0);
+  ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
+  wait_for_exit(pid);
+  EXPECT_EQ(grade_one(graders, request(1, "3")).reward, 3.0);  // it was idle: no sample is lost
+  EXPECT_EQ(graders.restarts(), 1);
+  EXPECT_TRUE(graders.failures().empty());
+}
+
+TEST(GraderFaults, WrongListsFailTheirSamples) {
+  GraderConfig config = function("faults.py:short_list");
+  config.group_rm = true;
+  Graders short_lists(config);
+  short_lists.submit({request(1, "a"), request(2, "b")});
+  for (const Grade& grade : short_lists.collect()) {
+    EXPECT_EQ(grade.reason_class, "wrong_count");
+    EXPECT_NE(grade.reason.find("1 rewards for 2 samples"), std::string::npos) << grade.reason;
+  }
+  config.custom_rm_path = "tests/text/rewards/faults.py:with_none";
+  Graders with_none(config);
+  with_none.submit({request(1, "a"), request(2, "none")});
+  const std::vector<Grade> grades = with_none.collect();
+  EXPECT_EQ(grades[0].reward, 1.0);
+  EXPECT_EQ(grades[1].reason_class, "wrong_type");
+  Graders no_list(function("faults.py:no_list"));
+  EXPECT_NE(grade_one(no_list, request(1, "a")).reason.find("where a list of 1 rewards belongs"), std::string::npos);
+}
+
+TEST(GraderFaults, OutputGoesToItsFileUpToTheLimit) {
+  GraderConfig config = faults();
+  config.num_processes = 1;
+  config.output_path = testing::TempDir() + "grader_output_" + std::to_string(::getpid());
+  config.max_output_bytes = 10000;
+  {
+    Graders graders(config);
+    EXPECT_EQ(grade_one(graders, request(1, "loud")).reward, 1.0);
+  }
+  std::ifstream file(config.output_path);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(text.substr(0, 10), "xxxxxxxxxx");
+  EXPECT_GE(text.size(), 10000U);
+  EXPECT_LT(text.size(), 10200U);
+  EXPECT_NE(text.find("later output is dropped"), std::string::npos);
+  std::filesystem::remove(config.output_path);
+}
+
+TEST(GraderFaults, LeaveNoProcessAndNoDescriptor) {
+  const int descriptors = num_descriptors();
+  int64_t left_behind = 0;
+  {
+    GraderConfig config = faults();
+    config.num_processes = 1;
+    Graders graders(config);
+    const int with_child = num_descriptors();
+    for (uint64_t i = 0; i < 5; ++i)
+      EXPECT_TRUE(grade_one(graders, request(i, i % 2 == 0 ? "os_exit" : "leaves_child")).failed);
+    EXPECT_EQ(grade_one(graders, request(9, "1")).reward, 1.0);
+    EXPECT_EQ(graders.restarts(), 5);
+    EXPECT_EQ(num_descriptors(), with_child);
+    EXPECT_EQ(num_children(), 1);
+    left_behind = graders.process_ids().at(0);
+  }
+  EXPECT_EQ(num_descriptors(), descriptors);
+  EXPECT_EQ(num_children(), 0);
+  EXPECT_FALSE(is_running(left_behind));
+}
+
+TEST(GraderFaults, DoNotHoldUpTheEnd) {
+  const auto begin = Clock::now();
+  {
+    GraderConfig config = faults();
+    config.deadline_s = 600;
+    Graders graders(config);
+    for (uint64_t i = 0; i < 4; ++i) graders.submit({request(i, "busy")});
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(120));
+  EXPECT_EQ(num_children(), 0);
+}
+
+// A trainer that dies takes its graders along, even one that loops inside a C call.
+TEST(GraderFaults, DieWithTheTrainer) {
+  const std::string path = testing::TempDir() + "grader_pid_" + std::to_string(::getpid());
+  const pid_t trainer = ::fork();
+  if (trainer == 0) {
+    GraderConfig config = faults();
+    config.num_processes = 1;
+    Graders graders(config);
+    graders.submit({request(1, "bignum")});
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::ofstream(path) << graders.process_ids().at(0) << std::endl;
+    while (true) ::pause();
+  }
+  int64_t grader = 0;
+  while (!(std::ifstream(path) >> grader)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(is_running(grader));
+  ::kill(trainer, SIGKILL);
+  ::waitpid(trainer, nullptr, 0);
+  const auto give_up = Clock::now() + std::chrono::seconds(20);
+  while (is_running(grader) && Clock::now() < give_up) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(is_running(grader));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace tandem::text

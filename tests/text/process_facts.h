@@ -1,0 +1,61 @@
+// What the kernel says about this process: its children and its open descriptors.
+#pragma once
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+namespace tandem::text {
+
+struct ProcessState {
+  char state = '?';  // 'Z': a zombie
+  int64_t parent = 0;
+};
+
+inline ProcessState process_state(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ProcessState result;
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return result;
+  std::istringstream(text.substr(name_end + 1)) >> result.state >> result.parent;
+  return result;
+}
+
+// Our children, living or not yet reaped.
+inline int num_children() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") == std::string::npos && process_state(name).parent == ::getpid()) ++count;
+  }
+  return count;
+}
+
+inline bool is_running(int64_t pid) {
+  const char state = process_state(std::to_string(pid)).state;
+  return state != '?' && state != 'Z';
+}
+
+// Until our child has ended, all its threads too; leaves it to be reaped by its owner.
+inline void wait_for_exit(int64_t pid) {
+  siginfo_t info = {};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+}
+
+inline int num_descriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,2 @@
+def points(right):
+    return 2.0 if right else -2.0

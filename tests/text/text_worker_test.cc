@@ -1,0 +1,259 @@
+// The tokenizer worker beyond the golden cases: dead, hung and babbling children, refused input, sandboxed templates.
+#include "text/text_worker.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tandem/error.h"
+#include "tests/text/process_facts.h"
+
+namespace tandem::text {
+namespace {
+
+const char* const kModel = "tests/golden/tokenizer_small";
+
+WorkerConfig strange_worker() {
+  WorkerConfig config = default_worker_config();
+  config.worker_directory = "tests/text/strange_worker";
+  return config;
+}
+
+template <typename Error, typename Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing of that type was thrown";
+  return "";
+}
+
+void kill_and_wait(int64_t pid) {
+  ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
+  wait_for_exit(pid);
+}
+
+// A model directory of our own: the small tokenizer and what a test puts beside it.
+class ModelDirectory {
+ public:
+  ModelDirectory() : path_(testing::TempDir() + "text_worker_" + std::to_string(::getpid())) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+    std::filesystem::copy(std::string(kModel) + "/tokenizer.json", path_ + "/tokenizer.json");
+  }
+  ~ModelDirectory() { std::filesystem::remove_all(path_); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ + "/" + name) << text; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string render(const ModelDirectory& model, const base::Json& kwargs = {}) {
+  TextWorker worker(default_worker_config(), model.path());
+  return worker.apply_chat_template({base::Json::parse(R"([{"role": "user", "content": "hi"}])")}, kwargs)[0];
+}
+
+TEST(TextWorker, TellsWhatTheTokenizerHolds) {
+  TextWorker worker(default_worker_config(), kModel);
+  EXPECT_EQ(worker.vocab_size(), 484);
+  const std::vector<std::string>& bytes = worker.token_bytes();
+  ASSERT_EQ(bytes.size(), 484U);
+  EXPECT_EQ(bytes[473], "<|im_end|>");
+  EXPECT_EQ(bytes[201], "\r");
+  EXPECT_EQ(bytes[160], "\xE4");
+}
+
+TEST(TextWorker, StreamsAnyIdsAsTheLibraryDecodesThem) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  TextWorker worker(default_worker_config(), kModel);
+  std::vector<std::vector<int32_t>> ids(300);
+  for (auto& list : ids) {
+    list.resize(random() % 40);
+    for (int32_t& id : list) id = static_cast<int32_t>(random() % 500);  // 484 tokens: some ids have none
+  }
+  for (const bool skip : {false, true}) {
+    const std::vector<std::string> decoded = worker.decode(ids, skip);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      auto stream = worker.stream(skip);
+      std::string text;
+      for (const int32_t id : ids[i]) text += stream->push(id);
+      ASSERT_EQ(text + stream->finish(), decoded[i]);
+    }
+  }
+}
+
+TEST(TextWorker, TakesMoreTextThanOneRequestHolds) {
+  TextWorker worker(default_worker_config(), kModel);
+  std::string words;
+  while (words.size() < 100000) words += "and the ";
+  std::vector<std::string> texts(11, words);
+  texts[7] = "b";
+  const auto ids = worker.encode(texts);
+  ASSERT_EQ(ids.size(), texts.size());
+  EXPECT_EQ(ids[7].size(), 1U);
+  EXPECT_EQ(worker.decode(ids, false), texts);
+}
+
+TEST(TextWorker, RefusesTextThatIsNotUtf8AndLivesOn) {
+  TextWorker worker(default_worker_config(), kModel);
+  EXPECT_THROW(worker.encode({"\xFF"}), UserError);
+  EXPECT_EQ(worker.encode({""})[0].size(), 0U);
+  EXPECT_EQ(worker.restarts(), 0);
+}
+
+TEST(TextWorker, ReplacesAChildThatDiedBetweenCalls) {
+  TextWorker worker(default_worker_config(), kModel);
+  const auto before = worker.encode({"and the"});
+  const int64_t first = worker.process_id();
+  kill_and_wait(first);
+  EXPECT_EQ(worker.encode({"and the"}), before);
+  EXPECT_EQ(worker.restarts(), 1);
+  EXPECT_NE(worker.process_id(), first);
+}
+
+TEST(TextWorker, SaysThatACallLostItsChildAndGoesOn) {
+  TextWorker worker(default_worker_config(), kModel);
+  const auto before = worker.encode({"and the"});
+  const int64_t first = worker.process_id();
+  // The call is in flight when its child is killed: a stopped child is let go by SIGKILL half a second later.
+  ASSERT_EQ(::kill(static_cast<pid_t>(first), SIGSTOP), 0);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    ::kill(static_cast<pid_t>(first), SIGKILL);
+  });
+  const std::string message = message_of<WorkerError>([&] { worker.encode({"and the"}); });
+  killer.join();
+  EXPECT_NE(message.find("was killed by signal 9"), std::string::npos) << message;
+  EXPECT_EQ(worker.process_id(), -1);
+  EXPECT_EQ(worker.encode({"and the"}), before);
+  EXPECT_EQ(worker.restarts(), 1);
+}
+
+TEST(TextWorker, EndsAChildThatPassesTheDeadline) {
+  WorkerConfig config = strange_worker();
+  config.deadline_s = 4.0;  // also of the start
+  TextWorker worker(config, kModel);
+  const int64_t first = worker.process_id();
+  ASSERT_EQ(::kill(static_cast<pid_t>(first), SIGSTOP), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string message = message_of<WorkerError>([&] { worker.encode({"fine"}); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_NE(message.find("deadline of 4 s"), std::string::npos) << message;
+  EXPECT_FALSE(is_running(first));
+  EXPECT_EQ(worker.encode({"fine"})[0], std::vector<int32_t>{0});
+}
+
+TEST(TextWorker, TakesNoNonsenseForAnAnswer) {
+  TextWorker worker(strange_worker(), kModel);
+  int64_t restarts = 0;
+  for (const char* wish : {"no json", "other id", "no result", "wrong type", "wrong count", "too long", "trailing"}) {
+    EXPECT_THROW(worker.encode({wish}), WorkerError) << wish;
+    EXPECT_EQ(worker.encode({"fine"})[0], std::vector<int32_t>{0}) << wish;
+    EXPECT_EQ(worker.restarts(), ++restarts) << wish;
+  }
+  const std::string message = message_of<WorkerError>([&] { worker.encode({"cut off"}); });
+  EXPECT_NE(message.find("exited with code 7; its last line: the last words"), std::string::npos) << message;
+}
+
+TEST(TextWorker, LeavesNoZombiesAndNoDescriptors) {
+  const int descriptors = num_descriptors();
+  {
+    TextWorker worker(strange_worker(), kModel);
+    const int with_child = num_descriptors();
+    for (int round = 0; round < 50; ++round) {
+      kill_and_wait(worker.process_id());
+      worker.encode({"fine"});
+    }
+    EXPECT_EQ(worker.restarts(), 50);
+    EXPECT_EQ(num_descriptors(), with_child);
+    EXPECT_EQ(num_children(), 1);
+  }
+  EXPECT_EQ(num_descriptors(), descriptors);
+  EXPECT_EQ(num_children(), 0);
+}
+
+TEST(TextWorker, SaysWhatIsWrongWithATokenizer) {
+  ModelDirectory model;
+  const auto start = [&] { TextWorker worker(default_worker_config(), model.path()); };
+  model.write("tokenizer.json", "{\"version\": \"1.0\", \"model\": {}}");
+  EXPECT_NE(message_of<UserError>(start).find("tokenizer.json"), std::string::npos);
+  model.write("tokenizer.json", "{not json");
+  EXPECT_NE(message_of<UserError>(start).find("not JSON"), std::string::npos);
+  std::filesystem::remove(model.path() + "/tokenizer.json");
+  EXPECT_NE(message_of<UserError>(start).find("no such file"), std::string::npos);
+}
+
+TEST(TextWorker, SaysWhatIsMissingOnThisMachine) {
+  WorkerConfig config = default_worker_config();
+  config.python = "/nowhere/python";
+  EXPECT_NE(message_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("/nowhere/python"),
+            std::string::npos);
+  config = default_worker_config();
+  config.worker_directory = "/nowhere";
+  EXPECT_NE(message_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("No module named"),
+            std::string::npos);
+}
+
+TEST(ChatTemplate, MayLieInAFileOfItsOwn) {
+  ModelDirectory model;
+  model.write("tokenizer_config.json", R"({"chat_template": "from config", "eos_token": {"content": "<|im_end|>"}})");
+  EXPECT_EQ(render(model), "from config");
+  model.write("chat_template.jinja",
+              "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}{{ "
+              "eos_token }}");
+  EXPECT_EQ(render(model), "hi<|im_end|>");
+}
+
+TEST(ChatTemplate, MayBeOneOfSeveral) {
+  ModelDirectory model;
+  model.write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "plain"},
+                                           {"name": "tool_use", "template": "{{ tools | tojson }}"}]})");
+  EXPECT_EQ(render(model), "plain");
+  EXPECT_EQ(render(model, base::Json::parse(R"({"tools": [{"b": "é", "a": 1}]})")), R"([{"b": "é", "a": 1}])");
+}
+
+TEST(ChatTemplate, RunsInASandbox) {
+  ModelDirectory model;
+  for (const char* escape :
+       {"{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os.getpid() }}", "{{ ('%s'|attr('format'))|attr('__globals__') }}{{ x.y }}",
+        "{{ raise_exception.__globals__['json'] }}"}) {
+    model.write("chat_template.jinja", escape);
+    const std::string message = message_of<UserError>([&] { render(model); });
+    EXPECT_NE(message.find("conversation 0"), std::string::npos) << message;
+  }
+}
+
+TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
+  ModelDirectory model;
+  WorkerConfig config = default_worker_config();
+  config.memory_bytes = int64_t{1} << 30;
+  config.deadline_s = 60;
+  model.write("chat_template.jinja", "{{ 'x' * 4000000000 }}");
+  TextWorker worker(config, model.path());
+  EXPECT_THROW(worker.apply_chat_template({base::Json::array()}, {}), WorkerError);
+  EXPECT_EQ(worker.encode({""})[0].size(), 0U);
+}
+
+TEST(ChatTemplate, IsMissedWhenAskedFor) {
+  ModelDirectory model;
+  TextWorker worker(default_worker_config(), model.path());
+  EXPECT_FALSE(worker.has_chat_template());
+  const std::string message = message_of<UserError>([&] { worker.apply_chat_template({base::Json::array()}, {}); });
+  EXPECT_NE(message.find("has no chat template"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace tandem::text
