@@ -1,5 +1,5 @@
-// What the loss of a run is: which row of the loss table, and its constants. Plain data that flags, TOML and checkpoints
-// fill in. The defaults are vime/slime's maths; the comments say where TRL's or verl's constants differ.
+// What the loss of a run is: which row of the loss table, and its constants. Plain data that flags, TOML and
+// checkpoints fill in. The defaults are vime/slime's maths; the comments say where TRL's or verl's constants differ.
 #pragma once
 
 #include <string>
@@ -9,40 +9,42 @@ namespace tandem::rl {
 struct LossConfig {
   // "policy_loss", or "sft_loss": the negative log-likelihood, which reads no advantages and no old log-probs.
   std::string loss_type = "policy_loss";
-  // A row of the loss table (losses.h): advantage, surrogate, ratio level, aggregation.
+  // A row of the estimator table (losses.h): advantage, surrogate, aggregation.
   std::string advantage_estimator = "grpo";
-  // The surrogate of another row, "" for the estimator's own: "ppo", "reinforce", "gspo", ...
-  std::string pg_loss_type;
+  // A row of the surrogate table, "" for the estimator's own: "ppo", "reinforce", "gspo", ...
+  std::string pg_loss_type = "";
   // How per-token terms become one number: "seq-mean-token-mean", "token-mean", "token-sum", "seq-mean-token-sum",
   // "seq-mean-token-sum-norm" (verl's names); "" for the row's own. calculate_per_token_loss means "token-mean".
-  std::string loss_aggregation;
+  std::string loss_aggregation = "";
   bool calculate_per_token_loss = false;
-  // Divisor of "seq-mean-token-sum-norm": the longest completion that the run allows (TRL's max_completion_length, verl's
-  // loss_scale_factor). run/ sets it to --rollout-max-response-len.
+  // Divisor of "seq-mean-token-sum-norm": the longest completion that the run allows (TRL's max_completion_length,
+  // verl's loss_scale_factor). run/ sets it to --rollout-max-response-len.
   double loss_norm_tokens = 0.0;
+  double sample_mean_epsilon = 0.0;  // added to a sample's token count in its mean (verl 1e-8)
   // A sample without a single trained token still counts in G, and as one token in the per-token mean. verl counts
   // neither; TRL counts it in G only.
   bool count_removed_samples = true;
 
   // Clipping. The ratio r is clipped to [1 - eps_clip, 1 + eps_clip_high].
   double eps_clip = 0.2;
-  double eps_clip_high = -1.0;    // < 0: as eps_clip
-  double eps_clip_c = 0.0;        // > 1: dual clip, a negative advantage's term is at most -c A (TRL's delta); 0: off
-  double cispo_max_ratio = 0.0;   // > 0: CISPO clips at this ratio and only above (TRL's epsilon_high); 0: both sides
+  double eps_clip_high = -1.0;   // < 0: as eps_clip
+  double eps_clip_c = 0.0;       // > 1: dual clip, a negative advantage's term is at most -c A (TRL's delta); 0: off
+  double cispo_max_ratio = 0.0;  // > 0: CISPO clips at this ratio and only above (TRL's epsilon_high); 0: both sides
   // The ratio of a sequence-level row reaches each token with that token's own term ("GSPO-token", verl) instead of
   // through the sequence's mean (vime, TRL). They differ only where weights or advantages vary inside a sample.
   bool sequence_ratio_per_token = false;
   // |log ratio| is clamped to this before exp(): one stale token must not make the step infinite. verl's constant.
   double max_log_ratio = 20.0;
-  double sapo_tau_pos = 1.0;      // temperatures of the soft gate for A > 0 and the rest
+  double dro_beta = 0.1;      // weight of DRO's quadratic term
+  double sapo_tau_pos = 1.0;  // temperatures of the soft gate for A > 0 and the rest
   double sapo_tau_neg = 1.05;
 
   // KL against the reference: "k1", "k2", "k3", "low_var_kl", "abs"; a "+" behind it takes that value with the gradient
   // of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
-  double kl_loss_coef = 0.0;      // 0: no reference forward
+  double kl_loss_coef = 0.0;  // 0: no reference forward
   std::string kl_loss_type = "k1";
-  bool use_unbiased_kl = false;   // multiplied by the token's ratio, which has a gradient
-  double kl_clamp = 10.0;         // of low_var_kl
+  bool use_unbiased_kl = false;  // multiplied by the token's ratio, which has a gradient
+  double kl_clamp = 10.0;        // of low_var_kl
 
   double entropy_coef = 0.0;
 
@@ -52,8 +54,8 @@ struct LossConfig {
   double tis_clip_low = 0.0;
   std::string tis_mode = "truncate";  // "truncate": w clamped to [low, high]; "mask" (IcePop): w inside it, 0 outside
   std::string tis_level = "token";    // "token", or "sequence": w is the product over the sample
-  // The old log-probs are the engine's (always so in Tandem's training). The difference metric then compares the engine's
-  // with the current ones, otherwise with the old ones.
+  // The old log-probs are the engine's (always so in Tandem's training). The difference metric then compares the
+  // engine's with the current ones, otherwise with the old ones.
   bool use_rollout_logprobs = true;
 
   // Off-policy sequence mask: samples with A < 0 and mean(old - current) > opsm_delta leave the policy term.
@@ -61,12 +63,14 @@ struct LossConfig {
   double opsm_delta = 1e-4;
 
   // Advantages.
-  bool disable_rewards_normalization = false;      // raw rewards
-  bool disable_grpo_std_normalization = false;     // Dr.GRPO
-  double group_epsilon = 1e-6;                     // added to a group's std: vime and verl 1e-6, TRL 1e-4
-  bool normalize_advantages = false;               // whitened over the tokens of the whole step
+  bool disable_rewards_normalization = false;   // raw rewards
+  bool disable_grpo_std_normalization = false;  // Dr.GRPO
+  double group_epsilon = 1e-6;                  // added to a group's std: vime and verl 1e-6, TRL 1e-4
+  bool normalize_advantages = false;            // whitened over the tokens of the whole step
   double whiten_epsilon = 1e-8;
-  double gamma = 1.0;                              // REINFORCE++ discount
+  std::string reward_std_scope = "group";  // "group", or "batch": one std of all rewards (TRL's scale_rewards)
+  double gamma = 1.0;                      // REINFORCE++ discount
+  bool discount_masked_tokens = true;      // tokens the model did not write discount too; verl: false
 };
 
 // UserError with the flag and the known names when a name is unknown, a constant out of range, or two flags contradict.

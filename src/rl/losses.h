@@ -1,6 +1,6 @@
-// Losses: rows of one table, computed in double on the host from log-probs. A row maps one sample's log-probs to
-// per-token terms and their analytic gradients d loss / d logp and d loss / d entropy. docs/LOSSES.md names for each row
-// the formula's source and the golden cases it reproduces. Torch-free.
+// Losses: rows of a table, computed in double on the host from log-probs. A row maps one sample's log-probs to
+// per-token terms and their analytic gradients d loss / d logp and d loss / d entropy. docs/LOSSES.md names for each
+// row the formula's source and the golden cases it reproduces. Torch-free.
 //
 //   loss = agg(policy term) + kl_loss_coef agg(kl) - entropy_coef agg(entropy)
 //
@@ -39,9 +39,9 @@ struct LossGradient {
   double* dentropy = nullptr;  // may be null when entropy_coef is 0
 };
 
-// Unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss", "pg_clipfrac", "ppo_kl",
-// "entropy_loss", "kl_loss", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs", "tis_clipfrac", "opsm_clipfrac".
-// LossNormaliser::metrics() makes them values.
+// Unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss", "pg_clipfrac",
+// "ppo_kl", "entropy_loss", "kl_loss", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs", "tis_clipfrac",
+// "opsm_clipfrac". LossNormaliser::metrics() makes them values.
 using LossSums = std::map<std::string, double>;
 
 // Adds one sample to `sums` and writes its gradient. BugError when an array that the configuration needs is null.
@@ -57,8 +57,8 @@ enum class Aggregation : uint8_t {
 };
 Aggregation loss_aggregation(const LossConfig& config);
 
-// The counts of one whole optimizer step, and what they make of sums. add() every sample (of all ranks) before the scales
-// are asked for; they are known before the first micro-batch runs.
+// The counts of one whole optimizer step, and what they make of sums. add() every sample (of all ranks) before the
+// scales are asked for; they are known before the first micro-batch runs.
 class LossNormaliser {
  public:
   explicit LossNormaliser(const LossConfig& config);
@@ -85,35 +85,51 @@ class LossNormaliser {
   int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
 };
 
-// ---- The table ----
+// ---- The tables ----
 
-// The log ratio that a surrogate sees: the token's own, or one of the whole sample, masked.
+// The log ratio that a surrogate sees: the token's own, or the mean or sum over the sample's trained tokens.
 enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum };
 
-// A token's term and its derivatives: by the log ratio (which may be the sample's) and by the token's log-prob directly.
+// A token's term and its derivatives: by the log ratio (which may be the sample's) and by the token's log-prob
+// directly.
 struct SurrogateTerm {
   double value = 0.0;
   double dlog_ratio = 0.0;
   double dlogprob = 0.0;
   bool clipped = false;
 };
-using Surrogate = SurrogateTerm (*)(const LossConfig& config, double logprob, double log_ratio, double advantage);
+using SurrogateFunction = SurrogateTerm (*)(const LossConfig& config, double logprob, double log_ratio,
+                                            double advantage);
+
+struct Surrogate {
+  std::string_view name;
+  SurrogateFunction term;
+  RatioLevel ratio_level;
+};
 
 // How an estimator makes advantages of rewards (advantages.h).
-enum class AdvantageKind : uint8_t { kGroupNormalised, kGroupMean, kLeaveOneOut, kDiscountedWhitened, kGroupMeanWhitened };
+enum class AdvantageKind : uint8_t {
+  kReward,              // the reward itself
+  kGroupNormalised,     // less the group's mean, over its standard deviation
+  kGroupMean,           // less the group's mean
+  kLeaveOneOut,         // less the mean of the others
+  kDiscountedWhitened,  // discounted to each token, then whitened over the step
+  kGroupMeanWhitened,   // less the group's mean, then whitened
+};
 
-struct LossRow {
+// A row of --advantage-estimator: what it uses where no other flag says otherwise.
+struct Estimator {
   std::string_view name;
   AdvantageKind advantage;
-  Surrogate surrogate;
-  RatioLevel ratio_level;
+  std::string_view surrogate;
   Aggregation aggregation;
   bool needs_group;  // a group of one has no signal
 };
 
-std::span<const LossRow> loss_table();
-// The row of config.advantage_estimator (UserError names the known ones), and the row that gives surrogate and ratio level.
-const LossRow& estimator_row(const LossConfig& config);
-const LossRow& surrogate_row(const LossConfig& config);
+std::span<const Surrogate> surrogates();
+std::span<const Estimator> estimators();
+// The rows of a configuration. UserError names the known ones.
+const Estimator& find_estimator(const LossConfig& config);
+const Surrogate& find_surrogate(const LossConfig& config);
 
 }  // namespace tandem::rl

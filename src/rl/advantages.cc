@@ -1,0 +1,135 @@
+#include "rl/advantages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "base/check.h"
+#include "rl/losses.h"
+
+namespace tandem::rl {
+namespace {
+
+double mean_of(std::span<const double> values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v;
+  return sum / static_cast<double>(values.size());
+}
+
+// The unbiased one (n - 1), as vime, verl and TRL take it.
+double standard_deviation(std::span<const double> values, double mean) {
+  double sum = 0.0;
+  for (const double v : values) sum += (v - mean) * (v - mean);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+// What the row says, after --disable-rewards-normalization and --disable-grpo-std-normalization.
+AdvantageKind advantage_kind(const LossConfig& config) {
+  const AdvantageKind kind = find_estimator(config).advantage;
+  if (kind == AdvantageKind::kGroupNormalised && config.disable_rewards_normalization) return AdvantageKind::kReward;
+  if (kind == AdvantageKind::kGroupMean && config.disable_rewards_normalization) return AdvantageKind::kReward;
+  if (kind == AdvantageKind::kGroupNormalised && config.disable_grpo_std_normalization)
+    return AdvantageKind::kGroupMean;
+  return kind;
+}
+
+bool is_trained(const Sample& sample) {
+  return !sample.remove &&
+         std::any_of(sample.loss_mask.begin(), sample.loss_mask.end(), [](uint8_t m) { return m != 0; });
+}
+
+double& advantage_at(Sample& sample, size_t token) {
+  return sample.advantages[sample.advantages.size() == 1 ? 0 : token];
+}
+
+// The reward on the last trained token, discounted back: slime's get_reinforce_plus_plus_returns without KL, or verl's,
+// where only trained tokens discount.
+void discount(const LossConfig& config, Sample& sample, double reward) {
+  if (config.gamma == 1.0 || !is_trained(sample)) return;  // one number for all tokens
+  sample.advantages.assign(sample.completion.size(), 0.0);
+  bool reached_end = false;
+  double running = reward;
+  for (size_t t = sample.completion.size(); t-- > 0;) {
+    const bool trained = sample.loss_mask[t] != 0;
+    if (reached_end && (trained || config.discount_masked_tokens)) running *= config.gamma;
+    reached_end = reached_end || trained;
+    if (reached_end) sample.advantages[t] = running;
+  }
+}
+
+// (x - mean) / sqrt(variance + epsilon) over all trained tokens; verl's and slime's masked whitening, variance
+// unbiased.
+void whiten(const LossConfig& config, std::span<Sample* const> samples) {
+  double sum = 0.0;
+  int64_t count = 0;
+  const auto for_each_token = [&](auto body) {
+    for (Sample* sample : samples) {
+      if (!is_trained(*sample)) continue;
+      for (size_t t = 0; t < sample->loss_mask.size(); ++t) {
+        if (sample->loss_mask[t] != 0) body(advantage_at(*sample, t));
+      }
+    }
+  };
+  for_each_token([&](double a) { sum += a, count += 1; });
+  if (count < 2) return;  // no variance
+  const double mean = sum / static_cast<double>(count);
+  double squares = 0.0;
+  for_each_token([&](double a) { squares += (a - mean) * (a - mean); });
+  const double scale = 1.0 / std::sqrt(squares / static_cast<double>(count - 1) + config.whiten_epsilon);
+  for (Sample* sample : samples) {
+    if (sample->status == SampleStatus::kFailed) continue;
+    for (double& a : sample->advantages) a = (a - mean) * scale;
+  }
+}
+
+// The rewards of one group, in sample order, to advantages before any whitening. `batch_deviation`: of all rewards.
+std::vector<double> group_advantages(const LossConfig& config, std::span<const double> rewards,
+                                     double batch_deviation) {
+  const AdvantageKind kind = advantage_kind(config);
+  std::vector<double> advantages(rewards.begin(), rewards.end());
+  if (kind == AdvantageKind::kReward || kind == AdvantageKind::kDiscountedWhitened) return advantages;
+  if (rewards.size() == 1) return {0.0};
+  const double mean = mean_of(rewards);
+  const double count = static_cast<double>(rewards.size());
+  double scale = 1.0;
+  if (kind == AdvantageKind::kLeaveOneOut) scale = count / (count - 1.0);
+  if (kind == AdvantageKind::kGroupNormalised) {
+    const bool whole_batch = config.reward_std_scope == "batch";
+    const double spread = (whole_batch ? batch_deviation : standard_deviation(rewards, mean)) + config.group_epsilon;
+    // Equal rewards with --group-epsilon 0: no signal, not 0 / 0.
+    scale = spread > 0.0 ? 1.0 / spread : 0.0;
+  }
+  for (double& a : advantages) a = (a - mean) * scale;
+  return advantages;
+}
+
+}  // namespace
+
+void assign_advantages(const LossConfig& config, std::span<Sample* const> samples) {
+  std::map<uint64_t, std::vector<Sample*>> groups;
+  std::vector<double> all_rewards;
+  for (Sample* sample : samples) {
+    sample->advantages.assign(1, 0.0);
+    if (sample->status == SampleStatus::kFailed) continue;
+    TANDEM_CHECK(std::isfinite(sample->reward), "sample", sample->sample_id);
+    TANDEM_CHECK_EQ(sample->loss_mask.size(), sample->completion.size());
+    groups[sample->group_id].push_back(sample);
+    all_rewards.push_back(sample->reward);
+  }
+  const AdvantageKind kind = advantage_kind(config);
+  const double batch_deviation = all_rewards.size() < 2 ? 0.0 : standard_deviation(all_rewards, mean_of(all_rewards));
+  for (const auto& [id, group] : groups) {
+    std::vector<double> rewards;
+    for (const Sample* sample : group) rewards.push_back(sample->reward);
+    const std::vector<double> advantages = group_advantages(config, rewards, batch_deviation);
+    for (size_t i = 0; i < group.size(); ++i) {
+      group[i]->advantages.assign(1, advantages[i]);
+      if (kind == AdvantageKind::kDiscountedWhitened) discount(config, *group[i], advantages[i]);
+    }
+  }
+  const bool always = kind == AdvantageKind::kDiscountedWhitened || kind == AdvantageKind::kGroupMeanWhitened;
+  if (always || config.normalize_advantages) whiten(config, samples);
+}
+
+}  // namespace tandem::rl

@@ -1,0 +1,298 @@
+#include "rl/losses.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tandem::rl {
+namespace {
+
+constexpr std::string_view kAggregationNames[] = {"seq-mean-token-mean", "token-mean", "token-sum",
+                                                  "seq-mean-token-sum", "seq-mean-token-sum-norm"};
+
+// A value and its derivative by the token's log-prob.
+struct Term {
+  double value = 0.0;
+  double dlogprob = 0.0;
+};
+
+// The KL estimators of http://joschu.net/blog/kl-approx.html for d = logp - ref, before any ratio or clamp.
+Term kl_estimate(std::string_view kind, double d) {
+  if (kind == "k1") return {d, 1.0};
+  if (kind == "k2") return {0.5 * d * d, d};
+  if (kind == "abs") return {std::abs(d), d > 0 ? 1.0 : (d < 0 ? -1.0 : 0.0)};
+  const double inverse = std::exp(std::min(-d, 700.0));  // finite even where a token left the reference's support
+  return {inverse - 1.0 + d, 1.0 - inverse};
+}
+
+// `log_ratio`: logp - old, for the unbiased estimate.
+Term kl_term(const LossConfig& config, double d, double log_ratio) {
+  std::string_view kind = config.kl_loss_type;
+  const bool straight_through = kind.ends_with('+');
+  if (straight_through) kind.remove_suffix(1);
+  Term kl = kl_estimate(kind, d);
+  if (straight_through) kl.dlogprob = d;
+  if (config.use_unbiased_kl) {
+    const double ratio = std::exp(log_ratio);
+    kl = {ratio * kl.value, ratio * (kl.value + kl.dlogprob)};
+  }
+  if (kind == "low_var_kl" && std::abs(kl.value) > config.kl_clamp) {
+    kl = {std::copysign(config.kl_clamp, kl.value), straight_through ? kl.dlogprob : 0.0};
+  }
+  return kl;
+}
+
+// One sample's loss: what it adds to the sums and the gradient.
+class SampleLoss {
+ public:
+  SampleLoss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums)
+      : config_(config), input_(input), gradient_(gradient), sums_(sums) {
+    for (int64_t t = 0; t < input.length; ++t) num_tokens_ += input.mask[t] != 0;
+    const Aggregation aggregation = loss_aggregation(config);
+    const double token_share = num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) : 0.0;
+    const double sample_share =
+        num_tokens_ > 0 ? 1.0 / (static_cast<double>(num_tokens_) + config.sample_mean_epsilon) : 0.0;
+    loss_share_ = aggregation == Aggregation::kSampleMean ? sample_share : 1.0;
+    metric_share_ = aggregation == Aggregation::kTokenMean ? 1.0 : token_share;
+  }
+
+  void run() {
+    std::fill_n(gradient_.dlogprobs, input_.length, 0.0);
+    if (gradient_.dentropy != nullptr) std::fill_n(gradient_.dentropy, input_.length, 0.0);
+    if (config_.loss_type == "sft_loss") {
+      add_likelihood();
+    } else {
+      add_policy_term();
+    }
+    if (input_.ref_logprobs != nullptr) add_kl();
+    if (input_.entropy != nullptr) add_entropy();
+    if (input_.rollout_logprobs != nullptr) add_engine_difference();
+  }
+
+ private:
+  // Calls body(t) for every trained token and returns the sum of what it returns.
+  template <typename Body>
+  double sum_tokens(Body body) const {
+    double sum = 0.0;
+    for (int64_t t = 0; t < input_.length; ++t) {
+      if (input_.mask[t] != 0) sum += body(t);
+    }
+    return sum;
+  }
+  template <typename Body>
+  double mean_tokens(Body body) const {
+    return num_tokens_ > 0 ? sum_tokens(body) / static_cast<double>(num_tokens_) : 0.0;
+  }
+  template <typename Body>
+  void add_metric(const char* name, Body body) {
+    sums_[name] += metric_share_ * sum_tokens(body);
+  }
+  // A part of the objective: its sum under `name`, and times `coefficient` in the loss.
+  void add_part(const char* name, double sum, double coefficient) {
+    sums_[name] += loss_share_ * sum;
+    sums_["loss"] += coefficient * loss_share_ * sum;
+  }
+
+  double log_ratio(int64_t t) const { return double{input_.logprobs[t]} - double{input_.old_logprobs[t]}; }
+  double clamped(double log_ratio) const {
+    return std::clamp(log_ratio, -config_.max_log_ratio, config_.max_log_ratio);
+  }
+  const float* sampled_logprobs() const {
+    return input_.sampled_logprobs != nullptr ? input_.sampled_logprobs : input_.rollout_logprobs;
+  }
+
+  void add_likelihood() {
+    const double sum = sum_tokens([&](int64_t t) {
+      gradient_.dlogprobs[t] -= loss_share_;
+      return -double{input_.logprobs[t]};
+    });
+    sums_["loss"] += loss_share_ * sum;
+  }
+
+  void add_policy_term() {
+    const Surrogate& surrogate = find_surrogate(config_);
+    const double sequence_log_ratio = surrogate.ratio_level == RatioLevel::kSequenceSum
+                                          ? sum_tokens([&](int64_t t) { return log_ratio(t); })
+                                          : mean_tokens([&](int64_t t) { return log_ratio(t); });
+    const std::vector<double> weights = token_weights();
+    std::vector<double> dlog_ratio(static_cast<size_t>(input_.length), 0.0);
+    double num_clipped = 0.0;
+    const double sum = sum_tokens([&](int64_t t) {
+      const double exact = surrogate.ratio_level == RatioLevel::kToken ? log_ratio(t) : sequence_log_ratio;
+      const double bounded = clamped(exact);
+      const SurrogateTerm term = surrogate.term(config_, double{input_.logprobs[t]}, bounded, input_.advantages[t]);
+      const double weight = weights[static_cast<size_t>(t)];
+      gradient_.dlogprobs[t] += loss_share_ * weight * term.dlogprob;
+      if (bounded == exact) dlog_ratio[static_cast<size_t>(t)] = loss_share_ * weight * term.dlog_ratio;
+      num_clipped += term.clipped ? 1.0 : 0.0;
+      return weight * term.value;
+    });
+    add_ratio_gradient(surrogate.ratio_level, dlog_ratio);
+    add_part("pg_loss", sum, 1.0);
+    sums_["pg_clipfrac"] += metric_share_ * num_clipped;
+    add_metric("ppo_kl", [&](int64_t t) {
+      return surrogate.ratio_level == RatioLevel::kToken ? -log_ratio(t) : -sequence_log_ratio;
+    });
+  }
+
+  // From d loss / d (the log ratio that token t saw) to d loss / d logp.
+  void add_ratio_gradient(RatioLevel level, const std::vector<double>& dlog_ratio) {
+    const bool own =
+        level == RatioLevel::kToken || (level == RatioLevel::kSequenceMean && config_.sequence_ratio_per_token);
+    double shared = 0.0;
+    if (!own) {
+      for (const double d : dlog_ratio) shared += d;
+      if (level == RatioLevel::kSequenceMean && num_tokens_ > 0) shared /= static_cast<double>(num_tokens_);
+    }
+    sum_tokens([&](int64_t t) {
+      gradient_.dlogprobs[t] += own ? dlog_ratio[static_cast<size_t>(t)] : shared;
+      return 0.0;
+    });
+  }
+
+  // The constant factors of the policy term: given ones, truncated importance sampling, the off-policy mask.
+  std::vector<double> token_weights() {
+    std::vector<double> weights(static_cast<size_t>(input_.length), 1.0);
+    if (input_.weights != nullptr) weights.assign(input_.weights, input_.weights + input_.length);
+    // When the old log-probs are the engine's and nothing was truncated, these would be 1, 1, 0, 0.
+    if (sampled_logprobs() != nullptr && (config_.use_tis || !config_.use_rollout_logprobs)) weigh_importance(weights);
+    if (config_.use_opsm) mask_off_policy(weights);
+    return weights;
+  }
+
+  void weigh_importance(std::vector<double>& weights) {
+    const float* sampled = sampled_logprobs();
+    const auto gap = [&](int64_t t) { return double{input_.old_logprobs[t]} - double{sampled[t]}; };
+    const bool whole = config_.tis_level == "sequence";
+    const double sequence_gap = whole ? sum_tokens(gap) : 0.0;
+    const auto importance = [&](int64_t t) { return std::exp(clamped(whole ? sequence_gap : gap(t))); };
+    const auto bounded = [&](double w) {
+      const double inside = std::clamp(w, config_.tis_clip_low, config_.tis_clip);
+      return config_.tis_mode == "mask" && inside != w ? 0.0 : inside;
+    };
+    add_metric("ois", [&](int64_t t) { return std::exp(clamped(log_ratio(t))); });
+    add_metric("tis", importance);
+    add_metric("tis_abs", [&](int64_t t) { return std::abs(importance(t) - 1.0); });
+    add_metric("tis_clipfrac", [&](int64_t t) { return bounded(importance(t)) != importance(t) ? 1.0 : 0.0; });
+    if (!config_.use_tis) return;
+    sum_tokens([&](int64_t t) { return weights[static_cast<size_t>(t)] *= bounded(importance(t)); });
+  }
+
+  void mask_off_policy(std::vector<double>& weights) {
+    const double sequence_kl = mean_tokens([&](int64_t t) { return -log_ratio(t); });
+    const auto dropped = [&](int64_t t) { return input_.advantages[t] < 0 && sequence_kl > config_.opsm_delta; };
+    add_metric("opsm_clipfrac", [&](int64_t t) { return dropped(t) ? 1.0 : 0.0; });
+    for (int64_t t = 0; t < input_.length; ++t) {
+      if (dropped(t)) weights[static_cast<size_t>(t)] = 0.0;
+    }
+  }
+
+  void add_kl() {
+    const double sum = sum_tokens([&](int64_t t) {
+      const double ratio_log = config_.use_unbiased_kl ? clamped(log_ratio(t)) : 0.0;
+      const Term kl = kl_term(config_, double{input_.logprobs[t]} - double{input_.ref_logprobs[t]}, ratio_log);
+      gradient_.dlogprobs[t] += config_.kl_loss_coef * loss_share_ * kl.dlogprob;
+      return kl.value;
+    });
+    add_part("kl_loss", sum, config_.kl_loss_coef);
+  }
+
+  void add_entropy() {
+    const double sum = sum_tokens([&](int64_t t) {
+      if (gradient_.dentropy != nullptr) gradient_.dentropy[t] = -config_.entropy_coef * loss_share_;
+      return double{input_.entropy[t]};
+    });
+    add_part("entropy_loss", sum, -config_.entropy_coef);
+  }
+
+  void add_engine_difference() {
+    const bool use_current = config_.use_rollout_logprobs || input_.old_logprobs == nullptr;
+    const float* compared = use_current ? input_.logprobs : input_.old_logprobs;
+    add_metric("train_rollout_logprob_abs_diff",
+               [&](int64_t t) { return std::abs(double{compared[t]} - double{input_.rollout_logprobs[t]}); });
+  }
+
+  const LossConfig& config_;
+  const LossInput& input_;
+  LossGradient gradient_;
+  LossSums& sums_;
+  int64_t num_tokens_ = 0;
+  double loss_share_ = 1.0;    // what one token's term counts before loss_scale()
+  double metric_share_ = 1.0;  // the same for diagnostics
+};
+
+bool is_objective_part(std::string_view name) {
+  return name == "loss" || name == "pg_loss" || name == "kl_loss" || name == "entropy_loss";
+}
+
+}  // namespace
+
+void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums) {
+  TANDEM_CHECK(input.length == 0 || (input.logprobs != nullptr && input.mask != nullptr));
+  TANDEM_CHECK(input.length == 0 || gradient.dlogprobs != nullptr);
+  TANDEM_CHECK(input.length == 0 || config.loss_type == "sft_loss" ||
+               (input.old_logprobs != nullptr && input.advantages != nullptr));
+  TANDEM_CHECK(input.length == 0 || config.kl_loss_coef == 0.0 || input.ref_logprobs != nullptr);
+  TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.old_logprobs != nullptr);
+  TANDEM_CHECK(input.length == 0 || config.entropy_coef == 0.0 ||
+               (input.entropy != nullptr && gradient.dentropy != nullptr));
+  TANDEM_CHECK(input.length == 0 || !config.use_tis || input.sampled_logprobs != nullptr ||
+               input.rollout_logprobs != nullptr);
+  SampleLoss(config, input, gradient, sums).run();
+}
+
+Aggregation loss_aggregation(const LossConfig& config) {
+  if (config.calculate_per_token_loss) return Aggregation::kTokenMean;
+  if (config.loss_aggregation.empty()) {
+    return config.loss_type == "sft_loss" ? Aggregation::kTokenMean : find_estimator(config).aggregation;
+  }
+  std::string known;
+  for (size_t i = 0; i < std::size(kAggregationNames); ++i) {
+    if (config.loss_aggregation == kAggregationNames[i]) return static_cast<Aggregation>(i);
+    known += (known.empty() ? "" : ", ") + std::string(kAggregationNames[i]);
+  }
+  throw UserError(
+      base::join_message("--loss-aggregation", config.loss_aggregation, "is not known: choose one of", known));
+}
+
+LossNormaliser::LossNormaliser(const LossConfig& config)
+    : aggregation_(loss_aggregation(config)),
+      count_removed_samples_(config.count_removed_samples),
+      norm_tokens_(config.loss_norm_tokens) {}
+
+void LossNormaliser::add(std::span<const uint8_t> mask) {
+  const int64_t num_tokens = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
+  num_tokens_ += num_tokens;
+  if (num_tokens == 0 && !count_removed_samples_) return;
+  num_samples_ += 1;
+  num_counted_tokens_ += std::max<int64_t>(num_tokens, 1);
+}
+
+double LossNormaliser::loss_scale() const {
+  if (num_tokens_ == 0) return 0.0;
+  switch (aggregation_) {
+    case Aggregation::kTokenMean: return 1.0 / static_cast<double>(num_counted_tokens_);
+    case Aggregation::kTokenSum: return 1.0;
+    case Aggregation::kSampleMean:
+    case Aggregation::kSampleSum: return 1.0 / static_cast<double>(num_samples_);
+    case Aggregation::kSampleSumNorm:
+      TANDEM_CHECK(norm_tokens_ > 0.0);
+      return 1.0 / (static_cast<double>(num_samples_) * norm_tokens_);
+  }
+  return 0.0;
+}
+
+double LossNormaliser::metric_scale() const {
+  const int64_t count = aggregation_ == Aggregation::kTokenMean ? num_counted_tokens_ : num_samples_;
+  return count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
+}
+
+std::map<std::string, double> LossNormaliser::metrics(const LossSums& sums) const {
+  std::map<std::string, double> values;
+  for (const auto& [name, sum] : sums) values[name] = sum * (is_objective_part(name) ? loss_scale() : metric_scale());
+  return values;
+}
+
+}  // namespace tandem::rl

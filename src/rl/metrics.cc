@@ -1,0 +1,187 @@
+#include "rl/metrics.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tandem::rl {
+namespace {
+
+constexpr size_t kRepetitionBytes = 10'000;  // vime looks at the last 10,000 characters
+constexpr size_t kRepetitionRatio = 10;
+
+using Groups = std::map<uint64_t, std::vector<const Sample*>>;
+
+Groups by_group(std::span<const Sample* const> samples) {
+  Groups groups;
+  for (const Sample* sample : samples) groups[sample->group_id].push_back(sample);
+  return groups;
+}
+
+bool has_failed(const Sample& sample) { return sample.status == SampleStatus::kFailed; }
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v;
+  return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
+}
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+int64_t trained_tokens(const Sample& sample) {
+  return std::count_if(sample.loss_mask.begin(), sample.loss_mask.end(), [](uint8_t m) { return m != 0; });
+}
+
+void add_lengths(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
+  std::vector<double> response, total, trained;
+  for (const Sample* sample : samples) {
+    response.push_back(static_cast<double>(sample->completion.size()));
+    total.push_back(static_cast<double>(sample->prompt.size() + sample->completion.size()));
+    trained.push_back(static_cast<double>(trained_tokens(*sample)));
+  }
+  metrics["response_lengths"] = mean_of(response);
+  metrics["total_lengths"] = mean_of(total);
+  metrics["response_len/mean"] = mean_of(trained);
+  metrics["response_len/median"] = median_of(trained);
+  metrics["response_len/max"] = *std::max_element(trained.begin(), trained.end());
+  metrics["response_len/min"] = *std::min_element(trained.begin(), trained.end());
+}
+
+void add_rewards(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
+  std::vector<double> raw, advantages;
+  for (const Sample* sample : samples) {
+    if (has_failed(*sample)) continue;
+    raw.push_back(sample->reward);
+    if (!sample->advantages.empty()) advantages.push_back(mean_of(sample->advantages));
+  }
+  metrics["raw_reward"] = mean_of(raw);
+  if (!advantages.empty()) metrics["rewards"] = mean_of(advantages);
+}
+
+// Groups that cannot teach anything: all their rewards are equal.
+void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
+  for (const auto& [id, group] : by_group(samples)) {
+    std::vector<double> rewards;
+    for (const Sample* sample : group) {
+      if (!has_failed(*sample)) rewards.push_back(sample->reward);
+    }
+    if (rewards.empty() || std::adjacent_find(rewards.begin(), rewards.end(), std::not_equal_to<>()) != rewards.end())
+      continue;
+    metrics[fmt::format("zero_std/count_{}", rewards.front())] += 1.0;
+  }
+}
+
+void add_statuses(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
+  const auto count = static_cast<double>(samples.size());
+  double num_truncated = 0.0, num_repetitive = 0.0;
+  for (const Sample* sample : samples) {
+    num_truncated += sample->status == SampleStatus::kTruncated ? 1.0 : 0.0;
+    num_repetitive += is_repetitive(sample->text) ? 1.0 : 0.0;
+    if (has_failed(*sample)) metrics["failed"] += 1.0;
+    if (sample->status == SampleStatus::kAborted) metrics["aborted"] += 1.0;
+    if (sample->remove) metrics["removed"] += 1.0;
+  }
+  metrics["truncated"] = metrics["truncated_ratio"] = num_truncated / count;
+  metrics["repetition_frac"] = num_repetitive / count;
+}
+
+void add_token_means(std::span<const Sample* const> samples, bool per_token, std::map<std::string, double>& metrics) {
+  Reducer rollout(per_token), reference(per_token), advantages(per_token);
+  bool has_rollout = true, has_reference = true, has_advantages = true;
+  for (const Sample* sample : samples) {
+    has_rollout = has_rollout && sample->rollout_logprobs.size() == sample->completion.size();
+    has_reference =
+        has_reference && !sample->completion.empty() && sample->ref_logprobs.size() == sample->completion.size();
+    has_advantages = has_advantages && !sample->advantages.empty();
+    if (has_rollout) rollout.add(sample->loss_mask, sample->rollout_logprobs);
+    if (has_reference) reference.add(sample->loss_mask, sample->ref_logprobs);
+    if (has_advantages) advantages.add(sample->loss_mask, sample->advantages);
+  }
+  if (has_rollout) metrics["rollout_log_probs"] = rollout.value();
+  if (has_reference) metrics["ref_log_probs"] = reference.value();
+  if (has_advantages) metrics["advantages"] = advantages.value();
+}
+
+}  // namespace
+
+template <typename Number>
+void Reducer::add_sample(std::span<const uint8_t> mask, std::span<const Number> values) {
+  TANDEM_CHECK(values.size() == mask.size() || values.size() == 1, values.size(), "values for", mask.size(), "tokens");
+  double sum = 0.0;
+  int64_t count = 0;
+  for (size_t t = 0; t < mask.size(); ++t) {
+    if (mask[t] == 0) continue;
+    sum += static_cast<double>(values[values.size() == 1 ? 0 : t]);
+    count += 1;
+  }
+  const int64_t divisor = std::max<int64_t>(count, 1);
+  sum_ += per_token_ ? sum : sum / static_cast<double>(divisor);
+  num_samples_ += 1;
+  num_tokens_ += divisor;
+}
+
+template void Reducer::add_sample(std::span<const uint8_t>, std::span<const float>);
+template void Reducer::add_sample(std::span<const uint8_t>, std::span<const double>);
+
+double Reducer::value() const {
+  if (num_samples_ == 0) return 0.0;
+  return sum_ / static_cast<double>(per_token_ ? num_tokens_ : num_samples_);
+}
+
+std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token) {
+  std::map<std::string, double> metrics;
+  if (samples.empty()) return metrics;
+  add_rewards(samples, metrics);
+  add_lengths(samples, metrics);
+  add_statuses(samples, metrics);
+  add_zero_std(samples, metrics);
+  add_token_means(samples, per_token, metrics);
+  return metrics;
+}
+
+bool is_repetitive(std::string_view text) {
+  if (text.size() > kRepetitionBytes) text.remove_prefix(text.size() - kRepetitionBytes);
+  uLongf compressed_bytes = compressBound(static_cast<uLong>(text.size()));
+  std::vector<Bytef> compressed(compressed_bytes);
+  const int status = compress2(compressed.data(), &compressed_bytes, reinterpret_cast<const Bytef*>(text.data()),
+                               static_cast<uLong>(text.size()), Z_BEST_COMPRESSION);
+  TANDEM_CHECK_EQ(status, Z_OK);
+  return text.size() > kRepetitionRatio * compressed_bytes;
+}
+
+double pass_at_k(int64_t n, int64_t c, int64_t k) {
+  TANDEM_CHECK(0 <= c && c <= n && 1 <= k && k <= n, n, c, k);
+  double all_wrong = 1.0;  // C(n - c, k) / C(n, k) as a product, which neither overflows nor cancels
+  for (int64_t i = 0; i < k; ++i)
+    all_wrong *= std::max(0.0, static_cast<double>(n - c - i)) / static_cast<double>(n - i);
+  return 1.0 - all_wrong;
+}
+
+std::map<std::string, double> pass_rates(std::span<const Sample* const> samples) {
+  const Groups groups = by_group(samples);
+  if (groups.empty()) return {};
+  size_t smallest = samples.size();
+  for (const auto& [id, group] : groups) smallest = std::min(smallest, group.size());
+  std::map<std::string, double> rates;
+  for (size_t k = 1; k <= smallest; k *= 2) {
+    double sum = 0.0;
+    for (const auto& [id, group] : groups) {
+      const auto correct = [](const Sample* s) { return !has_failed(*s) && s->reward == 1.0; };
+      const int64_t num_correct = std::count_if(group.begin(), group.end(), correct);
+      sum += pass_at_k(static_cast<int64_t>(group.size()), num_correct, static_cast<int64_t>(k));
+    }
+    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(groups.size());
+  }
+  return rates;
+}
+
+}  // namespace tandem::rl

@@ -1,0 +1,52 @@
+// What a rollout is reported by: vime's rollout/* and passrate/* metrics and its reducer R. Names carry no prefix.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "rl/sample.h"
+
+namespace tandem::rl {
+
+// R(x) = 1/G sum over samples of (sum m x / max(sum m, 1)), or with `per_token` sum m x / sum over samples of
+// max(sum m, 1): vime's get_sum_of_sample_mean. A sample without trained tokens adds 0 and counts.
+class Reducer {
+ public:
+  explicit Reducer(bool per_token) : per_token_(per_token) {}
+  // `values`: one per token of the mask, or one for all of them.
+  void add(std::span<const uint8_t> mask, std::span<const float> values) { add_sample(mask, values); }
+  void add(std::span<const uint8_t> mask, std::span<const double> values) { add_sample(mask, values); }
+  double value() const;  // 0 of no samples
+
+ private:
+  template <typename Number>
+  void add_sample(std::span<const uint8_t> mask, std::span<const Number> values);
+
+  bool per_token_;
+  double sum_ = 0.0;
+  int64_t num_samples_ = 0;
+  int64_t num_tokens_ = 0;
+};
+
+// The rollout's samples after rewards and advantages: raw_reward, rewards (the advantage of each sample),
+// response_lengths, total_lengths, truncated, response_len/{mean,median,max,min} (trained tokens), truncated_ratio,
+// repetition_frac, zero_std/count_{reward}, rollout_log_probs, ref_log_probs, advantages, and where there are any:
+// failed, aborted, removed (numbers of samples). Failed samples have no reward: they stay out of raw_reward, rewards
+// and zero_std.
+std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token);
+
+// True when the text's last 10,000 bytes deflate to less than a tenth: a completion that repeats itself.
+bool is_repetitive(std::string_view text);
+
+// 1 - C(n - c, k) / C(n, k): the chance that one of k samples drawn from n, c of them correct, is correct (Chen et al.,
+// 2021, "Evaluating Large Language Models Trained on Code", equation 1). 0 <= c <= n, 1 <= k <= n.
+double pass_at_k(int64_t n, int64_t c, int64_t k);
+
+// The mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A reward of 1 is correct;
+// a failed sample is not.
+std::map<std::string, double> pass_rates(std::span<const Sample* const> samples);
+
+}  // namespace tandem::rl

@@ -1,0 +1,56 @@
+#include "rl/packing.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::rl {
+namespace {
+
+int64_t completion_tokens(const Sample& sample) { return static_cast<int64_t>(sample.completion.size()); }
+
+// Neighbours that share one prompt: samples [begin, end).
+struct Run {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t num_tokens = 0;
+};
+
+bool share_prompt(const Sample& a, const Sample& b) { return a.group_id == b.group_id && a.prompt == b.prompt; }
+
+// The longest run from `begin` on that stays in one group and, beyond its first sample, within `max_tokens`.
+Run take_run(std::span<const Sample* const> samples, int64_t begin, int64_t max_tokens) {
+  const Sample& first = *samples[static_cast<size_t>(begin)];
+  Run run{begin, begin + 1, static_cast<int64_t>(first.prompt.size()) + completion_tokens(first)};
+  for (; run.end < static_cast<int64_t>(samples.size()); ++run.end) {
+    const Sample& next = *samples[static_cast<size_t>(run.end)];
+    if (!share_prompt(first, next) || run.num_tokens + completion_tokens(next) > max_tokens) break;
+    run.num_tokens += completion_tokens(next);
+  }
+  return run;
+}
+
+}  // namespace
+
+std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, int64_t max_tokens) {
+  TANDEM_CHECK(max_tokens > 0, max_tokens);
+  std::vector<MicroBatch> batches;
+  const auto num_samples = static_cast<int64_t>(samples.size());
+  std::ptrdiff_t previous = -1;  // the batch of the run before
+  for (int64_t begin = 0; begin < num_samples;) {
+    const Run run = take_run(samples, begin, max_tokens);
+    // The next run of a split group goes behind the one before: beside it, the shared prompt would be counted twice.
+    const bool continues =
+        begin > 0 && share_prompt(*samples[static_cast<size_t>(begin - 1)], *samples[static_cast<size_t>(begin)]);
+    auto fits = [&](const MicroBatch& batch) { return batch.num_tokens + run.num_tokens <= max_tokens; };
+    auto batch = std::find_if(batches.begin() + (continues ? previous + 1 : 0), batches.end(), fits);
+    if (batch == batches.end()) batch = batches.emplace(batches.end());
+    previous = batch - batches.begin();
+    for (int64_t i = run.begin; i < run.end; ++i) batch->samples.push_back(i);
+    batch->num_tokens += run.num_tokens;
+    begin = run.end;
+  }
+  return batches;
+}
+
+}  // namespace tandem::rl

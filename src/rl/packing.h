@@ -1,0 +1,24 @@
+// How an optimizer step's samples are split into micro-batches under a token budget. A group's prompt is counted once
+// in each micro-batch that holds samples of the group, because the trainer's forward runs it once there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rl/sample.h"
+
+namespace tandem::rl {
+
+struct MicroBatch {
+  std::vector<int64_t> samples;  // indices into the step's samples; those of a group are neighbours
+  int64_t num_tokens = 0;        // each group's prompt once, and all completions
+};
+
+// Deterministic: a function of the samples' order, lengths and the budget. Neighbours of equal group_id and prompt are
+// one group. A group goes, in order, into the first micro-batch with room for all of it; one that is longer than the
+// budget is split into runs that each fill a micro-batch. A single sample beyond the budget gets a micro-batch of its
+// own. BugError when the budget is not positive.
+std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, int64_t max_tokens);
+
+}  // namespace tandem::rl

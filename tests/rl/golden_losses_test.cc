@@ -1,0 +1,289 @@
+// Every published loss case is either reproduced, value and gradient, by flags of the table, or named with a reason.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "tests/rl/golden_losses.h"
+
+namespace tandem::rl {
+namespace {
+
+const GoldenLosses& golden() {
+  static const GoldenLosses losses;
+  return losses;
+}
+
+// Cases that no flags of ours give, by the end of their id (after "b0." or "b1."). docs/LOSSES.md has the same list.
+std::optional<std::string> reason_left_out(const std::string& id) {
+  const std::string name = id.substr(3);
+  if (name.starts_with("verl.geo_mean")) return "clips each token's log ratio inside a geometric mean";
+  if (name.starts_with("trl.vespo")) return "weighs sequences by a gamma-shaped function of the product of ratios";
+  if (name == "trl.dapo.top_entropy") return "needs an entropy quantile of the micro-batch: a function of the split";
+  if (name == "trl.bnpo.accumulated") return "a mean of the micro-batches' token means: a function of the split";
+  return std::nullopt;
+}
+
+struct Plan {
+  LossConfig config;
+  GoldenBatch batch;
+  double loss_tolerance = 1e-9;  // relative to max(1, |loss|), against loss_f64
+};
+
+std::string text(const base::Json& params, const char* key) { return params.value(key, std::string()); }
+
+// verl's response mask after rejection: sequences whose mean k3 between current and sampling policy is above 0.3.
+void reject_sequences(GoldenBatch& batch) {
+  for (size_t row = 0; row < kNumSamples; ++row) {
+    double sum = 0.0, count = 0.0;
+    for (size_t t = row * kNumTokens; t < (row + 1) * kNumTokens; ++t) {
+      if (batch.mask[t] == 0) continue;
+      const double d = double{batch.logprobs[t]} - double{batch.rollout_logprobs[t]};
+      sum += std::exp(d) - 1.0 - d;
+      count += 1.0;
+    }
+    if (count == 0.0 || sum / count <= 0.3) continue;
+    for (size_t t = row * kNumTokens; t < (row + 1) * kNumTokens; ++t) batch.mask[t] = 0;
+  }
+}
+
+void plan_verl(const base::Json& params, Plan& plan) {
+  LossConfig& c = plan.config;
+  std::string mode = text(params, "loss_mode");
+  c.count_removed_samples = false;
+  c.sequence_ratio_per_token = true;
+  c.sample_mean_epsilon = 1e-8;
+  c.loss_aggregation = text(params, "loss_agg_mode");
+  c.loss_norm_tokens = params.value("loss_scale_factor", 24.0);
+  c.eps_clip = params.at("clip_ratio_low");
+  c.eps_clip_high = params.at("clip_ratio_high");
+  if (params.contains("rollout_is_weights")) plan.batch.weights = golden().floats(text(params, "rollout_is_weights"));
+  plan.batch.advantages = golden().doubles(text(params, "advantages"));
+  plan.batch.with_reference = plan.batch.with_rollout = false;
+  if (mode == "bypass_mode") {
+    reject_sequences(plan.batch);
+    mode = text(params.at("rollout_correction"), "loss_type") == "reinforce" ? "reinforce" : "vanilla";
+    if (mode == "reinforce") {  // weighed by the current policy against the sampling one
+      plan.batch.old_logprobs = plan.batch.logprobs;
+      plan.batch.with_rollout = true;
+      c.use_tis = true;
+    } else {
+      plan.batch.old_logprobs = plan.batch.rollout_logprobs;
+    }
+  }
+  c.pg_loss_type = mode == "vanilla" ? "ppo" : (mode == "gpg" ? "reinforce" : mode);
+  if (mode == "vanilla" || mode.starts_with("dppo")) c.eps_clip_c = params.at("clip_ratio_c");
+  if (mode == "sapo") {  // verl's ignores the aggregation asked for
+    c.loss_aggregation = "seq-mean-token-mean";
+    c.sapo_tau_pos = params.at("tau_pos");
+    c.sapo_tau_neg = params.at("tau_neg");
+  }
+  if (mode == "dro") c.dro_beta = params.at("dro_beta");
+}
+
+void plan_trl(const std::string& id, const base::Json& params, Plan& plan) {
+  static const std::map<std::string, std::string> kAggregations = {
+      {"grpo", "seq-mean-token-mean"}, {"sapo", "seq-mean-token-mean"}, {"bnpo", "token-mean"},
+      {"dapo", "token-mean"},          {"cispo", "token-mean"},         {"dr_grpo", "seq-mean-token-sum-norm"},
+      {"luspo", "seq-mean-token-sum"}};
+  LossConfig& c = plan.config;
+  GoldenBatch& batch = plan.batch;
+  c.eps_clip = params.at("epsilon");
+  c.eps_clip_high = params.value("epsilon_high", -1.0);
+  batch.with_rollout = false;
+  const bool is_rloo = text(params, "trainer") == "RLOOTrainer";
+  const std::vector<float> advantages =
+      golden().floats(batch.name + (is_rloo ? ".trl.advantages.rloo" : ".trl.advantages.group"));
+  for (size_t i = 0; i < batch.advantages.size(); ++i) batch.advantages[i] = double{advantages[i / kNumTokens]};
+  if (is_rloo) {
+    c.advantage_estimator = "rloo";
+    batch.mask = golden().mask(batch.name + ".in.completion_mask");
+    plan.loss_tolerance = 1e-5;  // the library summed the old log-probs in float32
+    batch.with_reference = false;
+    return;
+  }
+  const std::string type = text(params, "loss_type");
+  c.loss_aggregation = kAggregations.at(type);
+  c.loss_norm_tokens = 24.0;
+  c.count_removed_samples = c.loss_aggregation != "token-mean";
+  c.pg_loss_type = type == "cispo" || type == "sapo" ? type : "ppo";
+  if (type == "cispo") c.cispo_max_ratio = c.eps_clip_high;
+  if (type == "sapo") plan.loss_tolerance = 1e-7;  // its temperature is the float32 1.05
+  if (text(params, "importance_sampling_level") == "sequence") c.pg_loss_type = "gspo";
+  c.eps_clip_c = params.value("delta", 0.0);
+  c.kl_loss_coef = params.at("beta");
+  c.kl_loss_type = "k3";
+  c.use_unbiased_kl = params.value("use_bias_correction_kl", false);
+  batch.with_reference = c.kl_loss_coef > 0.0;
+  c.entropy_coef = params.value("entropy_coef", 0.0);
+  c.use_opsm = params.contains("off_policy_mask_threshold");
+  c.opsm_delta = params.value("off_policy_mask_threshold", 0.0);
+  if (params.value("mask_truncated_completions", false)) batch.mask = golden().mask(batch.name + ".trl.mask_truncated");
+  if (params.contains("vllm_importance_sampling_mode")) {
+    const std::string name = batch.name + ".trl.is." + id.substr(id.find(".is.") + 4);
+    const std::vector<float> weights = golden().floats(name);
+    const bool per_token = weights.size() == batch.mask.size();
+    for (size_t i = 0; i < batch.mask.size(); ++i) batch.weights.push_back(weights[per_token ? i : i / kNumTokens]);
+  }
+}
+
+Plan make_plan(const base::Json& one) {
+  Plan plan{.config = {}, .batch = GoldenBatch(golden(), one.at("batch").get<int64_t>())};
+  if (one.at("library") == "verl") {
+    plan_verl(one.at("params"), plan);
+  } else {
+    plan_trl(one.at("id"), one.at("params"), plan);
+  }
+  return plan;
+}
+
+void expect_gradient(const std::vector<double>& ours, const std::vector<float>& theirs, const std::string& what) {
+  ASSERT_EQ(ours.size(), theirs.size()) << what;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    ASSERT_NEAR(ours[i], theirs[i], 1e-6 + 1e-5 * std::abs(double{theirs[i]})) << what << " element " << i;
+  }
+}
+
+// Two ranks: each one's loss is over global counts and times 2, "before the mean over ranks".
+void expect_two_ranks(const base::Json& one, const Plan& plan) {
+  const std::string id = one.at("id");
+  std::vector<double> gradient(kNumSamples * kNumTokens, 0.0);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const StepResult result = run_step(plan.config, plan.batch, rank * 8, 8);
+    const double theirs = one.at("loss").at(static_cast<size_t>(rank));
+    EXPECT_NEAR(2.0 * result.metrics.at("loss"), theirs, 1e-6 + 1e-5 * std::abs(theirs)) << id << " rank " << rank;
+    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += 2.0 * result.dlogprobs[i];
+  }
+  expect_gradient(gradient, golden().floats(one.at("grad")), id);
+}
+
+// verl's and TRL's own names for what we measure too, where both are means over tokens.
+void expect_library_metrics(const base::Json& one, const Plan& plan, const StepResult& result) {
+  if (!one.contains("metrics") || loss_aggregation(plan.config) != Aggregation::kTokenMean) return;
+  static const std::pair<const char*, const char*> kNames[] = {
+      {"actor/ppo_kl", "ppo_kl"}, {"actor/pg_clipfrac", "pg_clipfrac"}, {"clip_ratio/region_mean", "pg_clipfrac"},
+      {"kl", "kl_loss"},          {"entropy", "entropy_loss"},          {"policy_loss", "pg_loss"}};
+  for (const auto& [theirs, ours] : kNames) {
+    // Bypass compares with the current policy; a sequence-level ratio is averaged over sequences in TRL.
+    if (!one["metrics"].contains(theirs) || !result.metrics.contains(ours)) continue;
+    if (find_surrogate(plan.config).ratio_level != RatioLevel::kToken) continue;
+    if (one["params"].contains("rollout_correction")) continue;
+    const double value = one["metrics"][theirs];
+    EXPECT_NEAR(result.metrics.at(ours), value, 1e-6 + 1e-5 * std::abs(value)) << one.at("id") << " " << theirs;
+  }
+}
+
+void expect_case(const base::Json& one) {
+  const std::string id = one.at("id");
+  Plan plan = make_plan(one);
+  check_loss_config(plan.config);
+  if (one.at("params").contains("dp_size")) return expect_two_ranks(one, plan);
+  const StepResult result = run_step(plan.config, plan.batch);
+  const double exact = one.at("loss_f64");
+  EXPECT_NEAR(result.metrics.at("loss"), exact, plan.loss_tolerance * std::max(1.0, std::abs(exact))) << id;
+  expect_gradient(result.dlogprobs, golden().floats(one.at("grad")), id);
+  if (one.contains("grad_entropy"))
+    expect_gradient(result.dentropy, golden().floats(one.at("grad_entropy")), id + " entropy");
+  expect_library_metrics(one, plan, result);
+}
+
+TEST(GoldenLosses, EveryCaseIsReproducedOrNamedAsLeftOut) {
+  int64_t num_reproduced = 0, num_left_out = 0;
+  for (const base::Json& one : golden().cases().at("losses")) {
+    if (reason_left_out(one.at("id"))) {
+      ++num_left_out;
+      continue;
+    }
+    expect_case(one);
+    ++num_reproduced;
+  }
+  EXPECT_EQ(num_reproduced + num_left_out, 340);
+  EXPECT_EQ(num_left_out, 30);
+}
+
+TEST(GoldenLosses, CorrectionWeightsAgreeWithTheLibraries) {
+  struct Correction {
+    const char* tensor;
+    const char* level;
+    const char* mode;
+    double low, high;
+  };
+  const Correction corrections[] = {
+      {"verl.is.token_2", "token", "truncate", 0.0, 2.0},
+      {"verl.is.sequence_2", "sequence", "truncate", 0.0, 2.0},
+      {"verl.is.token_0.5_2", "token", "mask", 0.5, 2.0},
+      {"trl.is.token_truncate.max2", "token", "truncate", 0.0, 2.0},
+      {"trl.is.token_truncate.min0.5_max2", "token", "truncate", 0.5, 2.0},
+      {"trl.is.token_mask.max2", "token", "mask", 0.0, 2.0},
+      {"trl.is.token_mask.min0.5_max2", "token", "mask", 0.5, 2.0},
+      {"trl.is.sequence_truncate.max2", "sequence", "truncate", 0.0, 2.0},
+      {"trl.is.sequence_mask.max2", "sequence", "mask", 0.0, 2.0},
+      {"trl.is.sequence_mask.min0.5_max2", "sequence", "mask", 0.5, 2.0},
+  };
+  for (const Correction& correction : corrections) {
+    for (int64_t k = 0; k < 2; ++k) {
+      GoldenBatch batch(golden(), k);
+      const std::string tensor = batch.name + "." + correction.tensor;
+      ASSERT_TRUE(golden().has(tensor)) << tensor;
+      // With A = 1 and no clip, a REINFORCE gradient is minus the weight.
+      LossConfig config{.pg_loss_type = "reinforce", .loss_aggregation = "token-sum", .use_tis = true};
+      config.tis_level = correction.level;
+      config.tis_mode = correction.mode;
+      config.tis_clip_low = correction.low;
+      config.tis_clip = correction.high;
+      batch.advantages.assign(batch.advantages.size(), 1.0);
+      const StepResult result = run_step(config, batch);
+      const std::vector<float> theirs = golden().floats(tensor);
+      const bool per_token = theirs.size() == batch.mask.size();
+      for (size_t i = 0; i < batch.mask.size(); ++i) {
+        if (batch.mask[i] == 0) continue;
+        ASSERT_NEAR(-result.dlogprobs[i], theirs[per_token ? i : i / kNumTokens], 2e-6) << tensor << " element " << i;
+      }
+    }
+  }
+}
+
+TEST(GoldenLosses, KlEstimatesAgreeInValueAggregateAndGradient) {
+  const std::map<std::string, std::string> ours = {
+      {"kl", "k1"}, {"mse", "k2"}, {"k3", "low_var_kl"}, {"k3+", "low_var_kl+"}};
+  int64_t num_gradients = 0;
+  for (const base::Json& one : golden().cases().at("kl")) {
+    GoldenBatch batch(golden(), one.at("batch").get<int64_t>());
+    batch.advantages.assign(batch.advantages.size(), 0.0);
+    const std::string kind = one.at("params").at("kl_penalty");
+    LossConfig config{.count_removed_samples = false,
+                      .kl_loss_coef = 1.0,
+                      .kl_loss_type = ours.contains(kind) ? ours.at(kind) : kind};
+    config.loss_norm_tokens = 24.0;
+    for (const auto& [mode, value] : one.at("aggregated").items()) {
+      config.loss_aggregation = mode;
+      const StepResult result = run_step(config, batch);
+      const double theirs = value;
+      EXPECT_NEAR(result.metrics.at("kl_loss"), theirs, 1e-6 + 1e-5 * std::abs(theirs)) << one.at("id") << " " << mode;
+      EXPECT_EQ(result.metrics.at("kl_loss"), result.metrics.at("loss"));
+      const std::string gradient = std::string(one.at("id")) + "." + mode + ".grad";
+      if (!golden().has(gradient)) continue;
+      ++num_gradients;
+      expect_gradient(result.dlogprobs, golden().floats(gradient), gradient);
+    }
+  }
+  EXPECT_EQ(num_gradients, 2 * 11 * 2);
+}
+
+TEST(GoldenLosses, EntropyAgreesInEveryAggregation) {
+  for (int64_t k = 0; k < 2; ++k) {
+    const GoldenBatch batch(golden(), k);
+    for (const auto& [mode, value] : golden().cases().at("entropy").at(batch.name).items()) {
+      LossConfig config{.loss_aggregation = mode, .count_removed_samples = false};
+      config.loss_norm_tokens = 24.0;
+      const double theirs = value;
+      EXPECT_NEAR(run_step(config, batch).metrics.at("entropy_loss"), theirs, 1e-6 + 1e-5 * std::abs(theirs)) << mode;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rl

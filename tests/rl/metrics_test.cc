@@ -1,0 +1,108 @@
+// Rollout metrics by vime's names, repetition and pass@k.
+#include "rl/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <random>
+
+namespace tandem::rl {
+namespace {
+
+Sample scored(uint64_t group, double reward, std::vector<uint8_t> mask) {
+  Sample sample;
+  sample.group_id = group;
+  sample.prompt = {1, 2};
+  sample.completion.resize(mask.size());
+  sample.loss_mask = std::move(mask);
+  sample.reward = reward;
+  return sample;
+}
+
+std::vector<const Sample*> pointers(const std::vector<Sample>& samples) {
+  std::vector<const Sample*> result;
+  for (const Sample& sample : samples) result.push_back(&sample);
+  return result;
+}
+
+TEST(RolloutMetrics, ReportVimesNames) {
+  std::vector<Sample> samples = {scored(0, 1, {1, 1, 1}), scored(0, 0, {1, 0}), scored(1, 0.5, {1, 1, 1, 1}),
+                                 scored(1, 0.5, {1})};
+  samples[2].status = SampleStatus::kTruncated;
+  samples[0].advantages = {0.5};
+  samples[1].advantages = {-0.5};
+  samples[2].advantages = samples[3].advantages = {0.0};
+  const float logprobs[] = {-1, -2, -3, -4};
+  for (Sample& sample : samples) sample.rollout_logprobs.assign(logprobs, logprobs + sample.completion.size());
+  const std::map<std::string, double> expected = {{"raw_reward", 0.5},
+                                                  {"rewards", 0.0},
+                                                  {"response_lengths", 2.5},
+                                                  {"total_lengths", 4.5},
+                                                  {"response_len/mean", 2.25},
+                                                  {"response_len/median", 2.0},
+                                                  {"response_len/max", 4.0},
+                                                  {"response_len/min", 1.0},
+                                                  {"truncated", 0.25},
+                                                  {"truncated_ratio", 0.25},
+                                                  {"repetition_frac", 0.0},
+                                                  {"zero_std/count_0.5", 1.0},
+                                                  {"rollout_log_probs", (-2.0 - 1.0 - 2.5 - 1.0) / 4},
+                                                  {"advantages", 0.0}};
+  EXPECT_EQ(rollout_metrics(pointers(samples), /*per_token=*/false), expected);
+}
+
+TEST(RolloutMetrics, FailedSamplesAreCountedAndHaveNoReward) {
+  std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, 0, {1})};
+  samples[1].status = SampleStatus::kFailed;
+  samples[1].remove = true;
+  const std::map<std::string, double> metrics = rollout_metrics(pointers(samples), false);
+  EXPECT_EQ(metrics.at("raw_reward"), 1.0);
+  EXPECT_EQ(metrics.at("failed"), 1.0);
+  EXPECT_EQ(metrics.at("removed"), 1.0);
+  EXPECT_EQ(metrics.at("zero_std/count_1"), 1.0);
+}
+
+TEST(RolloutMetrics, OfNothingAreNone) { EXPECT_TRUE(rollout_metrics({}, false).empty()); }
+
+TEST(Repetition, IsALoopAndNotProse) {
+  std::string loop, noise;
+  for (int i = 0; i < 500; ++i) loop += "the answer is 4. ";
+  std::mt19937 random(1);
+  for (int i = 0; i < 9000; ++i) noise += static_cast<char>('a' + random() % 26);
+  EXPECT_TRUE(is_repetitive(loop));
+  EXPECT_FALSE(is_repetitive(noise));
+  EXPECT_FALSE(is_repetitive("the answer is 4."));
+  EXPECT_FALSE(is_repetitive(""));
+  EXPECT_TRUE(is_repetitive(noise + loop + loop)) << "only the end counts";
+}
+
+// Over all subsets of k of n samples, c of them correct.
+double counted_pass_at_k(int64_t n, int64_t c, int64_t k) {
+  double num_subsets = 0, num_passed = 0;
+  for (uint32_t subset = 0; subset < (1U << n); ++subset) {
+    if (std::popcount(subset) != k) continue;
+    num_subsets += 1;
+    num_passed += (subset & ((1U << c) - 1)) != 0 ? 1 : 0;
+  }
+  return num_passed / num_subsets;
+}
+
+TEST(PassAtK, IsTheChanceOverAllSubsets) {
+  for (int64_t n = 1; n <= 8; ++n) {
+    for (int64_t c = 0; c <= n; ++c) {
+      for (int64_t k = 1; k <= n; ++k)
+        EXPECT_NEAR(pass_at_k(n, c, k), counted_pass_at_k(n, c, k), 1e-12) << n << c << k;
+    }
+  }
+}
+
+TEST(PassAtK, IsTheMeanOverGroupsInPowersOfTwo) {
+  std::vector<Sample> samples;
+  for (int i = 0; i < 4; ++i) samples.push_back(scored(0, i == 0 ? 1.0 : 0.0, {1}));
+  for (int i = 0; i < 4; ++i) samples.push_back(scored(1, 0.9, {1}));
+  const std::map<std::string, double> rates = pass_rates(pointers(samples));
+  EXPECT_EQ(rates, (std::map<std::string, double>{{"pass@1", 0.125}, {"pass@2", 0.25}, {"pass@4", 0.5}}));
+}
+
+}  // namespace
+}  // namespace tandem::rl

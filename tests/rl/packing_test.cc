@@ -1,0 +1,107 @@
+// Micro-batches: every sample once, the budget kept, prompts counted once.
+#include "rl/packing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace tandem::rl {
+namespace {
+
+std::vector<Sample> random_samples(std::mt19937& random) {
+  std::vector<Sample> samples;
+  const uint32_t num_groups = 1 + random() % 12;
+  for (uint64_t group = 0; group < num_groups; ++group) {
+    const std::vector<int32_t> prompt(1 + random() % 30, static_cast<int32_t>(group));
+    const uint32_t group_size = 1 + random() % 8;
+    for (uint32_t i = 0; i < group_size; ++i) {
+      Sample& sample = samples.emplace_back();
+      sample.group_id = group;
+      sample.prompt = prompt;
+      sample.completion.resize(random() % 40);
+    }
+  }
+  return samples;
+}
+
+std::vector<const Sample*> pointers(const std::vector<Sample>& samples) {
+  std::vector<const Sample*> result;
+  for (const Sample& sample : samples) result.push_back(&sample);
+  return result;
+}
+
+// What the trainer's forward would run.
+int64_t count_tokens(const std::vector<Sample>& samples, const MicroBatch& batch) {
+  int64_t num_tokens = 0;
+  std::set<uint64_t> groups;
+  for (const int64_t i : batch.samples) {
+    const Sample& sample = samples[static_cast<size_t>(i)];
+    num_tokens += static_cast<int64_t>(sample.completion.size());
+    if (groups.insert(sample.group_id).second) num_tokens += static_cast<int64_t>(sample.prompt.size());
+  }
+  return num_tokens;
+}
+
+TEST(Packing, KeepsEverySampleOnceWithinBudgetAndGroupMatesAdjacent) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int draw = 0; draw < 500; ++draw) {
+    const std::vector<Sample> samples = random_samples(random);
+    const int64_t max_tokens = 1 + random() % 200;
+    std::multiset<int64_t> seen;
+    for (const MicroBatch& batch : split_into_micro_batches(pointers(samples), max_tokens)) {
+      ASSERT_FALSE(batch.samples.empty());
+      ASSERT_EQ(batch.num_tokens, count_tokens(samples, batch));
+      ASSERT_TRUE(batch.num_tokens <= max_tokens || batch.samples.size() == 1)
+          << batch.num_tokens << " of " << max_tokens;
+      seen.insert(batch.samples.begin(), batch.samples.end());
+      // Ascending order and groups that are neighbours in the step make group-mates neighbours here.
+      ASSERT_TRUE(std::is_sorted(batch.samples.begin(), batch.samples.end()));
+    }
+    ASSERT_EQ(seen.size(), samples.size());
+    ASSERT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), samples.size());
+  }
+}
+
+Sample sample_of(uint64_t group, size_t prompt_tokens, size_t completion_tokens) {
+  Sample sample;
+  sample.group_id = group;
+  sample.prompt.resize(prompt_tokens, 1);
+  sample.completion.resize(completion_tokens);
+  return sample;
+}
+
+TEST(Packing, CountsAPromptOnceAndFillsTheFirstBatchWithRoom) {
+  const std::vector<Sample> samples = {sample_of(0, 10, 5), sample_of(0, 10, 5), sample_of(1, 10, 15),
+                                       sample_of(2, 2, 3), sample_of(3, 4, 1)};
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), 30);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_EQ(batches[0].samples, (std::vector<int64_t>{0, 1, 3, 4}));
+  EXPECT_EQ(batches[0].num_tokens, 30);
+  EXPECT_EQ(batches[1].samples, (std::vector<int64_t>{2}));
+  EXPECT_EQ(batches[1].num_tokens, 25);
+}
+
+TEST(Packing, SplitsAGroupLongerThanTheBudgetAndRepeatsItsPrompt) {
+  const std::vector<Sample> samples = {sample_of(0, 4, 6), sample_of(0, 4, 6), sample_of(0, 4, 6)};
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), 16);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_EQ(batches[0].samples, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(batches[0].num_tokens, 16);
+  EXPECT_EQ(batches[1].num_tokens, 10);
+}
+
+TEST(Packing, GivesASampleBeyondTheBudgetItsOwnBatch) {
+  const std::vector<Sample> samples = {sample_of(0, 4, 96), sample_of(1, 1, 1)};
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), 10);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_EQ(batches[0].num_tokens, 100);
+}
+
+TEST(Packing, OfNothingIsNothing) { EXPECT_TRUE(split_into_micro_batches({}, 10).empty()); }
+
+}  // namespace
+}  // namespace tandem::rl

@@ -1,0 +1,250 @@
+// Prompt and SFT files, good and bad, and the order in which records come.
+#include "rl/prompts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "base/files.h"
+#include "rl/prompt_order.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::rl {
+namespace {
+
+class DataFile {
+ public:
+  explicit DataFile(const std::string& text) : path_(directory_ / "data.jsonl") {
+    std::ofstream(path_, std::ios::binary) << text;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  base::TemporaryDirectory directory_;
+  std::string path_;
+};
+
+std::string error_of(const PromptOptions& options) {
+  try {
+    read_prompts(options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string error_of_text(const std::string& text) {
+  const DataFile file(text);
+  const std::string error = error_of({.path = file.path()});
+  return error.starts_with(file.path()) ? error.substr(file.path().size()) : error;
+}
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text << "\nexpected: " << part;
+}
+
+TEST(Prompts, ReadTheGoldenFile) {
+  const PromptData data = read_prompts({.path = "tests/golden/prompts/math_small.jsonl"});
+  ASSERT_EQ(data.records.size(), 64U);
+  EXPECT_EQ(data.records[0].prompt[0]["role"], "user");
+  EXPECT_EQ(data.records[0].label, "118");
+  EXPECT_EQ(data.records[63].line, 64);
+  EXPECT_TRUE(data.records[0].tools.is_null());
+  EXPECT_EQ(data.bad_lines.count, 0);
+}
+
+// tests/golden/prompts/bad_lines.json says what is wrong with each line; "edge" lines are decided here.
+TEST(Prompts, AnswerEveryBadLineWithItsPlaceAndRemedy) {
+  const std::string path = "tests/golden/prompts/bad_lines.jsonl";
+  const std::string text = base::read_file(path);
+  const base::Json table = base::read_json_file("tests/golden/prompts/bad_lines.json");
+  const std::map<int64_t, std::string> refused = {{2, ":1:"},
+                                                  {3, ":1:1: the line is a JSON array"},
+                                                  {4, ":1:1: the key prompt is missing"},
+                                                  {5, ":1:2: the message list is empty"},
+                                                  {6, ":1:2: message 1 has no text"},
+                                                  {7, ":1:"},
+                                                  {8, ":1:"},
+                                                  {12, "appears twice"}};
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (refused.contains(number)) {
+      expect_contains(error_of_text(line + "\n"), refused.at(number));
+    } else if (number == 1) {
+      expect_contains(error_of_text(line + "\n"), "no record to work on: 1 blank and 0 bad lines");
+    } else {
+      EXPECT_EQ(error_of_text(line + "\n"), "accepted") << "line " << number;
+    }
+  }
+  EXPECT_EQ(number, 12);
+  EXPECT_EQ(table.size(), 12U);
+}
+
+TEST(Prompts, CountBadLinesWhenAsked) {
+  const std::string path = "tests/golden/prompts/bad_lines.jsonl";
+  expect_contains(error_of({.path = path}), path + ":2:");
+  expect_contains(error_of({.path = path}), "--skip-bad-lines");
+  const PromptData data = read_prompts({.path = path, .skip_bad_lines = true});
+  EXPECT_EQ(data.num_blank_lines, 1);
+  EXPECT_EQ(data.bad_lines.count, 8);
+  EXPECT_EQ(data.bad_lines.messages.size(), 8U);
+  ASSERT_EQ(data.records.size(), 3U);
+  EXPECT_TRUE(data.records[0].prompt.is_string());
+  EXPECT_EQ(data.records[1].label, "208");
+  EXPECT_EQ(data.records[2].label, "8");
+  EXPECT_EQ(data.records[2].line, 11);
+}
+
+TEST(Prompts, SliceRowsAsPythonDoes) {
+  std::string text;
+  for (int i = 0; i < 5; ++i) text += "{\"prompt\": \"p" + std::to_string(i) + "\"}\n\n";
+  const DataFile file(text);
+  const std::map<std::string, std::vector<std::string>> cases = {{"", {"p0", "p1", "p2", "p3", "p4"}},
+                                                                 {"@[1:3]", {"p1", "p2"}},
+                                                                 {"@[:2]", {"p0", "p1"}},
+                                                                 {"@[3:]", {"p3", "p4"}},
+                                                                 {"@[-2:]", {"p3", "p4"}},
+                                                                 {"@[:-4]", {"p0"}},
+                                                                 {"@[:]", {"p0", "p1", "p2", "p3", "p4"}},
+                                                                 {"@[2:100]", {"p2", "p3", "p4"}}};
+  for (const auto& [slice, expected] : cases) {
+    std::vector<std::string> prompts;
+    for (const PromptRecord& record : read_prompts({.path = file.path() + slice}).records)
+      prompts.push_back(record.prompt);
+    EXPECT_EQ(prompts, expected) << slice;
+  }
+  expect_contains(error_of({.path = file.path() + "@[4:2]"}), "no record to work on");
+  expect_contains(error_of({.path = file.path() + "@[1]"}), "not a slice");
+  expect_contains(error_of({.path = file.path() + "@[1:2"}), "not a slice");
+  expect_contains(error_of({.path = file.path() + "@[-:2]"}), "- is no row number");
+  expect_contains(error_of({.path = file.path() + "@[99999999999999999999:]"}), "is no row number");
+}
+
+TEST(Prompts, KeepLabelsMetadataAndToolsOfAnyShape) {
+  const DataFile file(
+      "{\"q\": \"a\", \"answer\": 1.5, \"level\": 3, \"metadata\": {\"source\": \"x\", \"level\": 4}, \"tools\": "
+      "[{}]}\n"
+      "{\"q\": \"b\", \"answer\": null}\n"
+      "{\"q\": \"c\", \"answer\": [1, \"two\"]}\n"
+      "{\"q\": \"d\", \"answer\": true, \"metadata\": null}\n");
+  const PromptData data = read_prompts({.path = file.path(), .input_key = "q", .label_key = "answer"});
+  ASSERT_EQ(data.records.size(), 4U);
+  EXPECT_EQ(data.records[0].label, "1.5");
+  EXPECT_EQ(base::dump_json(data.records[0].metadata), R"({"level":4,"source":"x"})");
+  EXPECT_EQ(data.records[0].tools.size(), 1U);
+  EXPECT_EQ(data.records[1].label, "");
+  EXPECT_TRUE(data.records[1].metadata.is_object());
+  EXPECT_EQ(data.records[2].label, R"([1,"two"])");
+  EXPECT_EQ(data.records[3].label, "true");
+}
+
+TEST(Prompts, NameTheColumnOfTheWrongKey) {
+  expect_contains(error_of_text("{\"label\": \"é\", \"prompt\": 7}"), ":1:16: prompt is a number");
+  expect_contains(error_of_text("\n{\"prompt\": \"\"}"), ":2:2: prompt is empty");
+  expect_contains(error_of_text("{\"prompt\": \"a\", \"tools\": 1}"), ":1:17: tools is a number");
+  expect_contains(error_of_text("{\"prompt\": \"a\", \"metadata\": []}"), ":1:17: metadata is a array");
+  expect_contains(error_of_text("{\"prompt\": [1]}"), ":1:2: message 1 is no object");
+  expect_contains(error_of_text("{\"prompt\": [{\"content\": \"a\"}]}"), "message 1 has no role");
+  expect_contains(error_of_text("{\"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}"),
+                  "only text");
+  EXPECT_EQ(error_of_text("{\"prompt\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}]}"),
+            "accepted");
+}
+
+TEST(Prompts, RefuseAnEmptyOrMissingFile) {
+  expect_contains(error_of_text(""), "no record to work on");
+  expect_contains(error_of_text("\n \t\n"), "2 blank");
+  expect_contains(error_of({.path = "no/such/file.jsonl"}), "no/such/file.jsonl");
+}
+
+// Random bytes and random cuts of good lines: a record or a UserError, nothing else.
+TEST(Prompts, SurviveAnyBytes) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::string good = base::read_file("tests/golden/prompts/math_small.jsonl");
+  for (int draw = 0; draw < 100; ++draw) {
+    std::string text = good.substr(random() % good.size(), random() % 400);
+    for (uint32_t i = 0; i < random() % 5 && !text.empty(); ++i)
+      text[random() % text.size()] = static_cast<char>(random());
+    const DataFile file(text);
+    try {
+      read_prompts({.path = file.path(), .skip_bad_lines = draw % 2 == 0});
+    } catch (const UserError&) {
+    }
+  }
+}
+
+TEST(Sft, ReadsPromptAndResponseOrMessages) {
+  const DataFile file(
+      "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho\"}]}\n");
+  const SftData data = read_sft({.path = file.path()});
+  ASSERT_EQ(data.records.size(), 2U);
+  EXPECT_EQ(data.records[0].prompt, "1+1=");
+  EXPECT_EQ(data.records[0].response, "2");
+  EXPECT_EQ(data.records[1].prompt.size(), 1U);
+  EXPECT_EQ(data.records[1].response, "ho");
+}
+
+TEST(Sft, RefusesLinesWithNothingToLearn) {
+  for (const char* line :
+       {"{\"prompt\": \"a\"}", "{\"prompt\": \"a\", \"response\": 1}", "{\"messages\": []}",
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"b\"}]}"}) {
+    const DataFile file(line);
+    EXPECT_THROW(read_sft({.path = file.path()}), UserError) << line;
+    EXPECT_THROW(read_sft({.path = file.path(), .skip_bad_lines = true}), UserError) << "nothing is left: " << line;
+  }
+}
+
+TEST(PromptOrder, GoesThroughTheFileInOrder) {
+  PromptOrder order(3, /*shuffle=*/false, 1);
+  std::vector<int64_t> seen;
+  for (int i = 0; i < 7; ++i) seen.push_back(order.next());
+  EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0}));
+  EXPECT_EQ(order.cursor(), (PromptCursor{.epoch = 2, .offset = 1}));
+}
+
+TEST(PromptOrder, ShuffledEpochsArePermutationsThatDiffer) {
+  std::vector<int64_t> sorted(100);
+  std::iota(sorted.begin(), sorted.end(), 0);
+  std::vector<std::vector<int64_t>> orders;
+  for (const uint64_t seed : {1, 2}) {
+    for (int64_t epoch = 0; epoch < 3; ++epoch) orders.push_back(shuffled_indices(100, seed, epoch));
+  }
+  for (size_t i = 0; i < orders.size(); ++i) {
+    EXPECT_TRUE(std::is_permutation(orders[i].begin(), orders[i].end(), sorted.begin(), sorted.end()));
+    EXPECT_NE(orders[i], sorted);
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(orders[i], orders[j]);
+  }
+}
+
+TEST(PromptOrder, EveryPlaceIsEquallyLikely) {
+  std::vector<int64_t> counts(5 * 5, 0);
+  for (int64_t epoch = 0; epoch < 5000; ++epoch) {
+    const std::vector<int64_t> order = shuffled_indices(5, 7, epoch);
+    for (size_t i = 0; i < 5; ++i) ++counts[i * 5 + static_cast<size_t>(order[i])];
+  }
+  // 1000 expected, standard deviation 28: five of them.
+  for (const int64_t count : counts) EXPECT_NEAR(static_cast<double>(count), 1000.0, 142.0);
+}
+
+TEST(PromptOrder, ContinuesFromASavedCursor) {
+  PromptOrder whole(10, true, 3), resumed(10, true, 3);
+  for (int i = 0; i < 14; ++i) whole.next();
+  resumed.set_cursor(whole.cursor());
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(whole.next(), resumed.next());
+}
+
+}  // namespace
+}  // namespace tandem::rl
