@@ -13,8 +13,13 @@ std::vector<const KernelTable*> available() {
   std::vector<const KernelTable*> tables;
   const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-  if (avx512 && __builtin_cpu_supports("avx512bf16") != 0) tables.push_back(kernels_avx512bf16());
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+  // Intel's cores issue the bf16 dot every other cycle, so widening to float32 (two FMAs a cycle) is faster there:
+  // 300 against 200 GFLOP/s on two cores of a Sapphire Rapids. AMD's issue it at the rate of an FMA.
+  const bool prefer_dot = __builtin_cpu_is("amd") != 0;
+  if (bf16 && prefer_dot) tables.push_back(kernels_avx512bf16());
   if (avx512) tables.push_back(kernels_avx512());
+  if (bf16 && !prefer_dot) tables.push_back(kernels_avx512bf16());
   if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) tables.push_back(kernels_avx2());
   tables.push_back(kernels_scalar());
   return tables;

@@ -1,0 +1,102 @@
+"""The tiny Qwen3 of the step benchmark (3.2 M parameters, vocabulary 96) as a Hugging Face folder with random float32 weights, and
+32 prompts of exactly 16 tokens."""
+
+import json
+import pathlib
+import struct
+
+import random
+
+SPECIAL = ["<|end|>", "<|pad|>"]
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 256, "initializer_range": 0.02, "intermediate_size": 768,
+    "max_position_embeddings": 512, "max_window_layers": 4, "model_type": "qwen3", "num_attention_heads": 4,
+    "num_hidden_layers": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": None,
+    "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "float32", "use_sliding_window": False, "vocab_size": 96,
+}
+
+
+def _tensors(config):
+    hidden, head, mlp = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    yield "model.embed_tokens.weight", [config["vocab_size"], hidden]
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}."
+        yield at + "input_layernorm.weight", [hidden]
+        yield at + "self_attn.q_proj.weight", [q, hidden]
+        yield at + "self_attn.k_proj.weight", [kv, hidden]
+        yield at + "self_attn.v_proj.weight", [kv, hidden]
+        yield at + "self_attn.q_norm.weight", [head]
+        yield at + "self_attn.k_norm.weight", [head]
+        yield at + "self_attn.o_proj.weight", [hidden, q]
+        yield at + "post_attention_layernorm.weight", [hidden]
+        yield at + "mlp.gate_proj.weight", [mlp, hidden]
+        yield at + "mlp.up_proj.weight", [mlp, hidden]
+        yield at + "mlp.down_proj.weight", [hidden, mlp]
+    yield "model.norm.weight", [hidden]
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", [config["vocab_size"], hidden]
+
+
+def write_weights(path, config, seed=0, dtype="F32"):
+    rng = random.Random(seed)
+    header, offset, plan = {"__metadata__": {"format": "pt"}}, 0, []
+    width = 4 if dtype == "F32" else 2
+    for name, shape in _tensors(config):
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + width * count]}
+        plan.append((name, count))
+        offset += width * count
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    block = [rng.gauss(0.0, config["initializer_range"]) for _ in range(1 << 16)]
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for name, count in plan:
+            if name.endswith("norm.weight"):
+                values = [1.0] * count
+            else:
+                start = rng.randrange(len(block))
+                values = [block[(start + i) % len(block)] for i in range(count)] if count < (1 << 20) else None
+            if values is None:  # large tensors: repeat one block of noise
+                repeat = (block * (count // len(block) + 1))[:count]
+                values = repeat
+            packed = struct.pack(f"<{count}f", *values)
+            if dtype == "BF16":
+                packed = b"".join(packed[i + 2 : i + 4] for i in range(0, len(packed), 4))
+            out.write(packed)
+
+
+def write_tokenizer(folder):
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = [chr(c) for c in range(0x21, 0x7F)]
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "pad_token": "<|pad|>"}))
+
+
+def make(folder, dtype="float32"):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(folder)
+    config = dict(CONFIG, eos_token_id=94, pad_token_id=95, torch_dtype=dtype)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    write_weights(folder / "model.safetensors", config, dtype="F32" if dtype == "float32" else "BF16")
+    rng = random.Random(1)
+    with open(folder / "prompts.jsonl", "w", encoding="utf-8") as out:
+        for _ in range(32):
+            prompt = "".join(chr(rng.randrange(0x21, 0x7F)) for _ in range(16))
+            out.write(json.dumps({"prompt": prompt, "label": "0"}) + "\n")
+    return folder
+
+
+if __name__ == "__main__":
+    import sys
+
+    make(sys.argv[1], *sys.argv[2:3])

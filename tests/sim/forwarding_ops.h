@@ -1,0 +1,81 @@
+// Ops that pass every call on: a wrapper overrides the one that it is about.
+#pragma once
+
+#include <string>
+
+#include "device/ops.h"
+
+namespace tandem::sim {
+
+using at::Tensor;
+
+class ForwardingOps : public device::Ops {
+ public:
+  explicit ForwardingOps(const device::Ops& inner) : inner_(inner) {}  // borrowed
+
+  std::string name() const override { return inner_.name(); }
+  int num_threads() const override { return inner_.num_threads(); }
+  Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override { return inner_.linear(x, w, out); }
+  Tensor embedding(const Tensor& table, const Tensor& ids) const override { return inner_.embedding(table, ids); }
+  Tensor add(const Tensor& a, const Tensor& b) const override { return inner_.add(a, b); }
+  Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override { return inner_.rms_norm(x, w, eps); }
+  Qkv qk_norm_rope(const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
+                   const QkvShape& shape) const override {
+    return inner_.qk_norm_rope(qkv, q_norm, k_norm, positions, shape);
+  }
+  Tensor silu_mul(const Tensor& gate_up) const override { return inner_.silu_mul(gate_up); }
+  void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
+                 const Tensor& slots) const override {
+    inner_.kv_append(kv_layer, k, v, tokens, slots);
+  }
+  Tensor paged_attention(const Tensor& q, const Tensor& kv_layer, const device::AttentionRows& rows,
+                         const Tensor& lse) const override {
+    return inner_.paged_attention(q, kv_layer, rows, lse);
+  }
+  void logprob(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& logp, const Tensor& entropy,
+               const Tensor& lse) const override {
+    inner_.logprob(logits, targets, temperature, logp, entropy, lse);
+  }
+
+  Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override { return inner_.linear_grad_input(dy, w); }
+  void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw) const override {
+    inner_.linear_grad_weight(dy, x, dw);
+  }
+  void embedding_backward(const Tensor& dy, const Tensor& ids, const Tensor& dtable) const override {
+    inner_.embedding_backward(dy, ids, dtable);
+  }
+  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, double eps,
+                           const Tensor& dw) const override {
+    return inner_.rms_norm_backward(dy, x, w, eps, dw);
+  }
+  Tensor qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
+                               const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
+                               const QkvShape& shape, const Tensor& dq_norm, const Tensor& dk_norm) const override {
+    return inner_.qk_norm_rope_backward(dq, dk, dv, qkv, q_norm, k_norm, positions, shape, dq_norm, dk_norm);
+  }
+  Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
+    return inner_.silu_mul_backward(dy, gate_up);
+  }
+  Tensor paged_attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
+                                  const Tensor& kv, const device::AttentionRows& rows, const Tensor& dkv) const override {
+    return inner_.paged_attention_backward(dout, q, out, lse, kv, rows, dkv);
+  }
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+                            int64_t kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
+    return inner_.kv_append_backward(dkv, num_tokens, tokens, slots, kv_heads, head_dim, dtype);
+  }
+  void logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
+                        const Tensor& dentropy, const Tensor& entropy, const Tensor& lse) const override {
+    inner_.logprob_backward(logits, targets, temperature, dlogp, dentropy, entropy, lse);
+  }
+  void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
+             const AdamW& p) const override {
+    inner_.adamw(weight, master, grad, m, v, p);
+  }
+  double sum_of_squares(const Tensor& x) const override { return inner_.sum_of_squares(x); }
+
+ protected:
+  const device::Ops& inner_;
+};
+
+}  // namespace tandem::sim

@@ -1,0 +1,215 @@
+// The promise behind everything: the trainer's log-probability of every sampled token equals the engine's, bit for bit,
+// for any mix of lengths, batch sizes, chunks, shared prefixes, preemptions and threads. Draws such mixes from printed
+// seeds; a failure names the operation that broke.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "device/ops.h"
+#include "model/model.h"
+#include "model/registry.h"
+#include "rollout/engine.h"
+#include "tests/device/draw.h"
+#include "tests/sim/checking_ops.h"
+#include "tests/sim/forwarding_ops.h"
+#include "trainer/trainer.h"
+#include "weights/store.h"
+
+namespace tandem::sim {
+namespace {
+
+using device::Draw;
+
+constexpr uint64_t kNumSeeds = 200;
+
+model::ModelConfig draw_model(Draw& draw) {
+  model::ModelConfig config;
+  config.architecture = "Qwen3ForCausalLM";
+  config.num_kv_heads = draw.integer(1, 3);
+  config.num_heads = config.num_kv_heads * draw.integer(1, 3);
+  config.head_dim = draw.choose<int64_t>({8, 16, 24, 32, 64});
+  config.hidden = draw.choose<int64_t>({16, 32, 40, 64, 96});
+  config.mlp = draw.choose<int64_t>({16, 48, 64, 100});
+  config.num_layers = draw.integer(1, 3);
+  config.vocab = draw.integer(20, 200);
+  config.max_positions = 256;
+  config.rope_theta = 10000.0;
+  config.tied_embeddings = draw.integer(0, 1) == 1;
+  config.dtype = draw.integer(0, 1) == 1 ? model::Dtype::kBFloat16 : model::Dtype::kFloat32;
+  return config;
+}
+
+// One world: a model, an engine and a trainer with their own threads over one store.
+struct Mix {
+  model::ModelConfig config;
+  rollout::EngineConfig engine;
+  trainer::TrainerConfig trainer;
+  std::vector<rollout::GroupRequest> requests;
+  int engine_threads, trainer_threads;
+  std::string isa;
+
+  explicit Mix(Draw& draw) : config(draw_model(draw)) {
+    isa = draw.choose<std::string>({"auto", "auto", "auto", "auto", "auto", "auto", "auto", "scalar"});
+    engine_threads = static_cast<int>(draw.integer(1, 2));
+    trainer_threads = static_cast<int>(draw.integer(1, 2));
+    const int64_t num_groups = draw.integer(1, 5);
+    rl::SamplingParams sampling;
+    sampling.temperature = draw.choose<double>({1.0, 1.0, 0.7, 1.3});
+    if (draw.integer(0, 3) == 0) sampling.top_p = 0.8;
+    sampling.ignore_eos = true;
+    uint64_t sample_id = 0;
+    int64_t longest = 0;
+    for (int64_t g = 0; g < num_groups; ++g) {
+      rollout::GroupRequest request;
+      request.group_id = static_cast<uint64_t>(g);
+      request.prompt = draw.ids(draw.integer(1, draw.choose<int64_t>({4, 20, 60})), 0, config.vocab - 1);
+      const int64_t n = draw.integer(1, 5);
+      for (int64_t i = 0; i < n; ++i) request.sample_ids.push_back(sample_id++);
+      request.sampling = sampling;
+      request.sampling.max_new_tokens = draw.integer(1, draw.choose<int64_t>({3, 18, 40}));
+      longest = std::max(longest, static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens);
+      requests.push_back(std::move(request));
+    }
+    const int64_t block_bytes = config.num_layers * 2 * config.num_kv_heads * config.head_dim * device::kBlockTokens *
+                                model::dtype_bytes(config.dtype);
+    // From barely one sequence (preemption all the time) to room for all.
+    const int64_t blocks = (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
+    engine.kv_cache_bytes = blocks * block_bytes;
+    engine.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
+    engine.max_running = draw.choose<int64_t>({1, 3, 64});
+    trainer.max_tokens_per_gpu = draw.choose<int64_t>({16, 100, 4096});
+    trainer.logprob_chunk_rows = draw.choose<int64_t>({1, 7, 1024});
+    trainer.recompute_layers = draw.integer(0, config.num_layers);
+    trainer.temperature = sampling.temperature;
+  }
+
+  std::string describe() const {
+    std::ostringstream out;
+    out << to_string(config.dtype) << " E " << config.hidden << " L " << config.num_layers << " H " << config.num_heads << "/"
+        << config.num_kv_heads << " K " << config.head_dim << " F " << config.mlp << " V " << config.vocab << ", isa " << isa
+        << ", threads " << engine_threads << " and " << trainer_threads << ", " << requests.size() << " groups, batch "
+        << engine.max_batch_tokens << ", running " << engine.max_running << ", kv " << engine.kv_cache_bytes
+        << ", micro-batch " << trainer.max_tokens_per_gpu << ", chunk " << trainer.logprob_chunk_rows;
+    return out.str();
+  }
+};
+
+// Samples with one engine and scores with one trainer; the tokens whose log-probs differ, and what the first step reports.
+struct Outcome {
+  int64_t tokens = 0, different = 0, preemptions = 0, shared = 0;
+  double reported_difference = 0.0;
+};
+
+std::vector<rl::Sample> sample_all(rollout::Engine& engine, const Mix& mix) {
+  for (const rollout::GroupRequest& request : mix.requests) engine.add(request);
+  std::vector<rl::Sample> samples;
+  while (std::optional<rl::Group> group = engine.next_finished()) {
+    for (rl::Completion& completion : group->completions) {
+      rl::Sample sample;
+      sample.group_id = group->group_id;
+      sample.sample_id = completion.sample_id;
+      sample.prompt = group->prompt;
+      sample.completion = completion.tokens;
+      sample.rollout_logprobs = completion.logprobs;
+      sample.loss_mask.assign(completion.tokens.size(), 1);
+      sample.advantages.assign(1, sample.sample_id % 2 == 0 ? 1.0 : -0.5);
+      sample.versions = completion.versions;
+      samples.push_back(std::move(sample));
+    }
+  }
+  std::sort(samples.begin(), samples.end(),
+            [](const rl::Sample& a, const rl::Sample& b) { return a.sample_id < b.sample_id; });
+  return samples;
+}
+
+Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops, uint64_t seed) {
+  weights::WeightStore store(model::build_layout(mix.config),
+                             mix.config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16);
+  weights::initialize_random(store, 0.15, seed);
+  const auto engine_model = model::make_model(mix.config, store.view(), engine_ops);
+  const auto trainer_model = model::make_model(mix.config, store.view(), trainer_ops);
+  const auto engine = rollout::make_engine(mix.engine, *engine_model);
+  const auto trainer = trainer::make_trainer(mix.trainer, store, *trainer_model);
+
+  Outcome outcome;
+  const std::vector<rl::Sample> samples = sample_all(*engine, mix);
+  outcome.preemptions = engine->stats().preemptions;
+  outcome.shared = engine->stats().shared_prompt_tokens;
+  std::vector<const rl::Sample*> views;
+  for (const rl::Sample& sample : samples) views.push_back(&sample);
+  const trainer::Trainer::Scores scores = trainer->score(*trainer_model, views);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    for (size_t t = 0; t < samples[i].completion.size(); ++t) {
+      ++outcome.tokens;
+      const float engine_logprob = samples[i].rollout_logprobs[t], trainer_logprob = scores.logprobs[i][t];
+      if (std::memcmp(&engine_logprob, &trainer_logprob, sizeof(float)) != 0) ++outcome.different;
+    }
+  }
+  outcome.reported_difference = trainer->step(views).at("train_rollout_logprob_abs_diff");
+  return outcome;
+}
+
+// Runs the mix again with every operation watched.
+std::string broken_operation(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops, uint64_t seed) {
+  RowLedger ledger;
+  const auto engine_checked = make_checking_ops(engine_ops, ledger);
+  const auto trainer_checked = make_checking_ops(trainer_ops, ledger);
+  run(mix, *engine_checked, *trainer_checked, seed);
+  return ledger.broken_operation().empty() ? "none: the rows that engine and trainer feed in differ"
+                                           : ledger.broken_operation();
+}
+
+TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
+  Outcome total;
+  for (uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
+    Draw draw(seed);
+    const Mix mix(draw);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
+    const auto engine_ops = device::make_cpu_ops(mix.isa, mix.engine_threads);
+    const auto trainer_ops = device::make_cpu_ops(mix.isa, mix.trainer_threads);
+    const Outcome outcome = run(mix, *engine_ops, *trainer_ops, seed);
+    total.tokens += outcome.tokens;
+    total.preemptions += outcome.preemptions;
+    total.shared += outcome.shared;
+    ASSERT_EQ(outcome.different, 0) << "of " << outcome.tokens << " log-probs differ; the operation that broke: "
+                                    << broken_operation(mix, *engine_ops, *trainer_ops, seed);
+    ASSERT_EQ(outcome.reported_difference, 0.0);
+  }
+  // The mixes reach what they are meant to reach.
+  EXPECT_GT(total.tokens, 10000);
+  EXPECT_GT(total.preemptions, 50);
+  EXPECT_GT(total.shared, 1000);
+  std::printf("[   info   ] %lld tokens, %lld preemptions, %lld shared prompt tokens, all equal\n",
+              static_cast<long long>(total.tokens), static_cast<long long>(total.preemptions),
+              static_cast<long long>(total.shared));
+}
+
+// A silu_mul that depends on how many rows the batch has: what the property test exists to catch.
+class BatchDependentOps final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  at::Tensor silu_mul(const at::Tensor& gate_up) const override {
+    at::Tensor y = inner_.silu_mul(gate_up);
+    if (gate_up.size(0) > 4) y = inner_.add(y, y);
+    return y;
+  }
+};
+
+TEST(OnPolicy, NamesTheOperationThatDependsOnItsBatch) {
+  const auto sound = device::make_cpu_ops("auto", 1);
+  const BatchDependentOps broken(*sound);
+  Draw draw(3);
+  Mix mix(draw);
+  mix.isa = "auto";
+  mix.requests.front().sampling.max_new_tokens = 12;
+  mix.trainer.max_tokens_per_gpu = 4096;
+  mix.engine.max_running = 1;
+  EXPECT_GT(run(mix, broken, broken, 3).different, 0);
+  EXPECT_EQ(broken_operation(mix, broken, broken, 3), "silu_mul");
+  EXPECT_EQ(broken_operation(mix, *sound, *sound, 3), "none: the rows that engine and trainer feed in differ");
+}
+
+}  // namespace
+}  // namespace tandem::sim
