@@ -39,8 +39,8 @@ class RmsNorm {
 //   hidden, attended -> middle     keeps attended
 //   middle -> next hidden          keeps middle and gate_up
 //
-// The norms' and silu_mul's results are not kept: computing them again costs under 2 % of a backward, and keeping them
-// would cost 2 E + F values per token and layer.
+// The norms' and silu_mul's results are not kept: their cost is linear in the width where the products beside them are
+// quadratic, and keeping them would take 2 E + F values per token and layer.
 class Qwen3Block {
  public:
   Qwen3Block(const ModelConfig& config, const device::Ops& ops, int64_t layer, const GradientSink& sink)
