@@ -1,0 +1,17 @@
+// The command line of `tandem`: which verb, its options, and what a failure becomes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tandem::cli {
+
+// Runs `tandem ARGUMENTS...` and returns its exit code: 0; 1 our bug; 2 the user's mistake; 3 the machine's; 130 stopped by a
+// signal. A failure prints one line on stderr, "tandem: error: ...". Throws nothing.
+int run_command_line(const std::vector<std::string>& arguments);
+
+// Drops flags that Tandem knows but does not have where their value asks for what it does anyway
+// (--tensor-model-parallel-size 1).
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments);
+
+}  // namespace tandem::cli

@@ -1,0 +1,18 @@
+// The program. What it does is in cli/verbs.cc; here is what a process needs before anything else.
+#include <malloc.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "run/stop_signal.h"
+
+int main(int argc, char** argv) {
+  // A step frees and asks again for the same temporaries of some MiB. By default glibc gives such blocks back to the kernel
+  // at once, and every step pays for faulting their pages in anew; kept in the heap they stay mapped. 32 MiB is the largest
+  // threshold that glibc accepts.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  tandem::run::install_stop_signals();
+  return tandem::cli::run_command_line({argv + 1, argv + argc});
+}

@@ -1,0 +1,70 @@
+#include "cli/verbs.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "cli/command_line.h"
+#include "run/colocate.h"
+#include "run/eval.h"
+#include "run/export.h"
+#include "run/generate.h"
+#include "run/score.h"
+#include "run/sft.h"
+#include "run/unsupported_flags.h"
+
+namespace tandem::cli {
+
+namespace {
+
+void add_unsupported(base::Options& options) {
+  for (const run::UnsupportedFlag& flag : run::unsupported_flags()) options.unsupported(flag.name, flag.reason);
+}
+
+// Every verb alike: declare its options, read them, and print or run.
+template <typename Config, int (*kRun)(const Config&, const run::RunMode&)>
+int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
+  Config config;
+  run::RunMode mode;
+  base::Options options;
+  config.visit(options);
+  bool quiet = false;
+  options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop");
+  options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr");
+  add_unsupported(options);
+  switch (options.parse(without_harmless_flags(arguments))) {
+    case base::ParsedAction::kHelp:
+      std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);
+      return 0;
+    case base::ParsedAction::kPrintConfig:
+      std::fputs(options.config_text().c_str(), stdout);
+      return 0;
+    case base::ParsedAction::kRun: break;
+  }
+  if (quiet) base::set_log_level(base::LogLevel::kWarning);
+  mode.config_text = options.config_text();
+  return kRun(config, mode);
+}
+
+constexpr auto kVerbs = std::to_array<Verb>({
+    {"train", "GRPO: sample, score, train, with trainer and engine on one copy of the weights",
+     run_verb<run::TrainConfig, run::train_colocated>},
+    {"sft", "supervised training on prompts with responses", run_verb<run::SftConfig, run::train_supervised>},
+    {"generate", "completions of each prompt of a file", run_verb<run::GenerateConfig, run::generate>},
+    {"score", "log-probs and entropies of given sequences", run_verb<run::ScoreConfig, run::score>},
+    {"eval", "mean reward and pass@k of a checkpoint", run_verb<run::EvalConfig, run::evaluate>},
+    {"export", "a run's checkpoint as a plain Hugging Face directory",
+     run_verb<run::ExportConfig, run::export_checkpoint>},
+    {"plan", "the memory plan of a configuration", nullptr},
+    {"view", "an HTML page of a run", nullptr},
+    {"bench", "the measured speed of this machine", nullptr},
+});
+
+}  // namespace
+
+std::span<const Verb> verbs() { return kVerbs; }
+
+}  // namespace tandem::cli

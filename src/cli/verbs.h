@@ -1,0 +1,19 @@
+// The verbs: one row each.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tandem::cli {
+
+struct Verb {
+  const char* name;
+  const char* description;
+  // Null: the verb is known but not in this version.
+  int (*run)(const Verb& verb, const std::vector<std::string>& arguments);
+};
+
+std::span<const Verb> verbs();
+
+}  // namespace tandem::cli

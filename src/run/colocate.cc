@@ -1,0 +1,355 @@
+#include "run/colocate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "rl/advantages.h"
+#include "rl/losses.h"
+#include "rl/metrics.h"
+#include "rl/prompt_order.h"
+#include "run/checkpoint_writer.h"
+#include "run/evaluation.h"
+#include "run/rollout_phase.h"
+#include "run/run_directory.h"
+#include "run/samples.h"
+#include "run/session.h"
+#include "run/stop_signal.h"
+#include "run/trainer_setup.h"
+
+namespace tandem::run {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+class ColocatedRun {
+ public:
+  // Checks all that can be checked without reading weights or writing a byte.
+  ColocatedRun(const TrainConfig& config, const RunMode& mode);
+
+  void say_plan() const;
+  int run();
+
+ private:
+  void start();
+  void loop();
+  void evaluate(int64_t step);
+  void save();
+  std::optional<Rollout> generate();
+  void score_reference(Rollout& rollout, Metrics& metrics);
+  void assign_advantages(Rollout& rollout, Metrics& metrics);
+  Metrics train(const Rollout& rollout, Metrics& metrics);
+  void dump(const Rollout& rollout) const;
+  void say_step(const Rollout& rollout, const Metrics& metrics, const Metrics& last_step);
+
+  TrainConfig config_;
+  RunMode mode_;
+  Session session_;
+  PromptSet prompts_;
+  Evaluation evaluation_;
+  rl::PromptOrder order_;
+  int64_t num_rollouts_;
+  int64_t context_tokens_;
+  int64_t kv_cache_bytes_;
+  trainer::TrainerConfig trainer_config_;
+  RunDirectory directory_;
+
+  std::unique_ptr<Report> report_;
+  std::unique_ptr<text::Graders> graders_;
+  std::unique_ptr<model::Model> engine_model_, trainer_model_;
+  std::unique_ptr<weights::WeightStore> reference_store_;
+  std::unique_ptr<model::Model> reference_model_;
+  std::unique_ptr<rollout::Engine> engine_;
+  std::unique_ptr<trainer::Trainer> trainer_;
+  std::unique_ptr<RolloutPhase> phase_;
+  int64_t rollout_id_ = 0;  // rollouts that are finished
+  int64_t saved_step_ = 0;
+  double waited_s_ = 0.0;   // since the last training: rollout, evaluation, checkpoint
+  Metrics carried_;         // perf/* of what followed a rollout's record: in the next one
+};
+
+TrainConfig checked(TrainConfig config) {
+  config.check();
+  // Dr.GRPO's divisor, and that of every "-norm" aggregation: the longest completion that this run allows.
+  config.loss.loss.loss_norm_tokens = static_cast<double>(config.rollout.response_len());
+  return config;
+}
+
+trainer::TrainerConfig make_trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
+  trainer::TrainerConfig result = trainer_config(config.optimizer, config.loss.loss, num_layers,
+                                                 num_rollouts * config.steps_per_rollout());
+  result.temperature = config.rollout.temperature;
+  result.get_mismatch_metrics = config.loss.get_mismatch_metrics;
+  return result;
+}
+
+int64_t needed_context(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
+                       const Evaluation& evaluation) {
+  const int64_t train = choose_context_tokens(config.rollout, model, prompts.longest_tokens);
+  if (evaluation.empty()) return train;
+  return std::max(train, choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt()));
+}
+
+ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
+    : config_(checked(config)),
+      mode_(mode),
+      session_(config.model),
+      prompts_(load_prompts(config.data, session_.text())),
+      evaluation_(config.eval, config.rollout, config.data, config.reward, session_.text()),
+      order_(static_cast<int64_t>(prompts_.prompts.size()), config.rollout_shuffle,
+             static_cast<uint64_t>(config.rollout.rollout_seed)),
+      num_rollouts_(config.rollouts(static_cast<int64_t>(prompts_.prompts.size()))),
+      context_tokens_(needed_context(config, session_.config(), prompts_, evaluation_)),
+      kv_cache_bytes_(choose_kv_bytes(config.rollout, session_.config(),
+                                      std::max(config.samples_per_rollout(), evaluation_.max_sequences()),
+                                      context_tokens_)),
+      trainer_config_(make_trainer_config(config_, session_.config().num_layers, num_rollouts_)),
+      directory_(config.output.save, config.output.overwrite,
+                 config.output.num_checkpoints(num_rollouts_) * checkpoint_bytes(session_)) {
+  config.reward.try_out(config.data.label_key, session_.directory());
+  if (!config.output.save_debug_rollout_data.empty()) rollout_path(config.output.save_debug_rollout_data, 0);
+  if (config.rollout.sampling().truncates()) {
+    base::log_warning("--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
+                      "(train_rollout_logprob_abs_diff compares the uncut ones)");
+  }
+  if (config.loss.use_kl_loss && !config.loss.needs_reference()) {
+    base::log_info("--kl-loss-coef 0: no reference is read and train/kl_loss is absent");
+  }
+}
+
+void ColocatedRun::say_plan() const {
+  Report report(nullptr, false);
+  report.line(fmt::format("model: {} parameters in {}, {} layers, context {}", session_.config().num_parameters(),
+                          model::to_string(session_.config().dtype), session_.config().num_layers,
+                          session_.config().max_positions));
+  report.line(fmt::format("data: {} prompts, the longest of {} tokens", prompts_.prompts.size(), prompts_.longest_tokens));
+  report.line(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each", num_rollouts_,
+                          config_.rollout_batch_size, config_.rollout.n_samples_per_prompt, config_.steps_per_rollout(),
+                          config_.samples_per_step()));
+  report.line(fmt::format("bytes: weights {}, keys and values {}, a checkpoint {}", session_.weight_bytes(),
+                          kv_cache_bytes_, checkpoint_bytes(session_)));
+  report.line("everything is in order; nothing was written (--dry-run)");
+}
+
+// Reads weights and starts what works on them; from here on the run directory exists.
+void ColocatedRun::start() {
+  session_.load_weights();
+  engine_model_ = session_.make_model();
+  trainer_model_ = session_.make_model();
+  if (config_.loss.needs_reference()) {
+    reference_store_ = load_reference(session_, config_.loss.ref_load);
+    reference_model_ = model::make_model(session_.config(), reference_store_->view(), session_.ops());
+  }
+  engine_ = rollout::make_engine(session_.engine_config(config_.rollout, kv_cache_bytes_), *engine_model_);
+  trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_);
+  directory_.create();
+  base::write_file_durably(directory_.config_file(), mode_.config_text);
+  report_ = std::make_unique<Report>(&directory_, config_.output.use_tensorboard);
+  const std::string output = directory_.grader_output_file();
+  graders_ = std::make_unique<text::Graders>(
+      config_.reward.graders(config_.data.label_key, session_.directory(), output));
+  evaluation_.set_graders(graders_.get(), session_.directory(), output);
+  phase_ = std::make_unique<RolloutPhase>(*engine_, session_.text(), *report_);
+  report_->line(fmt::format("{} parameters in {} on {}; {} prompts; {} rollouts of {} x {} samples -> {}",
+                            session_.config().num_parameters(), model::to_string(session_.config().dtype),
+                            session_.ops().name(), prompts_.prompts.size(), num_rollouts_, config_.rollout_batch_size,
+                            config_.rollout.n_samples_per_prompt, directory_.path()));
+}
+
+int ColocatedRun::run() {
+  start();
+  try {
+    loop();
+  } catch (...) {
+    // A run that fails keeps what it has learnt; the first error is the one to report.
+    try {
+      save();
+    } catch (const std::exception& error) {
+      base::log_warning("no checkpoint of the last step: {}", error.what());
+    }
+    throw;
+  }
+  save();
+  const bool interrupted = stop_requested();
+  report_->line(fmt::format("{} after {} of {} rollouts, {} warnings; {}", interrupted ? "stopped" : "done", rollout_id_,
+                            num_rollouts_, base::num_warnings(), directory_.path()));
+  report_->sync();
+  return interrupted ? kExitInterrupted : 0;
+}
+
+void ColocatedRun::loop() {
+  if (!config_.skip_eval_before_train) evaluate(0);
+  while (rollout_id_ < num_rollouts_ && !stop_requested()) {
+    const Clock::time_point begin = Clock::now();
+    // The rollout phase: keys and values own the device's memory.
+    std::optional<Rollout> rollout = generate();
+    if (!rollout) break;
+    Metrics metrics = rollout_times(*rollout);
+    metrics.merge(carried_);
+    waited_s_ += seconds_since(begin);
+
+    // The train phase: activations and gradients do.
+    const Clock::time_point train_begin = Clock::now();
+    score_reference(*rollout, metrics);
+    assign_advantages(*rollout, metrics);
+    const Metrics last_step = train(*rollout, metrics);
+    metrics["perf/train_time"] = seconds_since(train_begin);
+
+    // The engine decodes from the bytes that the optimizer wrote; only the version number is new.
+    engine_->update_weights(session_.store().view());
+
+    metrics["perf/train_wait_time"] = waited_s_;
+    metrics["perf/step_time"] = waited_s_ + metrics["perf/train_time"];
+    metrics["perf/wait_time_ratio"] = waited_s_ / metrics["perf/step_time"];
+    report_->log("rollout", rollout_id_, metrics);
+    dump(*rollout);
+    ++rollout_id_;
+    say_step(*rollout, metrics, last_step);
+
+    const Clock::time_point after = Clock::now();
+    carried_.clear();
+    if (config_.output.is_save_step(rollout_id_, num_rollouts_)) save();
+    const bool eval_due = config_.eval_interval && rollout_id_ % *config_.eval_interval == 0;
+    if (eval_due || rollout_id_ == num_rollouts_) evaluate(rollout_id_);
+    waited_s_ = seconds_since(after);
+  }
+}
+
+void ColocatedRun::save() {
+  if (rollout_id_ == saved_step_) return;
+  carried_["perf/save_model_time"] = write_checkpoint(session_, directory_, rollout_id_, *report_);
+  saved_step_ = rollout_id_;
+}
+
+void ColocatedRun::evaluate(int64_t step) {
+  if (evaluation_.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  std::optional<std::vector<Evaluation::Result>> results = evaluation_.run(*phase_);
+  if (!results) return;  // asked to stop: the loop looks itself
+  carried_["perf/eval_time"] = seconds_since(begin);
+  for (const Evaluation::Result& result : *results) {
+    report_->log("eval", step, result.metrics);
+    report_->line(eval_line(result));
+    if (config_.output.sample_dump_interval > 0) {
+      write_samples(fmt::format("{}/eval_{}_{:06}.jsonl", directory_.samples_folder(), result.name, step),
+                    result.rollout, SampleDetail::kReadable);
+    }
+  }
+}
+
+std::optional<Rollout> ColocatedRun::generate() {
+  RolloutRequest request;
+  for (int64_t i = 0; i < config_.rollout_batch_size; ++i) {
+    request.prompts.push_back(&prompts_.prompts[static_cast<size_t>(order_.next())]);
+  }
+  request.n_samples_per_prompt = config_.rollout.n_samples_per_prompt;
+  request.sampling = config_.rollout.sampling();
+  request.first_sample_id = static_cast<uint64_t>(rollout_id_ * config_.samples_per_rollout());
+  request.skip_special_tokens = config_.rollout.skip_special_tokens;
+  request.title = fmt::format("rollout {}/{}", rollout_id_ + 1, num_rollouts_);
+  std::optional<Rollout> rollout = phase_->run(request, graders_.get());
+  if (rollout) warn_of_failures(*rollout, request.title);
+  return rollout;
+}
+
+void ColocatedRun::score_reference(Rollout& rollout, Metrics& metrics) {
+  if (!reference_model_) return;
+  const Clock::time_point begin = Clock::now();
+  trainer::Trainer::Scores scores = trainer_->score(*reference_model_, rollout.views());
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    rollout.samples[i].ref_logprobs = std::move(scores.logprobs[i]);
+  }
+  metrics["perf/ref_log_probs_time"] = seconds_since(begin);
+}
+
+void ColocatedRun::assign_advantages(Rollout& rollout, Metrics& metrics) {
+  const Clock::time_point begin = Clock::now();
+  rl::assign_advantages(config_.loss.loss, rollout.pointers());
+  const bool per_token = rl::loss_aggregation(config_.loss.loss) == rl::Aggregation::kTokenMean;
+  metrics.merge(rollout_report(rollout, per_token, config_.output.log_passrate));
+  metrics["perf/data_preprocess_time"] = seconds_since(begin);
+}
+
+// The optimizer steps of one rollout, in sample order. Returns the metrics of the last.
+Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
+  const Clock::time_point begin = Clock::now();
+  const std::vector<const rl::Sample*> samples = rollout.views();
+  const auto size = static_cast<size_t>(config_.samples_per_step());
+  Metrics step_metrics;
+  for (size_t first = 0; first < samples.size(); first += size) {
+    const auto k = static_cast<int64_t>(first / size);
+    report_->progress(fmt::format("train {}/{}", rollout_id_ + 1, num_rollouts_), k, config_.steps_per_rollout(), "steps");
+    const auto from = samples.begin() + static_cast<std::ptrdiff_t>(first);
+    const trainer::Metrics raw = trainer_->step({from, from + static_cast<std::ptrdiff_t>(size)});
+    step_metrics.clear();
+    for (const auto& [name, value] : raw) step_metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+    step_metrics["train/global_batch_size"] = static_cast<double>(size);
+    report_->log("train", rollout_id_ * config_.steps_per_rollout() + k, step_metrics);
+  }
+  const double seconds = std::max(seconds_since(begin), 1e-9);
+  double tokens = 0.0;
+  for (const rl::Sample* sample : samples) {
+    tokens += static_cast<double>(sample->prompt.size() + sample->completion.size());
+  }
+  metrics["perf/actor_train_time"] = seconds;
+  metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
+  metrics["perf/actor_train_tflops"] = 3.0 * forward_flops(session_.config(), samples) / seconds * 1e-12;
+  return step_metrics;
+}
+
+void ColocatedRun::dump(const Rollout& rollout) const {
+  const int64_t interval = config_.output.sample_dump_interval;
+  if (interval > 0 && rollout_id_ % interval == 0) {
+    write_samples(fmt::format("{}/rollout_{:06}.jsonl", directory_.samples_folder(), rollout_id_), rollout,
+                  SampleDetail::kReadable);
+  }
+  if (!config_.output.save_debug_rollout_data.empty()) {
+    write_samples(rollout_path(config_.output.save_debug_rollout_data, rollout_id_), rollout, SampleDetail::kFull);
+  }
+}
+
+void ColocatedRun::say_step(const Rollout& rollout, const Metrics& metrics, const Metrics& last_step) {
+  double zero_signal = 0.0;
+  for (const auto& [name, value] : metrics) {
+    if (name.starts_with("rollout/zero_std/")) zero_signal += value;
+  }
+  Metrics shown = metrics;
+  shown.insert(last_step.begin(), last_step.end());
+  std::string line = fmt::format("step {}/{}  {}", rollout_id_, num_rollouts_,
+                                 summary(shown, {{"reward", "rollout/raw_reward"},
+                                                 {"length", "rollout/response_len/mean"},
+                                                 {"truncated", "rollout/truncated_ratio"},
+                                                 {"loss", "train/loss"},
+                                                 {"entropy", "train/entropy_loss"},
+                                                 {"kl", "train/kl_loss"},
+                                                 {"grad", "train/grad_norm"}}));
+  if (shown["train/grad_clipped"] > 0) line += " (clipped)";
+  line += fmt::format("  no signal {}/{} groups", zero_signal, config_.rollout_batch_size);
+  if (rollout.num_failed > 0) line += fmt::format("  failed {}", rollout.num_failed);
+  line += fmt::format("  rollout {:.2f} s  train {:.2f} s", shown["perf/rollout_time"], shown["perf/train_time"]);
+  report_->line(line);
+}
+
+}  // namespace
+
+int train_colocated(const TrainConfig& config, const RunMode& mode) {
+  ColocatedRun run(config, mode);
+  if (mode.dry_run) {
+    run.say_plan();
+    return 0;
+  }
+  return run.run();
+}
+
+}  // namespace tandem::run

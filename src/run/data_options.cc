@@ -1,0 +1,24 @@
+#include "run/data_options.h"
+
+namespace tandem::run {
+
+void DataOptions::visit_prompt_data(base::Options& options) {
+  options.option(prompt_data, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes its rows a to b").required();
+}
+
+void DataOptions::visit(base::Options& options) {
+  const char* const group = "data";
+  options.option(input_key, "input-key", group, "key of the prompt: a text or a list of messages");
+  options.option(label_key, "label-key", group, "key of the label that rewards compare with (sft: of the response)");
+  options.option(metadata_key, "metadata-key", group, "key of an object that Python rewards see");
+  options.option(tool_key, "tool-key", group, "key of the tools that the chat template shows");
+  options.option(apply_chat_template, "apply-chat-template", group,
+                 "render prompts with the tokenizer's chat template; unset: message lists yes, texts as they are");
+  options.option(apply_chat_template_kwargs, "apply-chat-template-kwargs", group,
+                 "JSON object for the template, such as {\"enable_thinking\": false}");
+  options.option(max_prompt_len, "rollout-max-prompt-len", group, "leave longer prompts out (counted); 0: keep all")
+      .at_least(0);
+  options.option(skip_bad_lines, "skip-bad-lines", group, "leave malformed lines out (counted) instead of refusing the file");
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,65 @@
+#include "run/eval.h"
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "run/evaluation.h"
+#include "run/json_output.h"
+#include "run/report.h"
+#include "run/samples.h"
+#include "run/session.h"
+#include "run/stop_signal.h"
+
+namespace tandem::run {
+
+int evaluate(const EvalConfig& config, const RunMode& mode) {
+  config.check();
+  check_output(config.output);
+  check_output(config.sample_output);
+  Session session(config.model);
+  Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
+  const int64_t context = choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
+  const int64_t kv_bytes = choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(), context);
+  evaluation.rollout().sampling();
+  config.reward.try_out(config.data.label_key, session.directory());
+  Report report(nullptr, false);
+  if (mode.dry_run) {
+    report.line(fmt::format("{} completions at most in one data set; keys and values {} bytes",
+                            evaluation.max_sequences(), kv_bytes));
+    report.line("everything is in order; nothing was written (--dry-run)");
+    return 0;
+  }
+  session.load_weights();
+  const auto model = session.make_model();
+  const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
+  evaluation.set_graders(nullptr, session.directory(), "");
+  RolloutPhase phase(*engine, session.text(), report);
+  const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase);
+  if (!results) return kExitInterrupted;
+
+  base::Json record = base::Json::object();
+  for (const Evaluation::Result& result : *results) {
+    report.line(eval_line(result));
+    for (const auto& [name, value] : result.metrics) record[name] = value;
+  }
+  if (!config.output.empty()) {
+    JsonOutput output(config.output);
+    output.write(record);
+    output.finish();
+  }
+  if (!config.sample_output.empty()) {
+    JsonOutput output(config.sample_output);
+    for (const Evaluation::Result& result : *results) {
+      for (size_t i = 0; i < result.rollout.samples.size(); ++i) {
+        base::Json line = base::Json::object();
+        line["data_set"] = result.name;
+        line.update(sample_record(result.rollout.samples[i], &result.rollout.grades[i], SampleDetail::kReadable));
+        output.write(line);
+      }
+    }
+    output.finish();
+  }
+  return 0;
+}
+
+}  // namespace tandem::run

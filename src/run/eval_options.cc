@@ -1,0 +1,64 @@
+#include "run/eval_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::run {
+
+void EvalOptions::visit(base::Options& options) {
+  const char* const group = "evaluation";
+  options.option(eval_prompt_data, "eval-prompt-data", group, "data sets: NAME FILE.jsonl NAME FILE.jsonl");
+  options.option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group, "completions of each prompt, for pass@k")
+      .at_least(1);
+  options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature").at_least(0.0).at_most(100.0);
+  options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p").greater_than(0.0).at_most(1.0);
+  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1);
+  options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len").at_least(1);
+  options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len").at_least(0);
+  options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len").at_least(0);
+  options.option(input_key, "eval-input-key", group, "unset: --input-key");
+  options.option(label_key, "eval-label-key", group, "unset: --label-key");
+  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key");
+}
+
+std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {
+  TANDEM_USER_CHECK(eval_prompt_data.size() % 2 == 0,
+                    fmt::format("--eval-prompt-data: {} words; give pairs: NAME FILE.jsonl", eval_prompt_data.size()));
+  std::vector<std::pair<std::string, std::string>> sets;
+  for (size_t i = 0; i < eval_prompt_data.size(); i += 2) {
+    const std::string& name = eval_prompt_data[i];
+    const bool plain = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+    });
+    TANDEM_USER_CHECK(plain, fmt::format("--eval-prompt-data: '{}' is no name (letters, digits, _ - .); "
+                                         "give pairs: NAME FILE.jsonl",
+                                         name));
+    TANDEM_USER_CHECK(std::ranges::none_of(sets, [&](const auto& set) { return set.first == name; }),
+                      fmt::format("--eval-prompt-data: the name {} is given twice; names are part of metrics", name));
+    sets.emplace_back(name, eval_prompt_data[i + 1]);
+  }
+  return sets;
+}
+
+RolloutOptions EvalOptions::rollout(RolloutOptions base) const {
+  base.n_samples_per_prompt = n_samples_per_eval_prompt;
+  base.temperature = temperature.value_or(base.temperature);
+  base.top_p = top_p.value_or(base.top_p);
+  base.top_k = top_k.value_or(base.top_k);
+  base.max_response_len = max_response_len ? max_response_len : base.max_response_len;
+  base.max_context_len = max_context_len.value_or(base.max_context_len);
+  return base;
+}
+
+DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
+  base.prompt_data = path;
+  base.input_key = input_key.value_or(base.input_key);
+  base.label_key = label_key.value_or(base.label_key);
+  base.max_prompt_len = max_prompt_len.value_or(base.max_prompt_len);
+  return base;
+}
+
+}  // namespace tandem::run

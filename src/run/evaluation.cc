@@ -1,0 +1,99 @@
+#include "run/evaluation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "rl/metrics.h"
+
+namespace tandem::run {
+
+namespace {
+
+// Training counts its samples from 0 and never gets here: evaluation has random streams of its own.
+constexpr uint64_t kFirstEvalSample = uint64_t{1} << 62;
+// Room for one data set's samples.
+constexpr uint64_t kSamplesPerSet = uint64_t{1} << 40;
+
+Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
+  const std::vector<const rl::Sample*> samples = rollout.views();
+  std::map<std::string, double> raw = rl::rollout_metrics(samples, /*per_token=*/false);
+  Metrics metrics;
+  const std::string prefix = "eval/" + name;
+  metrics[prefix] = raw["raw_reward"];
+  metrics[prefix + "-truncated_ratio"] = raw["truncated_ratio"];
+  for (const char* key : {"response_len/mean", "response_len/median", "response_len/max", "response_len/min"}) {
+    metrics[prefix + "/" + key] = raw[key];
+  }
+  for (const auto& [key, value] : rl::pass_rates(samples)) metrics[prefix + "-" + key] = value;
+  metrics[prefix + "/grader_failed"] = static_cast<double>(rollout.num_failed);
+  return metrics;
+}
+
+}  // namespace
+
+Evaluation::Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, const DataOptions& data,
+                       const RewardOptions& reward, text::TextWorker& text)
+    : rollout_(eval.rollout(rollout)), reward_(reward), label_key_(eval.label_key.value_or(data.label_key)) {
+  reward_.reward_key = eval.reward_key.value_or(reward.reward_key);
+  own_keys_ = label_key_ != data.label_key || reward_.reward_key != reward.reward_key;
+  for (const auto& [name, path] : eval.data_sets()) sets_.push_back({name, load_prompts(eval.data(data, path), text)});
+}
+
+void Evaluation::set_graders(text::Graders* shared, const std::string& hf_checkpoint, const std::string& output_path) {
+  if (sets_.empty()) return;
+  graders_ = shared;
+  if (shared != nullptr && !own_keys_) return;
+  own_graders_ = std::make_unique<text::Graders>(reward_.graders(label_key_, hf_checkpoint, output_path));
+  graders_ = own_graders_.get();
+}
+
+int64_t Evaluation::longest_prompt() const {
+  int64_t longest = 0;
+  for (const DataSet& set : sets_) longest = std::max(longest, set.prompts.longest_tokens);
+  return longest;
+}
+
+int64_t Evaluation::max_sequences() const {
+  size_t prompts = 0;
+  for (const DataSet& set : sets_) prompts = std::max(prompts, set.prompts.prompts.size());
+  return static_cast<int64_t>(prompts) * rollout_.n_samples_per_prompt;
+}
+
+std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase) {
+  std::vector<Result> results;
+  for (size_t s = 0; s < sets_.size(); ++s) {
+    RolloutRequest request;
+    for (const Prompt& prompt : sets_[s].prompts.prompts) request.prompts.push_back(&prompt);
+    request.n_samples_per_prompt = rollout_.n_samples_per_prompt;
+    request.sampling = rollout_.sampling();
+    const uint64_t begin = kFirstEvalSample + s * kSamplesPerSet;
+    const auto n = static_cast<uint64_t>(rollout_.n_samples_per_prompt);
+    request.first_sample_id = (begin + n - 1) / n * n;
+    request.skip_special_tokens = rollout_.skip_special_tokens;
+    request.title = "eval " + sets_[s].name;
+    std::optional<Rollout> rollout = phase.run(request, graders_);
+    if (!rollout) return std::nullopt;
+    warn_of_failures(*rollout, request.title);
+    Metrics metrics = eval_metrics(sets_[s].name, *rollout);
+    results.push_back({sets_[s].name, std::move(*rollout), std::move(metrics)});
+  }
+  return results;
+}
+
+std::string eval_line(const Evaluation::Result& result) {
+  const std::string prefix = "eval/" + result.name;
+  std::vector<std::pair<std::string, std::string>> shown = {{"reward", prefix}};
+  for (const auto& [name, value] : result.metrics) {
+    const size_t at = name.find("-pass@");
+    if (at != std::string::npos) shown.emplace_back(name.substr(at + 1), name);
+  }
+  shown.emplace_back("length", prefix + "/response_len/mean");
+  shown.emplace_back("truncated", prefix + "-truncated_ratio");
+  if (result.rollout.num_failed > 0) shown.emplace_back("failed", prefix + "/grader_failed");
+  return fmt::format("eval {}: {}  ({} samples)", result.name, summary(result.metrics, shown),
+                     result.rollout.samples.size());
+}
+
+}  // namespace tandem::run

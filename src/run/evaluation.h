@@ -1,0 +1,58 @@
+// The data sets that a policy is evaluated on, and one evaluation: the same code while training and in `tandem eval`.
+// Every evaluation draws from the same random streams, so that two policies are compared on equal luck.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "run/eval_options.h"
+#include "run/prompt_set.h"
+#include "run/reward_options.h"
+#include "run/rollout_phase.h"
+
+namespace tandem::run {
+
+class Evaluation {
+ public:
+  // Loads the data sets. The options are the rollout's; what --eval-* flags say takes their place.
+  Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, const DataOptions& data,
+             const RewardOptions& reward, text::TextWorker& text);
+
+  // Starts graders of its own where its label or reward key differs from `shared`'s, or where there are none to share.
+  void set_graders(text::Graders* shared, const std::string& hf_checkpoint, const std::string& output_path);
+
+  bool empty() const { return sets_.empty(); }
+  int64_t longest_prompt() const;
+  int64_t max_sequences() const;                          // that one data set decodes, at most
+  const RolloutOptions& rollout() const { return rollout_; }
+
+  struct Result {
+    std::string name;
+    Rollout rollout;
+    Metrics metrics;  // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...
+  };
+  // nullopt when the run was asked to stop.
+  std::optional<std::vector<Result>> run(RolloutPhase& phase);
+
+ private:
+  struct DataSet {
+    std::string name;
+    PromptSet prompts;
+  };
+  RolloutOptions rollout_;
+  RewardOptions reward_;
+  std::string label_key_;
+  bool own_keys_ = false;
+  std::vector<DataSet> sets_;
+  std::unique_ptr<text::Graders> own_graders_;
+  text::Graders* graders_ = nullptr;
+};
+
+// One line for people: "eval math: reward 0.41  pass@1 0.41  truncated 0.02  (500 prompts x 1)".
+std::string eval_line(const Evaluation::Result& result);
+
+}  // namespace tandem::run

@@ -1,0 +1,39 @@
+#include "run/export.h"
+
+#include <fmt/format.h>
+
+#include "base/files.h"
+#include "model/registry.h"
+#include "run/report.h"
+#include "run/run_directory.h"
+#include "weights/store.h"
+
+namespace tandem::run {
+
+int export_checkpoint(const ExportConfig& config, const RunMode& mode) {
+  config.check();
+  const std::string source = config.run.empty() ? config.hf_checkpoint : find_checkpoint(config.run, config.step);
+  ModelOptions model;
+  model.hf_checkpoint = source;
+  model.dtype = config.dtype;
+  const model::ModelConfig shape = read_model(model);
+  const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
+  base::check_writable_directory(config.output, bytes);
+  Report report(nullptr, false);
+  if (mode.dry_run) {
+    report.line(fmt::format("{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, config.output, bytes,
+                            model::to_string(shape.dtype)));
+    return 0;
+  }
+  weights::WeightStore store(model::build_layout(shape),
+                             shape.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16);
+  weights::load_hf_checkpoint(source, store);
+  weights::export_hf_checkpoint(
+      config.output, store,
+      {.source_directory = source, .max_shard_bytes = config.max_shard_bytes, .overwrite = config.overwrite});
+  report.line(fmt::format("wrote {}: {} parameters in {}", config.output, shape.num_parameters(),
+                          model::to_string(shape.dtype)));
+  return 0;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,93 @@
+#include "run/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "run/json_output.h"
+#include "run/prompt_set.h"
+#include "run/report.h"
+#include "run/rollout_phase.h"
+#include "run/samples.h"
+#include "run/session.h"
+#include "run/stop_signal.h"
+
+namespace tandem::run {
+
+namespace {
+
+// Prompts of one batch: its lines are written when it is finished, in the order of the data.
+constexpr size_t kPromptsPerBatch = 1024;
+
+const char* reason_of(const rl::Sample& sample) {
+  return sample.status == rl::SampleStatus::kTruncated ? "length" : "stop";
+}
+
+base::Json completion_record(const rl::Sample& sample) {
+  base::Json record = base::Json::object();
+  record["text"] = sample.text;
+  record["finish_reason"] = reason_of(sample);
+  record["tokens"] = sample.completion;
+  record["log_probs"] = sample.rollout_logprobs;
+  if (!sample.sampled_logprobs.empty()) record["sampled_log_probs"] = sample.sampled_logprobs;
+  return record;
+}
+
+void write_batch(const RolloutRequest& request, const Rollout& rollout, JsonOutput& output) {
+  const auto n = static_cast<size_t>(request.n_samples_per_prompt);
+  for (size_t p = 0; p < request.prompts.size(); ++p) {
+    const Prompt& prompt = *request.prompts[p];
+    base::Json record = base::Json::object();
+    record["line"] = prompt.record.line;
+    record["prompt"] = prompt.text;
+    if (!prompt.record.label.empty()) record["label"] = prompt.record.label;
+    record["prompt_tokens"] = prompt.tokens;
+    base::Json completions = base::Json::array();
+    for (size_t i = 0; i < n; ++i) completions.push_back(completion_record(rollout.samples[p * n + i]));
+    record["completions"] = std::move(completions);
+    output.write(record);
+  }
+}
+
+}  // namespace
+
+int generate(const GenerateConfig& config, const RunMode& mode) {
+  check_output(config.output);
+  Session session(config.model);
+  const PromptSet prompts = load_prompts(config.data, session.text());
+  const int64_t context = choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
+  const int64_t n = config.rollout.n_samples_per_prompt;
+  const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
+  const int64_t kv_bytes = choose_kv_bytes(config.rollout, session.config(), batch * n, context);
+  const rl::SamplingParams sampling = config.rollout.sampling();
+  Report report(nullptr, false);
+  if (mode.dry_run) {
+    report.line(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),
+                            prompts.longest_tokens, kv_bytes));
+    report.line("everything is in order; nothing was written (--dry-run)");
+    return 0;
+  }
+  session.load_weights();
+  const auto model = session.make_model();
+  const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
+  RolloutPhase phase(*engine, session.text(), report);
+  JsonOutput output(config.output);
+  for (size_t begin = 0; begin < prompts.prompts.size(); begin += kPromptsPerBatch) {
+    RolloutRequest request;
+    const size_t end = std::min(prompts.prompts.size(), begin + kPromptsPerBatch);
+    for (size_t p = begin; p < end; ++p) request.prompts.push_back(&prompts.prompts[p]);
+    request.n_samples_per_prompt = n;
+    request.sampling = sampling;
+    request.first_sample_id = begin * static_cast<uint64_t>(n);
+    request.skip_special_tokens = config.rollout.skip_special_tokens;
+    request.title = fmt::format("generate {}/{}", end, prompts.prompts.size());
+    const std::optional<Rollout> rollout = phase.run(request, nullptr);
+    if (!rollout) break;
+    write_batch(request, *rollout, output);
+  }
+  output.finish();
+  return stop_requested() ? kExitInterrupted : 0;
+}
+
+}  // namespace tandem::run

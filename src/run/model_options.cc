@@ -1,0 +1,37 @@
+#include "run/model_options.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+
+namespace tandem::run {
+
+void ModelOptions::visit(base::Options& options) {
+  const char* const group = "model";
+  options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
+      .required();
+  options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
+      .one_of({"auto", "float32", "bfloat16"});
+  options.option(random_init, "random-init", group,
+                 "draw the weights from --seed instead of reading them (initializer_range of config.json)");
+  options.option(seed, "seed", group, "of drawn weights").at_least(0);
+  const char* const device_group = "device";
+  options.option(device, "device", device_group, "where to compute").one_of({"cpu"});
+  options.option(cpu_isa, "cpu-isa", device_group, "instruction set of the kernels; auto: the best that the machine has")
+      .one_of({"auto", "avx512bf16", "avx512", "avx2", "scalar"});
+  options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores").at_least(0).at_most(1024);
+}
+
+model::ModelConfig read_model(const ModelOptions& options) {
+  TANDEM_USER_CHECK(base::directory_exists(options.hf_checkpoint),
+                    fmt::format("--hf-checkpoint {}: no such directory; name a folder with config.json, "
+                                "model.safetensors and tokenizer.json",
+                                options.hf_checkpoint));
+  model::ModelConfig config = model::read_model_config(options.hf_checkpoint);
+  if (options.dtype == "float32") config.dtype = model::Dtype::kFloat32;
+  if (options.dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
+  return config;
+}
+
+}  // namespace tandem::run

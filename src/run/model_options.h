@@ -1,0 +1,28 @@
+// Which model, in which dtype, on which device: the options that every verb shares.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/options.h"
+#include "model/config.h"
+
+namespace tandem::run {
+
+struct ModelOptions {
+  std::string hf_checkpoint;
+  std::string dtype = "auto";   // "auto": the checkpoint's
+  bool random_init = false;     // weights are drawn, not read
+  int64_t seed = 1234;
+
+  std::string device = "cpu";
+  std::string cpu_isa = "auto";
+  int64_t num_threads = 0;      // 0: all cores
+
+  void visit(base::Options& options);
+};
+
+// DIR/config.json with the dtype that the run computes in. UserError names what is wrong with the directory.
+model::ModelConfig read_model(const ModelOptions& options);
+
+}  // namespace tandem::run

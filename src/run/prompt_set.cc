@@ -1,0 +1,154 @@
+#include "run/prompt_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace tandem::run {
+
+namespace {
+
+// Large enough that a call's cost does not show, small enough for its deadline.
+constexpr size_t kTextsPerCall = 512;
+
+base::Json template_arguments(const DataOptions& options, const base::Json& tools) {
+  base::Json kwargs = base::Json::object();
+  kwargs["add_generation_prompt"] = true;
+  const base::Json given = base::parse_json(options.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
+  TANDEM_USER_CHECK(given.is_object(),
+                    "--apply-chat-template-kwargs: expects a JSON object such as {\"enable_thinking\": false}");
+  for (const auto& [key, value] : given.items()) kwargs[key] = value;
+  if (!tools.is_null()) kwargs["tools"] = tools;
+  return kwargs;
+}
+
+std::string apply_template(const DataOptions& options, text::TextWorker& text, const Conversation& conversation,
+                           const base::Json& messages) {
+  try {
+    return text.apply_chat_template({messages}, template_arguments(options, conversation.tools)).front();
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: the chat template refuses the prompt: {}", conversation.place, error.what()));
+  }
+}
+
+// The messages that the template renders, or null for a text that is used as it is.
+base::Json messages_of(const DataOptions& options, const text::TextWorker& text, const Conversation& conversation) {
+  const bool is_list = conversation.prompt.is_array();
+  const bool use_template = options.apply_chat_template.value_or(is_list);
+  TANDEM_USER_CHECK(use_template || !is_list,
+                    fmt::format("{}: the prompt is a list of messages, which only the chat template makes a text; leave "
+                                "--no-apply-chat-template out",
+                                conversation.place));
+  if (!use_template) return nullptr;
+  TANDEM_USER_CHECK(text.has_chat_template(),
+                    fmt::format("{}: the prompt needs a chat template and the checkpoint has none (chat_template in "
+                                "tokenizer_config.json); use prompts that are plain text",
+                                conversation.place));
+  if (is_list) return conversation.prompt;
+  return base::Json::array({base::Json({{"role", "user"}, {"content", conversation.prompt}})});
+}
+
+void warn_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t num_too_long) {
+  if (bad.count > 0) {
+    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", options.prompt_data, bad.count,
+                      bad.messages.empty() ? "" : bad.messages.front());
+  }
+  if (num_too_long > 0) {
+    base::log_warning("{}: {} prompts left out, longer than --rollout-max-prompt-len {}", options.prompt_data,
+                      num_too_long, options.max_prompt_len);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
+                                        const std::vector<Conversation>& conversations) {
+  std::vector<std::string> texts(conversations.size());
+  std::vector<size_t> waiting;  // without tools: rendered many a call
+  std::vector<base::Json> messages;
+  const auto render_waiting = [&] {
+    if (waiting.empty()) return;
+    try {
+      const auto rendered = text.apply_chat_template(messages, template_arguments(options, nullptr));
+      for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
+    } catch (const UserError&) {
+      // One of them is refused: one by one, to say which.
+      for (size_t i = 0; i < waiting.size(); ++i) {
+        texts[waiting[i]] = apply_template(options, text, conversations[waiting[i]], messages[i]);
+      }
+    }
+    waiting.clear();
+    messages.clear();
+  };
+  for (size_t i = 0; i < conversations.size(); ++i) {
+    base::Json rendered = messages_of(options, text, conversations[i]);
+    if (rendered.is_null()) {
+      texts[i] = conversations[i].prompt.get<std::string>();
+    } else if (!conversations[i].tools.is_null()) {
+      texts[i] = apply_template(options, text, conversations[i], rendered);
+    } else {
+      waiting.push_back(i);
+      messages.push_back(std::move(rendered));
+      if (waiting.size() == kTextsPerCall) render_waiting();
+    }
+  }
+  render_waiting();
+  return texts;
+}
+
+std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts) {
+  std::vector<std::vector<int32_t>> ids;
+  for (size_t begin = 0; begin < texts.size(); begin += kTextsPerCall) {
+    const size_t end = std::min(texts.size(), begin + kTextsPerCall);
+    for (auto& one : text.encode({texts.begin() + static_cast<int64_t>(begin), texts.begin() + static_cast<int64_t>(end)})) {
+      ids.push_back(std::move(one));
+    }
+  }
+  return ids;
+}
+
+rl::PromptOptions prompt_options(const DataOptions& data) {
+  rl::PromptOptions options;
+  options.path = data.prompt_data;
+  options.input_key = data.input_key;
+  options.label_key = data.label_key;
+  options.metadata_key = data.metadata_key;
+  options.tool_key = data.tool_key;
+  options.skip_bad_lines = data.skip_bad_lines;
+  return options;
+}
+
+PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
+  rl::PromptData data = rl::read_prompts(prompt_options(options));
+  const std::string file = rl::parse_data_path(options.prompt_data).file;
+  std::vector<Conversation> conversations;
+  for (const rl::PromptRecord& record : data.records) {
+    conversations.push_back({record.prompt, record.tools, fmt::format("{}:{}", file, record.line)});
+  }
+  std::vector<std::string> texts = render_prompts(options, text, conversations);
+  std::vector<std::vector<int32_t>> tokens = encode_texts(text, texts);
+
+  PromptSet set;
+  set.path = options.prompt_data;
+  set.num_bad_lines = data.bad_lines.count;
+  for (size_t i = 0; i < data.records.size(); ++i) {
+    const auto length = static_cast<int64_t>(tokens[i].size());
+    TANDEM_USER_CHECK(length > 0, fmt::format("{}: the prompt has no tokens; remove the line", conversations[i].place));
+    if (options.max_prompt_len > 0 && length > options.max_prompt_len) {
+      ++set.num_too_long;
+      continue;
+    }
+    set.longest_tokens = std::max(set.longest_tokens, length);
+    set.prompts.push_back({std::move(data.records[i]), std::move(texts[i]), std::move(tokens[i])});
+  }
+  warn_left_out(options, data.bad_lines, set.num_too_long);
+  TANDEM_USER_CHECK(!set.prompts.empty(),
+                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len", options.prompt_data,
+                                options.max_prompt_len));
+  return set;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,46 @@
+// A data file as the engine wants it: every prompt rendered and encoded before any work begins, so that a line that the
+// template refuses, or one that is too long, is found now and not at step 40.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rl/prompts.h"
+#include "run/data_options.h"
+#include "text/text_worker.h"
+
+namespace tandem::run {
+
+struct Prompt {
+  rl::PromptRecord record;
+  std::string text;             // what was encoded
+  std::vector<int32_t> tokens;  // at least one
+};
+
+struct PromptSet {
+  std::string path;
+  std::vector<Prompt> prompts;  // never empty
+  int64_t num_bad_lines = 0;    // left out, with --skip-bad-lines
+  int64_t num_too_long = 0;     // left out, beyond --rollout-max-prompt-len
+  int64_t longest_tokens = 0;
+};
+
+// Warns of what was left out. UserError for a line that is wrong (FILE:LINE), or when nothing is left.
+PromptSet load_prompts(const DataOptions& options, text::TextWorker& text);
+
+// The text of one prompt's conversation by the rule of --apply-chat-template; `place` stands for it in messages.
+struct Conversation {
+  base::Json prompt, tools;
+  std::string place;
+};
+std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
+                                        const std::vector<Conversation>& conversations);
+
+// The tokens of each text, in as many calls as deadlines ask for.
+std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts);
+
+// `data` as read_prompts() wants it.
+rl::PromptOptions prompt_options(const DataOptions& data);
+
+}  // namespace tandem::run

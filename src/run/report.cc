@@ -1,0 +1,87 @@
+#include "run/report.h"
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "tandem/error.h"
+
+namespace tandem::run {
+
+namespace {
+
+// A flush of TensorBoard is a courtesy to readers: it never holds a run up for longer.
+constexpr double kTensorBoardFlushSeconds = 5.0;
+constexpr int kBarCells = 20;
+
+std::string record(const std::string& kind, int64_t step, double seconds, const Metrics& metrics) {
+  base::Json line = base::Json::object();
+  line[kind + "/step"] = step;
+  for (const auto& [name, value] : metrics) line[name] = value;
+  line["time_s"] = seconds;
+  return base::dump_json(line);
+}
+
+}  // namespace
+
+Report::Report(const RunDirectory* directory, bool use_tensorboard) {
+  base::set_log_terminal([this](const std::string& line) { terminal_.message(line); });
+  if (directory == nullptr) return;
+  metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), true);
+  log_ = std::make_unique<base::LineFile>(directory->log_file(), true);
+  if (use_tensorboard) {
+    tensorboard_ =
+        std::make_unique<text::TensorBoardSink>(text::default_worker_config(), directory->tensorboard_folder());
+  }
+  base::set_log_sink([this](base::LogLevel, const std::string& line) {
+    try {
+      log_->write_line(line);
+    } catch (const EnvironmentError&) {
+      // A full disk must not throw out of whoever logs, on whatever thread: the next metrics record ends the run.
+    }
+  });
+}
+
+Report::~Report() {
+  base::set_log_sink({});
+  base::set_log_terminal({});
+}
+
+void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) {
+  if (metrics_) metrics_->write_line(record(kind, step, seconds(), metrics));
+  if (tensorboard_) tensorboard_->write(step, metrics);
+}
+
+void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
+  if (!terminal_.wants_live()) return;
+  terminal_.live(fmt::format("{} {} {}/{} {}", prefix,
+                             progress_bar(static_cast<double>(done), static_cast<double>(total), kBarCells), done,
+                             total, unit));
+}
+
+void Report::line(const std::string& text) {
+  terminal_.line(text);
+  if (log_) log_->write_line(text);
+}
+
+void Report::sync() {
+  if (metrics_) metrics_->sync();
+  if (log_) log_->sync();
+  if (tensorboard_) tensorboard_->flush(kTensorBoardFlushSeconds);
+}
+
+double Report::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names) {
+  std::string text;
+  for (const auto& [label, name] : labels_and_names) {
+    const auto found = metrics.find(name);
+    if (found == metrics.end()) continue;
+    text += fmt::format("{}{} {:.4g}", text.empty() ? "" : "  ", label, found->second);
+  }
+  return text;
+}
+
+}  // namespace tandem::run

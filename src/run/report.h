@@ -1,0 +1,55 @@
+// What a run reports while it runs: metrics.jsonl, TensorBoard, log.txt and the terminal.
+//
+// metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step", train/*)
+// and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. Apart from time_s and perf/*
+// two runs with one seed write the same bytes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "run/run_directory.h"
+#include "run/terminal.h"
+#include "text/tensorboard_sink.h"
+
+namespace tandem::run {
+
+using Metrics = std::map<std::string, double>;
+
+class Report {
+ public:
+  // Without a directory (verbs that keep no run) only the terminal is written. The directory is borrowed for the call.
+  Report(const RunDirectory* directory, bool use_tensorboard);
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  // One record. `kind` is "rollout", "train" or "eval": the axis that `step` counts on. Names come with their prefix.
+  void log(const std::string& kind, int64_t step, const Metrics& metrics);
+  // The live line: "PREFIX [####----] 128/256 SUFFIX".
+  void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
+  // A line that stays, on the terminal and in log.txt.
+  void line(const std::string& text);
+  // Makes all that was written durable; before a checkpoint and at the end.
+  void sync();
+
+  double seconds() const;  // since construction
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Terminal terminal_ = standard_terminal();
+  std::unique_ptr<base::LineFile> metrics_, log_;
+  std::unique_ptr<text::TensorBoardSink> tensorboard_;
+};
+
+// Values of `metrics` that a person reads after each step, in the order of names: "reward 0.431  loss -0.0012". A name
+// that is absent is left out.
+std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names);
+
+}  // namespace tandem::run

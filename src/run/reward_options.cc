@@ -1,0 +1,51 @@
+#include "run/reward_options.h"
+
+#include "base/check.h"
+
+namespace tandem::run {
+
+void RewardOptions::visit(base::Options& options) {
+  const char* const group = "reward";
+  options.option(rm_type, "rm-type", group, "built-in reward: exact, math (boxed or last number) or dapo")
+      .one_of({"exact", "math", "dapo"});
+  options.option(custom_rm_path, "custom-rm-path", group, "FILE.py:function, in the TRL, verl or slime dialect");
+  options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
+  options.option(group_rm, "group-rm", group, "the function takes all samples of a group at once");
+  options.option(num_workers, "rm-num-workers", group, "processes that score").at_least(1).at_most(256);
+  options.option(deadline_s, "rm-timeout", group, "seconds for one sample (with --group-rm, for one group)").greater_than(0);
+  options.option(memory_bytes, "rm-memory-bytes", group, "memory limit of each scoring process").at_least(64 << 20);
+}
+
+void RewardOptions::check() const {
+  TANDEM_USER_CHECK(given(), "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
+  TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(),
+                    "--rm-type and --custom-rm-path are both given; leave one out");
+}
+
+void RewardOptions::try_out(const std::string& label_key, const std::string& hf_checkpoint) const {
+  if (custom_rm_path.empty()) return;
+  text::GraderConfig config = graders(label_key, hf_checkpoint, /*output_path=*/"");
+  config.num_processes = 1;
+  const text::Graders graders(config);
+}
+
+text::GraderConfig RewardOptions::graders(const std::string& label_key, const std::string& hf_checkpoint,
+                                          const std::string& output_path) const {
+  text::GraderConfig config;
+  config.worker = text::default_worker_config();
+  config.rm_type = rm_type.value_or("");
+  config.custom_rm_path = custom_rm_path;
+  config.reward_key = reward_key;
+  config.group_rm = group_rm;
+  config.label_key = label_key;
+  config.arguments["hf_checkpoint"] = hf_checkpoint;
+  config.arguments["rm_type"] = config.rm_type;
+  config.arguments["reward_key"] = reward_key;
+  config.output_path = output_path;
+  config.num_processes = static_cast<int>(num_workers);
+  config.deadline_s = deadline_s;
+  config.memory_bytes = memory_bytes;
+  return config;
+}
+
+}  // namespace tandem::run

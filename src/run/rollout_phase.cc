@@ -1,0 +1,215 @@
+#include "run/rollout_phase.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "rl/metrics.h"
+#include "run/stop_signal.h"
+
+namespace tandem::run {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+rl::SampleStatus status_of(rl::FinishReason reason) {
+  if (reason == rl::FinishReason::kStop) return rl::SampleStatus::kCompleted;
+  if (reason == rl::FinishReason::kLength) return rl::SampleStatus::kTruncated;
+  return rl::SampleStatus::kAborted;
+}
+
+rl::Sample make_sample(const Prompt& prompt, uint64_t group_id, rl::Completion completion) {
+  rl::Sample sample;
+  sample.group_id = group_id;
+  sample.sample_id = completion.sample_id;
+  sample.prompt = prompt.tokens;
+  sample.loss_mask.assign(completion.tokens.size(), 1);
+  sample.completion = std::move(completion.tokens);
+  sample.rollout_logprobs = std::move(completion.logprobs);
+  sample.sampled_logprobs = std::move(completion.sampled_logprobs);
+  sample.status = status_of(completion.finish_reason);
+  sample.versions = std::move(completion.versions);
+  sample.prompt_text = prompt.text;
+  sample.label = prompt.record.label;
+  return sample;
+}
+
+text::GradeRequest grade_request(const Prompt& prompt, const rl::Sample& sample) {
+  text::GradeRequest request;
+  request.group_id = sample.group_id;
+  request.sample_id = sample.sample_id;
+  request.prompt = prompt.record.prompt;
+  request.prompt_text = prompt.text;
+  request.response = sample.text;
+  request.label = sample.label;
+  request.metadata = prompt.record.metadata;
+  request.prompt_tokens = sample.prompt;
+  request.response_tokens = sample.completion;
+  request.truncated = sample.status == rl::SampleStatus::kTruncated;
+  return request;
+}
+
+// A failed sample keeps no reward and teaches nothing: it leaves the loss, counted and said.
+void put_reward(rl::Sample& sample, const text::Grade& grade, Rollout& rollout) {
+  sample.reward = grade.failed ? 0.0 : grade.reward;
+  if (!grade.failed) return;
+  sample.status = rl::SampleStatus::kFailed;
+  sample.remove = true;
+  ++rollout.num_failed;
+  if (rollout.first_failure.empty()) {
+    rollout.first_failure = fmt::format("sample {}: {}", sample.sample_id, grade.reason);
+  }
+}
+
+void collect_rewards(text::Graders& graders, uint64_t first_sample_id, Rollout& rollout) {
+  rollout.grades.resize(rollout.samples.size());
+  for (text::Grade& grade : graders.collect()) {
+    const size_t index = grade.sample_id - first_sample_id;
+    TANDEM_CHECK(index < rollout.samples.size(), "a grade of unknown sample", grade.sample_id);
+    rollout.grades[index] = std::move(grade);
+  }
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    TANDEM_CHECK_EQ(rollout.grades[i].sample_id, rollout.samples[i].sample_id, "a sample without a grade");
+    put_reward(rollout.samples[i], rollout.grades[i], rollout);
+  }
+}
+
+}  // namespace
+
+std::vector<const rl::Sample*> Rollout::views() const {
+  std::vector<const rl::Sample*> result;
+  for (const rl::Sample& sample : samples) result.push_back(&sample);
+  return result;
+}
+
+std::vector<rl::Sample*> Rollout::pointers() {
+  std::vector<rl::Sample*> result;
+  for (rl::Sample& sample : samples) result.push_back(&sample);
+  return result;
+}
+
+std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders) {
+  const Clock::time_point begin = Clock::now();
+  const auto n = static_cast<uint64_t>(request.n_samples_per_prompt);
+  TANDEM_CHECK(request.first_sample_id % n == 0, "groups must not share sample ids");
+  Rollout rollout;
+  rollout.samples.resize(request.prompts.size() * n);
+  engine_.reset_stats();
+  for (size_t p = 0; p < request.prompts.size(); ++p) {
+    rollout::GroupRequest group;
+    group.group_id = request.first_sample_id / n + p;
+    group.prompt = request.prompts[p]->tokens;
+    for (uint64_t i = 0; i < n; ++i) group.sample_ids.push_back(request.first_sample_id + p * n + i);
+    group.sampling = request.sampling;
+    engine_.add(std::move(group));
+  }
+  for (size_t num_done = 0; num_done < request.prompts.size(); ++num_done) {
+    std::optional<rl::Group> group = next_group(request, static_cast<int64_t>(num_done));
+    if (!group) {
+      engine_.abort_all();
+      while (engine_.next_finished()) {
+      }
+      return std::nullopt;
+    }
+    take(request, std::move(*group), rollout, graders);
+  }
+  rollout.stats = engine_.stats();
+  if (graders != nullptr) collect_rewards(*graders, request.first_sample_id, rollout);
+  rollout.seconds = seconds_since(begin);
+  return rollout;
+}
+
+// Forward by forward, so that the live line moves and a signal is seen while long completions decode.
+std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request, int64_t num_done) {
+  const auto num_groups = static_cast<int64_t>(request.prompts.size());
+  while (engine_.num_unfinished_groups() + num_done == num_groups) {
+    if (stop_requested()) return std::nullopt;
+    TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
+    report_.progress(request.title, num_done, num_groups,
+                     fmt::format("prompts, {} tokens", engine_.stats().generated_tokens));
+  }
+  if (stop_requested()) return std::nullopt;
+  return engine_.next_finished();
+}
+
+void RolloutPhase::take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders) {
+  const auto n = static_cast<size_t>(request.n_samples_per_prompt);
+  const size_t position = group.group_id - request.first_sample_id / n;
+  const Prompt& prompt = *request.prompts[position];
+  std::vector<std::vector<int32_t>> tokens;
+  for (const rl::Completion& completion : group.completions) tokens.push_back(completion.tokens);
+  const std::vector<std::string> texts = decode(tokens, request.skip_special_tokens);
+  std::vector<text::GradeRequest> requests;
+  for (size_t i = 0; i < n; ++i) {
+    rl::Sample& sample = rollout.samples[position * n + i];
+    sample = make_sample(prompt, group.group_id, std::move(group.completions[i]));
+    sample.text = texts[i];
+    if (graders != nullptr) requests.push_back(grade_request(prompt, sample));
+  }
+  if (graders != nullptr) graders->submit(std::move(requests));
+}
+
+std::vector<std::string> RolloutPhase::decode(const std::vector<std::vector<int32_t>>& tokens,
+                                              bool skip_special_tokens) {
+  try {
+    return text_.decode(tokens, skip_special_tokens);
+  } catch (const text::WorkerError& error) {
+    base::log_warning("the text worker was lost and replaced: {}", error.what());
+    return text_.decode(tokens, skip_special_tokens);
+  }
+}
+
+Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
+  const std::vector<const rl::Sample*> samples = rollout.views();
+  Metrics metrics;
+  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token)) metrics["rollout/" + name] = value;
+  if (log_passrate) {
+    for (const auto& [name, value] : rl::pass_rates(samples)) metrics["passrate/" + name] = value;
+  }
+  std::map<std::string, std::pair<double, int64_t>> extras;
+  for (const text::Grade& grade : rollout.grades) {
+    if (grade.failed) metrics["rollout/grader_failed/" + grade.reason_class] += 1.0;
+    for (const auto& [name, value] : grade.extras) {
+      extras[name].first += value;
+      ++extras[name].second;
+    }
+  }
+  for (const auto& [name, sum] : extras) {
+    metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
+  }
+  metrics["rollout/grader_failed"] = static_cast<double>(rollout.num_failed);
+  const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
+  if (prompt_tokens > 0) {
+    metrics["rollout/prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
+  }
+  metrics["rollout/preemptions"] = static_cast<double>(rollout.stats.preemptions);
+  return metrics;
+}
+
+Metrics rollout_times(const Rollout& rollout) {
+  size_t tokens = 0, trained = 0, longest = 0;
+  for (const rl::Sample& sample : rollout.samples) {
+    tokens += sample.completion.size();
+    trained += static_cast<size_t>(std::ranges::count(sample.loss_mask, uint8_t{1}));
+    longest = std::max(longest, sample.completion.size());
+  }
+  const double seconds = std::max(rollout.seconds, 1e-9);
+  return {{"perf/rollout_time", rollout.seconds},
+          {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
+          {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
+          {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
+}
+
+void warn_of_failures(const Rollout& rollout, const std::string& title) {
+  if (rollout.num_failed == 0) return;
+  base::log_warning("{}: {} of {} samples have no reward and are left out; the first: {}", title, rollout.num_failed,
+                    rollout.samples.size(), rollout.first_failure);
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,70 @@
+// One rollout: completions of some prompts, scored. Groups go to the graders as they end, while the tail still decodes;
+// what comes back is in sample order, whatever the order of arrival.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rl/sample.h"
+#include "rollout/engine.h"
+#include "run/prompt_set.h"
+#include "run/report.h"
+#include "text/graders.h"
+#include "text/text_worker.h"
+
+namespace tandem::run {
+
+struct RolloutRequest {
+  std::vector<const Prompt*> prompts;
+  int64_t n_samples_per_prompt = 1;
+  rl::SamplingParams sampling;
+  // Sample ids are [first_sample_id, + prompts x n): they name the random streams. Group ids are first_sample_id / n + ...
+  uint64_t first_sample_id = 0;
+  bool skip_special_tokens = false;
+  std::string title;  // of the live line: "rollout 3/200"
+};
+
+struct Rollout {
+  std::vector<rl::Sample> samples;  // in sample order; failed ones have reward 0 and remove set
+  std::vector<text::Grade> grades;  // one a sample; empty without graders
+  rollout::EngineStats stats;
+  double seconds = 0.0;             // with rewards
+  int64_t num_failed = 0;
+  std::string first_failure;        // why the first failed sample did
+
+  std::vector<const rl::Sample*> views() const;
+  std::vector<rl::Sample*> pointers();
+};
+
+class RolloutPhase {
+ public:
+  // All borrowed. Without graders the samples have no reward.
+  RolloutPhase(rollout::Engine& engine, text::TextWorker& text, Report& report)
+      : engine_(engine), text_(text), report_(report) {}
+
+  // nullopt when the run was asked to stop: the groups in flight are dropped.
+  std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders);
+
+ private:
+  std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done);
+  void take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders);
+  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
+
+  rollout::Engine& engine_;
+  text::TextWorker& text_;
+  Report& report_;
+};
+
+// rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of the
+// other numbers that rewards return.
+Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
+// perf/* of its generation.
+Metrics rollout_times(const Rollout& rollout);
+
+// Says once how many samples failed and why the first one did.
+void warn_of_failures(const Rollout& rollout, const std::string& title);
+
+}  // namespace tandem::run

@@ -1,0 +1,13 @@
+// How a verb was asked to run, besides its own options.
+#pragma once
+
+#include <string>
+
+namespace tandem::run {
+
+struct RunMode {
+  bool dry_run = false;     // check everything, read the data, say what would happen, and stop
+  std::string config_text;  // the options as TOML, for RUN/config.toml
+};
+
+}  // namespace tandem::run

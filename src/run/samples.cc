@@ -1,0 +1,76 @@
+#include "run/samples.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "base/check.h"
+#include "base/files.h"
+
+namespace tandem::run {
+
+namespace {
+
+constexpr std::string_view kRolloutId = "{rollout_id}";
+
+double mean(const std::vector<float>& values) {
+  if (values.empty()) return 0.0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+base::Json versions_of(const rl::Sample& sample) {
+  base::Json versions = base::Json::array();
+  for (const rl::VersionSpan& span : sample.versions) versions.push_back(span.version);
+  return versions;
+}
+
+}  // namespace
+
+base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail) {
+  base::Json record = base::Json::object();
+  record["group_id"] = sample.group_id;
+  record["sample_id"] = sample.sample_id;
+  record["prompt"] = sample.prompt_text;
+  record["response"] = sample.text;
+  record["label"] = sample.label;
+  if (grade != nullptr) {
+    record["reward"] = sample.reward;
+    if (grade->failed) record["failure"] = grade->reason;
+    for (const auto& [name, value] : grade->extras) record["reward_" + name] = value;
+  }
+  record["status"] = rl::to_string(sample.status);
+  record["response_length"] = sample.completion.size();
+  record["mean_logprob"] = mean(sample.rollout_logprobs);
+  if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
+  record["weight_versions"] = versions_of(sample);
+  if (detail == SampleDetail::kReadable) return record;
+  record["prompt_tokens"] = sample.prompt;
+  record["response_tokens"] = sample.completion;
+  record["rollout_log_probs"] = sample.rollout_logprobs;
+  if (!sample.sampled_logprobs.empty()) record["sampled_log_probs"] = sample.sampled_logprobs;
+  if (!sample.ref_logprobs.empty()) record["ref_log_probs"] = sample.ref_logprobs;
+  record["advantages"] = sample.advantages;
+  record["loss_mask"] = sample.loss_mask;
+  record["remove_sample"] = sample.remove;
+  return record;
+}
+
+void write_samples(const std::string& path, const Rollout& rollout, SampleDetail detail) {
+  base::DurableFile file(path);
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    const text::Grade* grade = rollout.grades.empty() ? nullptr : &rollout.grades[i];
+    file.write(base::dump_json(sample_record(rollout.samples[i], grade, detail)) + "\n");
+  }
+  file.commit();
+}
+
+std::string rollout_path(const std::string& pattern, int64_t rollout_id) {
+  const size_t at = pattern.find(kRolloutId);
+  TANDEM_USER_CHECK(at != std::string::npos,
+                    fmt::format("--save-debug-rollout-data {}: has no {{rollout_id}}, so each rollout would replace the "
+                                "one before; name DIR/{{rollout_id}}.jsonl",
+                                pattern));
+  return pattern.substr(0, at) + std::to_string(rollout_id) + pattern.substr(at + kRolloutId.size());
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,22 @@
+// What was sampled, as JSONL: one line a sample, for people and for scripts.
+#pragma once
+
+#include <string>
+
+#include "run/rollout_phase.h"
+
+namespace tandem::run {
+
+// "readable": prompt, response, label, reward, status, length, mean log-prob, advantage, weight versions. "full": also
+// tokens, log-probs (policy, sampled, reference), advantages and the loss mask.
+enum class SampleDetail : uint8_t { kReadable, kFull };
+
+base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
+
+// Writes all samples of a rollout, durably.
+void write_samples(const std::string& path, const Rollout& rollout, SampleDetail detail);
+
+// "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing.
+std::string rollout_path(const std::string& pattern, int64_t rollout_id);
+
+}  // namespace tandem::run

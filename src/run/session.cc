@@ -1,0 +1,79 @@
+#include "run/session.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "model/registry.h"
+
+namespace tandem::run {
+
+Session::Session(const ModelOptions& options) : options_(options), config_(read_model(options)) {
+  text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
+  TANDEM_USER_CHECK(text_->vocab_size() <= config_.vocab,
+                    fmt::format("{}/tokenizer.json: has ids up to {}, the model's vocabulary (vocab_size of config.json) "
+                                "ends at {}; use the checkpoint's own tokenizer",
+                                options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
+  ops_ = device::make_cpu_ops(options_.cpu_isa, static_cast<int>(options_.num_threads));
+}
+
+at::ScalarType Session::dtype() const {
+  return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+}
+
+int64_t Session::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
+
+std::unique_ptr<weights::WeightStore> Session::read_weights() const {
+  auto store = std::make_unique<weights::WeightStore>(model::build_layout(config_), dtype());
+  if (options_.random_init) {
+    weights::initialize_random(*store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
+  } else {
+    weights::load_hf_checkpoint(options_.hf_checkpoint, *store);
+  }
+  return store;
+}
+
+void Session::load_weights() {
+  TANDEM_CHECK(!store_, "the weights are loaded already");
+  store_ = read_weights();
+  if (config_.eos_token_ids.empty()) {
+    base::log_warning("{}: no EOS token in config.json or generation_config.json: completions end at their length limit "
+                      "or at --rollout-stop only",
+                      options_.hf_checkpoint);
+  }
+}
+
+std::unique_ptr<model::Model> Session::make_model() const {
+  TANDEM_CHECK(store_ != nullptr, "weights are not loaded");
+  return model::make_model(config_, store_->view(), *ops_);
+}
+
+rollout::EngineConfig Session::engine_config(const RolloutOptions& options, int64_t kv_cache_bytes) {
+  rollout::EngineConfig config;
+  config.kv_cache_bytes = kv_cache_bytes;
+  config.max_batch_tokens = options.max_batch_tokens;
+  config.max_running = options.max_running;
+  if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
+  return config;
+}
+
+void Session::export_checkpoint(const std::string& path, bool overwrite, int64_t max_shard_bytes) const {
+  weights::export_hf_checkpoint(
+      path, *store_,
+      {.source_directory = options_.hf_checkpoint, .max_shard_bytes = max_shard_bytes, .overwrite = overwrite});
+}
+
+std::unique_ptr<weights::WeightStore> load_reference(const Session& session, const std::string& directory) {
+  if (directory.empty()) return session.read_weights();
+  const model::ModelConfig config = model::read_model_config(directory);
+  const model::ModelConfig& own = session.config();
+  TANDEM_USER_CHECK(config.vocab == own.vocab && config.hidden == own.hidden && config.num_layers == own.num_layers,
+                    fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
+                                "model",
+                                directory, session.directory()));
+  auto store = std::make_unique<weights::WeightStore>(model::build_layout(own), session.dtype());
+  weights::load_hf_checkpoint(directory, *store);
+  return store;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,59 @@
+// A checkpoint made ready to compute with: its shape, device, tokenizer and weights, each loaded once and in the order in
+// which mistakes are cheapest to find.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "device/ops.h"
+#include "model/model.h"
+#include "run/model_options.h"
+#include "run/rollout_options.h"
+#include "rollout/engine.h"
+#include "text/text_worker.h"
+#include "weights/store.h"
+
+namespace tandem::run {
+
+class Session {
+ public:
+  // Reads the configuration, starts the tokenizer and the device. No weights yet. UserError when the tokenizer has ids
+  // that the model has not.
+  explicit Session(const ModelOptions& options);
+
+  // Reads (or draws) the weights. Once.
+  void load_weights();
+  // The weights as they are at the start, in a store of their own.
+  std::unique_ptr<weights::WeightStore> read_weights() const;
+
+  const model::ModelConfig& config() const { return config_; }
+  const std::string& directory() const { return options_.hf_checkpoint; }
+  const device::Ops& ops() const { return *ops_; }
+  text::TextWorker& text() { return *text_; }
+  weights::WeightStore& store() { return *store_; }
+  at::ScalarType dtype() const;
+  int64_t weight_bytes() const;
+
+  // A model over this session's weights.
+  std::unique_ptr<model::Model> make_model() const;
+  // The token table goes along only where stop texts need it.
+  rollout::EngineConfig engine_config(const RolloutOptions& options, int64_t kv_cache_bytes);
+
+  // Writes the weights as an HF directory, with this checkpoint's tokenizer files.
+  void export_checkpoint(const std::string& path, bool overwrite, int64_t max_shard_bytes = int64_t{5} << 30) const;
+
+ private:
+  ModelOptions options_;
+  model::ModelConfig config_;
+  std::unique_ptr<device::Ops> ops_;
+  std::unique_ptr<text::TextWorker> text_;
+  std::unique_ptr<weights::WeightStore> store_;
+};
+
+// The KL reference: the weights of `directory`, in the session's shape and dtype, or for "" those that the session began
+// with. UserError when the shapes differ.
+std::unique_ptr<weights::WeightStore> load_reference(const Session& session, const std::string& directory);
+
+}  // namespace tandem::run

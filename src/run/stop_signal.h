@@ -1,0 +1,14 @@
+// SIGINT and SIGTERM as a question that the loops ask between groups and steps: a run ends at a point where everything
+// written is whole. The second signal ends the process at once.
+#pragma once
+
+namespace tandem::run {
+
+// The exit code of a run that a signal ended early, as shells expect it of SIGINT.
+constexpr int kExitInterrupted = 130;
+
+// SIGINT and SIGTERM set the flag below; SIGPIPE is ignored, so that a closed pipe is an error of the write.
+void install_stop_signals();
+bool stop_requested();
+
+}  // namespace tandem::run

@@ -1,0 +1,74 @@
+#include "run/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem::run {
+
+namespace {
+// Ten redraws a second look continuous and cost nothing.
+constexpr std::chrono::milliseconds kLiveInterval{100};
+}  // namespace
+
+std::string progress_bar(double done, double total, int width) {
+  const double fraction = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
+  const int filled = static_cast<int>(std::floor(fraction * width));
+  return "[" + std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(width - filled), '-') +
+         "]";
+}
+
+Terminal::Terminal(std::FILE* stream, bool is_terminal, int columns)
+    : stream_(stream), is_terminal_(is_terminal), columns_(static_cast<size_t>(std::max(columns, 20))) {}
+
+Terminal::~Terminal() { clear_live(); }
+
+bool Terminal::wants_live() const {
+  const std::lock_guard lock(mutex_);
+  return is_terminal_ && std::chrono::steady_clock::now() - last_live_ >= kLiveInterval;
+}
+
+void Terminal::live(const std::string& text) {
+  if (!wants_live()) return;
+  const std::lock_guard lock(mutex_);
+  last_live_ = std::chrono::steady_clock::now();
+  // The cursor goes back to the line's start, so that output from elsewhere begins there and not behind the bar.
+  std::fprintf(stream_, "\r%s\033[K\r", text.substr(0, columns_ - 1).c_str());
+  std::fflush(stream_);
+  live_shown_ = true;
+}
+
+void Terminal::erase() {
+  if (!live_shown_) return;
+  std::fputs("\r\033[K", stream_);
+  std::fflush(stream_);
+  live_shown_ = false;
+}
+
+void Terminal::clear_live() {
+  const std::lock_guard lock(mutex_);
+  erase();
+}
+
+void Terminal::line(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  erase();
+  std::fprintf(stream_, "%s\n", text.c_str());
+  std::fflush(stream_);
+}
+
+void Terminal::message(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  erase();
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+Terminal standard_terminal() {
+  winsize size = {};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return Terminal(stdout, isatty(STDOUT_FILENO) == 1, known ? size.ws_col : 80);
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,50 @@
+// Everything that `tandem train` can be told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/options.h"
+#include "run/data_options.h"
+#include "run/eval_options.h"
+#include "run/loss_options.h"
+#include "run/model_options.h"
+#include "run/optimizer_options.h"
+#include "run/output_options.h"
+#include "run/reward_options.h"
+#include "run/rollout_options.h"
+
+namespace tandem::run {
+
+struct TrainConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+  RewardOptions reward;
+  LossOptions loss;
+  OptimizerOptions optimizer;
+  EvalOptions eval;
+  OutputOptions output;
+
+  bool colocate = false;
+  int64_t rollout_batch_size = 0;
+  std::optional<int64_t> num_rollout, num_epoch;
+  std::optional<int64_t> global_batch_size, num_steps_per_rollout;
+  bool rollout_shuffle = false;
+  std::optional<int64_t> eval_interval;
+  bool skip_eval_before_train = false;
+
+  void visit(base::Options& options);
+
+  // Flags that contradict each other or do not divide: UserError with the remedy. Looks at no file.
+  void check() const;
+
+  // Valid after check().
+  int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
+  int64_t samples_per_step() const;
+  int64_t steps_per_rollout() const { return samples_per_rollout() / samples_per_step(); }
+  // `num_prompts` of the data set decides for --num-epoch.
+  int64_t rollouts(int64_t num_prompts) const;
+};
+
+}  // namespace tandem::run

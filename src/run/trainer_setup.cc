@@ -1,0 +1,51 @@
+#include "run/trainer_setup.h"
+
+#include "trainer/schedule.h"
+
+namespace tandem::run {
+
+trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl::LossConfig& loss, int64_t num_layers,
+                                      int64_t total_steps) {
+  trainer::TrainerConfig config;
+  config.max_tokens_per_gpu = options.max_tokens_per_gpu;
+  config.logprob_chunk_rows = options.logprob_chunk_rows;
+  config.recompute_layers = options.recompute_layers(num_layers);
+  config.activation_bytes = options.activation_bytes;
+  config.lr = options.lr;
+  config.min_lr = options.min_lr;
+  config.lr_decay_style = options.lr_decay_style;
+  config.lr_warmup_steps = options.lr_warmup_iters;
+  config.lr_decay_steps = options.lr_decay_iters > 0 ? options.lr_decay_iters : total_steps;
+  config.weight_decay = options.weight_decay;
+  config.weight_decay_all = options.weight_decay_all;
+  config.adam_beta1 = options.adam_beta1;
+  config.adam_beta2 = options.adam_beta2;
+  config.adam_eps = options.adam_eps;
+  config.clip_grad = options.clip_grad;
+  config.loss = loss;
+  // The trainer checks it too, but only once the weights are read.
+  trainer::check_schedule({.decay_style = config.lr_decay_style,
+                           .max_lr = config.lr,
+                           .min_lr = config.min_lr,
+                           .warmup_steps = config.lr_warmup_steps,
+                           .decay_steps = config.lr_decay_steps});
+  return config;
+}
+
+double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
+  const auto hidden = static_cast<double>(config.hidden);
+  const double heads = static_cast<double>(config.num_heads * config.head_dim);
+  const double kv_heads = static_cast<double>(config.num_kv_heads * config.head_dim);
+  const double layer = hidden * (2 * heads + 2 * kv_heads) + 3 * hidden * static_cast<double>(config.mlp);
+  double flops = 0.0;
+  for (const rl::Sample* sample : samples) {
+    const auto completion = static_cast<double>(sample->completion.size());
+    const double tokens = static_cast<double>(sample->prompt.size()) + completion;
+    flops += 2 * tokens * layer * static_cast<double>(config.num_layers);
+    flops += 2 * completion * hidden * static_cast<double>(config.vocab);
+    flops += 2 * tokens * tokens * heads * static_cast<double>(config.num_layers);
+  }
+  return flops;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,218 @@
+#include "run/unsupported_flags.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string_view>
+
+namespace tandem::run {
+
+namespace {
+
+constexpr const char* kOneDevice = "this version runs on one device; leave it out (1 is accepted)";
+constexpr const char* kEngineOwn =
+    "the rollout engine is Tandem's own, in this process; its memory is --kv-cache-bytes, its sampling --rollout-*";
+constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
+constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
+constexpr const char* kNoWandb = "W&B is not in this version; metrics are in metrics.jsonl and TensorBoard";
+constexpr const char* kNoSync = "weights are never copied: the engine decodes from the bytes that the trainer writes";
+constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
+constexpr const char* kNoLora = "LoRA is not in this version: all parameters are trained";
+constexpr const char* kNoMoe = "sparse models are not in this version";
+constexpr const char* kNoOffload = "nothing has to leave the device: phases share its memory without copies";
+constexpr const char* kNoAsync = "only the colocated, synchronous loop is in this version";
+constexpr const char* kNoResume = "resuming is not in this version: a run starts from --hf-checkpoint";
+constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
+constexpr const char* kPrecision = "computes in the checkpoint's dtype; --dtype float32 or bfloat16 overrides it";
+constexpr const char* kModelFromConfig = "the model's shape is read from --hf-checkpoint's config.json";
+
+constexpr auto kFlags = std::to_array<UnsupportedFlag>({
+    // cluster and parallelism
+    {"actor-num-nodes", "1", kOneDevice},
+    {"actor-num-gpus-per-node", "1", kOneDevice},
+    {"num-gpus-per-node", "1", kOneDevice},
+    {"rollout-num-gpus", "1", kOneDevice},
+    {"rollout-num-gpus-per-engine", "1", kOneDevice},
+    {"tensor-model-parallel-size", "1", kOneDevice},
+    {"pipeline-model-parallel-size", "1", kOneDevice},
+    {"context-parallel-size", "1", kOneDevice},
+    {"expert-model-parallel-size", "1", kOneDevice},
+    {"expert-tensor-parallel-size", "1", kOneDevice},
+    {"virtual-pipeline-model-parallel-size", "1", kOneDevice},
+    {"decoder-first-pipeline-num-layers", nullptr, kOneDevice},
+    {"decoder-last-pipeline-num-layers", nullptr, kOneDevice},
+    {"sequence-parallel", nullptr, kOneDevice},
+    {"allgather-cp", nullptr, kOneDevice},
+    {"distributed-backend", nullptr, kOneDevice},
+    {"distributed-timeout-minutes", nullptr, kOneDevice},
+    {"use-distributed-optimizer", nullptr, kOneDevice},
+    {"balance-data", nullptr, kOneDevice},
+    {"balance-by-flops", nullptr, kOneDevice},
+    {"ray-*", nullptr, kNoRay},
+    {"train-env-vars", "{}", kNoRay},
+    {"prefill-num-servers", nullptr, kNoRay},
+    {"train-backend", nullptr, "there is one trainer, Tandem's own"},
+    // memory phases
+    {"offload", nullptr, kNoOffload},
+    {"offload-*", nullptr, kNoOffload},
+    {"no-offload-*", "", kNoOffload},
+    {"train-memory-margin-bytes", nullptr, kNoOffload},
+    {"release-train", nullptr, kNoOffload},
+    {"optimizer-cpu-offload", nullptr, kNoOffload},
+    {"use-stateless-adam", nullptr, kNoOffload},
+    {"stream-optimizer-state-to-disk", nullptr, kNoOffload},
+    {"keep-old-actor", nullptr, "the engine's log-probs are the old log-probs, bit for bit: no second copy is needed"},
+    // weight sync
+    {"update-weight*", nullptr, kNoSync},
+    {"megatron-to-hf-mode", nullptr, kNoSync},
+    {"check-weight-update-equal", nullptr, kNoSync},
+    // engine
+    {"vllm-*", nullptr, kEngineOwn},
+    {"sglang-*", nullptr, kEngineOwn},
+    {"router-*", nullptr, kEngineOwn},
+    {"rollout-external*", nullptr, kEngineOwn},
+    {"rollout-data-transport", nullptr, kEngineOwn},
+    {"rollout-queue-*", nullptr, kEngineOwn},
+    {"rollout-health-check-*", nullptr, kEngineOwn},
+    {"use-fault-tolerance", nullptr, kEngineOwn},
+    {"use-rollout-routing-replay", nullptr, kNoMoe},
+    {"use-routing-replay", nullptr, kNoMoe},
+    {"over-sampling-batch-size", nullptr, "over-sampling is not in this version: every sampled group is trained on"},
+    {"dynamic-sampling-filter-path", nullptr, "group filters are not in this version; zero-signal groups are counted"},
+    {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
+    {"mask-offpolicy-in-partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
+    {"update-weights-interval", "1", kNoAsync},
+    {"max-weight-staleness", "0", kNoAsync},
+    // hooks
+    {"rollout-function-path", nullptr, kNoHook},
+    {"buffer-filter-path", nullptr, kNoHook},
+    {"rollout-sample-filter-path", nullptr, kNoHook},
+    {"rollout-all-samples-process-path", nullptr, kNoHook},
+    {"rollout-sample-hook-path", nullptr, kNoHook},
+    {"rollout-data-postprocess-path", nullptr, kNoHook},
+    {"custom-*", nullptr, kNoHook},
+    {"data-source-path", nullptr, kNoHook},
+    {"eval-function-path", nullptr, kNoHook},
+    {"eval-config", nullptr, "per-dataset overrides are not in this version; --eval-* flags hold for all datasets"},
+    {"disable-rollout-global-dataset", nullptr, kNoHook},
+    {"rm-url", nullptr, "remote reward models are not in this version; call yours from --custom-rm-path FILE.py:fn"},
+    {"multimodal-keys", nullptr, "only text models are in this version"},
+    // training
+    {"loss-type", "policy_loss", "`tandem train` optimises the policy loss; `tandem sft` the supervised one"},
+    {"micro-batch-size", "1", kDynamic},
+    {"ref-micro-batch-size", "1", kDynamic},
+    {"use-dynamic-batch-size", "", kDynamic},
+    {"log-probs-max-tokens-per-gpu", nullptr, kDynamic},
+    {"log-probs-chunk-size", nullptr, "the head is always chunked: --logprob-chunk-rows"},
+    {"data-pad-size-multiplier", nullptr, "nothing is padded"},
+    {"qkv-format", "thd", "batches are always packed"},
+    {"variable-global-batch-size", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
+    {"global-batch-size-schedule", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
+    {"recompute-method", "uniform|block", "--recompute-num-layers says how many blocks are run twice"},
+    {"recompute-loss-function", "", "the head is always chunked: --logprob-chunk-rows"},
+    {"optimizer", "adam", "AdamW is the only optimizer"},
+    {"bf16", "", kPrecision},
+    {"fp16", nullptr, kPrecision},
+    {"fp8*", nullptr, kPrecision},
+    {"transformer-impl", nullptr, kPrecision},
+    {"attention-dropout", "0|0.0", "dropout is 0, always"},
+    {"hidden-dropout", "0|0.0", "dropout is 0, always"},
+    {"accumulate-allreduce-grads-in-fp32", "", "gradients are float32, always"},
+    {"attention-softmax-in-fp32", "", "softmax is float32, always"},
+    {"attention-backend", nullptr, "trainer and engine share one attention, or they would not agree bit for bit"},
+    {"no-check-for-nan-in-loss-and-grad", nullptr, "a loss that is not finite ends the run, before it spoils the weights"},
+    {"train-iters", nullptr, "the length of a run is --num-rollout or --num-epoch"},
+    {"ref-update-interval", nullptr, "the reference stays fixed in this version"},
+    {"reset-optimizer-states", nullptr, "optimizer states live for the whole run in this version"},
+    {"use-opd", nullptr, "distillation is not in this version"},
+    {"opd-*", nullptr, "distillation is not in this version"},
+    {"use-opsm", nullptr, "nothing to mask: the samples are on policy"},
+    {"opsm-delta", nullptr, "nothing to mask: the samples are on policy"},
+    {"use-score-centering", nullptr, "score centering is not in this version"},
+    {"score-centering-top-k", nullptr, "score centering is not in this version"},
+    {"critic-*", nullptr, kNoCritic},
+    {"num-critic-only-steps", "0", kNoCritic},
+    {"value-clip", nullptr, kNoCritic},
+    {"lambd", "1|1.0", kNoCritic},
+    {"only-train-params-name-list", nullptr, "all parameters are trained in this version"},
+    {"freeze-params-name-list", nullptr, "all parameters are trained in this version"},
+    {"lora-*", nullptr, kNoLora},
+    {"target-modules", nullptr, kNoLora},
+    {"exclude-modules", nullptr, kNoLora},
+    {"use-rollout-logprobs", "", "the engine's log-probs are always the old ones"},
+    {"use-rollout-entropy", nullptr, "entropy comes from the training forward"},
+    // model shape
+    {"model-name", nullptr, kModelFromConfig},
+    {"num-layers", nullptr, kModelFromConfig},
+    {"hidden-size", nullptr, kModelFromConfig},
+    {"ffn-hidden-size", nullptr, kModelFromConfig},
+    {"num-attention-heads", nullptr, kModelFromConfig},
+    {"group-query-attention", nullptr, kModelFromConfig},
+    {"num-query-groups", nullptr, kModelFromConfig},
+    {"kv-channels", nullptr, kModelFromConfig},
+    {"qk-layernorm", nullptr, kModelFromConfig},
+    {"rotary-base", nullptr, kModelFromConfig},
+    {"vocab-size", nullptr, kModelFromConfig},
+    {"swiglu", nullptr, kModelFromConfig},
+    {"normalization", nullptr, kModelFromConfig},
+    {"norm-epsilon", nullptr, kModelFromConfig},
+    {"disable-bias-linear", nullptr, kModelFromConfig},
+    {"use-rotary-position-embeddings", nullptr, kModelFromConfig},
+    {"untie-embeddings-and-output-weights", nullptr, kModelFromConfig},
+    {"moe-*", nullptr, kNoMoe},
+    {"num-experts", nullptr, kNoMoe},
+    // checkpoints
+    {"load", nullptr, kNoResume},
+    {"ckpt-step", nullptr, kNoResume},
+    {"ref-ckpt-step", nullptr, "--ref-load names a Hugging Face directory"},
+    {"start-rollout-id", "0", kNoResume},
+    {"finetune", "", kNoResume},
+    {"no-load-optim", "", kNoResume},
+    {"no-load-rng", "", kNoResume},
+    {"no-save-optim", "", "only weights are saved in this version"},
+    {"async-save", nullptr, "checkpoints are written between steps"},
+    {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
+    // reporting and debugging
+    {"use-wandb", nullptr, kNoWandb},
+    {"wandb-*", nullptr, kNoWandb},
+    {"use-mlflow", nullptr, kNoWandb},
+    {"use-prometheus", nullptr, kNoWandb},
+    {"log-multi-turn", nullptr, "completions have one turn in this version"},
+    {"log-reward-category", nullptr, "rewards by category are not in this version; samples/ has every reward"},
+    {"log-correct-samples", nullptr, "samples/ has every sample with its reward"},
+    {"debug-rollout-only", nullptr, "use `tandem generate` or `tandem eval`"},
+    {"debug-train-only", nullptr, "training from dumped rollouts is not in this version"},
+    {"load-debug-rollout-data*", nullptr, "training from dumped rollouts is not in this version"},
+    {"save-debug-train-data", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
+    {"dump-details", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
+    {"profile-*", nullptr, "profiling is not in this version; perf/* in metrics.jsonl says where time went"},
+    {"record-memory-history", nullptr, "not in this version"},
+    {"ci-*", nullptr, "not in this version; train/train_rollout_logprob_abs_diff is exactly 0 by construction"},
+});
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (!pattern.ends_with('*')) return pattern == name;
+  return name.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+}  // namespace
+
+std::span<const UnsupportedFlag> unsupported_flags() { return kFlags; }
+
+const UnsupportedFlag* find_unsupported_flag(const std::string& name) {
+  const auto found = std::ranges::find_if(kFlags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
+  return found == kFlags.end() ? nullptr : &*found;
+}
+
+bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value) {
+  if (flag.harmless == nullptr) return false;
+  if (std::string_view(flag.harmless).empty()) return !value || *value == "true";
+  std::istringstream values(flag.harmless);
+  std::string one;
+  while (value && std::getline(values, one, '|')) {
+    if (one == *value) return true;
+  }
+  return false;
+}
+
+}  // namespace tandem::run

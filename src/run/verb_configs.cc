@@ -1,0 +1,80 @@
+#include "run/verb_configs.h"
+
+#include "base/check.h"
+
+namespace tandem::run {
+
+void SftConfig::visit(base::Options& options) {
+  model.visit(options);
+  data.visit_prompt_data(options);
+  data.visit(options);
+  const char* const loop = "loop";
+  options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step").required().at_least(1);
+  options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch").at_least(1);
+  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1);
+  options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch");
+  options.option(rollout_seed, "rollout-seed", loop, "of that order").at_least(0);
+  options.option(append_eos, "append-eos", loop, "the model's EOS token ends each response");
+  options.option(calculate_per_token_loss, "calculate-per-token-loss", loop, "mean over tokens; no-: over samples");
+  optimizer.visit(options);
+  output.visit(options);
+}
+
+void SftConfig::check() const {
+  TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
+                    "--num-rollout or --num-epoch: give one of them, it is the length of the run");
+}
+
+void GenerateConfig::visit(base::Options& options) {
+  model.visit(options);
+  data.visit_prompt_data(options);
+  data.visit(options);
+  rollout.visit(options);
+  options.option(output, "output", "output", "JSONL file, one line a prompt; -: standard output");
+}
+
+void ScoreConfig::visit(base::Options& options) {
+  model.visit(options);
+  options
+      .option(prompt_data, "prompt-data", "data",
+              "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text, \"response\": text}")
+      .required();
+  options.option(temperature, "rollout-temperature", "data", "logits are divided by this").greater_than(0.0);
+  options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward").at_least(1);
+  options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once").at_least(1);
+  options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output");
+}
+
+void EvalConfig::visit(base::Options& options) {
+  model.visit(options);
+  eval.visit(options);
+  data.visit(options);
+  rollout.visit(options);
+  reward.visit(options);
+  options.option(output, "output", "output", "file for the metrics, one JSON record");
+  options.option(sample_output, "sample-output", "output", "JSONL file for the completions with their rewards");
+}
+
+void EvalConfig::check() const {
+  TANDEM_USER_CHECK(!eval.eval_prompt_data.empty(), "--eval-prompt-data: give NAME FILE.jsonl, once or more");
+  eval.data_sets();
+  reward.check();
+}
+
+void ExportConfig::visit(base::Options& options) {
+  const char* const group = "export";
+  options.option(run, "run", group, "run directory (--save of the run); this or --hf-checkpoint");
+  options.option(step, "step", group, "which of its checkpoints, in rollouts; -1: the latest").at_least(-1);
+  options.option(hf_checkpoint, "hf-checkpoint", group, "any Hugging Face directory, to rewrite");
+  options.option(output, "output", group, "directory to write").required();
+  options.option(dtype, "dtype", group, "dtype to write; auto: as it is").one_of({"auto", "float32", "bfloat16"});
+  options.option(max_shard_bytes, "max-shard-bytes", group, "largest file of weights").at_least(1 << 20);
+  options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds");
+}
+
+void ExportConfig::check() const {
+  TANDEM_USER_CHECK(run.empty() != hf_checkpoint.empty(), "--run or --hf-checkpoint: give one of them");
+  TANDEM_USER_CHECK(step < 0 || !run.empty(), "--step: needs --run, whose checkpoints it numbers");
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,86 @@
+// What the smaller verbs can be told: each is the shared options plus a few of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+#include "run/data_options.h"
+#include "run/eval_options.h"
+#include "run/model_options.h"
+#include "run/optimizer_options.h"
+#include "run/output_options.h"
+#include "run/reward_options.h"
+#include "run/rollout_options.h"
+
+namespace tandem::run {
+
+// `tandem sft`: prompts with the response to learn, under --label-key.
+struct SftConfig {
+  SftConfig() { data.label_key = "response"; }
+
+  ModelOptions model;
+  DataOptions data;
+  OptimizerOptions optimizer;
+  OutputOptions output;
+  int64_t global_batch_size = 0;
+  std::optional<int64_t> num_rollout, num_epoch;
+  bool rollout_shuffle = false;
+  int64_t rollout_seed = 42;
+  bool append_eos = true;
+  bool calculate_per_token_loss = true;
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+// `tandem generate`: completions of each prompt, as JSONL.
+struct GenerateConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+  std::string output = "-";
+
+  void visit(base::Options& options);
+};
+
+// `tandem score`: log-probs and entropies of given sequences, as JSONL.
+struct ScoreConfig {
+  ModelOptions model;
+  std::string prompt_data;
+  std::string output = "-";
+  double temperature = 1.0;
+  int64_t max_tokens_per_gpu = 8192;
+  int64_t logprob_chunk_rows = 1024;
+
+  void visit(base::Options& options);
+};
+
+// `tandem eval`: mean reward and pass@k of a checkpoint.
+struct EvalConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+  RewardOptions reward;
+  EvalOptions eval;
+  std::string output;
+  std::string sample_output;
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+// `tandem export`: a run's checkpoint, or any, as a Hugging Face directory.
+struct ExportConfig {
+  std::string run, hf_checkpoint, output;
+  int64_t step = -1;
+  std::string dtype = "auto";
+  int64_t max_shard_bytes = int64_t{5} << 30;
+  bool overwrite = false;
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+}  // namespace tandem::run

@@ -1,0 +1,80 @@
+#include "cli/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/files.h"
+#include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
+
+namespace tandem::cli {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+TEST(CommandLine, ListsItsVerbs) {
+  const Captured help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "view", "bench"}) {
+    EXPECT_NE(help.out.find(std::string("\n  ") + verb), std::string::npos) << verb;
+  }
+  EXPECT_EQ(run({}).code, 2);
+}
+
+TEST(CommandLine, VerbsOfLaterVersionsAreKnown) {
+  for (const char* verb : {"plan", "view", "bench"}) {
+    const Captured result = run({verb});
+    EXPECT_EQ(result.code, 2);
+    EXPECT_NE(result.err.find("not in this version"), std::string::npos) << result.err;
+  }
+}
+
+TEST(CommandLine, UnknownVerbIsAnsweredWithTheNearest) {
+  const Captured result = run({"trian"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("did you mean train?"), std::string::npos) << result.err;
+}
+
+TEST(CommandLine, EveryVerbHasGroupedHelp) {
+  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export"}) {
+    const Captured result = run({verb, "--help"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("--dry-run"), std::string::npos) << verb;
+    EXPECT_NE(result.out.find("Usage: tandem " + std::string(verb)), std::string::npos) << result.out.substr(0, 80);
+  }
+}
+
+TEST(CommandLine, UnknownFlagIsAnsweredWithTheNearest) {
+  const Captured result = run({"train", "--rollout-batchsize", "2"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("--rollout-batch-size"), std::string::npos) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
+}
+
+TEST(CommandLine, UnsupportedFlagIsRefusedWithTheReason) {
+  const Captured result = run({"train", "--vllm-gpu-memory-utilization", "0.7"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("Tandem's own"), std::string::npos) << result.err;
+}
+
+TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
+  const Arguments arguments = {"--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1",
+                               "--actor-num-nodes=1", "--tensor-model-parallel-size", "2"};
+  EXPECT_EQ(without_harmless_flags(arguments),
+            (Arguments{"--lr", "1", "--rotary-base=1", "--tensor-model-parallel-size", "2"}));
+}
+
+TEST(CommandLine, PrintedConfigIsAConfig) {
+  base::TemporaryDirectory folder;
+  const Captured first = run({"train", "--lr", "0.125", "--print-config"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  base::write_file_durably(folder / "c.toml", first.out);
+  const Captured second = run({"train", "--config", folder / "c.toml", "--print-config"});
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(first.out, second.out);
+  EXPECT_NE(first.out.find("lr = 0.125"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,389 @@
+// The verbs on a tiny model: real flags in, real files out.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+const std::string kModel = "tests/golden/models/qwen3-tied";
+const std::string kPrompts = "tests/golden/prompts/math_small.jsonl";
+
+Arguments train_arguments(const std::string& save, const Arguments& more = {}) {
+  Arguments arguments = {"train", "--colocate", "--hf-checkpoint", kModel, "--prompt-data", kPrompts, "--rm-type", "math",
+                         "--rollout-batch-size", "3", "--n-samples-per-prompt", "4", "--global-batch-size", "6",
+                         "--num-rollout", "2", "--rollout-max-response-len", "12", "--lr", "1e-3", "--no-use-tensorboard",
+                         "--save", save};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// The value of a flag that is there, or the flag added.
+Arguments with_flag(Arguments arguments, const std::string& flag, const std::string& value) {
+  const auto at = std::find(arguments.begin(), arguments.end(), flag);
+  if (at == arguments.end()) {
+    arguments.insert(arguments.end(), {flag, value});
+  } else {
+    *(at + 1) = value;
+  }
+  return arguments;
+}
+
+// A reward that differs from sample to sample, so that there is something to learn from a model that knows nothing.
+std::string write_reward(const base::TemporaryDirectory& folder) {
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    return [float(len(text) % 5) for text in completions]\n");
+  return folder / "reward.py:reward";
+}
+
+Arguments with_custom_reward(Arguments arguments, const std::string& path) {
+  const auto at = std::find(arguments.begin(), arguments.end(), "--rm-type");
+  *at = "--custom-rm-path";
+  *(at + 1) = path;
+  return arguments;
+}
+
+std::vector<base::Json> json_lines(const std::string& path) {
+  std::vector<base::Json> result;
+  std::istringstream lines(base::read_file(path));
+  for (std::string line; std::getline(lines, line);) result.push_back(base::parse_json(line, path));
+  return result;
+}
+
+// The records of a run without what clocks say.
+std::string timeless_metrics(const std::string& run) {
+  std::string text;
+  for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
+    base::Json kept = base::Json::object();
+    for (const auto& [name, value] : record.items()) {
+      if (!name.starts_with("perf/") && name != "time_s") kept[name] = value;
+    }
+    text += base::dump_json(kept) + "\n";
+  }
+  return text;
+}
+
+std::string weights_of(const std::string& run) { return base::read_file(run + "/hf/latest/model.safetensors"); }
+
+void expect_one_line_failure(const Captured& result, int code, const std::string& says) {
+  EXPECT_EQ(result.code, code) << result.err;
+  const std::string line = last_line(result.err);
+  EXPECT_TRUE(line.starts_with("tandem: error: ")) << result.err;
+  EXPECT_NE(line.find(says), std::string::npos) << line << "\nexpected: " << says;
+}
+
+TEST(Train, WritesItsRunAndIsExactlyOnPolicy) {
+  base::TemporaryDirectory folder;
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    const std::string save = folder / dtype;
+    const Captured result = run(with_custom_reward(train_arguments(save, {"--dtype", dtype, "--save-interval", "1"}),
+                                                   write_reward(folder)));
+    ASSERT_EQ(result.code, 0) << result.err;
+    for (const char* name : {"config.toml", "metrics.jsonl", "log.txt", "samples/rollout_000000.jsonl",
+                             "samples/rollout_000001.jsonl", "hf/step_000001/model.safetensors",
+                             "hf/step_000002/config.json", "hf/latest/tokenizer.json"}) {
+      EXPECT_TRUE(base::file_exists(save + "/" + name)) << name;
+    }
+    int64_t train_records = 0, rollout_records = 0;
+    for (const base::Json& record : json_lines(save + "/metrics.jsonl")) {
+      if (record.contains("rollout/step")) {
+        ++rollout_records;
+        EXPECT_TRUE(record.contains("rollout/raw_reward"));
+        EXPECT_TRUE(record.contains("perf/step_time"));
+      }
+      if (!record.contains("train/step")) continue;
+      EXPECT_EQ(record["train/step"], train_records);
+      // Two optimizer steps a rollout: the first is on policy, bit for bit; the second no longer is.
+      if (train_records % 2 == 0) {
+        EXPECT_EQ(record["train/train_rollout_logprob_abs_diff"], 0.0) << dtype << " step " << train_records;
+      } else {
+        EXPECT_GT(record["train/train_rollout_logprob_abs_diff"], 0.0) << dtype << " step " << train_records;
+      }
+      EXPECT_GT(record["train/grad_norm"], 0.0);
+      ++train_records;
+    }
+    EXPECT_EQ(train_records, 4);
+    EXPECT_EQ(rollout_records, 2);
+    EXPECT_NE(result.out.find("step 2/2"), std::string::npos) << result.out;
+    const std::vector<base::Json> samples = json_lines(save + "/samples/rollout_000001.jsonl");
+    ASSERT_EQ(samples.size(), 12U);
+    for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i]["sample_id"], 12 + i);
+    EXPECT_EQ(samples[0]["weight_versions"], base::Json({2}));
+  }
+  EXPECT_NE(weights_of(folder / "float32"), base::read_file(kModel + "/model.safetensors"));
+}
+
+TEST(Train, OneSeedGivesTheSameBits) {
+  base::TemporaryDirectory folder;
+  const std::string reward = write_reward(folder);
+  const Arguments more = {"--use-kl-loss", "--kl-loss-coef", "0.1", "--entropy-coef", "0.01", "--rollout-shuffle"};
+  for (const char* name : {"a", "b"}) {
+    const Captured result = run(with_custom_reward(train_arguments(folder / name, more), reward));
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+  EXPECT_EQ(timeless_metrics(folder / "a"), timeless_metrics(folder / "b"));
+  EXPECT_EQ(weights_of(folder / "a"), weights_of(folder / "b"));
+  EXPECT_NE(timeless_metrics(folder / "a").find("train/kl_loss"), std::string::npos);
+  Arguments other = more;
+  other.insert(other.end(), {"--rollout-seed", "43"});
+  ASSERT_EQ(run(with_custom_reward(train_arguments(folder / "c", other), reward)).code, 0);
+  EXPECT_NE(weights_of(folder / "a"), weights_of(folder / "c"));
+}
+
+TEST(Train, RepeatsFromItsOwnConfigFile) {
+  base::TemporaryDirectory folder;
+  ASSERT_EQ(run(with_custom_reward(train_arguments(folder / "a", {"--num-threads", "1"}), write_reward(folder))).code, 0);
+  const Captured refused = run({"train", "--config", folder / "a/config.toml"});
+  expect_one_line_failure(refused, 2, "--overwrite");
+  const Captured again = run({"train", "--config", folder / "a/config.toml", "--save", folder / "b"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(weights_of(folder / "a"), weights_of(folder / "b"));
+}
+
+TEST(Train, FailedRewardsAreCountedAndTrainingGoesOn) {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    if len(completions[0]) % 2: raise ValueError('odd')\n"
+                           "    return [float(len(completions[0]) % 3)]\n");
+  const Captured result = run(with_custom_reward(train_arguments(folder / "run"), folder / "reward.py:reward"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("ValueError"), std::string::npos) << result.err;
+  double failed = 0.0;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (record.contains("rollout/grader_failed")) failed += record["rollout/grader_failed"].get<double>();
+  }
+  EXPECT_GT(failed, 0.0);
+}
+
+TEST(Train, EvaluatesWhileTraining) {
+  base::TemporaryDirectory folder;
+  const Captured result =
+      run(train_arguments(folder / "run", {"--eval-prompt-data", "held", kPrompts + "@[0:5]", "--eval-interval", "1",
+                                           "--n-samples-per-eval-prompt", "2", "--eval-max-response-len", "6"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  std::vector<int64_t> steps;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (!record.contains("eval/step")) continue;
+    steps.push_back(record["eval/step"].get<int64_t>());
+    EXPECT_TRUE(record.contains("eval/held"));
+    EXPECT_TRUE(record.contains("eval/held-pass@2"));
+    EXPECT_LE(record["eval/held/response_len/max"].get<double>(), 6.0);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(json_lines(folder / "run/samples/eval_held_000001.jsonl").size(), 10U);
+}
+
+TEST(Train, DryRunWritesNothing) {
+  base::TemporaryDirectory folder;
+  const Captured result = run(train_arguments(folder / "run", {"--dry-run"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("64 prompts"), std::string::npos) << result.out;
+  EXPECT_FALSE(base::directory_exists(folder / "run"));
+}
+
+// A copy of the model to spoil.
+std::string copy_model(const base::TemporaryDirectory& folder, const std::string& name) {
+  fs::copy(kModel, folder / name);
+  for (const auto& entry : fs::directory_iterator(folder / name)) {
+    fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
+  }
+  return folder / name;
+}
+
+void replace_in_file(const std::string& path, const std::string& from, const std::string& to) {
+  std::string text = base::read_file(path);
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  base::write_file_durably(path, text.replace(at, from.size(), to));
+}
+
+Captured train_with(const base::TemporaryDirectory& folder, const std::string& flag, const std::string& value) {
+  const Captured result = run(with_flag(train_arguments(folder / "run"), flag, value));
+  EXPECT_FALSE(base::directory_exists(folder / "run")) << "a refused run left its directory";
+  return result;
+}
+
+TEST(BadInput, IsRefusedInOneLineBeforeAnythingIsWritten) {
+  base::TemporaryDirectory folder;
+  expect_one_line_failure(train_with(folder, "--hf-checkpoint", folder / "none"), 2, "--hf-checkpoint");
+  expect_one_line_failure(train_with(folder, "--prompt-data", folder / "none.jsonl"), 2, "none.jsonl");
+  base::write_file_durably(folder / "empty.jsonl", "\n");
+  expect_one_line_failure(train_with(folder, "--prompt-data", folder / "empty.jsonl"), 2, "empty.jsonl");
+  expect_one_line_failure(train_with(folder, "--prompt-data", "tests/golden/prompts/bad_lines.jsonl"), 2,
+                          "bad_lines.jsonl:2:");
+  expect_one_line_failure(train_with(folder, "--rollout-max-context-len", "5000"), 2, "1024 tokens");
+  expect_one_line_failure(train_with(folder, "--rollout-max-response-len", "1020"), 2, "context of 1024");
+  expect_one_line_failure(train_with(folder, "--n-samples-per-prompt", "1"), 2, "--n-samples-per-prompt 1");
+  expect_one_line_failure(train_with(folder, "--global-batch-size", "5"), 2, "does not divide");
+  expect_one_line_failure(train_with(folder, "--kv-cache-bytes", "4096"), 2, "--kv-cache-bytes");
+}
+
+TEST(BadInput, BrokenCheckpointsNameTheFile) {
+  base::TemporaryDirectory folder;
+  const std::string truncated = copy_model(folder, "truncated");
+  fs::resize_file(truncated + "/model.safetensors", 100'000);
+  expect_one_line_failure(train_with(folder, "--hf-checkpoint", truncated), 2, "model.safetensors");
+  const std::string missing = copy_model(folder, "missing");
+  fs::remove(missing + "/model.safetensors");
+  expect_one_line_failure(train_with(folder, "--hf-checkpoint", missing), 2, "model.safetensors");
+  const std::string unknown = copy_model(folder, "unknown");
+  replace_in_file(unknown + "/config.json", "Qwen3ForCausalLM", "MambaForCausalLM");
+  expect_one_line_failure(train_with(folder, "--hf-checkpoint", unknown), 2, "MambaForCausalLM");
+  const std::string shape = copy_model(folder, "shape");
+  replace_in_file(shape + "/config.json", "\"intermediate_size\": 160", "\"intermediate_size\": 192");
+  expect_one_line_failure(train_with(folder, "--hf-checkpoint", shape), 2, "mlp");
+  const std::string vocabulary = copy_model(folder, "vocabulary");
+  replace_in_file(vocabulary + "/config.json", "\"vocab_size\": 512", "\"vocab_size\": 480");
+  expect_one_line_failure(train_with(folder, "--hf-checkpoint", vocabulary), 2, "vocab");
+}
+
+TEST(BadInput, OutputThatCannotBeWrittenIsTheMachinesFault) {
+  base::TemporaryDirectory folder;
+  expect_one_line_failure(run(train_arguments("/proc/tandem-run")), 3, "/proc");
+}
+
+TEST(Sft, LearnsWhatItIsShown) {
+  base::TemporaryDirectory folder;
+  std::string lines;
+  for (int i = 0; i < 8; ++i) lines += "{\"prompt\": \"say\", \"response\": \" yes yes\"}\n";
+  base::write_file_durably(folder / "data.jsonl", lines);
+  const Captured result = run({"sft", "--hf-checkpoint", kModel, "--prompt-data", folder / "data.jsonl", "--num-rollout",
+                               "12", "--global-batch-size", "4", "--lr", "1e-2", "--save", folder / "run",
+                               "--no-use-tensorboard"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::vector<base::Json> metrics = json_lines(folder / "run/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 12U);
+  EXPECT_LT(metrics.back()["train/loss"].get<double>(), 0.2 * metrics.front()["train/loss"].get<double>());
+
+  base::write_file_durably(folder / "prompts.jsonl", "{\"prompt\": \"say\"}\n");
+  const Captured generated = run({"generate", "--hf-checkpoint", folder / "run/hf/latest", "--prompt-data",
+                                  folder / "prompts.jsonl", "--rollout-temperature", "0", "--output",
+                                  folder / "out.jsonl"});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  const base::Json record = json_lines(folder / "out.jsonl").at(0);
+  EXPECT_TRUE(record["completions"][0]["text"].get<std::string>().starts_with(" yes yes"));
+  EXPECT_EQ(record["completions"][0]["finish_reason"], "stop");
+}
+
+TEST(Score, GivesGeneratedTokensTheEnginesLogProbs) {
+  base::TemporaryDirectory folder;
+  const Arguments generate = {"generate", "--hf-checkpoint", kModel, "--prompt-data", kPrompts + "@[0:4]",
+                              "--n-samples-per-prompt", "2", "--rollout-max-response-len", "9",
+                              "--rollout-temperature", "0.7", "--output", folder / "out.jsonl"};
+  ASSERT_EQ(run(generate).code, 0);
+  std::string lines;
+  std::vector<base::Json> expected;
+  for (const base::Json& record : json_lines(folder / "out.jsonl")) {
+    for (const base::Json& completion : record["completions"]) {
+      base::Json tokens = record["prompt_tokens"];
+      for (const base::Json& id : completion["tokens"]) tokens.push_back(id);
+      lines += base::dump_json({{"tokens", tokens}, {"prompt_length", record["prompt_tokens"].size()}}) + "\n";
+      expected.push_back(completion["log_probs"]);
+    }
+  }
+  base::write_file_durably(folder / "sequences.jsonl", lines);
+  const Captured scored = run({"score", "--hf-checkpoint", kModel, "--prompt-data", folder / "sequences.jsonl",
+                               "--rollout-temperature", "0.7", "--max-tokens-per-gpu", "64"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  std::istringstream out(scored.out);
+  size_t count = 0;
+  for (std::string line; std::getline(out, line); ++count) {
+    const base::Json record = base::parse_json(line, "stdout");
+    ASSERT_LT(count, expected.size());
+    EXPECT_EQ(record["log_probs"], expected[count]);
+    for (const base::Json& entropy : record["entropy"]) EXPECT_GT(entropy.get<double>(), 0.0);
+  }
+  EXPECT_EQ(count, 8U);
+  base::write_file_durably(folder / "bad.jsonl", "{\"tokens\": [1, 2, 99999]}\n");
+  expect_one_line_failure(run({"score", "--hf-checkpoint", kModel, "--prompt-data", folder / "bad.jsonl"}), 2,
+                          "bad.jsonl:1");
+}
+
+TEST(Eval, ReportsRewardAndPassRates) {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py", "def reward(prompts, completions, **kwargs):\n    return [1.0]\n");
+  const Captured result =
+      run({"eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "small", kPrompts + "@[0:6]",
+           "--n-samples-per-eval-prompt", "2", "--rollout-max-response-len", "5", "--custom-rm-path",
+           folder / "reward.py:reward", "--output", folder / "eval.json", "--sample-output", folder / "s.jsonl"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json metrics = json_lines(folder / "eval.json").at(0);
+  EXPECT_EQ(metrics["eval/small"], 1.0);
+  EXPECT_EQ(metrics["eval/small-pass@1"], 1.0);
+  EXPECT_EQ(json_lines(folder / "s.jsonl").size(), 12U);
+  EXPECT_NE(result.out.find("eval small: reward 1"), std::string::npos) << result.out;
+}
+
+TEST(Export, WritesTheSameWeightsAndOtherDtypes) {
+  base::TemporaryDirectory folder;
+  ASSERT_EQ(run({"export", "--hf-checkpoint", kModel, "--output", folder / "copy"}).code, 0);
+  ASSERT_EQ(run({"export", "--hf-checkpoint", folder / "copy", "--output", folder / "again"}).code, 0);
+  EXPECT_EQ(base::read_file(folder / "copy/model.safetensors"), base::read_file(folder / "again/model.safetensors"));
+  EXPECT_EQ(base::read_file(folder / "copy/tokenizer.json"), base::read_file(kModel + "/tokenizer.json"));
+  ASSERT_EQ(run({"export", "--hf-checkpoint", kModel, "--output", folder / "half", "--dtype", "bfloat16"}).code, 0);
+  EXPECT_LT(fs::file_size(folder / "half/model.safetensors"), fs::file_size(folder / "copy/model.safetensors"));
+  expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--output", folder / "copy"}), 2, "overwrite");
+  expect_one_line_failure(run({"export", "--output", folder / "x"}), 2, "--run or --hf-checkpoint");
+}
+
+// The program itself in a child process.
+class Program {
+ public:
+  explicit Program(const Arguments& arguments) {
+    pid_ = fork();
+    if (pid_ != 0) return;
+    std::freopen("/dev/null", "w", stdout);
+    std::freopen("/dev/null", "w", stderr);
+    std::vector<char*> words = {const_cast<char*>(TANDEM_PROGRAM)};
+    for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    execv(words[0], words.data());
+    _exit(127);
+  }
+  void signal(int number) const { kill(pid_, number); }
+  int wait() const {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST(Program, ExitsWithTheCodeOfItsFailure) {
+  EXPECT_EQ(Program({"--version"}).wait(), 0);
+  EXPECT_EQ(Program({"train", "--no-such-flag"}).wait(), 2);
+  EXPECT_EQ(Program(train_arguments("/proc/tandem-run")).wait(), 3);
+}
+
+TEST(Program, StopsAtASignalAndKeepsWhatItHasLearnt) {
+  base::TemporaryDirectory folder;
+  const Program program(with_flag(train_arguments(folder / "run"), "--num-rollout", "100000"));
+  const std::string first = folder / "run/samples/rollout_000000.jsonl";
+  for (int i = 0; i < 600 && !base::file_exists(first); ++i) usleep(100'000);
+  ASSERT_TRUE(base::file_exists(first));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 130);
+  EXPECT_TRUE(base::file_exists(folder / "run/hf/latest/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,77 @@
+#include "run/run_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(RunDirectory, IsMadeOnlyWhenAsked) {
+  base::TemporaryDirectory folder;
+  const RunDirectory run(folder / "a/b", false, 0);
+  EXPECT_FALSE(base::file_exists(run.config_file()));
+  run.create();
+  EXPECT_TRUE(base::directory_exists(run.samples_folder()));
+  EXPECT_TRUE(base::directory_exists(run.path() + "/hf"));
+}
+
+TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
+  base::TemporaryDirectory folder;
+  const RunDirectory first(folder / "run", false, 0);
+  first.create();
+  base::write_file_durably(first.config_file(), "lr = 1.0\n");
+  base::write_file_durably(first.path() + "/notes.txt", "mine");
+  base::write_file_durably(first.samples_folder() + "/rollout_000000.jsonl", "{}\n");
+  EXPECT_THROW(RunDirectory(folder / "run", false, 0), UserError);
+  const RunDirectory second(folder / "run", true, 0);
+  EXPECT_TRUE(base::file_exists(second.config_file()));  // nothing happens before create()
+  second.create();
+  EXPECT_FALSE(base::file_exists(second.config_file()));
+  EXPECT_TRUE(base::list_directory(second.samples_folder()).empty());
+  EXPECT_TRUE(base::file_exists(second.path() + "/notes.txt"));  // the user's own files stay
+}
+
+TEST(RunDirectory, FolderThatIsNoRunIsLeftAloneEvenWithOverwrite) {
+  base::TemporaryDirectory folder;
+  base::make_directories(folder / "home/samples");
+  EXPECT_THROW(RunDirectory(folder / "home", true, 0), UserError);
+  base::write_file_durably(folder / "file", "x");
+  EXPECT_THROW(RunDirectory(folder / "file", true, 0), UserError);
+}
+
+TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
+  base::TemporaryDirectory folder;
+  EXPECT_THROW(RunDirectory(folder / "run", false, int64_t{1} << 60), EnvironmentError);
+}
+
+TEST(RunDirectory, LatestFollowsTheLastCheckpoint) {
+  base::TemporaryDirectory folder;
+  const RunDirectory run(folder / "run", false, 0);
+  run.create();
+  EXPECT_THROW(find_checkpoint(run.path(), -1), UserError);
+  for (const int64_t step : {5, 10}) {
+    base::make_directories(run.checkpoint(step));
+    base::write_file_durably(run.checkpoint(step) + "/config.json", std::to_string(step));
+    run.set_latest(step);
+  }
+  EXPECT_EQ(base::read_file(find_checkpoint(run.path(), -1) + "/config.json"), "10");
+  EXPECT_EQ(base::read_file(find_checkpoint(run.path(), 5) + "/config.json"), "5");
+  try {
+    find_checkpoint(run.path(), 7);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("step_000005, step_000010"), std::string::npos) << error.what();
+  }
+  fs::rename(folder / "run", folder / "moved");  // the link is relative
+  EXPECT_EQ(base::read_file(find_checkpoint(folder / "moved", -1) + "/config.json"), "10");
+}
+
+}  // namespace
+}  // namespace tandem::run

@@ -1,0 +1,85 @@
+#include "run/samples.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::run {
+namespace {
+
+Rollout two_samples() {
+  Rollout rollout;
+  rollout.samples.resize(2);
+  rollout.grades.resize(2);
+  rl::Sample& good = rollout.samples[0];
+  good.sample_id = 6;
+  good.group_id = 3;
+  good.prompt = {1, 2};
+  good.completion = {4, 5, 6};
+  good.rollout_logprobs = {-1.0F, -2.0F, -3.0F};
+  good.loss_mask = {1, 1, 1};
+  good.advantages = {0.5};
+  good.reward = 1.0;
+  good.text = "4\n";
+  good.label = "4";
+  good.versions = {{.begin = 0, .version = 2}, {.begin = 1, .version = 3}};
+  rollout.grades[0].extras["acc"] = 1.0;
+  rl::Sample& failed = rollout.samples[1];
+  failed.sample_id = 7;
+  failed.status = rl::SampleStatus::kFailed;
+  failed.remove = true;
+  rollout.grades[1].failed = true;
+  rollout.grades[1].reason = "ValueError: no";
+  rollout.grades[1].reason_class = "exception";
+  rollout.num_failed = 1;
+  return rollout;
+}
+
+TEST(Samples, ReadableRecordSaysWhatHappened) {
+  const Rollout rollout = two_samples();
+  const base::Json good = sample_record(rollout.samples[0], &rollout.grades[0], SampleDetail::kReadable);
+  EXPECT_EQ(good["reward"], 1.0);
+  EXPECT_EQ(good["reward_acc"], 1.0);
+  EXPECT_EQ(good["mean_logprob"], -2.0);
+  EXPECT_EQ(good["advantage"], 0.5);
+  EXPECT_EQ(good["response"], "4\n");
+  EXPECT_EQ(good["weight_versions"], base::Json({2, 3}));
+  EXPECT_FALSE(good.contains("response_tokens"));
+  const base::Json failed = sample_record(rollout.samples[1], &rollout.grades[1], SampleDetail::kReadable);
+  EXPECT_EQ(failed["status"], "failed");
+  EXPECT_EQ(failed["failure"], "ValueError: no");
+}
+
+TEST(Samples, FullFileHasTokensAndLogProbsOneLineEach) {
+  base::TemporaryDirectory folder;
+  write_samples(folder / "s.jsonl", two_samples(), SampleDetail::kFull);
+  std::istringstream lines(base::read_file(folder / "s.jsonl"));
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  const base::Json record = base::parse_json(line, "s.jsonl");
+  EXPECT_EQ(record["response_tokens"], base::Json({4, 5, 6}));
+  EXPECT_EQ(record["rollout_log_probs"].size(), 3U);
+  EXPECT_EQ(record["remove_sample"], false);
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
+TEST(Samples, FailuresAreCountedByClass) {
+  const Metrics metrics = rollout_report(two_samples(), false, false);
+  EXPECT_EQ(metrics.at("rollout/grader_failed"), 1.0);
+  EXPECT_EQ(metrics.at("rollout/grader_failed/exception"), 1.0);
+  EXPECT_EQ(metrics.at("rollout/reward_acc"), 1.0);
+  EXPECT_EQ(metrics.at("rollout/raw_reward"), 1.0);  // the failed one has none
+}
+
+TEST(Samples, DebugPathNeedsThePlaceOfTheNumber) {
+  EXPECT_EQ(rollout_path("d/{rollout_id}.jsonl", 12), "d/12.jsonl");
+  EXPECT_THROW(rollout_path("d/all.jsonl", 0), UserError);
+}
+
+}  // namespace
+}  // namespace tandem::run

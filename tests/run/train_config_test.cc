@@ -1,0 +1,202 @@
+#include "run/train_config.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "base/options.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::run {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+const Arguments kMinimal = {"--colocate",      "--hf-checkpoint", "model", "--prompt-data",        "data.jsonl",
+                            "--rm-type",       "exact",           "--rollout-batch-size", "4",
+                            "--n-samples-per-prompt", "2",        "--num-rollout", "3", "--save", "runs/x"};
+
+TrainConfig parse(Arguments more = {}, const Arguments& base = kMinimal) {
+  TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  more.insert(more.begin(), base.begin(), base.end());
+  options.parse(more);
+  config.check();
+  return config;
+}
+
+// What the refusal of these arguments says.
+std::string refusal(const Arguments& more, const Arguments& base = kMinimal) {
+  try {
+    parse(more, base);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Arguments without(const std::string& flag, bool has_value) {
+  Arguments arguments = kMinimal;
+  const auto at = std::find(arguments.begin(), arguments.end(), flag);
+  arguments.erase(at, at + (has_value ? 2 : 1));
+  return arguments;
+}
+
+TEST(TrainConfig, DefaultsAreThoseOfTheDocumentedCommand) {
+  const TrainConfig config = parse();
+  EXPECT_EQ(config.data.input_key, "prompt");
+  EXPECT_EQ(config.data.label_key, "label");
+  EXPECT_FALSE(config.data.apply_chat_template.has_value());
+  EXPECT_EQ(config.rollout.response_len(), 1024);
+  EXPECT_EQ(config.model.dtype, "auto");
+  EXPECT_EQ(config.model.seed, 1234);
+  EXPECT_EQ(config.rollout.rollout_seed, 42);
+  EXPECT_DOUBLE_EQ(config.optimizer.lr, 1e-6);
+  EXPECT_DOUBLE_EQ(config.optimizer.clip_grad, 1.0);
+  EXPECT_DOUBLE_EQ(config.optimizer.adam_beta2, 0.98);
+  EXPECT_DOUBLE_EQ(config.optimizer.weight_decay, 0.1);
+  EXPECT_DOUBLE_EQ(config.loss.loss.eps_clip, 0.2);
+  EXPECT_EQ(config.loss.loss.advantage_estimator, "grpo");
+  EXPECT_FALSE(config.loss.needs_reference());
+}
+
+TEST(TrainConfig, OneStepPerRolloutUnlessToldOtherwise) {
+  EXPECT_EQ(parse().samples_per_step(), 8);
+  EXPECT_EQ(parse({"--global-batch-size", "4"}).steps_per_rollout(), 2);
+  EXPECT_EQ(parse({"--num-steps-per-rollout", "4"}).samples_per_step(), 2);
+  EXPECT_EQ(parse({"--num-steps-per-rollout", "4", "--global-batch-size", "2"}).steps_per_rollout(), 4);
+}
+
+TEST(TrainConfig, EpochsCountRollouts) {
+  const TrainConfig config = parse({"--num-epoch", "3"}, without("--num-rollout", true));
+  EXPECT_EQ(config.rollouts(10), 7);  // 30 prompts in rollouts of 4
+  EXPECT_THROW(config.rollouts(1), UserError);
+}
+
+TEST(TrainConfig, BatchThatDoesNotDivideIsRefused) {
+  EXPECT_NE(refusal({"--global-batch-size", "3"}).find("does not divide the 8 samples"), std::string::npos);
+  EXPECT_NE(refusal({"--num-steps-per-rollout", "5"}).find("does not divide"), std::string::npos);
+  EXPECT_NE(refusal({"--num-steps-per-rollout", "4", "--global-batch-size", "8"}).find("give one of the two"),
+            std::string::npos);
+}
+
+TEST(TrainConfig, GroupOfOneIsRefusedWhereTheEstimatorComparesCompletions) {
+  const Arguments no_group = without("--n-samples-per-prompt", true);
+  for (const char* estimator : {"grpo", "rloo", "gspo", "cispo"}) {
+    const std::string message = refusal({"--advantage-estimator", estimator}, no_group);
+    EXPECT_NE(message.find("--n-samples-per-prompt 1"), std::string::npos) << estimator << ": " << message;
+  }
+  EXPECT_EQ(refusal({"--advantage-estimator", "reinforce_plus_plus"}, no_group), "");
+  EXPECT_EQ(refusal({"--disable-rewards-normalization"}, no_group), "");
+}
+
+TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--rollout-temperature", "0"}, "--rollout-temperature 0"},
+      {{"--num-epoch", "2"}, "--num-rollout or --num-epoch"},
+      {{"--custom-rm-path", "reward.py:fn"}, "--rm-type and --custom-rm-path"},
+      {{"--kl-loss-coef", "0.1"}, "without --use-kl-loss"},
+      {{"--ref-load", "other"}, "--ref-load"},
+      {{"--eval-interval", "2"}, "--eval-prompt-data"},
+      {{"--eval-prompt-data", "aime", "a.jsonl"}, "--eval-interval"},
+      {{"--eval-prompt-data", "aime", "--eval-interval", "1"}, "pairs"},
+      {{"--eval-prompt-data", "a/b", "x.jsonl", "--eval-interval", "1"}, "no name"},
+      {{"--eval-prompt-data", "a", "x", "a", "y", "--eval-interval", "1"}, "twice"},
+      {{"--advantage-estimator", "grop"}, "grpo"},
+      {{"--lr", "-1"}, "--lr"},
+      {{"--lr", "fast"}, "--lr"},
+      {{"--rollout-top-p", "0"}, "--rollout-top-p"},
+      {{"--rollout-batch-sise", "2"}, "--rollout-batch-size"},
+      {{"--save-interval", "0"}, "--save-interval"},
+      {{"--recompute-granularity", "ful"}, "full"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const std::string message = refusal(arguments);
+    EXPECT_NE(message.find(expected), std::string::npos) << arguments[0] << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(TrainConfig, MissingPartsAreAskedFor) {
+  EXPECT_NE(refusal({}, without("--colocate", false)).find("--colocate"), std::string::npos);
+  EXPECT_NE(refusal({}, without("--rm-type", true)).find("no reward"), std::string::npos);
+  EXPECT_NE(refusal({}, without("--save", true)).find("--save"), std::string::npos);
+  EXPECT_NE(refusal({}, without("--num-rollout", true)).find("--num-rollout"), std::string::npos);
+  EXPECT_NE(refusal({}, without("--prompt-data", true)).find("--prompt-data"), std::string::npos);
+}
+
+TEST(TrainConfig, PrintedConfigReadsBackToTheSame) {
+  base::TemporaryDirectory folder;
+  TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  Arguments arguments = kMinimal;
+  for (const char* word : {"--rollout-stop", "\n\n", "a\"b", "--lr", "3e-05", "--eps-clip-high", "0.28", "--use-kl-loss",
+                           "--kl-loss-coef", "0.001", "--no-apply-chat-template", "--eval-prompt-data", "a", "a.jsonl",
+                           "--eval-interval", "5", "--rollout-stop-token-ids", "7", "9"}) {
+    arguments.emplace_back(word);
+  }
+  options.parse(arguments);
+  base::write_file_durably(folder / "config.toml", options.config_text());
+
+  TrainConfig again;
+  base::Options again_options;
+  again.visit(again_options);
+  again_options.parse({"--config", folder / "config.toml"});
+  again.check();
+  EXPECT_EQ(options.config_text(), again_options.config_text());
+  EXPECT_EQ(again.rollout.stop, (std::vector<std::string>{"\n\n", "a\"b"}));
+  EXPECT_EQ(again.rollout.stop_token_ids, (std::vector<int64_t>{7, 9}));
+  EXPECT_EQ(again.data.apply_chat_template, std::optional<bool>(false));
+  EXPECT_TRUE(again.loss.needs_reference());
+}
+
+TEST(TrainConfig, CommandLineBeatsFileBeatsDefault) {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "c.toml", "lr = 0.5\nclip-grad = 2.0\n");
+  const TrainConfig config = parse({"--config", folder / "c.toml", "--lr", "0.25"});
+  EXPECT_DOUBLE_EQ(config.optimizer.lr, 0.25);
+  EXPECT_DOUBLE_EQ(config.optimizer.clip_grad, 2.0);
+  EXPECT_DOUBLE_EQ(config.optimizer.weight_decay, 0.1);
+}
+
+TEST(RolloutOptions, ContextLimitsAreCheckedBeforeWork) {
+  model::ModelConfig model;
+  model.max_positions = 100;
+  RolloutOptions options;
+  EXPECT_EQ(choose_context_tokens(options, model, 10), 100);  // the default length is cut
+  options.max_response_len = 20;
+  EXPECT_EQ(choose_context_tokens(options, model, 10), 30);
+  EXPECT_THROW(choose_context_tokens(options, model, 90), UserError);
+  EXPECT_THROW(choose_context_tokens(options, model, 100), UserError);
+  options.max_context_len = 95;
+  EXPECT_EQ(choose_context_tokens(options, model, 90), 95);
+  options.max_context_len = 101;
+  EXPECT_THROW(choose_context_tokens(options, model, 10), UserError);
+}
+
+TEST(RolloutOptions, CacheHoldsAtLeastOneSequenceAndNoMoreThanNeeded) {
+  model::ModelConfig model;
+  model.num_layers = 2;
+  model.num_kv_heads = 2;
+  model.head_dim = 16;
+  model.dtype = model::Dtype::kFloat32;
+  RolloutOptions options;
+  const int64_t one = choose_kv_bytes(options, model, 1, 64);
+  EXPECT_GE(one, 64 * 2 * 2 * 2 * 16 * 4);
+  EXPECT_EQ(choose_kv_bytes(options, model, 10, 64), 10 * one);
+  EXPECT_EQ(choose_kv_bytes(options, model, 1'000'000, 64), options.max_running * one);
+  options.kv_cache_bytes = one - 1;
+  EXPECT_THROW(choose_kv_bytes(options, model, 1, 64), UserError);
+  options.kv_cache_bytes = 3 * one;
+  EXPECT_EQ(choose_kv_bytes(options, model, 100, 64), 3 * one);
+}
+
+}  // namespace
+}  // namespace tandem::run

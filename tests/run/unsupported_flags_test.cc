@@ -1,0 +1,49 @@
+#include "run/unsupported_flags.h"
+
+#include <gtest/gtest.h>
+
+#include "base/options.h"
+#include "run/train_config.h"
+#include "tandem/error.h"
+
+namespace tandem::run {
+namespace {
+
+TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
+  TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
+  for (const char* name : {"tensor-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
+                           "use-wandb", "partial-rollout", "lora-rank", "offload-train"}) {
+    try {
+      options.parse({std::string("--") + name, "2"});
+      FAIL() << name << " was accepted";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(find_unsupported_flag(name)->reason), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(UnsupportedFlags, NameNothingThatTandemHas) {
+  TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  const std::string text = options.config_text();
+  for (const UnsupportedFlag& flag : unsupported_flags()) {
+    EXPECT_EQ(text.find("\n" + std::string(flag.name) + " ="), std::string::npos) << flag.name;
+  }
+}
+
+TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), "1"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), "2"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), std::nullopt));
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("bf16"), std::nullopt));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("fp16"), std::nullopt));
+  EXPECT_EQ(find_unsupported_flag("lr"), nullptr);
+  EXPECT_EQ(find_unsupported_flag("custom-rm-path"), find_unsupported_flag("custom-anything"));
+}
+
+}  // namespace
+}  // namespace tandem::run
