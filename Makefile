@@ -23,7 +23,7 @@ packages:
 python: packages
 	@tools/setup.sh python
 
-build: setup  ## the program, optimised: build/release/tandem
+build: setup  ## the program, optimised: build/release/src/cli/tandem
 	cmake --preset release
 	cmake --build build/release -j $(JOBS) --target tandem
 

@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "trainer": {"trainer", "base", "device", "memory", "weights", "model", "rl"},
     "rollout": {"rollout", "base", "device", "memory", "weights", "model", "rl"},
     "run": {"run", "base", "device", "memory", "weights", "model", "rl", "text", "trainer", "rollout"},
-    "cli": {"cli", "run", "base"},
+    "cli": {"cli", "run", "text", "base"},
 }
 
 MAX_LINES = 500

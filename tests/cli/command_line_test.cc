@@ -1,3 +1,4 @@
+// The command line as its user meets it: help, exit codes, one-line errors, nearest names.
 #include "cli/command_line.h"
 
 #include <gtest/gtest.h>

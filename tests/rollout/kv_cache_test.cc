@@ -1,3 +1,4 @@
+// The block-major cache: sizes, layer views, copies on write.
 #include "rollout/kv_cache.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The byte arithmetic of KV blocks.
 #include "rollout/rollout_plan.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Drawn tokens: frequencies, truncation, ties, determinism.
 #include "rollout/sampler.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The scheduler against a fake forward whose KV is a hash of the history: wrong sharing or copying shows.
 #include "rollout/scheduler.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Stop strings that span tokens.
 #include "rollout/stop_strings.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Prompts as the run sees them: templates, lengths, vocabulary.
 #include "run/prompt_set.h"
 
 #include <gtest/gtest.h>

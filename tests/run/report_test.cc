@@ -1,3 +1,4 @@
+// Metrics on disk and on the terminal.
 #include "run/report.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// A run directory is never overwritten by accident.
 #include "run/run_directory.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Sample dumps: what a record holds, how failures are counted.
 #include "run/samples.h"
 
 #include <gtest/gtest.h>

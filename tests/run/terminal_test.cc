@@ -1,3 +1,4 @@
+// The live line on a terminal, and quiet lines elsewhere.
 #include "run/terminal.h"
 
 #include <gtest/gtest.h>

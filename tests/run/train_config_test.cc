@@ -1,3 +1,4 @@
+// What a configuration of tandem train may be, and how it is refused.
 #include "run/train_config.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Flags of other trainers are refused with the reason.
 #include "run/unsupported_flags.h"
 
 #include <gtest/gtest.h>
