@@ -1,5 +1,5 @@
 """One GRPO step of the tiny Qwen3: 32 x 8 completions of exactly 24 tokens, prompt 16, one optimizer step, two threads; TRL, plain
-torch, llama.cpp and Tandem side by side, round after round.
+torch, transformers and Tandem side by side, round after round.
 
     python3 bench/tiny_step.py [--rounds 3] [--out bench/results/tiny_step.json]
 
@@ -61,7 +61,6 @@ def main():
                 if PEERS.exists():
                     runs["trl"] = run_peer("tiny_trl.py", model, dtype, args.steps)
                     runs["torch"] = run_peer("tiny_torch.py", model, dtype, args.steps)
-                    runs["llama.cpp"] = run_peer("tiny_llama_cpp.py", model, dtype, args.steps)
                 for who, values in runs.items():
                     for what, seconds in (values or {}).items():
                         report["seconds"].setdefault(f"{who} {dtype} {what}", []).append(round(statistics.median(seconds), 4))
