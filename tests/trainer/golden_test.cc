@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -20,6 +21,7 @@ struct Case {
   std::string model;
   bool exact_ops;  // this machine's, else the reference
   const device::Ops& ops() const { return exact_ops ? test_ops() : reference_ops(); }
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.model << (c.exact_ops ? " cpu" : " aten"); }
 };
 
 // Every reference whose architecture has a forward.

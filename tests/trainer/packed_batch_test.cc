@@ -34,7 +34,9 @@ Groups random_groups(uint32_t seed) {
     int64_t group_targets = 0;
     const int32_t num_samples = draw(1, 4);
     for (int32_t s = 0; s < num_samples; ++s) {
-      rl::Sample sample{.group_id = static_cast<uint64_t>(g), .prompt = prompt};
+      rl::Sample sample;
+      sample.group_id = static_cast<uint64_t>(g);
+      sample.prompt = prompt;
       sample.completion.resize(draw(0, 3) == 0 ? draw(0, 2) : draw(1, 40));
       for (int32_t& token : sample.completion) token = id++;
       const auto length = static_cast<int64_t>(sample.completion.size());
@@ -120,7 +122,9 @@ TEST(PackedBatch, UnitsShareNoBlockAndSlotsAreWrittenOnce) {
 TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
   // 35 prompt tokens: two full blocks, shared; the third, partial one is each sample's own and holds its completion
   // too.
-  rl::Sample sample{.group_id = 7, .prompt = std::vector<int32_t>(35, 1), .completion = std::vector<int32_t>(5, 2)};
+  rl::Sample sample;
+  sample.prompt.assign(35, 1);
+  sample.completion.assign(5, 2);
   const std::vector<const rl::Sample*> samples(8, &sample);
   const PackedBatch batch = pack_batch(samples);
   EXPECT_EQ(batch.num_kv_blocks, 2 + 8);
