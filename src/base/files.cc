@@ -116,6 +116,14 @@ void sync_tree(const std::string& path) {
   sync_directory(path);
 }
 
+// `path`, or the first of its parents that is there.
+std::string nearest_existing(const std::string& path) {
+  fs::path at = fs::absolute(path);
+  std::error_code error;
+  while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
+  return at.string();
+}
+
 // A name beside `path` that no other process or thread uses.
 std::string temporary_name(const std::string& path, int64_t attempt) {
   return path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
@@ -345,20 +353,20 @@ void LineFile::sync() {
 }
 
 void check_writable_directory(const std::string& path, int64_t needed_bytes) {
-  make_directories(path);
-  const std::string probe = path + "/.write-test-" + std::to_string(::getpid());
+  const std::string folder = nearest_existing(path);
+  const std::string probe = folder + "/.write-test-" + std::to_string(::getpid());
   const OwnedFd fd(
       retry_interrupted([&] { return ::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
-  if (fd.get() < 0) fail_write(path, "write into the directory", errno);
+  if (fd.get() < 0) fail_write(folder, "write into the directory", errno);
   // A full disk still creates names; a byte shows it.
   const int error = write_all(fd.get(), "x", 1);
   ::unlink(probe.c_str());
-  if (error != 0) fail_write(path, "write into the directory", error);
+  if (error != 0) fail_write(folder, "write into the directory", error);
   struct statvfs info {};
-  if (::statvfs(path.c_str(), &info) < 0) fail_write(path, "ask for free space", errno);
+  if (::statvfs(folder.c_str(), &info) < 0) fail_write(folder, "ask for free space", errno);
   // Division, since blocks times size may exceed 64 bits on some network file systems.
   const auto needed_blocks = static_cast<uint64_t>(std::max<int64_t>(needed_bytes, 0)) / info.f_frsize;
-  TANDEM_ENV_CHECK(needed_blocks <= info.f_bavail, path + ": about", needed_bytes >> 20, "MiB are needed and",
+  TANDEM_ENV_CHECK(needed_blocks <= info.f_bavail, folder + ": about", needed_bytes >> 20, "MiB are needed and",
                    (info.f_bavail * info.f_frsize) >> 20, "MiB are free; free space or write elsewhere");
 }
 

@@ -89,7 +89,8 @@ class LineFile {
   int fd_ = -1;
 };
 
-// Whether a directory can be created and written, with `needed_bytes` free; EnvironmentError says why not.
+// Whether a directory can be written, or created where it is not there, with `needed_bytes` free; EnvironmentError says
+// why not. Leaves nothing behind: of a missing path, its nearest parent is what is tried.
 void check_writable_directory(const std::string& path, int64_t needed_bytes);
 
 }  // namespace tandem::base

@@ -369,7 +369,7 @@ std::string Options::help_text(const std::string& usage, const std::string& desc
       append_help_line(out, flag_text(option), help + default_text(option));
     }
   }
-  out += "\ngeneral:\n";
+  if (groups.empty() || groups.back() != "general") out += "\ngeneral:\n";
   append_help_line(out, "--config FILE", "TOML file of the same names (without --); flags win over it");
   append_help_line(out, "--print-config", "print the resulting configuration as such a file, and stop");
   append_help_line(out, "--help, -h", "print this, and stop");

@@ -125,8 +125,7 @@ void check_target(const std::string& directory, bool overwrite) {
                     directory + ": a file of that name is in the way; choose another directory");
   if (!base::directory_exists(directory)) return;
   for (const std::string& name : base::list_directory(directory)) {
-    TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or say that it may be "
-                                             "overwritten");
+    TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or give --overwrite");
     TANDEM_USER_CHECK(is_export_file(name),
                       fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another "
                                   "directory", directory, quoted_name(name)));

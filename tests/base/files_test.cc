@@ -237,16 +237,19 @@ TEST(LineFile, LeavesNoHalfLineWhenTheDiskIsFull) {
   EXPECT_ERROR(EnvironmentError, "/dev/full: cannot write: No space left on device; free space", full.write_line("x"));
 }
 
-TEST(CheckWritableDirectory, MakesItAndAsksForRoom) {
+TEST(CheckWritableDirectory, AsksForRoomAndLeavesNothing) {
   const TemporaryDirectory directory;
-  check_writable_directory(directory / "new", 1);
-  EXPECT_TRUE(list_directory(directory / "new").empty()) << "the test file is left behind";
+  check_writable_directory(directory.path(), 1);
+  check_writable_directory(directory / "new/deeper/", 1);
   EXPECT_ERROR(EnvironmentError, "MiB are needed", check_writable_directory(directory.path(), int64_t{1} << 62));
   EXPECT_TRUE(in_child([&] {
     limit_file_size(0);
     return !message_of<EnvironmentError>([&] { check_writable_directory(directory.path(), 0); }).empty();
   }));
-  EXPECT_EQ(list_directory(directory.path()), std::vector<std::string>{"new"});
+  EXPECT_TRUE(list_directory(directory.path()).empty()) << "something is left behind";
+  EXPECT_ERROR(EnvironmentError, "/proc: cannot write", check_writable_directory("/proc/none/below", 0));
+  write_file_durably(directory / "file", "");
+  EXPECT_ERROR(EnvironmentError, "Not a directory", check_writable_directory(directory / "file/below", 0));
 }
 
 }  // namespace

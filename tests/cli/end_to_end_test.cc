@@ -48,7 +48,7 @@ Arguments with_flag(Arguments arguments, const std::string& flag, const std::str
 std::string write_reward(const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "reward.py",
                            "def reward(prompts, completions, **kwargs):\n"
-                           "    return [float(len(text) % 5) for text in completions]\n");
+                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
   return folder / "reward.py:reward";
 }
 
@@ -160,8 +160,9 @@ TEST(Train, FailedRewardsAreCountedAndTrainingGoesOn) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "reward.py",
                            "def reward(prompts, completions, **kwargs):\n"
-                           "    if len(completions[0]) % 2: raise ValueError('odd')\n"
-                           "    return [float(len(completions[0]) % 3)]\n");
+                           "    length = len(completions[0][0]['content'])\n"
+                           "    if length % 2: raise ValueError('odd')\n"
+                           "    return [float(length % 3)]\n");
   const Captured result = run(with_custom_reward(train_arguments(folder / "run"), folder / "reward.py:reward"));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("ValueError"), std::string::npos) << result.err;
