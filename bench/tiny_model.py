@@ -1,11 +1,11 @@
-"""The tiny Qwen3 of the step benchmark (3.2 M parameters, vocabulary 96) as a Hugging Face folder with random float32 weights, and
-32 prompts of exactly 16 tokens."""
+"""Qwen3 shapes with random weights as Hugging Face folders: the tiny one of the step benchmark (3.2 M parameters, vocabulary 96) and
+that of Qwen3-0.6B. A token of their tokenizer is a printable character."""
 
+import array
 import json
 import pathlib
-import struct
-
 import random
+import struct
 
 SPECIAL = ["<|end|>", "<|pad|>"]
 CONFIG = {
@@ -15,6 +15,9 @@ CONFIG = {
     "num_hidden_layers": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": None,
     "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "float32", "use_sliding_window": False, "vocab_size": 96,
 }
+QWEN3_0_6B = dict(CONFIG, head_dim=128, hidden_size=1024, intermediate_size=3072, max_position_embeddings=40960,
+                  max_window_layers=28, num_attention_heads=16, num_hidden_layers=28, num_key_value_heads=8, rope_theta=1000000.0,
+                  vocab_size=151936)
 
 
 def _tensors(config):
@@ -64,7 +67,8 @@ def write_weights(path, config, seed=0, dtype="F32"):
                 values = repeat
             packed = struct.pack(f"<{count}f", *values)
             if dtype == "BF16":
-                packed = b"".join(packed[i + 2 : i + 4] for i in range(0, len(packed), 4))
+                halves = array.array("H", packed)
+                packed = halves[1::2].tobytes()
             out.write(packed)
 
 
@@ -81,18 +85,22 @@ def write_tokenizer(folder):
         {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "pad_token": "<|pad|>"}))
 
 
-def make(folder, dtype="float32"):
+def write_prompts(path, count, length):
+    rng = random.Random(1)
+    with open(path, "w", encoding="utf-8") as out:
+        for _ in range(count):
+            prompt = "".join(chr(rng.randrange(0x21, 0x7F)) for _ in range(length))
+            out.write(json.dumps({"prompt": prompt, "label": "0"}) + "\n")
+
+
+def make(folder, dtype="float32", shape=None):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
-    config = dict(CONFIG, eos_token_id=94, pad_token_id=95, torch_dtype=dtype)
+    config = dict(shape or CONFIG, eos_token_id=94, pad_token_id=95, torch_dtype=dtype)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     write_weights(folder / "model.safetensors", config, dtype="F32" if dtype == "float32" else "BF16")
-    rng = random.Random(1)
-    with open(folder / "prompts.jsonl", "w", encoding="utf-8") as out:
-        for _ in range(32):
-            prompt = "".join(chr(rng.randrange(0x21, 0x7F)) for _ in range(16))
-            out.write(json.dumps({"prompt": prompt, "label": "0"}) + "\n")
+    write_prompts(folder / "prompts.jsonl", 32, 16)
     return folder
 
 

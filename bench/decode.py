@@ -1,0 +1,87 @@
+"""Generation of the Qwen3-0.6B shape (random bfloat16 weights, two threads): tokens per second of decoding 1, 4 and 16 sequences
+(prompt 64, 64 new tokens) and of reading a prompt of 512; llama.cpp, transformers and Tandem side by side, round after round.
+
+    python3 bench/decode.py [--rounds 3] [--dtype bfloat16] [--out bench/results/decode.json]
+
+Decoding is what 64 new tokens cost beyond the first: the prompt's share is measured by itself and taken off."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import machine
+import tiny_model
+
+PEERS = machine.ROOT / ".venv-peers" / "bin" / "python"
+SEQUENCES, PROMPT, NEW, LONG = (1, 4, 16), 64, 64, 512
+
+
+def tandem_seconds(model, sequences, length, new):
+    prompts = model / f"prompts_{sequences}_{length}.jsonl"
+    tiny_model.write_prompts(prompts, sequences, length)
+    result = subprocess.run(
+        [machine.tandem(), "generate", "--hf-checkpoint", str(model), "--prompt-data", str(prompts), "--ignore-eos", "--num-threads",
+         "2", "--rollout-max-response-len", str(new), "--output", "/dev/null"], check=True, capture_output=True, text=True)
+    return float(re.search(r"tokens in ([0-9.]+) s", result.stdout + result.stderr)[1])
+
+
+def tandem(model, _dtype):
+    result = {f"decode {n}": n * (NEW - 1) / (tandem_seconds(model, n, PROMPT, NEW) - tandem_seconds(model, n, PROMPT, 1))
+              for n in SEQUENCES}
+    return {**result, f"prefill {LONG}": LONG / tandem_seconds(model, 1, LONG, 1)}
+
+
+def peer(script, *arguments):
+    result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), *map(str, arguments)],
+                            capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"})
+    if result.returncode != 0:
+        print(f"{script}: left out: {result.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return None
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def llama_cpp(model, dtype):
+    result = {}
+    for n in SEQUENCES:
+        times = peer("llama_cpp_generate.py", model, dtype, n, 1, PROMPT, NEW, 1)
+        if times is None:
+            return None
+        result[f"decode {n}"] = n * (NEW - 1) / (times["generate_s"][0] - times["prefill_s"][0])
+    times = peer("llama_cpp_generate.py", model, dtype, 1, 1, LONG, 1, 2)
+    return {**result, f"prefill {LONG}": LONG / min(times["prefill_s"])}
+
+
+def transformers(model, dtype):
+    return peer("transformers_generate.py", model, dtype, PROMPT, NEW, LONG, *SEQUENCES)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    report = {"machine": machine.describe(), "command": "python3 bench/decode.py", "dtype": args.dtype, "rounds": args.rounds,
+              "tokens_per_s": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        model = tiny_model.make(pathlib.Path(folder) / "model", args.dtype, tiny_model.QWEN3_0_6B)
+        for _ in range(args.rounds):
+            for who in (tandem, llama_cpp, transformers):
+                if who is not tandem and not PEERS.exists():
+                    continue
+                for what, speed in (who(model, args.dtype) or {}).items():
+                    report["tokens_per_s"].setdefault(f"{what:12s} {who.__name__}", []).append(round(speed, 2))
+    for name, speeds in sorted(report["tokens_per_s"].items()):
+        print(f"{name:28s} median {statistics.median(speeds):8.1f} tok/s  rounds {speeds}")
+    if args.out:
+        pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
