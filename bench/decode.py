@@ -1,7 +1,7 @@
 """Generation of the Qwen3-0.6B shape (random bfloat16 weights, two threads): tokens per second of decoding 1, 4 and 16 sequences
 (prompt 64, 64 new tokens) and of reading a prompt of 512; llama.cpp, transformers and Tandem side by side, round after round.
 
-    python3 bench/decode.py [--rounds 3] [--dtype bfloat16] [--out bench/results/decode.json]
+    .venv/bin/python bench/decode.py [--rounds 3] [--dtype bfloat16] [--out bench/results/decode.json]
 
 Decoding is what 64 new tokens cost beyond the first: the prompt's share is measured by itself and taken off."""
 
@@ -27,21 +27,22 @@ def tandem_seconds(model, sequences, length, new):
     tiny_model.write_prompts(prompts, sequences, length)
     result = subprocess.run(
         [machine.tandem(), "generate", "--hf-checkpoint", str(model), "--prompt-data", str(prompts), "--ignore-eos", "--num-threads",
-         "2", "--rollout-max-response-len", str(new), "--output", "/dev/null"], check=True, capture_output=True, text=True)
+         "2", "--rollout-max-response-len", str(new), "--rollout-max-batch-tokens", str(LONG), "--output", "/dev/null"], check=True, capture_output=True, text=True)
     return float(re.search(r"tokens in ([0-9.]+) s", result.stdout + result.stderr)[1])
 
 
 def tandem(model, _dtype):
     result = {f"decode {n}": n * (NEW - 1) / (tandem_seconds(model, n, PROMPT, NEW) - tandem_seconds(model, n, PROMPT, 1))
               for n in SEQUENCES}
-    return {**result, f"prefill {LONG}": LONG / tandem_seconds(model, 1, LONG, 1)}
+    # What a prompt costs in forwards of 512 tokens beyond the first, as the peers are given a first one to warm up.
+    return {**result, f"prefill {LONG}": 4 * LONG / (tandem_seconds(model, 5, LONG, 1) - tandem_seconds(model, 1, LONG, 1))}
 
 
 def peer(script, *arguments):
     result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), *map(str, arguments)],
                             capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"})
     if result.returncode != 0:
-        print(f"{script}: left out: {result.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        print(f"{script}: left out, exit code {result.returncode}: {result.stderr.strip()[-300:]}", file=sys.stderr)
         return None
     return json.loads(result.stdout.strip().splitlines()[-1])
 
@@ -67,7 +68,7 @@ def main():
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--out")
     args = parser.parse_args()
-    report = {"machine": machine.describe(), "command": "python3 bench/decode.py", "dtype": args.dtype, "rounds": args.rounds,
+    report = {"machine": machine.describe(), "command": ".venv/bin/python bench/decode.py", "dtype": args.dtype, "rounds": args.rounds,
               "tokens_per_s": {}}
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model.make(pathlib.Path(folder) / "model", args.dtype, tiny_model.QWEN3_0_6B)

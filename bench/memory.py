@@ -1,7 +1,7 @@
 """Peak memory of `tandem train` and `tandem generate` on the Qwen3-0.6B shape in bfloat16, beside what must be there: weights, keys and
 values, float32 gradients, master weights and AdamW's moments. The limit is 1.1 x that sum plus 0.5 GiB.
 
-    python3 bench/memory.py [--out bench/results/memory.json]
+    .venv/bin/python bench/memory.py [--out bench/results/memory.json]
 
 Pss of the program and its workers, from /proc/PID/smaps_rollup every 50 ms."""
 
@@ -54,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out")
     args = parser.parse_args()
-    report = {"machine": machine.describe(), "command": "python3 bench/memory.py", "bytes": {}}
+    report = {"machine": machine.describe(), "command": ".venv/bin/python bench/memory.py", "bytes": {}}
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model.make(pathlib.Path(folder) / "model", "bfloat16", tiny_model.QWEN3_0_6B)
         weights = (model / "model.safetensors").stat().st_size
@@ -67,9 +67,8 @@ def main():
             "generate": (weights + KV_BYTES, ["generate", *common, "--output", "/dev/null"]),
             "train": (weights + KV_BYTES + 4 * 2 * weights, [
                 "train", "--colocate", *common, "--rollout-batch-size", "2", "--num-rollout", "2", "--custom-rm-path",
-                str(model / "reward.py") + ":reward", "--no-use-tensorboard", "--save", folder + "/run"]),
+                f"{machine.ROOT}/bench/peers/reward.py:reward", "--no-use-tensorboard", "--save", folder + "/run"]),
         }
-        (model / "reward.py").write_text("def reward(prompts, completions, **_):\n    return [float(len(set(c)) % 7) for c in completions]\n")
         for name, (needed, arguments) in cases.items():
             limit = 1.1 * needed + GIB / 2
             measured = peak(arguments)

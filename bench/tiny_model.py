@@ -57,19 +57,14 @@ def write_weights(path, config, seed=0, dtype="F32"):
     with open(path, "wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
         for name, count in plan:
-            if name.endswith("norm.weight"):
-                values = [1.0] * count
-            else:
-                start = rng.randrange(len(block))
-                values = [block[(start + i) % len(block)] for i in range(count)] if count < (1 << 20) else None
-            if values is None:  # large tensors: repeat one block of noise
-                repeat = (block * (count // len(block) + 1))[:count]
-                values = repeat
-            packed = struct.pack(f"<{count}f", *values)
+            # Noise that repeats every 65,536 values, from another place for each tensor.
+            start = rng.randrange(len(block))
+            values = [1.0] * count if name.endswith("norm.weight") else block[start:] + block[:start]
+            packed = struct.pack(f"<{len(values)}f", *values)
             if dtype == "BF16":
-                halves = array.array("H", packed)
-                packed = halves[1::2].tobytes()
-            out.write(packed)
+                packed = array.array("H", packed)[1::2].tobytes()
+            for begin in range(0, count, len(values)):
+                out.write(packed[: width * (count - begin)])
 
 
 def write_tokenizer(folder):

@@ -1,7 +1,7 @@
 """One GRPO step of the tiny Qwen3: 32 x 8 completions of exactly 24 tokens, prompt 16, one optimizer step, two threads; TRL, plain
 torch, transformers, llama.cpp and Tandem side by side, round after round.
 
-    python3 bench/tiny_step.py [--rounds 3] [--out bench/results/tiny_step.json]
+    .venv/bin/python bench/tiny_step.py [--rounds 3] [--out bench/results/tiny_step.json]
 
 Needs `make build` and, for the peers, bench/peers/setup.sh; a peer that is not installed is left out and said."""
 
@@ -17,6 +17,7 @@ import tempfile
 import machine
 import tiny_model
 
+REWARD = machine.ROOT / "bench" / "peers" / "reward.py"
 PEERS = machine.ROOT / ".venv-peers" / "bin" / "python"
 # Fresh pages for every temporary cost torch a fifth of its step: give it the large thresholds that Tandem sets itself.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34), "OMP_NUM_THREADS": "2"}
@@ -26,7 +27,7 @@ def run_tandem(model, dtype, steps):
     with tempfile.TemporaryDirectory() as out:
         subprocess.run([
             machine.tandem(), "train", "--colocate", "--hf-checkpoint", str(model), "--dtype", dtype, "--prompt-data",
-            str(model / "prompts.jsonl"), "--rm-type", "exact", "--rollout-batch-size", "32", "--n-samples-per-prompt", "8",
+            str(model / "prompts.jsonl"), "--custom-rm-path", f"{REWARD}:reward", "--rollout-batch-size", "32", "--n-samples-per-prompt", "8",
             "--global-batch-size", "256", "--num-rollout", str(steps), "--rollout-max-response-len", "24", "--ignore-eos",
             "--num-threads", "2", "--no-use-tensorboard", "--sample-dump-interval", "0", "--save", out + "/run"],
             check=True, capture_output=True)
@@ -41,7 +42,7 @@ def run_peer(script, model, dtype, *arguments):
     result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), str(model), dtype, *map(str, arguments)],
                             capture_output=True, text=True, env={**os.environ, **MALLOC, "HF_HUB_OFFLINE": "1"})
     if result.returncode != 0:
-        print(f"{script} {dtype}: left out: {result.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        print(f"{script}: left out, exit code {result.returncode}: {result.stderr.strip()[-300:]}", file=sys.stderr)
         return None
     return json.loads(result.stdout.strip().splitlines()[-1])
 
@@ -52,7 +53,7 @@ def main():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--out")
     args = parser.parse_args()
-    report = {"machine": machine.describe(), "command": "python3 bench/tiny_step.py", "rounds": args.rounds, "seconds": {}}
+    report = {"machine": machine.describe(), "command": ".venv/bin/python bench/tiny_step.py", "rounds": args.rounds, "seconds": {}}
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model.make(pathlib.Path(folder) / "tiny")
         for _ in range(args.rounds):

@@ -8,14 +8,13 @@ Prints one JSON line: seconds of each round, for the prompts and for all of it."
 import ctypes
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
 
 import llama_cpp as lc
 import numpy as np
-
-import write_gguf
 
 THREADS, BATCH = 2, 512
 
@@ -78,7 +77,8 @@ def main():
     vocab = json.loads(pathlib.Path(folder, "config.json").read_text(encoding="utf-8"))["vocab_size"]
     with tempfile.TemporaryDirectory() as temporary:
         path = pathlib.Path(temporary) / "model.gguf"
-        write_gguf.write(folder, dtype, path)
+        # In a process of its own: torch, which it needs, stays out of this one.
+        subprocess.run([sys.executable, str(pathlib.Path(__file__).parent / "write_gguf.py"), folder, dtype, str(path)], check=True)
         cells = prompts * (length + samples * new) + 256
         generator = Generator(path, vocab, prompts * samples, cells)
         ids = np.random.default_rng(1).integers(0, vocab - 2, (prompts, length))

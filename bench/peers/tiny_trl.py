@@ -10,6 +10,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from reward import reward
+
 folder, dtype, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(2)
 prompts = [json.loads(line)["prompt"] for line in open(folder + "/prompts.jsonl", encoding="utf-8")]
@@ -48,7 +50,7 @@ config = GRPOConfig(
 )
 clock = Clock()
 trainer = GRPOTrainer(
-    model=model, processing_class=tokenizer, args=config, reward_funcs=lambda completions, **_: [float(len(set(c))) for c in completions],
+    model=model, processing_class=tokenizer, args=config, reward_funcs=reward,
     train_dataset=Dataset.from_dict({"prompt": prompts * (steps + 1)}), callbacks=[clock],
 )
 trainer.train()

@@ -1,8 +1,11 @@
 """A Qwen3 Hugging Face folder as a GGUF file without a vocabulary (the benchmarks feed token ids): float32 or bfloat16 matrices,
-float32 norms, as llama.cpp's own converter writes them."""
+float32 norms, as llama.cpp's own converter writes them.
+
+    write_gguf.py FOLDER DTYPE FILE"""
 
 import json
 import pathlib
+import sys
 
 import gguf
 import torch
@@ -52,3 +55,6 @@ def write(folder, dtype, path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+write(*sys.argv[1:4])

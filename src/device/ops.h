@@ -120,7 +120,7 @@ class Ops {
   virtual double sum_of_squares(const Tensor& x) const = 0;
 };
 
-// The CPU backend. isa: "auto", "avx512bf16", "avx512", "avx2", "scalar"; UserError if the machine lacks it.
+// The CPU backend. isa: "auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"; UserError if the machine lacks it.
 // num_threads: of this backend's loops and of ATen's; 0: all cores.
 std::unique_ptr<Ops> make_cpu_ops(const std::string& isa, int num_threads);
 // The sets that this machine can run, best first.

@@ -52,7 +52,7 @@ char* offset(void* p, int64_t elements, Elem elem) {
 class CpuOps : public Ops {
  public:
   CpuOps(const cpu::KernelTable& table, int num_threads)
-      : table_(table), num_threads_(num_threads), gemm_(table.gemm, num_threads),
+      : table_(table), num_threads_(num_threads), gemm_(table, num_threads),
         attention_scratch_(static_cast<size_t>(num_threads)) {}
 
   std::string name() const override { return std::string("cpu/") + table_.name; }

@@ -21,7 +21,7 @@ struct GemmProblem {
 // Keeps its packing buffers between calls (fresh pages cost more than the packing). One call at a time.
 class GemmRunner {
  public:
-  GemmRunner(const GemmKernels& kernels, int num_threads);
+  GemmRunner(const KernelTable& table, int num_threads);
   void run(const GemmProblem& problem);
 
  private:
@@ -34,18 +34,20 @@ class GemmRunner {
     int64_t blocks;
     int64_t chunk, chunks, k;
     int64_t block_floats;  // packed size of one block
+    int64_t row_unit;
     int64_t first_row(int64_t block) const { return rows * block / blocks; }
     int64_t rows_of(int64_t block) const { return first_row(block + 1) - first_row(block); }
     int64_t k0(int64_t c) const { return c * chunk; }
     int64_t length(int64_t c) const { return chunk < k - k0(c) ? chunk : k - k0(c); }
-    int64_t offset(int64_t block, int64_t c) const { return block * block_floats + k0(c) * rows_of(block) + c * 16; }
+    int64_t packed_rows(int64_t block) const { return (rows_of(block) + row_unit - 1) / row_unit * row_unit; }
+    int64_t offset(int64_t block, int64_t c) const { return block * block_floats + k0(c) * packed_rows(block) + c * 16; }
   };
-  void run_few_rows(const GemmProblem& p, bool pairs);
-  void run_blocked(const GemmProblem& p, bool pairs);
-  void pack_rows(const GemmProblem& p, bool pairs, const Cut& cut);
-  void multiply(const GemmProblem& p, bool pairs, const Cut& cut);
+  void run_few_rows(const GemmProblem& p, const GemmKernels& kernels);
+  void run_blocked(const GemmProblem& p, const GemmKernels& kernels);
+  void pack_rows(const GemmProblem& p, const GemmKernels& kernels, const Cut& cut);
+  void multiply(const GemmProblem& p, const GemmKernels& kernels, const Cut& cut);
 
-  const GemmKernels& kernels_;
+  const KernelTable& table_;
   const int num_threads_;
   std::vector<float> packed_a_;
   std::vector<ThreadScratch> thread_scratch_;

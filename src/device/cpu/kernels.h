@@ -11,8 +11,8 @@ namespace tandem::device::cpu {
 
 enum class Elem : uint8_t { kF32, kBF16 };
 
-// C[M,N] (+)= A B^T or the like; the sum over k runs k = 0, 1, 2, ... one after the other for every element of C, so
-// neither M nor any blocking shows in the bits. How A and B lie in memory:
+// C[M,N] (+)= A B^T or the like; the sum over k runs k = 0, 1, 2, ... one after the other for every element of C (AMX: over
+// pieces of 32 from 0 on), so neither M nor any blocking shows in the bits. How A and B lie in memory:
 struct Matrix {
   const void* data;
   Elem elem;
@@ -20,30 +20,38 @@ struct Matrix {
   bool k_major;       // false: rows are m (or n), k runs along a row. true: rows are k.
 };
 
-// Packed operands: A in blocks of R <= kMicroRows rows, [k][R]; B in panels of kPanel columns, [k][kPanel]. In pair mode (two
-// bf16 multiplied by one instruction) an entry is a 32-bit word of k, k + 1 and there are half as many.
 // Where one block of packed rows goes: rows [m0, m0 + rows) of A.
 struct PackedBlock {
   int64_t m0, rows;
-  void* out;          // [kc][rows] floats or words, 16 spare at the end
+  void* out;          // kc entries of the block's rows, rounded up to row_unit: as many floats, and 16 spare
 };
+
+// The matrix kernels of one instruction set for one kind of operands. How packed operands look is known to these functions
+// alone:
+//   floats   A in blocks [k][rows], B in panels [k][panel], as float32
+//   pairs    the same with 32-bit words of k, k + 1 for one instruction that multiplies two bf16; half as many
+//   tiles    (AMX) A in tiles of 16 rows x 32 k, B as pairs
 struct GemmKernels {
-  int64_t micro_rows;
-  int64_t panel;
-  bool native_bf16;   // pair mode exists
+  int64_t micro_rows;    // rows of a block at most
+  int64_t row_unit;      // and what packing rounds them up to
+  int64_t panel;         // columns of a panel: 32, or 16 where registers are few
+  int64_t chunk;         // entries of k that are packed together
+  int64_t max_few_rows;  // rows up to which weights are used as they come from memory, unpacked
+  int64_t few_rows_step; // rows of one few_rows call at most
+  int64_t task_blocks;   // blocks that stay in the second-level cache while panels pass
+  void (*prepare)();     // called on a thread before its next functions, or null
   // Several blocks at once: a k-major A is then read along its rows.
-  void (*pack_a)(const Matrix& a, bool pairs, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0,
-                 int64_t kc);
+  void (*pack_a)(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0, int64_t kc);
   // `num_panels` neighbouring panels, panel_floats apart. Columns past n_end repeat the last one or are 0; nobody reads
   // their results.
-  void (*pack_b)(const Matrix& b, bool pairs, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc,
-                 float* out, int64_t panel_floats);
+  void (*pack_b)(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, float* out,
+                 int64_t panel_floats);
   // c[rows][panel], row stride ldc floats: continues from what is there, or from 0.
-  void (*micro)(int64_t rows, bool pairs, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
-                bool from_zero);
-  // The same sum for at most 4 rows straight from [n][k] rows of B, K a multiple of 32: c[rows][32] for columns n0...
-  void (*few_rows)(int64_t rows, bool pairs, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
-                   float* c);
+  void (*micro)(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero);
+  // The same sums straight from [n][k] rows of B, K a multiple of 32. pack_few_rows packs rows [m0, m0 + rows) of A into
+  // k * few_rows_step floats and 16 spare; c[rows][32] for columns n0...
+  void (*pack_few_rows)(const Matrix& a, int64_t m0, int64_t rows, int64_t k, void* out);
+  void (*few_rows)(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end, float* c);
   // y[0..n) (+)= c
   void (*store)(const float* c, int64_t n, void* y, Elem elem, bool accumulate);
 };
@@ -95,6 +103,7 @@ struct AdamwArgs {
 struct KernelTable {
   const char* name;
   GemmKernels gemm;
+  GemmKernels gemm_bf16;  // for two bf16 operands
 
   void (*add)(const void* a, const void* b, void* y, int64_t n, Elem elem);
   void (*rms_norm)(const void* x, const void* w, void* y, int64_t rows, const NormArgs& args);
@@ -142,5 +151,6 @@ const KernelTable* kernels_scalar();
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
 const KernelTable* kernels_avx512bf16();
+const KernelTable* kernels_amx();
 
 }  // namespace tandem::device::cpu

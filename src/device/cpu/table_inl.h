@@ -12,7 +12,8 @@ namespace tandem::device::cpu {
 template <class S>
 KernelTable make_table(const char* name) {
   return {name,
-          Gemm<S>::table(),
+          Gemm<S, false>::table(),
+          Gemm<S, S::kNativeBf16>::table(),
           Rowwise<S>::add,
           Rowwise<S>::rms_norm,
           Rowwise<S>::rms_norm_backward,

@@ -1,0 +1,18 @@
+// The kernels for AMX: bf16 products in tiles, everything else as on AVX-512. Compiled with its flags: include nothing here
+// that other files share code with.
+#include "device/cpu/gemm_amx.h"
+#include "device/cpu/simd_avx512.h"
+#include "device/cpu/table_inl.h"
+
+namespace tandem::device::cpu {
+
+const KernelTable* kernels_amx() {
+  static const KernelTable table = [] {
+    KernelTable result = make_table<SimdAvx512>("amx");
+    result.gemm_bf16 = GemmAmx::table();
+    return result;
+  }();
+  return &table;
+}
+
+}  // namespace tandem::device::cpu
