@@ -214,12 +214,13 @@ class CpuOps : public Ops {
     const int64_t kv_heads = k_TGK.size(1), width = k_TGK.size(2), n = tokens.numel();
     const int32_t* token = static_cast<const int32_t*>(in(tokens));
     const int32_t* slot = static_cast<const int32_t*>(in(slots));
-    for (int64_t i = 0; i < n; ++i) {
+    // Each slot is one token's: no two writes meet.
+    cpu::parallel_for(num_threads_, n, 32, [&](int64_t i) {
       const int64_t at = token[i] * kv_heads * width;
       table_.kv_write(offset(in(k_TGK), at, elem), offset(in(v_TGK), at, elem),
                       offset(kv_layer.data_ptr(), slot[i] / kBlockTokens * kv_layer.stride(0), elem),
                       slot[i] % kBlockTokens, kv_heads, width, elem);
-    }
+    });
   }
 
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,

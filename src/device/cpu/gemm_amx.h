@@ -218,7 +218,7 @@ struct GemmAmx {
   }
 
   static GemmKernels table() {
-    return {kBlockRows, kRows, kPanel, kChunk, /*max_few_rows=*/128, kPanel, /*task_blocks=*/32, prepare,
+    return {kBlockRows, kRows, kPanel, kChunk, /*max_few_rows=*/512, kPanel, /*task_blocks=*/32, prepare,
             pack_a, pack_b, micro, pack_few_rows, few_rows, Vector::store};
   }
 };
