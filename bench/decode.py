@@ -78,6 +78,7 @@ def main():
                     continue
                 for what, speed in (who(model, args.dtype) or {}).items():
                     report["tokens_per_s"].setdefault(f"{what:12s} {who.__name__}", []).append(round(speed, 2))
+                    print(f"{who.__name__} {what}: {speed:.1f} tok/s", file=sys.stderr, flush=True)
     for name, speeds in sorted(report["tokens_per_s"].items()):
         print(f"{name:28s} median {statistics.median(speeds):8.1f} tok/s  rounds {speeds}")
     if args.out:
