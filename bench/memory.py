@@ -20,11 +20,11 @@ KV_BYTES = 1 << 28
 
 
 def family(pid):
-    pids, todo = [], [pid]
-    while todo:
-        pids.append(todo.pop())
+    pids, found = [], [pid]
+    while found:
+        pids.append(found.pop())
         for task in pathlib.Path(f"/proc/{pids[-1]}/task").glob("*/children"):
-            todo += [int(child) for child in task.read_text().split()]
+            found += [int(child) for child in task.read_text().split()]
     return pids
 
 

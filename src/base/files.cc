@@ -320,6 +320,7 @@ void write_file_durably(const std::string& path, std::string_view text) {
 }
 
 LineFile::LineFile(const std::string& path, bool truncate) : path_(path) {
+  make_directories(parent_directory(path));
   const int flags = O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | (truncate ? O_TRUNC : 0);
   OwnedFd owner(retry_interrupted([&] { return ::open(path.c_str(), flags, 0666); }));
   if (owner.get() < 0) fail_write(path, "open", errno);

@@ -276,9 +276,9 @@ TEST(Sft, LearnsWhatItIsShown) {
   base::write_file_durably(folder / "prompts.jsonl", "{\"prompt\": \"say\"}\n");
   const Captured generated = run({"generate", "--hf-checkpoint", folder / "run/hf/latest", "--prompt-data",
                                   folder / "prompts.jsonl", "--rollout-temperature", "0", "--output",
-                                  folder / "out.jsonl"});
+                                  folder / "new/folder/out.jsonl"});
   ASSERT_EQ(generated.code, 0) << generated.err;
-  const base::Json record = json_lines(folder / "out.jsonl").at(0);
+  const base::Json record = json_lines(folder / "new/folder/out.jsonl").at(0);
   EXPECT_TRUE(record["completions"][0]["text"].get<std::string>().starts_with(" yes yes"));
   EXPECT_EQ(record["completions"][0]["finish_reason"], "stop");
 }

@@ -41,8 +41,9 @@ void GemmRunner::run(const GemmProblem& p) {
 void GemmRunner::run_few_rows(const GemmProblem& p, const GemmKernels& kernels) {
   const int64_t step = kernels.few_rows_step, group_floats = p.k * step + kSpare;
   packed_a_.resize(std::max<size_t>(packed_a_.size(), static_cast<size_t>(divide_up(p.m, step) * group_floats)));
-  for (int64_t m0 = 0; m0 < p.m; m0 += step)
-    kernels.pack_few_rows(p.a, m0, std::min(step, p.m - m0), p.k, packed_a_.data() + m0 / step * group_floats);
+  parallel_for(num_threads_, divide_up(p.m, step), 1, [&](int64_t group) {
+    kernels.pack_few_rows(p.a, group * step, std::min(step, p.m - group * step), p.k, packed_a_.data() + group * group_floats);
+  });
   const int64_t strips = divide_up(p.n, kStrip);
   const int64_t c_bytes = p.c_elem == Elem::kF32 ? 4 : 2;
   // Below about 64k products a thread's wake-up costs more than its share.
