@@ -18,7 +18,6 @@ import tempfile
 import machine
 import tiny_model
 
-PEERS = machine.ROOT / ".venv-peers" / "bin" / "python"
 SEQUENCES, PROMPT, NEW, LONG = (1, 4, 16), 64, 64, 512
 
 
@@ -38,28 +37,19 @@ def tandem(model, _dtype):
     return {**result, f"prefill {LONG}": 4 * LONG / (tandem_seconds(model, 5, LONG, 1) - tandem_seconds(model, 1, LONG, 1))}
 
 
-def peer(script, *arguments):
-    result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), *map(str, arguments)],
-                            capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"})
-    if result.returncode != 0:
-        print(f"{script}: left out, exit code {result.returncode}: {result.stderr.strip()[-300:]}", file=sys.stderr)
-        return None
-    return json.loads(result.stdout.strip().splitlines()[-1])
-
-
 def llama_cpp(model, dtype):
     result = {}
     for n in SEQUENCES:
-        times = peer("llama_cpp_generate.py", model, dtype, n, 1, PROMPT, NEW, 1)
+        times = machine.peer("llama_cpp_generate.py", model, dtype, n, 1, PROMPT, NEW, 1)
         if times is None:
             return None
         result[f"decode {n}"] = n * (NEW - 1) / (times["generate_s"][0] - times["prefill_s"][0])
-    times = peer("llama_cpp_generate.py", model, dtype, 1, 1, LONG, 1, 2)
+    times = machine.peer("llama_cpp_generate.py", model, dtype, 1, 1, LONG, 1, 2)
     return {**result, f"prefill {LONG}": LONG / min(times["prefill_s"])}
 
 
 def transformers(model, dtype):
-    return peer("transformers_generate.py", model, dtype, PROMPT, NEW, LONG, *SEQUENCES)
+    return machine.peer("transformers_generate.py", model, dtype, PROMPT, NEW, LONG, *SEQUENCES)
 
 
 def main():
@@ -74,7 +64,7 @@ def main():
         model = tiny_model.make(pathlib.Path(folder) / "model", args.dtype, tiny_model.QWEN3_0_6B)
         for _ in range(args.rounds):
             for who in (tandem, llama_cpp, transformers):
-                if who is not tandem and not PEERS.exists():
+                if who is not tandem and not machine.PEERS.exists():
                     continue
                 for what, speed in (who(model, args.dtype) or {}).items():
                     report["tokens_per_s"].setdefault(f"{what:12s} {who.__name__}", []).append(round(speed, 2))

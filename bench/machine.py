@@ -1,10 +1,13 @@
 """What every figure carries: machine, commit, build type, and the share of the machine that others were using."""
 
+import json
 import os
 import pathlib
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
 
 
 def _first(path, key):
@@ -31,3 +34,13 @@ def describe(build="release"):
 
 def tandem(build="release"):
     return str(ROOT / "build" / build / "src" / "cli" / "tandem")
+
+
+def peer(script, *arguments, environment=None):
+    """The JSON that bench/peers/SCRIPT prints last, or None, said on stderr, where it fails."""
+    result = subprocess.run([str(PEERS), str(ROOT / "bench" / "peers" / script), *map(str, arguments)], capture_output=True, text=True,
+                            env={**os.environ, **(environment or {}), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"})
+    if result.returncode != 0:
+        print(f"{script}: left out, exit code {result.returncode}: {result.stderr.strip()[-300:]}", file=sys.stderr)
+        return None
+    return json.loads(result.stdout.strip().splitlines()[-1])

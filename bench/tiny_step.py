@@ -18,7 +18,6 @@ import machine
 import tiny_model
 
 REWARD = machine.ROOT / "bench" / "peers" / "reward.py"
-PEERS = machine.ROOT / ".venv-peers" / "bin" / "python"
 # Fresh pages for every temporary cost torch a fifth of its step: give it the large thresholds that Tandem sets itself.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34), "OMP_NUM_THREADS": "2"}
 
@@ -38,15 +37,6 @@ def run_tandem(model, dtype, steps):
             "train_s": column("perf/actor_train_time")}
 
 
-def run_peer(script, model, dtype, *arguments):
-    result = subprocess.run([str(PEERS), str(machine.ROOT / "bench" / "peers" / script), str(model), dtype, *map(str, arguments)],
-                            capture_output=True, text=True, env={**os.environ, **MALLOC, "HF_HUB_OFFLINE": "1"})
-    if result.returncode != 0:
-        print(f"{script}: left out, exit code {result.returncode}: {result.stderr.strip()[-300:]}", file=sys.stderr)
-        return None
-    return json.loads(result.stdout.strip().splitlines()[-1])
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
@@ -59,10 +49,10 @@ def main():
         for _ in range(args.rounds):
             for dtype in ("float32", "bfloat16"):
                 runs = {"tandem": run_tandem(model, dtype, args.steps)}
-                if PEERS.exists():
-                    runs["trl"] = run_peer("tiny_trl.py", model, dtype, args.steps)
-                    runs["torch"] = run_peer("tiny_torch.py", model, dtype, args.steps)
-                    runs["llama.cpp"] = run_peer("llama_cpp_generate.py", model, dtype, 32, 8, 16, 24, args.steps)
+                if machine.PEERS.exists():
+                    runs["trl"] = machine.peer("tiny_trl.py", model, dtype, args.steps, environment=MALLOC)
+                    runs["torch"] = machine.peer("tiny_torch.py", model, dtype, args.steps, environment=MALLOC)
+                    runs["llama.cpp"] = machine.peer("llama_cpp_generate.py", model, dtype, 32, 8, 16, 24, args.steps, environment=MALLOC)
                 for who, values in runs.items():
                     for what, seconds in (values or {}).items():
                         report["seconds"].setdefault(f"{who} {dtype} {what}", []).append(round(statistics.median(seconds), 4))
