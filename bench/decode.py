@@ -7,7 +7,6 @@ Decoding is what 64 new tokens cost beyond the first: the prompt's share is meas
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -38,14 +37,11 @@ def tandem(model, _dtype):
 
 
 def llama_cpp(model, dtype):
-    result = {}
-    for n in SEQUENCES:
-        times = machine.peer("llama_cpp_generate.py", model, dtype, n, 1, PROMPT, NEW, 1)
-        if times is None:
-            return None
-        result[f"decode {n}"] = n * (NEW - 1) / (times["generate_s"][0] - times["prefill_s"][0])
-    times = machine.peer("llama_cpp_generate.py", model, dtype, 1, 1, LONG, 1, 2)
-    return {**result, f"prefill {LONG}": LONG / min(times["prefill_s"])}
+    times = machine.peer("llama_cpp_generate.py", model, dtype, 1, *(f"{n}x1x{PROMPT}x{NEW}" for n in SEQUENCES), f"1x1x{LONG}x1")
+    if times is None:
+        return None
+    result = {f"decode {n}": n * (NEW - 1) / (t["generate_s"][0] - t["prefill_s"][0]) for n, t in zip(SEQUENCES, times)}
+    return {**result, f"prefill {LONG}": LONG / times[-1]["prefill_s"][0]}
 
 
 def transformers(model, dtype):

@@ -52,7 +52,8 @@ def main():
                 if machine.PEERS.exists():
                     runs["trl"] = machine.peer("tiny_trl.py", model, dtype, args.steps, environment=MALLOC)
                     runs["torch"] = machine.peer("tiny_torch.py", model, dtype, args.steps, environment=MALLOC)
-                    runs["llama.cpp"] = machine.peer("llama_cpp_generate.py", model, dtype, 32, 8, 16, 24, args.steps, environment=MALLOC)
+                    runs["llama.cpp"] = (machine.peer("llama_cpp_generate.py", model, dtype, args.steps, "32x8x16x24", environment=MALLOC)
+                                         or [None])[0]
                 for who, values in runs.items():
                     for what, seconds in (values or {}).items():
                         report["seconds"].setdefault(f"{who} {dtype} {what}", []).append(round(statistics.median(seconds), 4))

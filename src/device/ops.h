@@ -24,9 +24,9 @@ using at::Tensor;
 // position p of sequence s is slot block_table[s][p / kBlockTokens] * kBlockTokens + p % kBlockTokens.
 // Row t attends to positions 0..row_position[t] of sequence row_sequence[t].
 struct AttentionRows {
-  Tensor row_sequence;   // [T] int32
-  Tensor row_position;   // [T] int32
-  Tensor block_table;    // [S, max_blocks] int32; entries past a sequence's length are not read
+  Tensor row_sequence;  // [T] int32
+  Tensor row_position;  // [T] int32
+  Tensor block_table;   // [S, max_blocks] int32; entries past a sequence's length are not read
   // Backward only: rows [unit_offsets[u], unit_offsets[u+1]) of unit u share blocks with no other unit; units are
   // processed in parallel, rows within one in order. [U+1] int32, or undefined.
   Tensor unit_offsets;
@@ -37,7 +37,7 @@ struct AttentionRows {
 class Ops {
  public:
   virtual ~Ops() = default;
-  virtual std::string name() const = 0;           // "cpu/avx512"
+  virtual std::string name() const = 0;  // "cpu/avx512"
   virtual int num_threads() const = 0;
 
   // y_TN = x_TK w_NK^T. out: at::kFloat or the model dtype.

@@ -92,6 +92,18 @@ TEST_P(ExactnessTest, LinearRowsStandAlone) {
   });
 }
 
+// Some instruction sets multiply few rows by one kernel and many by another: the same bits on both sides of that
+// border.
+TEST_P(ExactnessTest, LinearRowsStandAloneAmongHundreds) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.integer(500, 700), K = 32 * draw.integer(1, 3), N = draw.integer(1, 70);
+    const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
+    expect_rows_alone_decide(
+        "linear " + std::to_string(K) + " to " + std::to_string(N), draw, T,
+        [&](const Ops& ops, const Tensor& rows) { return ops.linear(x.index_select(0, rows), w, dtype()); });
+  });
+}
+
 // A weight's rows stand alone too: a packed product gives what its slices give, so sharded and merged layouts agree.
 TEST_P(ExactnessTest, LinearColumnsStandAlone) {
   for_each_seed([&](Draw& draw) {

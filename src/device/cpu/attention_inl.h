@@ -48,19 +48,29 @@ struct Attention {
     const int32_t* blocks;
 
     Rows(const AttentionArgs& a, int64_t begin, int64_t end, int64_t kv_head)
-        : args(a), row_begin(begin), num_rows(end - begin), kv_head(kv_head), heads(a.num_heads / a.num_kv_heads),
-          num_vectors(num_rows * heads), max_keys(0),
+        : args(a),
+          row_begin(begin),
+          num_rows(end - begin),
+          kv_head(kv_head),
+          heads(a.num_heads / a.num_kv_heads),
+          num_vectors(num_rows * heads),
+          max_keys(0),
           blocks(a.block_table + static_cast<int64_t>(a.row_sequence[begin]) * a.max_blocks) {
       for (int64_t r = begin; r < end; ++r) {
         const int64_t n = static_cast<int64_t>(a.row_position[r]) + 1;
         if (n > max_keys) max_keys = n;
       }
     }
-    int64_t keys_of(int64_t vector) const { return static_cast<int64_t>(args.row_position[row_begin + vector / heads]) + 1; }
+    int64_t keys_of(int64_t vector) const {
+      return static_cast<int64_t>(args.row_position[row_begin + vector / heads]) + 1;
+    }
     int64_t head_of(int64_t vector) const { return kv_head * heads + vector % heads; }
     // Element offset of a vector in [T, H, K].
     int64_t offset_of(int64_t vector) const {
       return ((row_begin + vector / heads) * args.num_heads + head_of(vector)) * args.head_dim;
+    }
+    float* lse_of(int64_t vector) const {
+      return args.lse == nullptr ? nullptr : args.lse + (row_begin + vector / heads) * args.num_heads + head_of(vector);
     }
     const T* key_tile(int64_t tile) const {
       return static_cast<const T*>(args.kv) + blocks[tile] * args.block_stride + kv_head * args.head_dim * 16;
@@ -79,8 +89,7 @@ struct Attention {
 
   // Q query vectors against N consecutive tiles: Q * N independent running sums keep the multipliers busy.
   template <int Q, int N, typename T>
-  static void score_tiles(const Rows<T>& rows, const float* q, int64_t tile, float scale, float* scores,
-                          int64_t stride) {
+  static void score_tiles(const Rows<T>& rows, const float* q, int64_t tile, float* scores, int64_t stride) {
     const int64_t width = rows.args.head_dim;
     const T* tiles[N];
     for (int n = 0; n < N; ++n) tiles[n] = rows.key_tile(tile + n);
@@ -96,43 +105,44 @@ struct Attention {
       }
     }
     for (int i = 0; i < Q; ++i)
-      for (int n = 0; n < N; ++n) S::store(scores + i * stride + (tile + n) * 16, S::mul(acc[i][n], S::set1(scale)));
+      for (int n = 0; n < N; ++n) S::store(scores + i * stride + (tile + n) * 16, acc[i][n]);
   }
 
   template <int Q, typename T>
-  static void score_vectors(const Rows<T>& rows, const float* q, int64_t num_tiles, float scale, float* scores,
-                            int64_t stride) {
+  static void score_vectors(const Rows<T>& rows, const float* q, int64_t num_tiles, float* scores, int64_t stride) {
     constexpr int kTiles = 8 / Q;
     int64_t tile = 0;
-    for (; tile + kTiles <= num_tiles; tile += kTiles) score_tiles<Q, kTiles>(rows, q, tile, scale, scores, stride);
-    for (; tile < num_tiles; ++tile) score_tiles<Q, 1>(rows, q, tile, scale, scores, stride);
+    for (; tile + kTiles <= num_tiles; tile += kTiles) score_tiles<Q, kTiles>(rows, q, tile, scores, stride);
+    for (; tile < num_tiles; ++tile) score_tiles<Q, 1>(rows, q, tile, scores, stride);
   }
 
-  // Scores of n keys -> probabilities (unnormalised, against the maximum) in place; 1 / sum, and logsumexp.
-  static void softmax(float* scores, int64_t n, float* inverse_sum, float* lse) {
+  // Scores of n keys, yet to be scaled -> probabilities (unnormalised, against the maximum) in place; 1 / sum, and
+  // logsumexp where `lse` is not null.
+  static void softmax(float* scores, int64_t n, float scale, float* inverse_sum, float* lse) {
     F top = S::set1(kMinusInfinity);
-    const F none = top;
+    const F none = top, by = S::set1(scale);
     for (int64_t j = 0; j < n; j += 16) {
       F s = S::load(scores + j);
       if (n - j < 16) {
         s = S::keep_first(s, n - j, none);
         S::store(scores + j, s);
       }
-      top = S::max(top, s);
+      top = S::max(top, S::mul(s, by));
     }
     const float maximum = S::reduce_max(top);
     F sum = S::zero();
     for (int64_t j = 0; j < n; j += 16) {
-      const F p = M::exp(S::sub(S::load(scores + j), S::set1(maximum)));
+      const F p = M::exp(S::sub(S::mul(S::load(scores + j), by), S::set1(maximum)));
       sum = S::add(sum, p);
       S::store(scores + j, p);
     }
     const float total = S::reduce_sum(sum);
     *inverse_sum = 1.0F / total;
-    *lse = maximum + std::log(total);
+    if (lse != nullptr) *lse = maximum + std::log(total);
   }
 
-  // acc[i][v] += p[i][j] * V[j][v] over keys [j0, j1): D vectors of 16 of the head dim from `d0` on, `left` of it valid.
+  // acc[i][v] += p[i][j] * V[j][v] over keys [j0, j1): D vectors of 16 of the head dim from `d0` on, `left` of it
+  // valid.
   template <int Q, int D, typename T>
   static void add_values(const Rows<T>& rows, const float* p, int64_t stride, int64_t j0, int64_t j1, int64_t d0,
                          int64_t left, F acc[Q][D]) {
@@ -177,14 +187,10 @@ struct Attention {
     const int64_t width = rows.args.head_dim;
     int64_t most = 0;
     for (int i = 0; i < Q; ++i) most = rows.keys_of(first + i) > most ? rows.keys_of(first + i) : most;
-    score_vectors<Q>(rows, q + first * width, (most + 15) / 16, scale, scores, stride);
+    score_vectors<Q>(rows, q + first * width, (most + 15) / 16, scores, stride);
     float inverse_sum[Q];
-    for (int i = 0; i < Q; ++i) {
-      float lse = 0.0F;
-      softmax(scores + i * stride, rows.keys_of(first + i), inverse_sum + i, &lse);
-      if (rows.args.lse != nullptr)
-        rows.args.lse[(rows.row_begin + (first + i) / rows.heads) * rows.args.num_heads + rows.head_of(first + i)] = lse;
-    }
+    for (int i = 0; i < Q; ++i)
+      softmax(scores + i * stride, rows.keys_of(first + i), scale, inverse_sum + i, rows.lse_of(first + i));
     int64_t d = 0;
     for (; d + 64 <= width; d += 64) value_vectors<Q, 4>(rows, first, scores, stride, inverse_sum, d);
     for (; d < width; d += 16) value_vectors<Q, 1>(rows, first, scores, stride, inverse_sum, d);
@@ -273,10 +279,8 @@ struct Attention {
     dot_columns<Q>(dout + first * width, width, value_columns, dp);
     for (int i = 0; i < Q; ++i) {
       const int64_t v = first + i;
-      const float lse =
-          rows.args.lse[(rows.row_begin + v / rows.heads) * rows.args.num_heads + rows.head_of(v)];
       const int64_t left = rows.keys_of(v) - tile * 16;
-      F p = M::exp(S::sub(S::mul(score[i], S::set1(scale)), S::set1(lse)));
+      F p = M::exp(S::sub(S::mul(score[i], S::set1(scale)), S::set1(*rows.lse_of(v))));
       if (left < 16) p = S::keep_first(p, left > 0 ? left : 0, S::zero());
       S::store(p_out + v * 16, p);
       S::store(ds_out + v * 16, S::mul(S::mul(p, S::sub(dp[i], S::set1(delta[v]))), S::set1(scale)));

@@ -27,8 +27,8 @@ namespace {
 
 using cpu::Elem;
 
-// Rows that a thread takes at a time in row-wise loops, and for partial sums of weight gradients: fixed, so that the sums
-// do not depend on the number of threads.
+// Rows that a thread takes at a time in row-wise loops, and for partial sums of weight gradients: fixed, so that the
+// sums do not depend on the number of threads.
 constexpr int64_t kRowChunk = 64;
 constexpr int64_t kMaxPartials = 64;
 
@@ -52,7 +52,9 @@ char* offset(void* p, int64_t elements, Elem elem) {
 class CpuOps : public Ops {
  public:
   CpuOps(const cpu::KernelTable& table, int num_threads)
-      : table_(table), num_threads_(num_threads), gemm_(table, num_threads),
+      : table_(table),
+        num_threads_(num_threads),
+        gemm_(table, num_threads),
         attention_scratch_(static_cast<size_t>(num_threads)) {}
 
   std::string name() const override { return std::string("cpu/") + table_.name; }
@@ -62,24 +64,45 @@ class CpuOps : public Ops {
     const int64_t m = x_TK.size(0), n = w_NK.size(0), k = w_NK.size(1);
     TANDEM_CHECK_EQ(x_TK.size(1), k);
     Tensor y_TN = at::empty({m, n}, x_TK.options().dtype(out));
-    gemm_.run({m, n, k, {in(x_TK), elem_of(x_TK), k, false}, {in(w_NK), elem_of(w_NK), k, false}, y_TN.data_ptr(),
-               elem_of(y_TN), n, false});
+    gemm_.run({m,
+               n,
+               k,
+               {in(x_TK), elem_of(x_TK), k, false},
+               {in(w_NK), elem_of(w_NK), k, false},
+               y_TN.data_ptr(),
+               elem_of(y_TN),
+               n,
+               false});
     return y_TN;
   }
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
     const int64_t m = dy_TN.size(0), n = w_NK.size(0), k = w_NK.size(1);
     TANDEM_CHECK_EQ(dy_TN.size(1), n);
     Tensor dx_TK = at::empty({m, k}, w_NK.options());
-    gemm_.run({m, k, n, {in(dy_TN), elem_of(dy_TN), n, false}, {in(w_NK), elem_of(w_NK), k, true}, dx_TK.data_ptr(),
-               elem_of(dx_TK), k, false});
+    gemm_.run({m,
+               k,
+               n,
+               {in(dy_TN), elem_of(dy_TN), n, false},
+               {in(w_NK), elem_of(w_NK), k, true},
+               dx_TK.data_ptr(),
+               elem_of(dx_TK),
+               k,
+               false});
     return dx_TK;
   }
   void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const override {
     const int64_t t = dy_TN.size(0), n = dy_TN.size(1), k = x_TK.size(1);
     TANDEM_CHECK_EQ(dw_NK.scalar_type(), at::kFloat);
     in(dw_NK);
-    gemm_.run({n, k, t, {in(dy_TN), elem_of(dy_TN), n, true}, {in(x_TK), elem_of(x_TK), k, true}, dw_NK.data_ptr(),
-               Elem::kF32, k, true});
+    gemm_.run({n,
+               k,
+               t,
+               {in(dy_TN), elem_of(dy_TN), n, true},
+               {in(x_TK), elem_of(x_TK), k, true},
+               dw_NK.data_ptr(),
+               Elem::kF32,
+               k,
+               true});
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
@@ -175,15 +198,15 @@ class CpuOps : public Ops {
     const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
-    sum_over_chunks(qkv_TN.size(0), {dq_norm_K, dk_norm_K},
-                    [&](int64_t begin, int64_t n, const std::vector<float*>& sums) {
-                      const int64_t at = begin * (q_width + 2 * kv_width);
-                      table_.qk_norm_rope_backward(
-                          offset(in(dq_THK), begin * q_width, args.elem), offset(in(dk_TGK), begin * kv_width, args.elem),
-                          offset(in(dv_TGK), begin * kv_width, args.elem), offset(in(qkv_TN), at, args.elem), in(q_norm_K),
-                          in(k_norm_K), cos_sin.data() + begin, offset(dqkv_TN.data_ptr(), at, args.elem), sums[0],
-                          sums[1], n, args);
-                    });
+    sum_over_chunks(
+        qkv_TN.size(0), {dq_norm_K, dk_norm_K}, [&](int64_t begin, int64_t n, const std::vector<float*>& sums) {
+          const int64_t at = begin * (q_width + 2 * kv_width);
+          table_.qk_norm_rope_backward(
+              offset(in(dq_THK), begin * q_width, args.elem), offset(in(dk_TGK), begin * kv_width, args.elem),
+              offset(in(dv_TGK), begin * kv_width, args.elem), offset(in(qkv_TN), at, args.elem), in(q_norm_K),
+              in(k_norm_K), cos_sin.data() + begin, offset(dqkv_TN.data_ptr(), at, args.elem), sums[0], sums[1], n,
+              args);
+        });
     return dqkv_TN;
   }
 
@@ -241,7 +264,8 @@ class CpuOps : public Ops {
                                   const Tensor& dkv) const override {
     Tensor dq_THK = at::empty_like(q_THK);
     const cpu::AttentionArgs args = attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
-    const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(), dkv.stride(0)};
+    const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(),
+                                              dkv.stride(0)};
     TANDEM_CHECK(rows.unit_offsets.defined(), "the backward needs unit_offsets");
     const int32_t* units = static_cast<const int32_t*>(in(rows.unit_offsets));
     const int64_t tasks = (rows.unit_offsets.numel() - 1) * args.num_kv_heads;
@@ -299,11 +323,10 @@ class CpuOps : public Ops {
     const auto inverse = static_cast<float>(1.0 / temperature);
     const bool with_entropy = dentropy_R.defined();
     cpu::parallel_for(num_threads_, logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
-      table_.logprob_backward(logits_RV.data_ptr<float>() + r * vocab, vocab, targets[r], inverse,
-                              dlogp_R.const_data_ptr<float>()[r],
-                              with_entropy ? dentropy_R.const_data_ptr<float>()[r] : 0.0F,
-                              with_entropy ? entropy_R.const_data_ptr<float>()[r] : 0.0F,
-                              lse_R.const_data_ptr<float>()[r]);
+      table_.logprob_backward(
+          logits_RV.data_ptr<float>() + r * vocab, vocab, targets[r], inverse, dlogp_R.const_data_ptr<float>()[r],
+          with_entropy ? dentropy_R.const_data_ptr<float>()[r] : 0.0F,
+          with_entropy ? entropy_R.const_data_ptr<float>()[r] : 0.0F, lse_R.const_data_ptr<float>()[r]);
     });
   }
 
@@ -369,7 +392,8 @@ class CpuOps : public Ops {
     for (size_t i = 0; i < totals.size(); ++i) {
       float* total = totals[i].data_ptr<float>();
       for (int64_t chunk = 0; chunk < chunks; ++chunk)
-        table_.add(total, partials[i].data_ptr<float>() + chunk * totals[i].numel(), total, totals[i].numel(), Elem::kF32);
+        table_.add(total, partials[i].data_ptr<float>() + chunk * totals[i].numel(), total, totals[i].numel(),
+                   Elem::kF32);
     }
   }
 
@@ -397,12 +421,12 @@ class CpuOps : public Ops {
             elem_of(q_THK)};
   }
 
-  // Runs of at most kAttentionRows neighbouring rows of one sequence.
-  static std::vector<std::pair<int64_t, int64_t>> row_spans(const cpu::AttentionArgs& args, int64_t begin, int64_t end) {
+  // Runs of at most attention_rows neighbouring rows of one sequence.
+  std::vector<std::pair<int64_t, int64_t>> row_spans(const cpu::AttentionArgs& args, int64_t begin, int64_t end) const {
     std::vector<std::pair<int64_t, int64_t>> spans;
     for (int64_t r = begin; r < end;) {
       int64_t stop = r + 1;
-      while (stop < end && stop - r < cpu::kAttentionRows && args.row_sequence[stop] == args.row_sequence[r]) ++stop;
+      while (stop < end && stop - r < table_.attention_rows && args.row_sequence[stop] == args.row_sequence[r]) ++stop;
       spans.emplace_back(r, stop);
       r = stop;
     }
@@ -414,7 +438,7 @@ class CpuOps : public Ops {
     for (int64_t r = begin; r < end; ++r) keys = std::max<int64_t>(keys, args.row_position[r] + 1);
     std::vector<float>& scratch = attention_scratch_[static_cast<size_t>(omp_get_thread_num())];
     const auto needed = static_cast<size_t>(
-        cpu::attention_scratch_floats(keys, args.num_heads / args.num_kv_heads, args.head_dim));
+        cpu::attention_scratch_floats(end - begin, keys, args.num_heads / args.num_kv_heads, args.head_dim));
     if (scratch.size() < needed) scratch.resize(needed);
     return scratch.data();
   }

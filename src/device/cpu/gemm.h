@@ -40,7 +40,9 @@ class GemmRunner {
     int64_t k0(int64_t c) const { return c * chunk; }
     int64_t length(int64_t c) const { return chunk < k - k0(c) ? chunk : k - k0(c); }
     int64_t packed_rows(int64_t block) const { return (rows_of(block) + row_unit - 1) / row_unit * row_unit; }
-    int64_t offset(int64_t block, int64_t c) const { return block * block_floats + k0(c) * packed_rows(block) + c * 16; }
+    int64_t offset(int64_t block, int64_t c) const {
+      return block * block_floats + k0(c) * packed_rows(block) + c * 16;
+    }
   };
   void run_few_rows(const GemmProblem& p, const GemmKernels& kernels);
   void run_blocked(const GemmProblem& p, const GemmKernels& kernels);

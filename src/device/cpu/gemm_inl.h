@@ -15,9 +15,9 @@ struct Gemm {
   using F = typename S::F;
   using Words = typename S::Words;
   static constexpr int64_t kPanel = 16 * S::kMicroVectors;
-  static constexpr int64_t kChunk = 128;     // 16 KiB of a float panel of 32 columns: half the first-level cache
-  static constexpr int64_t kTaskBlocks = 64; // of 12 rows and 128 entries: 384 KiB
-  static constexpr int64_t kMaxFewRows = 4;  // 2 x 4 accumulators beside the 16 registers of a transposition
+  static constexpr int64_t kChunk = 128;      // 16 KiB of a float panel of 32 columns: half the first-level cache
+  static constexpr int64_t kTaskBlocks = 64;  // of 12 rows and 128 entries: 384 KiB
+  static constexpr int64_t kMaxFewRows = 4;   // 2 x 4 accumulators beside the 16 registers of a transposition
 
   static const uint32_t* words(const void* p) { return static_cast<const uint32_t*>(p); }
   static float element(const Matrix& x, int64_t row, int64_t column) {
@@ -40,8 +40,8 @@ struct Gemm {
 
   // 16 rows (clamped to last_row) of an [m][k] matrix as columns: writes 16 lanes at out + entry * entry_stride. Rising
   // entries may overwrite the lanes past entry_stride of the one before.
-  static void pack_rows(const Matrix& x, int64_t row0, int64_t last_row, int64_t lanes, int64_t k0,
-                        int64_t kc, void* out, int64_t entry_stride) {
+  static void pack_rows(const Matrix& x, int64_t row0, int64_t last_row, int64_t lanes, int64_t k0, int64_t kc,
+                        void* out, int64_t entry_stride) {
     const int64_t elem_bytes = x.elem == Elem::kF32 ? 4 : 2;
     const char* row[16];
     for (int r = 0; r < 16; ++r) {
@@ -101,8 +101,8 @@ struct Gemm {
     }
   }
 
-  static void pack_a(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end,
-                     int64_t k0, int64_t kc) {
+  static void pack_a(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0,
+                     int64_t kc) {
     if (!a.k_major) {
       for (int64_t b = 0; b < num_blocks; ++b)
         pack_rows(a, blocks[b].m0, m_end - 1, blocks[b].rows, k0, kc, blocks[b].out, blocks[b].rows);
@@ -116,8 +116,8 @@ struct Gemm {
     }
   }
 
-  static void pack_b(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc,
-                     float* out, int64_t panel_floats) {
+  static void pack_b(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, float* out,
+                     int64_t panel_floats) {
     const int64_t vectors = num_panels * S::kMicroVectors;
     const auto at = [&](int64_t v) { return out + v / S::kMicroVectors * panel_floats + v % S::kMicroVectors * 16; };
     if (!b.k_major) {
@@ -142,8 +142,7 @@ struct Gemm {
   }
 
   template <int R>
-  static void micro_rows(int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
-                         bool from_zero) {
+  static void micro_rows(int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero) {
     F acc[R][S::kMicroVectors];
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = from_zero ? S::zero() : S::load(c + r * ldc + 16 * v);
@@ -175,16 +174,15 @@ struct Gemm {
   }
 
   template <int R>
-  static void micro_dispatch(int64_t rows, int64_t kc, const void* a, const void* b, float* c,
-                             int64_t ldc, bool from_zero) {
+  static void micro_dispatch(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
+                             bool from_zero) {
     if (rows == R) {
       micro_rows<R>(kc, a, b, c, ldc, from_zero);
     } else if constexpr (R > 1) {
       micro_dispatch<R - 1>(rows, kc, a, b, c, ldc, from_zero);
     }
   }
-  static void micro(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
-                    bool from_zero) {
+  static void micro(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero) {
     micro_dispatch<S::kMicroRows>(rows, kc, a, b, c, ldc, from_zero);
   }
 
@@ -219,8 +217,7 @@ struct Gemm {
   }
 
   template <int R>
-  static void few_rows_fixed(int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
-                             float* c) {
+  static void few_rows_fixed(int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end, float* c) {
     const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2;
     const int64_t per_tile = b.elem == Elem::kF32 ? 16 : 32;
     // Weights come from memory once: ask for a line this many tiles before it is used.
@@ -251,7 +248,7 @@ struct Gemm {
     pack_a(a, &block, 1, m0 + rows, 0, k);
   }
   static void few_rows(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
-                       float* c) {
+                       bool /*first: rows are so few that there is one call*/, float* c) {
     switch (rows) {
       case 1: return few_rows_fixed<1>(k, a, b, n0, n_end, c);
       case 2: return few_rows_fixed<2>(k, a, b, n0, n_end, c);
@@ -281,8 +278,8 @@ struct Gemm {
   }
 
   static GemmKernels table() {
-    return {S::kMicroRows, /*row_unit=*/1, kPanel, kChunk, kMaxFewRows, kMaxFewRows, kTaskBlocks, /*prepare=*/nullptr,
-            pack_a, pack_b, micro, pack_few_rows, few_rows, store};
+    return {S::kMicroRows,       /*row_unit=*/1, kPanel, kChunk, kMaxFewRows,   kMaxFewRows, kTaskBlocks,
+            /*prepare=*/nullptr, pack_a,         pack_b, micro,  pack_few_rows, few_rows,    store};
   }
 };
 

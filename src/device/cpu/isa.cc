@@ -13,8 +13,8 @@ namespace tandem::device::cpu {
 
 namespace {
 
-// AMX needs the processor (leaf 7: bf16 and tiles) and the kernel's leave for this process to use 8 KiB of tile registers,
-// which kernels before 5.16 and some sandboxes do not give.
+// AMX needs the processor (leaf 7: bf16 and tiles) and the kernel's leave for this process to use 8 KiB of tile
+// registers, which kernels before 5.16 and some sandboxes do not give.
 bool ask_for_amx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;

@@ -1,5 +1,5 @@
-// The CPU kernels as a table of plain functions over pointers, one table per instruction set. No torch here, so the files
-// that are compiled with AVX flags hold nothing else. cpu_ops.cc chooses a table and brings tensors and threads.
+// The CPU kernels as a table of plain functions over pointers, one table per instruction set. No torch here, so the
+// files that are compiled with AVX flags hold nothing else. cpu_ops.cc chooses a table and brings tensors and threads.
 //
 // Elements are float (kF32) or bfloat16 bits (kBF16). Arithmetic is float32. Every function computes a row from that
 // row alone, in an order that does not depend on how many rows there are.
@@ -11,35 +11,35 @@ namespace tandem::device::cpu {
 
 enum class Elem : uint8_t { kF32, kBF16 };
 
-// C[M,N] (+)= A B^T or the like; the sum over k runs k = 0, 1, 2, ... one after the other for every element of C (AMX: over
-// pieces of 32 from 0 on), so neither M nor any blocking shows in the bits. How A and B lie in memory:
+// C[M,N] (+)= A B^T or the like; the sum over k runs k = 0, 1, 2, ... one after the other for every element of C (AMX:
+// over pieces of 32 from 0 on), so neither M nor any blocking shows in the bits. How A and B lie in memory:
 struct Matrix {
   const void* data;
   Elem elem;
-  int64_t stride;     // elements between rows
-  bool k_major;       // false: rows are m (or n), k runs along a row. true: rows are k.
+  int64_t stride;  // elements between rows
+  bool k_major;    // false: rows are m (or n), k runs along a row. true: rows are k.
 };
 
 // Where one block of packed rows goes: rows [m0, m0 + rows) of A.
 struct PackedBlock {
   int64_t m0, rows;
-  void* out;          // kc entries of the block's rows, rounded up to row_unit: as many floats, and 16 spare
+  void* out;  // kc entries of the block's rows, rounded up to row_unit: as many floats, and 16 spare
 };
 
-// The matrix kernels of one instruction set for one kind of operands. How packed operands look is known to these functions
-// alone:
+// The matrix kernels of one instruction set for one kind of operands. How packed operands look is known to these
+// functions alone:
 //   floats   A in blocks [k][rows], B in panels [k][panel], as float32
 //   pairs    the same with 32-bit words of k, k + 1 for one instruction that multiplies two bf16; half as many
 //   tiles    (AMX) A in tiles of 16 rows x 32 k, B as pairs
 struct GemmKernels {
-  int64_t micro_rows;    // rows of a block at most
-  int64_t row_unit;      // and what packing rounds them up to
-  int64_t panel;         // columns of a panel: 32, or 16 where registers are few
-  int64_t chunk;         // entries of k that are packed together
-  int64_t max_few_rows;  // rows up to which weights are used as they come from memory, unpacked
-  int64_t few_rows_step; // rows of one few_rows call at most
-  int64_t task_blocks;   // blocks that stay in the second-level cache while panels pass
-  void (*prepare)();     // called on a thread before its next functions, or null
+  int64_t micro_rows;     // rows of a block at most
+  int64_t row_unit;       // and what packing rounds them up to
+  int64_t panel;          // columns of a panel: 32, or 16 where registers are few
+  int64_t chunk;          // entries of k that are packed together
+  int64_t max_few_rows;   // rows up to which weights are used as they come from memory, unpacked
+  int64_t few_rows_step;  // rows of one few_rows call at most
+  int64_t task_blocks;    // blocks that stay in the second-level cache while panels pass
+  void (*prepare)();      // called on a thread before its next functions, or null
   // Several blocks at once: a k-major A is then read along its rows.
   void (*pack_a)(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0, int64_t kc);
   // `num_panels` neighbouring panels, panel_floats apart. Columns past n_end repeat the last one or are 0; nobody reads
@@ -48,10 +48,12 @@ struct GemmKernels {
                  int64_t panel_floats);
   // c[rows][panel], row stride ldc floats: continues from what is there, or from 0.
   void (*micro)(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero);
-  // The same sums straight from [n][k] rows of B, K a multiple of 32. pack_few_rows packs rows [m0, m0 + rows) of A into
-  // k * few_rows_step floats and 16 spare; c[rows][32] for columns n0...
+  // The same sums straight from [n][k] rows of B, K a multiple of 32. pack_few_rows packs rows [m0, m0 + rows) of A
+  // into k * few_rows_step floats and 16 spare; c[rows][32] for columns n0... `first`: these columns of B come from
+  // memory, and are worth asking for early; later calls find them in the cache.
   void (*pack_few_rows)(const Matrix& a, int64_t m0, int64_t rows, int64_t k, void* out);
-  void (*few_rows)(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end, float* c);
+  void (*few_rows)(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end, bool first,
+                   float* c);
   // y[0..n) (+)= c
   void (*store)(const float* c, int64_t n, void* y, Elem elem, bool accumulate);
 };
@@ -64,24 +66,24 @@ struct NormArgs {
 
 // One query row against its keys; see attention_inl.h.
 struct AttentionArgs {
-  const void* q;               // [T, H, K]
-  const void* kv;              // [B, 2, G, K * 16]
-  void* out;                   // [T, H, K]
-  float* lse;                  // [T, H] or null
-  const int32_t* row_sequence; // [T]
-  const int32_t* row_position; // [T]
-  const int32_t* block_table;  // [S, max_blocks]
+  const void* q;                // [T, H, K]
+  const void* kv;               // [B, 2, G, K * 16]
+  void* out;                    // [T, H, K]
+  float* lse;                   // [T, H] or null
+  const int32_t* row_sequence;  // [T]
+  const int32_t* row_position;  // [T]
+  const int32_t* block_table;   // [S, max_blocks]
   int64_t max_blocks;
-  int64_t block_stride;        // elements between blocks of kv
+  int64_t block_stride;  // elements between blocks of kv
   int64_t num_heads, num_kv_heads, head_dim;
   Elem elem;
 };
 
 struct AttentionBackwardArgs {
   AttentionArgs forward;
-  const void* dout;            // [T, H, K]
-  void* dq;                    // [T, H, K]
-  float* dkv;                  // [B, 2, G, K * 16], K part [K][16], V part [16][K]; accumulated
+  const void* dout;  // [T, H, K]
+  void* dq;          // [T, H, K]
+  float* dkv;        // [B, 2, G, K * 16], K part [K][16], V part [16][K]; accumulated
   int64_t dkv_block_stride;
 };
 
@@ -92,11 +94,11 @@ struct RopeArgs {
 };
 
 struct AdamwArgs {
-  float lr_scaled;                  // lr / (1 - beta1^step)
-  float decay;                      // 1 - lr * weight decay
+  float lr_scaled;                                       // lr / (1 - beta1^step)
+  float decay;                                           // 1 - lr * weight decay
   float beta1, one_minus_beta1, beta2, one_minus_beta2;  // the complements rounded from double
   float eps;
-  float inverse_sqrt_correction2;   // 1 / sqrt(1 - beta2^step)
+  float inverse_sqrt_correction2;  // 1 / sqrt(1 - beta2^step)
   float grad_scale;
 };
 
@@ -123,7 +125,9 @@ struct KernelTable {
   // Writes one token's k and v [G, K] into slot `offset` of the block at `block`.
   void (*kv_write)(const void* k, const void* v, void* block, int64_t offset, int64_t num_kv_heads, int64_t head_dim,
                    Elem elem);
-  // Rows [row_begin, row_end) of one sequence, one kv head. scratch: attention_scratch_floats().
+  // Rows [row_begin, row_end) of one sequence, attention_rows at most, one kv head. scratch:
+  // attention_scratch_floats().
+  int64_t attention_rows;
   void (*attention)(const AttentionArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head, float* scratch);
   void (*attention_backward)(const AttentionBackwardArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head,
                              float* scratch);
@@ -138,13 +142,12 @@ struct KernelTable {
                 const AdamwArgs& args);
 };
 
-// Query rows of one sequence that an attention call takes at once.
-constexpr int64_t kAttentionRows = 8;
-// Floats of scratch for rows that see at most `max_keys` keys.
-constexpr int64_t attention_scratch_floats(int64_t max_keys, int64_t heads_per_kv_head, int64_t head_dim) {
-  const int64_t keys = (max_keys + 15) / 16 * 16;
-  const int64_t vectors = kAttentionRows * heads_per_kv_head;
-  return 2 * vectors * keys + 4 * vectors * (head_dim + 16) + 64 * (head_dim + 16);
+// Floats of scratch for an attention call of so many rows that see at most `max_keys` keys.
+constexpr int64_t attention_scratch_floats(int64_t rows, int64_t max_keys, int64_t heads_per_kv_head,
+                                           int64_t head_dim) {
+  const auto round_up = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; };
+  const int64_t vectors = round_up(rows * heads_per_kv_head, 16), width = round_up(head_dim, 32);
+  return vectors * (3 * width + 48 + round_up(max_keys, 32)) + 144 * width + 16;
 }
 
 const KernelTable* kernels_scalar();

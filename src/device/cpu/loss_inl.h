@@ -39,8 +39,7 @@ struct Loss {
     const float total = S::reduce_sum(sum);
     const float log_total = std::log(total);
     *lse = maximum + log_total;
-    if (logp != nullptr)
-      *logp = target < 0 ? 0.0F : (logits[target] * inverse_temperature - maximum) - log_total;
+    if (logp != nullptr) *logp = target < 0 ? 0.0F : (logits[target] * inverse_temperature - maximum) - log_total;
     if (entropy != nullptr) *entropy = log_total - S::reduce_sum(weighted) / total;
   }
 
@@ -68,7 +67,8 @@ struct Loss {
       const int64_t left = n - i;
       const F g = S::mul(M::load(grad + i, left), S::set1(args.grad_scale));
       const F m1 = S::fma(S::set1(args.one_minus_beta1), g, S::mul(S::set1(args.beta1), M::load(m + i, left)));
-      const F v1 = S::fma(S::mul(S::set1(args.one_minus_beta2), g), g, S::mul(S::set1(args.beta2), M::load(v + i, left)));
+      const F v1 =
+          S::fma(S::mul(S::set1(args.one_minus_beta2), g), g, S::mul(S::set1(args.beta2), M::load(v + i, left)));
       const F denominator = S::fma(S::sqrt(v1), S::set1(args.inverse_sqrt_correction2), S::set1(args.eps));
       const F decayed = S::mul(M::load(master + i, left), S::set1(args.decay));
       const F w = S::fma(S::set1(-args.lr_scaled), S::div(m1, denominator), decayed);

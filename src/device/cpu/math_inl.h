@@ -9,8 +9,8 @@ template <class S>
 struct Math {
   using F = typename S::F;
 
-  // e^x within 2 ulp: Cody-Waite reduction by ln 2, then the degree-6 polynomial of Cephes' expf. Below -87.3 (where float
-  // has no normal result) it is 0, above 88 it stays at e^88.
+  // e^x within 2 ulp: Cody-Waite reduction by ln 2, then the degree-6 polynomial of Cephes' expf. Below -87.3 (where
+  // float has no normal result) it is 0, above 88 it stays at e^88.
   static F exp(F x) {
     constexpr float kLow = -87.3F;
     const F clamped = S::min(S::max(x, S::set1(kLow)), S::set1(88.0F));

@@ -144,9 +144,9 @@ struct Rowwise {
     });
   }
 
-  static void qk_norm_rope_backward(const void* dq, const void* dk, const void* dv, const void* qkv,
-                                    const void* q_norm, const void* k_norm, const float* const* cos_sin, void* dqkv,
-                                    float* dq_norm, float* dk_norm, int64_t rows, const RopeArgs& a) {
+  static void qk_norm_rope_backward(const void* dq, const void* dk, const void* dv, const void* qkv, const void* q_norm,
+                                    const void* k_norm, const float* const* cos_sin, void* dqkv, float* dq_norm,
+                                    float* dk_norm, int64_t rows, const RopeArgs& a) {
     with_elem(a.elem == Elem::kF32, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       const int64_t width = a.head_dim, q_width = a.num_heads * width, kv_width = a.num_kv_heads * width;

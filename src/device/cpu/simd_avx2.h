@@ -8,7 +8,7 @@
 namespace tandem::device::cpu {
 
 struct SimdAvx2 {
-  static constexpr int kMicroRows = 6;     // 6 x 2 accumulators, 2 weights, 1 broadcast: 15 of 16 registers
+  static constexpr int kMicroRows = 6;  // 6 x 2 accumulators, 2 weights, 1 broadcast: 15 of 16 registers
   static constexpr bool kNativeBf16 = false;
   static constexpr int kMicroVectors = 1;
   struct F {

@@ -9,7 +9,7 @@
 namespace tandem::device::cpu {
 
 struct SimdAvx512 {
-  static constexpr int kMicroRows = 12;    // 12 x 2 accumulators, 2 weights, 1 broadcast: 27 of 32 registers
+  static constexpr int kMicroRows = 12;  // 12 x 2 accumulators, 2 weights, 1 broadcast: 27 of 32 registers
   static constexpr bool kNativeBf16 = false;
   static constexpr int kMicroVectors = 2;
   using F = __m512;
@@ -31,8 +31,8 @@ struct SimdAvx512 {
   static __m256i to_bf16(F x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_srli_epi32(
-        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC0)));
   }
@@ -50,8 +50,8 @@ struct SimdAvx512 {
   static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // a * 2^n, n integral in [-126, 127]
   static F scale2(F a, F n) {
-    return _mm512_mul_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(
-                                _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)));
+    return _mm512_mul_ps(
+        a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)));
   }
   static F select_less(F a, F b, F yes, F no) {
     return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
@@ -84,9 +84,9 @@ struct SimdAvx512 {
     }
     // a[4i + j]: 128-bit lane q holds words (4q + j) of rows 4i .. 4i+3.
     for (int j = 0; j < 4; ++j) {
-      const __m512i p0 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);       // lanes 0,2 of rows 0-3, 4-7
+      const __m512i p0 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);  // lanes 0,2 of rows 0-3, 4-7
       const __m512i p1 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
-      const __m512i p2 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xDD);       // lanes 1,3
+      const __m512i p2 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xDD);  // lanes 1,3
       const __m512i p3 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xDD);
       out[j] = _mm512_shuffle_i32x4(p0, p1, 0x88);
       out[8 + j] = _mm512_shuffle_i32x4(p0, p1, 0xDD);

@@ -1,5 +1,5 @@
-// AVX-512 with the bf16 dot product: two products of bf16 pairs added to a float32 lane by one instruction. Its rounding
-// and order are the processor's, the same for every row.
+// AVX-512 with the bf16 dot product: two products of bf16 pairs added to a float32 lane by one instruction. Its
+// rounding and order are the processor's, the same for every row.
 #pragma once
 
 #include "device/cpu/simd_avx512.h"

@@ -9,7 +9,7 @@
 namespace tandem::device::cpu {
 
 struct SimdScalar {
-  static constexpr int kMicroRows = 2;     // rows x (16 * vectors) outputs that the micro kernel holds in registers
+  static constexpr int kMicroRows = 2;  // rows x (16 * vectors) outputs that the micro kernel holds in registers
   static constexpr bool kNativeBf16 = false;
   static constexpr int kMicroVectors = 1;
   struct F {
@@ -62,20 +62,37 @@ struct SimdScalar {
     for (int64_t i = 0; i < n; ++i) narrow(x.v[i], p + i);
   }
 
-  static F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
-  static F sub(F a, F b) { return each([&](int i) { return a.v[i] - b.v[i]; }); }
-  static F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
-  static F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
-  static F sqrt(F a) { return each([&](int i) { return std::sqrt(a.v[i]); }); }
-  static F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
-  static F max(F a, F b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
-  static F min(F a, F b) { return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; }); }
-  static F round(F a) { return each([&](int i) { return std::nearbyint(a.v[i]); }); }
+  static F add(F a, F b) {
+    return each([&](int i) { return a.v[i] + b.v[i]; });
+  }
+  static F sub(F a, F b) {
+    return each([&](int i) { return a.v[i] - b.v[i]; });
+  }
+  static F mul(F a, F b) {
+    return each([&](int i) { return a.v[i] * b.v[i]; });
+  }
+  static F div(F a, F b) {
+    return each([&](int i) { return a.v[i] / b.v[i]; });
+  }
+  static F sqrt(F a) {
+    return each([&](int i) { return std::sqrt(a.v[i]); });
+  }
+  static F fma(F a, F b, F c) {
+    return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+  }
+  static F max(F a, F b) {
+    return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static F min(F a, F b) {
+    return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static F round(F a) {
+    return each([&](int i) { return std::nearbyint(a.v[i]); });
+  }
   // a * 2^n for integral n in [-126, 127]
   static F scale2(F a, F n) {
-    return each([&](int i) {
-      return a.v[i] * bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23);
-    });
+    return each(
+        [&](int i) { return a.v[i] * bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23); });
   }
   static F select_less(F a, F b, F yes, F no) {
     return each([&](int i) { return a.v[i] < b.v[i] ? yes.v[i] : no.v[i]; });

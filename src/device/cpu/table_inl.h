@@ -22,6 +22,7 @@ KernelTable make_table(const char* name) {
           Rowwise<S>::silu_mul,
           Rowwise<S>::silu_mul_backward,
           Attention<S>::kv_write,
+          /*attention_rows=*/8,
           Attention<S>::forward,
           Attention<S>::backward,
           Loss<S>::logprob,
