@@ -1,5 +1,5 @@
-// The compiled part of fmt, once. Instantiated in every file that formats something (FMT_HEADER_ONLY), it took 10 of the 18
-// seconds that such a file needs under sanitizers.
+// The compiled part of fmt, once. Instantiated in every file that formats something (FMT_HEADER_ONLY), it took 10 of
+// the 18 seconds that such a file needs under sanitizers.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -25,30 +25,29 @@ std::string join_message(const Values&... values) {
 
 }  // namespace tandem::base
 
-#define TANDEM_CHECK(condition, ...)                                             \
-  do {                                                                           \
-    if (!(condition)) [[unlikely]]                                               \
-      ::tandem::base::fail_check(__FILE__, __LINE__, #condition,                 \
-                                 ::tandem::base::join_message(__VA_ARGS__));     \
+#define TANDEM_CHECK(condition, ...)                                                                         \
+  do {                                                                                                       \
+    if (!(condition)) [[unlikely]]                                                                           \
+      ::tandem::base::fail_check(__FILE__, __LINE__, #condition, ::tandem::base::join_message(__VA_ARGS__)); \
   } while (false)
 
-#define TANDEM_CHECK_EQ(a, b, ...)                                                                   \
-  do {                                                                                               \
-    const auto& tandem_a = (a);                                                                      \
-    const auto& tandem_b = (b);                                                                      \
-    if (!(tandem_a == tandem_b)) [[unlikely]]                                                        \
-      ::tandem::base::fail_check(__FILE__, __LINE__, #a " == " #b,                                   \
+#define TANDEM_CHECK_EQ(a, b, ...)                                                                       \
+  do {                                                                                                   \
+    const auto& tandem_a = (a);                                                                          \
+    const auto& tandem_b = (b);                                                                          \
+    if (!(tandem_a == tandem_b)) [[unlikely]]                                                            \
+      ::tandem::base::fail_check(__FILE__, __LINE__, #a " == " #b,                                       \
                                  ::tandem::base::join_message(tandem_a, "!=", tandem_b, ##__VA_ARGS__)); \
   } while (false)
 
-#define TANDEM_USER_CHECK(condition, ...)                                              \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
-      throw ::tandem::UserError(::tandem::base::join_message(__VA_ARGS__));            \
+#define TANDEM_USER_CHECK(condition, ...)                                   \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]]                                          \
+      throw ::tandem::UserError(::tandem::base::join_message(__VA_ARGS__)); \
   } while (false)
 
-#define TANDEM_ENV_CHECK(condition, ...)                                               \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
-      throw ::tandem::EnvironmentError(::tandem::base::join_message(__VA_ARGS__));     \
+#define TANDEM_ENV_CHECK(condition, ...)                                           \
+  do {                                                                             \
+    if (!(condition)) [[unlikely]]                                                 \
+      throw ::tandem::EnvironmentError(::tandem::base::join_message(__VA_ARGS__)); \
   } while (false)

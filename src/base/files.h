@@ -14,9 +14,9 @@ namespace tandem::base {
 
 // The whole of a file or pipe; UserError when it is missing, a directory, or larger than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
-bool file_exists(const std::string& path);        // anything but a directory
+bool file_exists(const std::string& path);  // anything but a directory
 bool directory_exists(const std::string& path);
-void make_directories(const std::string& path);   // EnvironmentError when it cannot
+void make_directories(const std::string& path);                    // EnvironmentError when it cannot
 std::vector<std::string> list_directory(const std::string& path);  // names, sorted
 
 // A file opened for positioned reads. Movable.

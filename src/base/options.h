@@ -87,8 +87,8 @@ class Options {
   // a name that ends in '*' stands for every flag that begins so ("vllm-*").
   void unsupported(const std::string& name, const std::string& reason);
 
-  // Reads the file that --config names, then the arguments after the verb, into the fields. With --help nothing is read;
-  // with --print-config required options may be missing.
+  // Reads the file that --config names, then the arguments after the verb, into the fields. With --help nothing is
+  // read; with --print-config required options may be missing.
   ParsedAction parse(const std::vector<std::string>& arguments);
 
   // "Usage: " `usage` and the description, then the options by group with their present values as defaults.

@@ -102,7 +102,8 @@ int run_command_line(const std::vector<std::string>& arguments) {
   } catch (const text::WorkerError& error) {
     return fail(kExitEnvironment, fmt::format("a worker process was lost: {}", error.what()));
   } catch (const std::bad_alloc&) {
-    return fail(kExitEnvironment, "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size");
+    return fail(kExitEnvironment,
+                "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size");
   } catch (const std::exception& error) {
     return fail(kExitBug, fmt::format("{} (this is a bug in Tandem, please report it)", error.what()));
   }

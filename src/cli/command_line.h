@@ -6,8 +6,8 @@
 
 namespace tandem::cli {
 
-// Runs `tandem ARGUMENTS...` and returns its exit code: 0; 1 our bug; 2 the user's mistake; 3 the machine's; 130 stopped by a
-// signal. A failure prints one line on stderr, "tandem: error: ...". Throws nothing.
+// Runs `tandem ARGUMENTS...` and returns its exit code: 0; 1 our bug; 2 the user's mistake; 3 the machine's; 130
+// stopped by a signal. A failure prints one line on stderr, "tandem: error: ...". Throws nothing.
 int run_command_line(const std::vector<std::string>& arguments);
 
 // Drops flags that Tandem knows but does not have where their value asks for what it does anyway

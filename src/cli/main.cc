@@ -8,9 +8,9 @@
 #include "run/stop_signal.h"
 
 int main(int argc, char** argv) {
-  // A step frees and asks again for the same temporaries of some MiB. By default glibc gives such blocks back to the kernel
-  // at once, and every step pays for faulting their pages in anew; kept in the heap they stay mapped. 32 MiB is the largest
-  // threshold that glibc accepts.
+  // A step frees and asks again for the same temporaries of some MiB. By default glibc gives such blocks back to the
+  // kernel at once, and every step pays for faulting their pages in anew; kept in the heap they stay mapped. 32 MiB is
+  // the largest threshold that glibc accepts.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   tandem::run::install_stop_signals();

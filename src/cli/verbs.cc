@@ -32,16 +32,15 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   base::Options options;
   config.visit(options);
   bool quiet = false;
-  options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop");
+  options.option(mode.dry_run, "dry-run", "general",
+                 "check everything, read the data, say what would happen, and stop");
   options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr");
   add_unsupported(options);
   switch (options.parse(without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
       std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);
       return 0;
-    case base::ParsedAction::kPrintConfig:
-      std::fputs(options.config_text().c_str(), stdout);
-      return 0;
+    case base::ParsedAction::kPrintConfig: std::fputs(options.config_text().c_str(), stdout); return 0;
     case base::ParsedAction::kRun: break;
   }
   if (quiet) base::set_log_level(base::LogLevel::kWarning);

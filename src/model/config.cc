@@ -145,8 +145,8 @@ void check_architecture(const ConfigReader& reader, const std::string& architect
     reader.refuse("architectures", "names the sparse model Qwen3MoeForCausalLM, which is not supported yet; " +
                                        supported + ": take a dense checkpoint of that family");
   }
-  reader.refuse("architectures", fmt::format("names {}, which is not supported; {}",
-                                             ConfigReader::shown(architecture), supported));
+  reader.refuse("architectures",
+                fmt::format("names {}, which is not supported; {}", ConfigReader::shown(architecture), supported));
 }
 
 // Published as rope_theta + rope_scaling (transformers 4), or as rope_parameters (transformers 5).
@@ -161,7 +161,8 @@ double read_rope_theta(const ConfigReader& reader) {
       const std::string type = rope.string_or(type_key, "default");
       if (type != "default") {
         rope.refuse(type_key, fmt::format("is {}: scaled rotary embeddings are not supported; remove {} and keep "
-                                          "sequences within max_position_embeddings", ConfigReader::shown(type), key));
+                                          "sequences within max_position_embeddings",
+                                          ConfigReader::shown(type), key));
       }
     }
     if (rope.number_or("partial_rotary_factor", 1.0) != 1.0) {
@@ -230,7 +231,8 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
         std::all_of(types->begin(), types->end(), [](const Json& type) { return type == "full_attention"; });
     if (!all_full) {
       reader.refuse("layer_types", fmt::format("must be \"full_attention\" for each of the {} layers; other kinds are "
-                                               "not supported", num_layers));
+                                               "not supported",
+                                               num_layers));
     }
   }
 }

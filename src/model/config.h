@@ -12,20 +12,20 @@ int64_t dtype_bytes(Dtype dtype);
 const char* to_string(Dtype dtype);  // "float32", "bfloat16"
 
 struct ModelConfig {
-  std::string architecture;         // "Qwen3ForCausalLM"
-  int64_t hidden = 0;               // E
-  int64_t num_layers = 0;           // L
-  int64_t num_heads = 0;            // H
-  int64_t num_kv_heads = 0;         // G, divides H
-  int64_t head_dim = 0;             // K
-  int64_t mlp = 0;                  // F
-  int64_t vocab = 0;                // V
-  int64_t max_positions = 0;        // context limit in tokens
+  std::string architecture;   // "Qwen3ForCausalLM"
+  int64_t hidden = 0;         // E
+  int64_t num_layers = 0;     // L
+  int64_t num_heads = 0;      // H
+  int64_t num_kv_heads = 0;   // G, divides H
+  int64_t head_dim = 0;       // K
+  int64_t mlp = 0;            // F
+  int64_t vocab = 0;          // V
+  int64_t max_positions = 0;  // context limit in tokens
   double rope_theta = 10000.0;
   double rms_norm_eps = 1e-6;
   bool tied_embeddings = false;
   double initializer_range = 0.02;
-  Dtype dtype = Dtype::kBFloat16;   // of the checkpoint
+  Dtype dtype = Dtype::kBFloat16;      // of the checkpoint
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json together
   int32_t pad_token_id = -1;           // -1: none
 

@@ -10,12 +10,12 @@ namespace tandem::rl {
 
 // How one group is sampled. Defaults are the engine's, the flags' defaults live in run/.
 struct SamplingParams {
-  double temperature = 1.0;       // 0: greedy, log-probs then at temperature 1
-  double top_p = 1.0;             // 1: off
-  int64_t top_k = -1;             // -1: off
-  double min_p = 0.0;             // 0: off
-  int64_t max_new_tokens = 1024;  // > 0
-  int64_t max_context_tokens = 0; // prompt + completion; 0: the model's
+  double temperature = 1.0;             // 0: greedy, log-probs then at temperature 1
+  double top_p = 1.0;                   // 1: off
+  int64_t top_k = -1;                   // -1: off
+  double min_p = 0.0;                   // 0: off
+  int64_t max_new_tokens = 1024;        // > 0
+  int64_t max_context_tokens = 0;       // prompt + completion; 0: the model's
   std::vector<int32_t> stop_token_ids;  // besides the model's EOS ids
   std::vector<std::string> stop;        // matched on token bytes; the text is kept as generated
   bool ignore_eos = false;              // EOS and stop ids do not end a completion
@@ -36,12 +36,12 @@ struct VersionSpan {
 
 // One sampled continuation of a prompt.
 struct Completion {
-  uint64_t sample_id = 0;        // counter over the whole run: the random stream's name
-  std::vector<int32_t> tokens;   // [N], includes the EOS or stop token that ended it
-  std::vector<float> logprobs;   // [N] log softmax(logits / temperature)[token], untruncated: the policy's
+  uint64_t sample_id = 0;               // counter over the whole run: the random stream's name
+  std::vector<int32_t> tokens;          // [N], includes the EOS or stop token that ended it
+  std::vector<float> logprobs;          // [N] log softmax(logits / temperature)[token], untruncated: the policy's
   std::vector<float> sampled_logprobs;  // [N] or empty; log-prob in the truncated distribution
   FinishReason finish_reason = FinishReason::kRunning;
-  std::vector<VersionSpan> versions;    // ascending by begin
+  std::vector<VersionSpan> versions;  // ascending by begin
 };
 
 // A prompt and its completions, in sample order.
@@ -58,18 +58,18 @@ const char* to_string(SampleStatus status);  // "completed", "truncated", "abort
 struct Sample {
   uint64_t group_id = 0;
   uint64_t sample_id = 0;
-  std::vector<int32_t> prompt;            // equal for all samples of a group
-  std::vector<int32_t> completion;        // [N]
-  std::vector<float> rollout_logprobs;    // [N] the engine's policy log-probs
-  std::vector<float> sampled_logprobs;    // [N] or empty
-  std::vector<float> ref_logprobs;        // [N] or empty: no reference
-  std::vector<uint8_t> loss_mask;         // [N] 1 where the loss counts
-  std::vector<double> advantages;         // [N] or [1] for a scalar per sample
+  std::vector<int32_t> prompt;          // equal for all samples of a group
+  std::vector<int32_t> completion;      // [N]
+  std::vector<float> rollout_logprobs;  // [N] the engine's policy log-probs
+  std::vector<float> sampled_logprobs;  // [N] or empty
+  std::vector<float> ref_logprobs;      // [N] or empty: no reference
+  std::vector<uint8_t> loss_mask;       // [N] 1 where the loss counts
+  std::vector<double> advantages;       // [N] or [1] for a scalar per sample
   double reward = 0.0;
   SampleStatus status = SampleStatus::kCompleted;
-  bool remove = false;                    // out of the loss, still counted in G
+  bool remove = false;  // out of the loss, still counted in G
   std::vector<VersionSpan> versions;
-  std::string prompt_text, text, label;   // for dumps
+  std::string prompt_text, text, label;  // for dumps
 };
 
 }  // namespace tandem::rl

@@ -36,10 +36,10 @@ constexpr double kMinTemperature = 1e-4;
 struct ActiveGroup {
   rl::Group result;
   rl::SamplingParams sampling;
-  std::vector<int32_t> end_ids;          // tokens that end a completion
-  size_t max_new_tokens = 0;             // as far as the context allows
-  std::vector<SequenceId> sequences;     // one a completion
-  std::vector<std::string> stop_tails;   // one a completion; see completes_stop_string()
+  std::vector<int32_t> end_ids;         // tokens that end a completion
+  size_t max_new_tokens = 0;            // as far as the context allows
+  std::vector<SequenceId> sequences;    // one a completion
+  std::vector<std::string> stop_tails;  // one a completion; see completes_stop_string()
   int64_t num_unfinished = 0;
 };
 
@@ -49,9 +49,9 @@ struct SampleRef {
 };
 
 void check_sampling(const rl::SamplingParams& sampling) {
-  TANDEM_USER_CHECK(sampling.temperature == 0.0 ||
-                        (std::isfinite(sampling.temperature) && sampling.temperature >= kMinTemperature),
-                    "temperature is", sampling.temperature, "but must be 0 (greedy) or at least", kMinTemperature);
+  TANDEM_USER_CHECK(
+      sampling.temperature == 0.0 || (std::isfinite(sampling.temperature) && sampling.temperature >= kMinTemperature),
+      "temperature is", sampling.temperature, "but must be 0 (greedy) or at least", kMinTemperature);
   TANDEM_USER_CHECK(sampling.top_p > 0.0 && sampling.top_p <= 1.0, "top-p is", sampling.top_p,
                     "but must be above 0 and at most 1 (off)");
   TANDEM_USER_CHECK(sampling.top_k == -1 || sampling.top_k >= 0, "top-k is", sampling.top_k,
@@ -78,9 +78,8 @@ class PagedEngine final : public Engine {
         model_(model),
         cache_(model.config(), num_blocks, options),
         attention_(model.ops(), cache_),
-        scheduler_({.num_blocks = num_blocks,
-                    .max_batch_tokens = config.max_batch_tokens,
-                    .max_running = config.max_running}),
+        scheduler_(
+            {.num_blocks = num_blocks, .max_batch_tokens = config.max_batch_tokens, .max_running = config.max_running}),
         max_logits_rows_(std::max<int64_t>(1, kLogitsBytes / (model.config().vocab * int64_t{sizeof(float)}))) {}
 
   void add(GroupRequest request) override;
@@ -121,7 +120,7 @@ class PagedEngine final : public Engine {
   std::deque<rl::Group> finished_;
 
   // Of one window of draws; kept, so that a step allocates nothing here.
-  std::vector<Sampler> samplers_;                            // one a thread
+  std::vector<Sampler> samplers_;  // one a thread
   std::vector<DrawnToken> drawn_;
   std::vector<int32_t> targets_, logits_index_;
 
@@ -250,8 +249,8 @@ void PagedEngine::draw_window(const BatchPlan& plan, const at::Tensor& hidden_TE
   const int64_t num_rows = draws.back().logits_index - first + 1;
   const at::Tensor rows = int32_view(plan.logits_rows, {static_cast<int64_t>(plan.logits_rows.size())});
   const bool every_row = rows.size(0) == hidden_TE.size(0);
-  const at::Tensor hidden_RE = every_row ? hidden_TE.narrow(0, first, num_rows)
-                                         : hidden_TE.index_select(0, rows.narrow(0, first, num_rows));
+  const at::Tensor hidden_RE =
+      every_row ? hidden_TE.narrow(0, first, num_rows) : hidden_TE.index_select(0, rows.narrow(0, first, num_rows));
   const at::Tensor logits_RV = model_.head(hidden_RE);
   draw_tokens(logits_RV, draws);
   const at::Tensor logprobs = policy_logprobs(logits_RV, draws);
@@ -272,8 +271,8 @@ void PagedEngine::draw_tokens(const at::Tensor& logits_RV, std::span<const Batch
       const auto [group, index] = sample(draws[i].sequence);
       const rl::Completion& completion = group->result.completions[index];
       const std::span<const float> row(logits + static_cast<size_t>(draws[i].logits_index - first) * vocab, vocab);
-      drawn_[i] = sampler.draw(row, group->sampling, completion.sample_id,
-                               static_cast<int64_t>(completion.tokens.size()));
+      drawn_[i] =
+          sampler.draw(row, group->sampling, completion.sample_id, static_cast<int64_t>(completion.tokens.size()));
     }
   });
   for (size_t i = 0; i < draws.size(); ++i) {
@@ -380,10 +379,9 @@ std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& mo
                     "but must be positive");
   TANDEM_USER_CHECK(config.max_running > 0, "max-running is", config.max_running, "but must be positive");
   // The weights' dtype and device, which need not be those of the checkpoint's config: ask the model itself.
-  const at::TensorOptions options =
-      model.embed(at::zeros({1}, at::TensorOptions().dtype(at::kInt))).detach().options();
-  const int64_t num_blocks = num_kv_blocks(model.config(), static_cast<int64_t>(options.dtype().itemsize()),
-                                           config.kv_cache_bytes);
+  const at::TensorOptions options = model.embed(at::zeros({1}, at::TensorOptions().dtype(at::kInt))).detach().options();
+  const int64_t num_blocks =
+      num_kv_blocks(model.config(), static_cast<int64_t>(options.dtype().itemsize()), config.kv_cache_bytes);
   return std::make_unique<PagedEngine>(config, model, options, num_blocks);
 }
 

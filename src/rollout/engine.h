@@ -26,14 +26,14 @@ struct EngineConfig {
 
 struct GroupRequest {
   uint64_t group_id = 0;
-  std::vector<int32_t> prompt;         // at least one token
-  std::vector<uint64_t> sample_ids;    // n of them: one completion each
+  std::vector<int32_t> prompt;       // at least one token
+  std::vector<uint64_t> sample_ids;  // n of them: one completion each
   rl::SamplingParams sampling;
 };
 
 enum class PauseMode : uint8_t { kKeepKv, kDropKv };
 
-struct EngineStats {                   // since the last reset_stats()
+struct EngineStats {  // since the last reset_stats()
   int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
   int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 };

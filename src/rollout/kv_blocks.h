@@ -41,7 +41,7 @@ class BlockPool {
   std::vector<int32_t> reference_counts_;  // 0: free
   std::vector<uint64_t> free_words_;       // bit b % 64 of word b / 64: block b is free
   int64_t num_free_ = 0;
-  size_t first_free_word_ = 0;             // no word before it has a free block
+  size_t first_free_word_ = 0;  // no word before it has a free block
 };
 
 }  // namespace tandem::rollout

@@ -7,8 +7,8 @@
 namespace tandem::rollout {
 
 KvCache::KvCache(const model::ModelConfig& config, int64_t num_blocks, const at::TensorOptions& options) {
-  blocks_ = at::empty(
-      {num_blocks, config.num_layers, 2, config.num_kv_heads, config.head_dim * device::kBlockTokens}, options);
+  blocks_ = at::empty({num_blocks, config.num_layers, 2, config.num_kv_heads, config.head_dim * device::kBlockTokens},
+                      options);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) layers_.push_back(blocks_.select(1, layer));
 }
 

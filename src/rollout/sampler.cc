@@ -21,9 +21,9 @@ constexpr float kMinExponent = -86.0F;
 // and loops over it vectorise.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2E = 1.44269504F;
-  constexpr float kLn2High = 0.693359375F;      // 355/512: products with small integers are exact
-  constexpr float kLn2Low = -2.12194440e-4F;    // ln 2 - kLn2High
-  constexpr float kRoundShift = 12582912.0F;    // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  constexpr float kLn2High = 0.693359375F;    // 355/512: products with small integers are exact
+  constexpr float kLn2Low = -2.12194440e-4F;  // ln 2 - kLn2High
+  constexpr float kRoundShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   const float clamped = x < kMinExponent ? kMinExponent : x;
   const float shifted = clamped * kLog2E + kRoundShift;
   const float n = shifted - kRoundShift;

@@ -26,7 +26,7 @@ struct SchedulerConfig {
   int64_t max_running = 0;       // sequences that decode together
 };
 
-using SequenceId = int32_t;      // small and dense; used again after the group has ended
+using SequenceId = int32_t;  // small and dense; used again after the group has ended
 
 struct BlockCopy {
   int32_t from = 0, to = 0;
@@ -34,20 +34,20 @@ struct BlockCopy {
 
 // One forward. A row is one token; rows of a sequence are consecutive and ascend by position.
 struct BatchPlan {
-  std::vector<BlockCopy> copies;         // first, in this order
-  std::vector<int32_t> token_ids;        // [T]
-  std::vector<int32_t> positions;        // [T]
-  std::vector<int32_t> row_sequence;     // [T] index into `sequences`
-  std::vector<int32_t> slots;            // [T] where the row's KV goes: block * kBlockTokens + offset
-  std::vector<SequenceId> sequences;     // [S]
-  std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks
+  std::vector<BlockCopy> copies;      // first, in this order
+  std::vector<int32_t> token_ids;     // [T]
+  std::vector<int32_t> positions;     // [T]
+  std::vector<int32_t> row_sequence;  // [T] index into `sequences`
+  std::vector<int32_t> slots;         // [T] where the row's KV goes: block * kBlockTokens + offset
+  std::vector<SequenceId> sequences;  // [S]
+  std::vector<int32_t> block_table;   // [S, max_blocks], 0 past a sequence's blocks
   int64_t max_blocks = 0;
-  std::vector<int32_t> logits_rows;      // [R] rows whose logits are needed, ascending
+  std::vector<int32_t> logits_rows;  // [R] rows whose logits are needed, ascending
   struct Draw {
-    SequenceId sequence = 0;             // gets one token,
-    int32_t logits_index = 0;            // drawn from logits_rows[logits_index]
+    SequenceId sequence = 0;   // gets one token,
+    int32_t logits_index = 0;  // drawn from logits_rows[logits_index]
   };
-  std::vector<Draw> draws;               // ascending by logits_index; several samples of a group may share a row
+  std::vector<Draw> draws;  // ascending by logits_index; several samples of a group may share a row
 
   bool empty() const { return token_ids.empty(); }
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
@@ -58,7 +58,7 @@ struct SchedulerStats {
   int64_t shared_prompt_tokens = 0;  // prompt tokens that a sample took over from another one of its group
   int64_t recomputed_tokens = 0;     // tokens computed again after their blocks were given up
   int64_t preemptions = 0, copies_on_write = 0;
-  int64_t peak_running = 0;          // sequences in one decode batch
+  int64_t peak_running = 0;  // sequences in one decode batch
   int64_t peak_blocks = 0;
 };
 
@@ -113,11 +113,11 @@ class Scheduler {
   struct Sequence {
     State state = State::kUnused;
     std::shared_ptr<PromptGroup> group;
-    uint64_t arrival = 0;            // total order of service
+    uint64_t arrival = 0;  // total order of service
     std::vector<int32_t> generated;
-    std::vector<int32_t> blocks;     // of positions 0 .. computed - 1
-    int64_t computed = 0;            // tokens whose KV is in the cache once the planned forward has run
-    int64_t ever_computed = 0;       // largest value that `computed` has had
+    std::vector<int32_t> blocks;  // of positions 0 .. computed - 1
+    int64_t computed = 0;         // tokens whose KV is in the cache once the planned forward has run
+    int64_t ever_computed = 0;    // largest value that `computed` has had
     int64_t max_tokens = 0;
     int64_t num_tokens() const { return static_cast<int64_t>(group->prompt.size() + generated.size()); }
   };
@@ -151,12 +151,12 @@ class Scheduler {
 
   SchedulerConfig config_;
   BlockPool pool_;
-  std::vector<Sequence> sequences_;      // by id
+  std::vector<Sequence> sequences_;  // by id
   std::vector<SequenceId> unused_ids_;
-  std::vector<SequenceId> running_;      // ascending by arrival
-  std::deque<SequenceId> waiting_;       // ascending by arrival, all after running_
+  std::vector<SequenceId> running_;  // ascending by arrival
+  std::deque<SequenceId> waiting_;   // ascending by arrival, all after running_
   uint64_t next_arrival_ = 0;
-  int64_t num_undrawn_ = 0;              // draws of the last plan that append() has not answered
+  int64_t num_undrawn_ = 0;  // draws of the last plan that append() has not answered
   BatchPlan plan_;
   SchedulerStats stats_;
 };

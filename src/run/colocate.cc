@@ -75,8 +75,8 @@ class ColocatedRun {
   std::unique_ptr<RolloutPhase> phase_;
   int64_t rollout_id_ = 0;  // rollouts that are finished
   int64_t saved_step_ = 0;
-  double waited_s_ = 0.0;   // since the last training: rollout, evaluation, checkpoint
-  Metrics carried_;         // perf/* of what followed a rollout's record: in the next one
+  double waited_s_ = 0.0;  // since the last training: rollout, evaluation, checkpoint
+  Metrics carried_;        // perf/* of what followed a rollout's record: in the next one
 };
 
 TrainConfig checked(TrainConfig config) {
@@ -87,8 +87,8 @@ TrainConfig checked(TrainConfig config) {
 }
 
 trainer::TrainerConfig make_trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
-  trainer::TrainerConfig result = trainer_config(config.optimizer, config.loss.loss, num_layers,
-                                                 num_rollouts * config.steps_per_rollout());
+  trainer::TrainerConfig result =
+      trainer_config(config.optimizer, config.loss.loss, num_layers, num_rollouts * config.steps_per_rollout());
   result.temperature = config.rollout.temperature;
   result.get_mismatch_metrics = config.loss.get_mismatch_metrics;
   return result;
@@ -120,8 +120,9 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
   config.reward.try_out(config.data.label_key, session_.directory());
   if (!config.output.save_debug_rollout_data.empty()) rollout_path(config.output.save_debug_rollout_data, 0);
   if (config.rollout.sampling().truncates()) {
-    base::log_warning("--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
-                      "(train_rollout_logprob_abs_diff compares the uncut ones)");
+    base::log_warning(
+        "--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
+        "(train_rollout_logprob_abs_diff compares the uncut ones)");
   }
   if (config.loss.use_kl_loss && !config.loss.needs_reference()) {
     base::log_info("--kl-loss-coef 0: no reference is read and train/kl_loss is absent");
@@ -133,7 +134,8 @@ void ColocatedRun::say_plan() const {
   report.line(fmt::format("model: {} parameters in {}, {} layers, context {}", session_.config().num_parameters(),
                           model::to_string(session_.config().dtype), session_.config().num_layers,
                           session_.config().max_positions));
-  report.line(fmt::format("data: {} prompts, the longest of {} tokens", prompts_.prompts.size(), prompts_.longest_tokens));
+  report.line(
+      fmt::format("data: {} prompts, the longest of {} tokens", prompts_.prompts.size(), prompts_.longest_tokens));
   report.line(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each", num_rollouts_,
                           config_.rollout_batch_size, config_.rollout.n_samples_per_prompt, config_.steps_per_rollout(),
                           config_.samples_per_step()));
@@ -157,8 +159,8 @@ void ColocatedRun::start() {
   base::write_file_durably(directory_.config_file(), mode_.config_text);
   report_ = std::make_unique<Report>(&directory_, config_.output.use_tensorboard);
   const std::string output = directory_.grader_output_file();
-  graders_ = std::make_unique<text::Graders>(
-      config_.reward.graders(config_.data.label_key, session_.directory(), output));
+  graders_ =
+      std::make_unique<text::Graders>(config_.reward.graders(config_.data.label_key, session_.directory(), output));
   evaluation_.set_graders(graders_.get(), session_.directory(), output);
   phase_ = std::make_unique<RolloutPhase>(*engine_, session_.text(), *report_);
   report_->line(fmt::format("{} parameters in {} on {}; {} prompts; {} rollouts of {} x {} samples -> {}",
@@ -182,8 +184,8 @@ int ColocatedRun::run() {
   }
   save();
   const bool interrupted = stop_requested();
-  report_->line(fmt::format("{} after {} of {} rollouts, {} warnings; {}", interrupted ? "stopped" : "done", rollout_id_,
-                            num_rollouts_, base::num_warnings(), directory_.path()));
+  report_->line(fmt::format("{} after {} of {} rollouts, {} warnings; {}", interrupted ? "stopped" : "done",
+                            rollout_id_, num_rollouts_, base::num_warnings(), directory_.path()));
   report_->sync();
   return interrupted ? kExitInterrupted : 0;
 }
@@ -289,7 +291,8 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
   Metrics step_metrics;
   for (size_t first = 0; first < samples.size(); first += size) {
     const auto k = static_cast<int64_t>(first / size);
-    report_->progress(fmt::format("train {}/{}", rollout_id_ + 1, num_rollouts_), k, config_.steps_per_rollout(), "steps");
+    report_->progress(fmt::format("train {}/{}", rollout_id_ + 1, num_rollouts_), k, config_.steps_per_rollout(),
+                      "steps");
     const auto from = samples.begin() + static_cast<std::ptrdiff_t>(first);
     const trainer::Metrics raw = trainer_->step({from, from + static_cast<std::ptrdiff_t>(size)});
     step_metrics.clear();

@@ -3,7 +3,8 @@
 namespace tandem::run {
 
 void DataOptions::visit_prompt_data(base::Options& options) {
-  options.option(prompt_data, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes its rows a to b").required();
+  options.option(prompt_data, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes its rows a to b")
+      .required();
 }
 
 void DataOptions::visit(base::Options& options) {
@@ -18,7 +19,8 @@ void DataOptions::visit(base::Options& options) {
                  "JSON object for the template, such as {\"enable_thinking\": false}");
   options.option(max_prompt_len, "rollout-max-prompt-len", group, "leave longer prompts out (counted); 0: keep all")
       .at_least(0);
-  options.option(skip_bad_lines, "skip-bad-lines", group, "leave malformed lines out (counted) instead of refusing the file");
+  options.option(skip_bad_lines, "skip-bad-lines", group,
+                 "leave malformed lines out (counted) instead of refusing the file");
 }
 
 }  // namespace tandem::run

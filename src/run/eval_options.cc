@@ -11,7 +11,8 @@ namespace tandem::run {
 void EvalOptions::visit(base::Options& options) {
   const char* const group = "evaluation";
   options.option(eval_prompt_data, "eval-prompt-data", group, "data sets: NAME FILE.jsonl NAME FILE.jsonl");
-  options.option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group, "completions of each prompt, for pass@k")
+  options
+      .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group, "completions of each prompt, for pass@k")
       .at_least(1);
   options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature").at_least(0.0).at_most(100.0);
   options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p").greater_than(0.0).at_most(1.0);

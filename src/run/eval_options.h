@@ -22,7 +22,8 @@ struct EvalOptions {
 
   void visit(base::Options& options);
 
-  // NAME and PATH of each data set. UserError for an odd count, a name twice, or a name that cannot be part of a file's.
+  // NAME and PATH of each data set. UserError for an odd count, a name twice, or a name that cannot be part of a
+  // file's.
   std::vector<std::pair<std::string, std::string>> data_sets() const;
   // The rollout's options and the data's with what is given here in their place; `path` is the data set's file.
   RolloutOptions rollout(RolloutOptions base) const;

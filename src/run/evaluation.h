@@ -27,7 +27,7 @@ class Evaluation {
 
   bool empty() const { return sets_.empty(); }
   int64_t longest_prompt() const;
-  int64_t max_sequences() const;                          // that one data set decodes, at most
+  int64_t max_sequences() const;  // that one data set decodes, at most
   const RolloutOptions& rollout() const { return rollout_; }
 
   struct Result {

@@ -17,7 +17,8 @@ void JsonOutput::write(const base::Json& record) {
     file_->write_line(line);
     return;
   }
-  const bool written = std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fputc('\n', stdout) != EOF;
+  const bool written =
+      std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fputc('\n', stdout) != EOF;
   TANDEM_ENV_CHECK(written, "standard output: cannot be written (closed pipe or full disk)");
 }
 

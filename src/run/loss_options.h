@@ -11,7 +11,7 @@ namespace tandem::run {
 struct LossOptions {
   rl::LossConfig loss;
   bool use_kl_loss = false;
-  std::string ref_load;               // unset: --hf-checkpoint, as it is at the start
+  std::string ref_load;  // unset: --hf-checkpoint, as it is at the start
   bool get_mismatch_metrics = false;
 
   void visit(base::Options& options);

@@ -18,9 +18,12 @@ void ModelOptions::visit(base::Options& options) {
   options.option(seed, "seed", group, "of drawn weights").at_least(0);
   const char* const device_group = "device";
   options.option(device, "device", device_group, "where to compute").one_of({"cpu"});
-  options.option(cpu_isa, "cpu-isa", device_group, "instruction set of the kernels; auto: the best that the machine has")
+  options
+      .option(cpu_isa, "cpu-isa", device_group, "instruction set of the kernels; auto: the best that the machine has")
       .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});
-  options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores").at_least(0).at_most(1024);
+  options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores")
+      .at_least(0)
+      .at_most(1024);
 }
 
 model::ModelConfig read_model(const ModelOptions& options) {

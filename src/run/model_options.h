@@ -11,13 +11,13 @@ namespace tandem::run {
 
 struct ModelOptions {
   std::string hf_checkpoint;
-  std::string dtype = "auto";   // "auto": the checkpoint's
-  bool random_init = false;     // weights are drawn, not read
+  std::string dtype = "auto";  // "auto": the checkpoint's
+  bool random_init = false;    // weights are drawn, not read
   int64_t seed = 1234;
 
   std::string device = "cpu";
   std::string cpu_isa = "auto";
-  int64_t num_threads = 0;      // 0: all cores
+  int64_t num_threads = 0;  // 0: all cores
 
   void visit(base::Options& options);
 };

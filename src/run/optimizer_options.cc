@@ -13,7 +13,8 @@ void OptimizerOptions::visit(base::Options& options) {
   options.option(lr_decay_style, "lr-decay-style", group, "schedule after the warm-up")
       .one_of({"constant", "linear", "cosine"});
   options.option(lr_warmup_iters, "lr-warmup-iters", group, "optimizer steps of linear warm-up").at_least(0);
-  options.option(lr_decay_iters, "lr-decay-iters", group, "optimizer steps until --min-lr; 0: the whole run").at_least(0);
+  options.option(lr_decay_iters, "lr-decay-iters", group, "optimizer steps until --min-lr; 0: the whole run")
+      .at_least(0);
   options.option(weight_decay, "weight-decay", group, "AdamW's, on matrices").at_least(0.0);
   options.option(weight_decay_all, "weight-decay-all", group, "on norms too, as torch's AdamW does");
   options.option(adam_beta1, "adam-beta1", group, "").at_least(0.0).at_most(0.9999999);
@@ -23,8 +24,10 @@ void OptimizerOptions::visit(base::Options& options) {
   const char* const memory = "training memory";
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", memory, "packed tokens of one micro-batch").at_least(1);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", memory, "rows of logits that exist at once").at_least(1);
-  options.option(recompute_granularity, "recompute-granularity", memory,
-                 "full: run --recompute-num-layers blocks twice; none: keep all activations; auto: as --activation-bytes asks")
+  options
+      .option(
+          recompute_granularity, "recompute-granularity", memory,
+          "full: run --recompute-num-layers blocks twice; none: keep all activations; auto: as --activation-bytes asks")
       .one_of({"auto", "none", "full"});
   options.option(recompute_num_layers, "recompute-num-layers", memory, "blocks that are run twice; 0 with full: all")
       .at_least(0);
@@ -34,8 +37,9 @@ void OptimizerOptions::visit(base::Options& options) {
 int64_t OptimizerOptions::recompute_layers(int64_t num_layers) const {
   TANDEM_USER_CHECK(recompute_granularity == "full" || recompute_num_layers == 0,
                     fmt::format("--recompute-num-layers {}: needs --recompute-granularity full", recompute_num_layers));
-  TANDEM_USER_CHECK(recompute_num_layers <= num_layers,
-                    fmt::format("--recompute-num-layers {}: the model has {} layers", recompute_num_layers, num_layers));
+  TANDEM_USER_CHECK(
+      recompute_num_layers <= num_layers,
+      fmt::format("--recompute-num-layers {}: the model has {} layers", recompute_num_layers, num_layers));
   if (recompute_granularity == "none") return 0;
   if (recompute_granularity == "auto") return -1;
   return recompute_num_layers == 0 ? num_layers : recompute_num_layers;

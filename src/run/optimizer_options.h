@@ -13,7 +13,7 @@ struct OptimizerOptions {
   double min_lr = 0.0;
   std::string lr_decay_style = "constant";
   int64_t lr_warmup_iters = 0;
-  int64_t lr_decay_iters = 0;      // 0: the run's optimizer steps
+  int64_t lr_decay_iters = 0;  // 0: the run's optimizer steps
   double weight_decay = 0.1;
   bool weight_decay_all = false;
   double adam_beta1 = 0.9;

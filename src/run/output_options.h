@@ -14,8 +14,8 @@ struct OutputOptions {
   std::optional<int64_t> save_interval;  // unset: only at the end
   bool overwrite = false;
   bool use_tensorboard = true;
-  int64_t sample_dump_interval = 1;      // 0: none
-  std::string save_debug_rollout_data;   // "path/{rollout_id}.jsonl"
+  int64_t sample_dump_interval = 1;     // 0: none
+  std::string save_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   bool log_passrate = false;
 
   void visit(base::Options& options);

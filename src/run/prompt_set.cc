@@ -38,10 +38,11 @@ std::string apply_template(const DataOptions& options, text::TextWorker& text, c
 base::Json messages_of(const DataOptions& options, const text::TextWorker& text, const Conversation& conversation) {
   const bool is_list = conversation.prompt.is_array();
   const bool use_template = options.apply_chat_template.value_or(is_list);
-  TANDEM_USER_CHECK(use_template || !is_list,
-                    fmt::format("{}: the prompt is a list of messages, which only the chat template makes a text; leave "
-                                "--no-apply-chat-template out",
-                                conversation.place));
+  TANDEM_USER_CHECK(
+      use_template || !is_list,
+      fmt::format("{}: the prompt is a list of messages, which only the chat template makes a text; leave "
+                  "--no-apply-chat-template out",
+                  conversation.place));
   if (!use_template) return nullptr;
   TANDEM_USER_CHECK(text.has_chat_template(),
                     fmt::format("{}: the prompt needs a chat template and the checkpoint has none (chat_template in "
@@ -53,8 +54,8 @@ base::Json messages_of(const DataOptions& options, const text::TextWorker& text,
 
 void warn_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t num_too_long) {
   if (bad.count > 0) {
-    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", options.prompt_data, bad.count,
-                      bad.messages.empty() ? "" : bad.messages.front());
+    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", options.prompt_data,
+                      bad.count, bad.messages.empty() ? "" : bad.messages.front());
   }
   if (num_too_long > 0) {
     base::log_warning("{}: {} prompts left out, longer than --rollout-max-prompt-len {}", options.prompt_data,
@@ -103,7 +104,8 @@ std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std
   std::vector<std::vector<int32_t>> ids;
   for (size_t begin = 0; begin < texts.size(); begin += kTextsPerCall) {
     const size_t end = std::min(texts.size(), begin + kTextsPerCall);
-    for (auto& one : text.encode({texts.begin() + static_cast<int64_t>(begin), texts.begin() + static_cast<int64_t>(end)})) {
+    for (auto& one :
+         text.encode({texts.begin() + static_cast<int64_t>(begin), texts.begin() + static_cast<int64_t>(end)})) {
       ids.push_back(std::move(one));
     }
   }
@@ -146,8 +148,8 @@ PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
   }
   warn_left_out(options, data.bad_lines, set.num_too_long);
   TANDEM_USER_CHECK(!set.prompts.empty(),
-                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len", options.prompt_data,
-                                options.max_prompt_len));
+                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
+                                options.prompt_data, options.max_prompt_len));
   return set;
 }
 

@@ -12,14 +12,14 @@ void RewardOptions::visit(base::Options& options) {
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
   options.option(group_rm, "group-rm", group, "the function takes all samples of a group at once");
   options.option(num_workers, "rm-num-workers", group, "processes that score").at_least(1).at_most(256);
-  options.option(deadline_s, "rm-timeout", group, "seconds for one sample (with --group-rm, for one group)").greater_than(0);
+  options.option(deadline_s, "rm-timeout", group, "seconds for one sample (with --group-rm, for one group)")
+      .greater_than(0);
   options.option(memory_bytes, "rm-memory-bytes", group, "memory limit of each scoring process").at_least(64 << 20);
 }
 
 void RewardOptions::check() const {
   TANDEM_USER_CHECK(given(), "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
-  TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(),
-                    "--rm-type and --custom-rm-path are both given; leave one out");
+  TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(), "--rm-type and --custom-rm-path are both given; leave one out");
 }
 
 void RewardOptions::try_out(const std::string& label_key, const std::string& hf_checkpoint) const {

@@ -23,32 +23,40 @@ int64_t sequence_bytes(const model::ModelConfig& config, int64_t tokens) {
 
 void RolloutOptions::visit(base::Options& options) {
   const char* const group = "rollout";
-  options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group").at_least(1);
+  options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
+      .at_least(1);
   options.option(temperature, "rollout-temperature", group, "0: greedy").at_least(0.0).at_most(100.0);
   options.option(top_p, "rollout-top-p", group, "keep the most likely tokens up to this mass; 1: off")
       .greater_than(0.0)
       .at_most(1.0);
   options.option(top_k, "rollout-top-k", group, "keep this many tokens; -1: off").at_least(-1);
-  options.option(min_p, "rollout-min-p", group, "keep tokens of at least this share of the best one's probability; 0: off")
+  options
+      .option(min_p, "rollout-min-p", group, "keep tokens of at least this share of the best one's probability; 0: off")
       .at_least(0.0)
       .at_most(1.0);
-  options.option(max_response_len, "rollout-max-response-len", group,
-                 "tokens of a completion at most; unset: 1024, or what the model's context leaves")
+  options
+      .option(max_response_len, "rollout-max-response-len", group,
+              "tokens of a completion at most; unset: 1024, or what the model's context leaves")
       .at_least(1);
-  options.option(max_context_len, "rollout-max-context-len", group,
-                 "tokens of prompt and completion at most; 0: the model's limit")
+  options
+      .option(max_context_len, "rollout-max-context-len", group,
+              "tokens of prompt and completion at most; 0: the model's limit")
       .at_least(0);
   options.option(stop, "rollout-stop", group, "texts that end a completion (kept in it)");
-  options.option(stop_token_ids, "rollout-stop-token-ids", group, "tokens that end a completion, besides the model's EOS");
+  options.option(stop_token_ids, "rollout-stop-token-ids", group,
+                 "tokens that end a completion, besides the model's EOS");
   options.option(ignore_eos, "ignore-eos", group, "EOS and stop tokens end nothing: every completion has full length");
   options.option(skip_special_tokens, "rollout-skip-special-tokens", group,
                  "leave special tokens out of the text that rewards and dumps see");
   options.option(rollout_seed, "rollout-seed", group, "of sampling and of the order of prompts").at_least(0);
   const char* const engine = "engine";
-  options.option(kv_cache_bytes, "kv-cache-bytes", engine,
-                 "memory of keys and values; 0: what the batch needs, at most 1 GiB")
+  options
+      .option(kv_cache_bytes, "kv-cache-bytes", engine,
+              "memory of keys and values; 0: what the batch needs, at most 1 GiB")
       .at_least(0);
-  options.option(max_batch_tokens, "rollout-max-batch-tokens", engine, "tokens of one forward: decodes, then prefill chunks")
+  options
+      .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
+              "tokens of one forward: decodes, then prefill chunks")
       .at_least(1);
   options.option(max_running, "rollout-max-running", engine, "sequences that decode together").at_least(1);
 }

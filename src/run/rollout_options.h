@@ -21,14 +21,14 @@ struct RolloutOptions {
   int64_t top_k = -1;
   double min_p = 0.0;
   std::optional<int64_t> max_response_len;  // unset: kDefaultResponseLen, cut at the model's context
-  int64_t max_context_len = 0;  // 0: the model's
+  int64_t max_context_len = 0;              // 0: the model's
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // vime: false; an EOS in the text would fail every exact match
   int64_t rollout_seed = 42;
 
-  int64_t kv_cache_bytes = 0;   // 0: what the batch needs, at most kMaxAutomaticKvBytes
+  int64_t kv_cache_bytes = 0;  // 0: what the batch needs, at most kMaxAutomaticKvBytes
   int64_t max_batch_tokens = 2048;
   int64_t max_running = 256;
 
@@ -45,8 +45,8 @@ constexpr int64_t kMaxAutomaticKvBytes = int64_t{1} << 30;
 int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig& config, int64_t num_sequences,
                         int64_t context_tokens);
 
-// How long prompt + completion may get, given the longest prompt. A response length that the user asked for must fit; the
-// default is cut at the model's limit. UserError names the flag.
+// How long prompt + completion may get, given the longest prompt. A response length that the user asked for must fit;
+// the default is cut at the model's limit. UserError names the flag.
 int64_t choose_context_tokens(const RolloutOptions& options, const model::ModelConfig& config, int64_t longest_prompt);
 
 }  // namespace tandem::run

@@ -21,7 +21,8 @@ struct RolloutRequest {
   std::vector<const Prompt*> prompts;
   int64_t n_samples_per_prompt = 1;
   rl::SamplingParams sampling;
-  // Sample ids are [first_sample_id, + prompts x n): they name the random streams. Group ids are first_sample_id / n + ...
+  // Sample ids are [first_sample_id, + prompts x n): they name the random streams. Group ids are first_sample_id / n +
+  // ...
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
   std::string title;  // of the live line: "rollout 3/200"
@@ -31,9 +32,9 @@ struct Rollout {
   std::vector<rl::Sample> samples;  // in sample order; failed ones have reward 0 and remove set
   std::vector<text::Grade> grades;  // one a sample; empty without graders
   rollout::EngineStats stats;
-  double seconds = 0.0;             // with rewards
+  double seconds = 0.0;  // with rewards
   int64_t num_failed = 0;
-  std::string first_failure;        // why the first failed sample did
+  std::string first_failure;  // why the first failed sample did
 
   std::vector<const rl::Sample*> views() const;
   std::vector<rl::Sample*> pointers();
@@ -58,8 +59,8 @@ class RolloutPhase {
   Report& report_;
 };
 
-// rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of the
-// other numbers that rewards return.
+// rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of
+// the other numbers that rewards return.
 Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
 // perf/* of its generation.
 Metrics rollout_times(const Rollout& rollout);

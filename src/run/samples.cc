@@ -66,10 +66,11 @@ void write_samples(const std::string& path, const Rollout& rollout, SampleDetail
 
 std::string rollout_path(const std::string& pattern, int64_t rollout_id) {
   const size_t at = pattern.find(kRolloutId);
-  TANDEM_USER_CHECK(at != std::string::npos,
-                    fmt::format("--save-debug-rollout-data {}: has no {{rollout_id}}, so each rollout would replace the "
-                                "one before; name DIR/{{rollout_id}}.jsonl",
-                                pattern));
+  TANDEM_USER_CHECK(
+      at != std::string::npos,
+      fmt::format("--save-debug-rollout-data {}: has no {{rollout_id}}, so each rollout would replace the "
+                  "one before; name DIR/{{rollout_id}}.jsonl",
+                  pattern));
   return pattern.substr(0, at) + std::to_string(rollout_id) + pattern.substr(at + kRolloutId.size());
 }
 

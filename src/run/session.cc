@@ -10,16 +10,15 @@ namespace tandem::run {
 
 Session::Session(const ModelOptions& options) : options_(options), config_(read_model(options)) {
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
-  TANDEM_USER_CHECK(text_->vocab_size() <= config_.vocab,
-                    fmt::format("{}/tokenizer.json: has ids up to {}, the model's vocabulary (vocab_size of config.json) "
-                                "ends at {}; use the checkpoint's own tokenizer",
-                                options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
+  TANDEM_USER_CHECK(
+      text_->vocab_size() <= config_.vocab,
+      fmt::format("{}/tokenizer.json: has ids up to {}, the model's vocabulary (vocab_size of config.json) "
+                  "ends at {}; use the checkpoint's own tokenizer",
+                  options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
   ops_ = device::make_cpu_ops(options_.cpu_isa, static_cast<int>(options_.num_threads));
 }
 
-at::ScalarType Session::dtype() const {
-  return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
-}
+at::ScalarType Session::dtype() const { return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16; }
 
 int64_t Session::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
 
@@ -37,9 +36,10 @@ void Session::load_weights() {
   TANDEM_CHECK(!store_, "the weights are loaded already");
   store_ = read_weights();
   if (config_.eos_token_ids.empty()) {
-    base::log_warning("{}: no EOS token in config.json or generation_config.json: completions end at their length limit "
-                      "or at --rollout-stop only",
-                      options_.hf_checkpoint);
+    base::log_warning(
+        "{}: no EOS token in config.json or generation_config.json: completions end at their length limit "
+        "or at --rollout-stop only",
+        options_.hf_checkpoint);
   }
 }
 

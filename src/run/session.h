@@ -1,5 +1,5 @@
-// A checkpoint made ready to compute with: its shape, device, tokenizer and weights, each loaded once and in the order in
-// which mistakes are cheapest to find.
+// A checkpoint made ready to compute with: its shape, device, tokenizer and weights, each loaded once and in the order
+// in which mistakes are cheapest to find.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,9 +9,9 @@
 
 #include "device/ops.h"
 #include "model/model.h"
+#include "rollout/engine.h"
 #include "run/model_options.h"
 #include "run/rollout_options.h"
-#include "rollout/engine.h"
 #include "text/text_worker.h"
 #include "weights/store.h"
 
@@ -52,8 +52,8 @@ class Session {
   std::unique_ptr<weights::WeightStore> store_;
 };
 
-// The KL reference: the weights of `directory`, in the session's shape and dtype, or for "" those that the session began
-// with. UserError when the shapes differ.
+// The KL reference: the weights of `directory`, in the session's shape and dtype, or for "" those that the session
+// began with. UserError when the shapes differ.
 std::unique_ptr<weights::WeightStore> load_reference(const Session& session, const std::string& directory);
 
 }  // namespace tandem::run

@@ -66,10 +66,11 @@ std::vector<rl::Sample> load_samples(const SftConfig& config, Session& session) 
     const auto length = static_cast<int64_t>(sample.prompt.size() + sample.completion.size());
     TANDEM_USER_CHECK(!sample.prompt.empty() && !sample.completion.empty(),
                       fmt::format("{}: prompt or response has no tokens; remove the line", conversations[i].place));
-    TANDEM_USER_CHECK(length <= model.max_positions,
-                      fmt::format("{}: prompt and response have {} tokens, the model's context is {}; shorten or remove "
-                                  "the line",
-                                  conversations[i].place, length, model.max_positions));
+    TANDEM_USER_CHECK(
+        length <= model.max_positions,
+        fmt::format("{}: prompt and response have {} tokens, the model's context is {}; shorten or remove "
+                    "the line",
+                    conversations[i].place, length, model.max_positions));
     sample.loss_mask.assign(sample.completion.size(), 1);
     samples.push_back(std::move(sample));
   }
@@ -79,9 +80,10 @@ std::vector<rl::Sample> load_samples(const SftConfig& config, Session& session) 
 int64_t number_of_steps(const SftConfig& config, int64_t num_samples) {
   if (config.num_rollout) return *config.num_rollout;
   const int64_t steps = *config.num_epoch * num_samples / config.global_batch_size;
-  TANDEM_USER_CHECK(steps > 0, fmt::format("--num-epoch {}: {} samples are fewer than one step of --global-batch-size {}; "
-                                           "lower it, or give --num-rollout",
-                                           *config.num_epoch, num_samples, config.global_batch_size));
+  TANDEM_USER_CHECK(steps > 0,
+                    fmt::format("--num-epoch {}: {} samples are fewer than one step of --global-batch-size {}; "
+                                "lower it, or give --num-rollout",
+                                *config.num_epoch, num_samples, config.global_batch_size));
   return steps;
 }
 

@@ -1,5 +1,5 @@
-// What a person watching sees: one live line with a progress bar that is redrawn in place, and lines that stay. Where the
-// stream is not a terminal there is no live line, and every line is flushed when it is complete.
+// What a person watching sees: one live line with a progress bar that is redrawn in place, and lines that stay. Where
+// the stream is not a terminal there is no live line, and every line is flushed when it is complete.
 #pragma once
 
 #include <chrono>

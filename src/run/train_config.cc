@@ -12,13 +12,16 @@ void TrainConfig::visit(base::Options& options) {
   data.visit_prompt_data(options);
   data.visit(options);
   const char* const loop = "loop";
-  options.option(colocate, "colocate", loop, "trainer and engine take turns on one device (the only mode of this version)");
+  options.option(colocate, "colocate", loop,
+                 "trainer and engine take turns on one device (the only mode of this version)");
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout").required().at_least(1);
   options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch").at_least(0);
   options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1);
-  options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
+  options
+      .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
       .at_least(1);
-  options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead").at_least(1);
+  options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
+      .at_least(1);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
   rollout.visit(options);
   reward.visit(options);
@@ -26,7 +29,9 @@ void TrainConfig::visit(base::Options& options) {
   optimizer.visit(options);
   eval.visit(options);
   const char* const evaluation = "evaluation";
-  options.option(eval_interval, "eval-interval", evaluation, "evaluate every so many rollouts, before the first and at the end")
+  options
+      .option(eval_interval, "eval-interval", evaluation,
+              "evaluate every so many rollouts, before the first and at the end")
       .at_least(1);
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first");
   output.visit(options);
@@ -39,17 +44,19 @@ void TrainConfig::check() const {
   reward.check();
   loss.check();
   const int64_t n = rollout.n_samples_per_prompt;
-  TANDEM_USER_CHECK(n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization,
-                    fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
-                                "give 2 or more, or --disable-rewards-normalization",
-                                loss.loss.advantage_estimator));
+  TANDEM_USER_CHECK(
+      n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization,
+      fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
+                  "give 2 or more, or --disable-rewards-normalization",
+                  loss.loss.advantage_estimator));
   TANDEM_USER_CHECK(rollout.temperature > 0.0,
                     "--rollout-temperature 0: greedy completions of a group are all the same; give more than 0");
   const int64_t samples = samples_per_rollout();
-  TANDEM_USER_CHECK(!global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
-                    fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "
-                                "give one of the two",
-                                global_batch_size.value_or(0), num_steps_per_rollout.value_or(0), samples));
+  TANDEM_USER_CHECK(
+      !global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
+      fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "
+                  "give one of the two",
+                  global_batch_size.value_or(0), num_steps_per_rollout.value_or(0), samples));
   if (global_batch_size) {
     TANDEM_USER_CHECK(samples % *global_batch_size == 0,
                       fmt::format("--global-batch-size {}: does not divide the {} samples of a rollout "

@@ -120,7 +120,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"accumulate-allreduce-grads-in-fp32", "", "gradients are float32, always"},
     {"attention-softmax-in-fp32", "", "softmax is float32, always"},
     {"attention-backend", nullptr, "trainer and engine share one attention, or they would not agree bit for bit"},
-    {"no-check-for-nan-in-loss-and-grad", nullptr, "a loss that is not finite ends the run, before it spoils the weights"},
+    {"no-check-for-nan-in-loss-and-grad", nullptr,
+     "a loss that is not finite ends the run, before it spoils the weights"},
     {"train-iters", nullptr, "the length of a run is --num-rollout or --num-epoch"},
     {"ref-update-interval", nullptr, "the reference stays fixed in this version"},
     {"reset-optimizer-states", nullptr, "optimizer states live for the whole run in this version"},
@@ -200,7 +201,8 @@ bool matches(std::string_view pattern, std::string_view name) {
 std::span<const UnsupportedFlag> unsupported_flags() { return kFlags; }
 
 const UnsupportedFlag* find_unsupported_flag(const std::string& name) {
-  const auto found = std::ranges::find_if(kFlags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
+  const auto found =
+      std::ranges::find_if(kFlags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
   return found == kFlags.end() ? nullptr : &*found;
 }
 

@@ -1,5 +1,5 @@
-// Flags that users of vime, slime and Megatron type and that Tandem knows but does not have, with the reason. A flag whose
-// given value asks for what Tandem does anyway (--tensor-model-parallel-size 1) is accepted and does nothing.
+// Flags that users of vime, slime and Megatron type and that Tandem knows but does not have, with the reason. A flag
+// whose given value asks for what Tandem does anyway (--tensor-model-parallel-size 1) is accepted and does nothing.
 #pragma once
 
 #include <optional>

@@ -67,7 +67,8 @@ void check_shard_contents(const std::string& index_path, const SafetensorsFile& 
   for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     TANDEM_USER_CHECK(!base::file_exists(directory + "/" + other),
                       fmt::format("{}/{}: pickled weights are not read, because they can run code; convert them to "
-                                  "safetensors with save_pretrained(safe_serialization=True)", directory, other));
+                                  "safetensors with save_pretrained(safe_serialization=True)",
+                                  directory, other));
   }
   throw UserError(fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is here; {}", directory,
                               kDownloadAgain));
@@ -82,7 +83,8 @@ void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
                                 place, fmt::join(source.tensor->shape, ", "), fmt::join(slice.shape, ", ")));
   TANDEM_USER_CHECK(is_loadable(source.tensor->dtype),
                     fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
-                                "checkpoint", place, source.tensor->dtype));
+                                "checkpoint",
+                                place, source.tensor->dtype));
 }
 
 // "tensor "x" and 3 more"
@@ -107,8 +109,10 @@ void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std:
     if (!ignored && !wanted.contains(name)) extra.push_back(name);
   }
   if (extra.empty()) return;
-  throw UserError(fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
-                              "together", files.tensors().at(extra.front()).file->path(), shown_names(extra)));
+  throw UserError(
+      fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
+                  "together",
+                  files.tensors().at(extra.front()).file->path(), shown_names(extra)));
 }
 
 }  // namespace

@@ -110,9 +110,7 @@ std::string rewritten_config(const std::string& source_directory, at::ScalarType
   return config.dump(2) + "\n";
 }
 
-bool is_shard_name(std::string_view name) {
-  return name.starts_with("model-") && name.ends_with(".safetensors");
-}
+bool is_shard_name(std::string_view name) { return name.starts_with("model-") && name.ends_with(".safetensors"); }
 
 bool is_export_file(std::string_view name) {
   return name == "config.json" || name == kSingleFile || name == kIndexFile || is_shard_name(name) ||
@@ -128,7 +126,8 @@ void check_target(const std::string& directory, bool overwrite) {
     TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or give --overwrite");
     TANDEM_USER_CHECK(is_export_file(name),
                       fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another "
-                                  "directory", directory, quoted_name(name)));
+                                  "directory",
+                                  directory, quoted_name(name)));
   }
 }
 

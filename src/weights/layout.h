@@ -26,8 +26,8 @@ struct PackedTensor {
 };
 
 struct Layout {
-  std::vector<PackedTensor> tensors;       // in store order
-  std::vector<std::string> ignored;        // HF names that may be present and are not loaded (lm_head.weight when tied)
+  std::vector<PackedTensor> tensors;  // in store order
+  std::vector<std::string> ignored;   // HF names that may be present and are not loaded (lm_head.weight when tied)
   int64_t num_elements() const;
   const PackedTensor& find(const std::string& name) const;  // BugError when absent
 };

@@ -136,8 +136,19 @@ class HeaderReader : public nlohmann::json_sax<base::Json> {
  private:
   // Where the reader stands: inside which value, or before which one.
   enum class Place : uint8_t {
-    kStart, kTop, kTensorValue, kTensor, kDtype, kShape, kShapeList, kOffsets, kOffsetList, kMetadataObject, kMetadata,
-    kMetadataValue, kEnd,
+    kStart,
+    kTop,
+    kTensorValue,
+    kTensor,
+    kDtype,
+    kShape,
+    kShapeList,
+    kOffsets,
+    kOffsetList,
+    kMetadataObject,
+    kMetadata,
+    kMetadataValue,
+    kEnd,
   };
 
   std::string where() const {

@@ -37,14 +37,15 @@ at::Tensor allocate(int64_t elements, at::ScalarType dtype) {
   // Small stores are not worth a huge page of their own.
   const bool huge = bytes >= kHugePageBytes;
   void* memory = nullptr;
-  const bool allocated = !exceeds_machine(bytes) &&
-                         posix_memalign(&memory, huge ? kHugePageBytes : kTensorAlignmentBytes, bytes) == 0;
+  const bool allocated =
+      !exceeds_machine(bytes) && posix_memalign(&memory, huge ? kHugePageBytes : kTensorAlignmentBytes, bytes) == 0;
   TANDEM_ENV_CHECK(allocated, fmt::format("the weights need {:.2f} GiB of memory, which this machine does not give; "
                                           "take a smaller model or a machine with more memory",
                                           static_cast<double>(bytes) / (int64_t{1} << 30)));
   // Decoding reads every weight once a token: with 4 KiB pages it would wait for address translation. Advice only.
   if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
-  return at::from_blob(memory, {elements}, [](void* p) { std::free(p); }, at::TensorOptions().dtype(dtype));
+  return at::from_blob(
+      memory, {elements}, [](void* p) { std::free(p); }, at::TensorOptions().dtype(dtype));
 }
 
 // Four normal deviates of one Philox block: Box and Muller (1958), twice.

@@ -15,8 +15,13 @@ struct DtypePair {
   const char* name;
 };
 constexpr std::array<DtypePair, 7> kPairs = {{
-    {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kBFloat16, "BF16"}, {at::kHalf, "F16"},
-    {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kByte, "U8"},
+    {at::kFloat, "F32"},
+    {at::kDouble, "F64"},
+    {at::kBFloat16, "BF16"},
+    {at::kHalf, "F16"},
+    {at::kLong, "I64"},
+    {at::kInt, "I32"},
+    {at::kByte, "U8"},
 }};
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace tandem::weights {
 
 // The name that safetensors gives a dtype, and back. float32, float64, bfloat16, float16, int64, int32 and uint8.
-const char* safetensors_dtype(at::ScalarType dtype);                                    // BugError for others
+const char* safetensors_dtype(at::ScalarType dtype);                                        // BugError for others
 at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for_message);  // UserError for others
 
 // One tensor of an open file, in a new contiguous CPU tensor. UserError when it is absent.

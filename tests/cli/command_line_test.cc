@@ -60,8 +60,9 @@ TEST(CommandLine, UnsupportedFlagIsRefusedWithTheReason) {
 }
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
-  const Arguments arguments = {"--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1",
-                               "--actor-num-nodes=1", "--tensor-model-parallel-size", "2"};
+  const Arguments arguments = {
+      "--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--actor-num-nodes=1",
+      "--tensor-model-parallel-size", "2"};
   EXPECT_EQ(without_harmless_flags(arguments),
             (Arguments{"--lr", "1", "--rotary-base=1", "--tensor-model-parallel-size", "2"}));
 }

@@ -25,10 +25,29 @@ const std::string kModel = "tests/golden/models/qwen3-tied";
 const std::string kPrompts = "tests/golden/prompts/math_small.jsonl";
 
 Arguments train_arguments(const std::string& save, const Arguments& more = {}) {
-  Arguments arguments = {"train", "--colocate", "--hf-checkpoint", kModel, "--prompt-data", kPrompts, "--rm-type", "math",
-                         "--rollout-batch-size", "3", "--n-samples-per-prompt", "4", "--global-batch-size", "6",
-                         "--num-rollout", "2", "--rollout-max-response-len", "12", "--lr", "1e-3", "--no-use-tensorboard",
-                         "--save", save};
+  Arguments arguments = {"train",
+                         "--colocate",
+                         "--hf-checkpoint",
+                         kModel,
+                         "--prompt-data",
+                         kPrompts,
+                         "--rm-type",
+                         "math",
+                         "--rollout-batch-size",
+                         "3",
+                         "--n-samples-per-prompt",
+                         "4",
+                         "--global-batch-size",
+                         "6",
+                         "--num-rollout",
+                         "2",
+                         "--rollout-max-response-len",
+                         "12",
+                         "--lr",
+                         "1e-3",
+                         "--no-use-tensorboard",
+                         "--save",
+                         save};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -92,12 +111,12 @@ TEST(Train, WritesItsRunAndIsExactlyOnPolicy) {
   base::TemporaryDirectory folder;
   for (const std::string dtype : {"float32", "bfloat16"}) {
     const std::string save = folder / dtype;
-    const Captured result = run(with_custom_reward(train_arguments(save, {"--dtype", dtype, "--save-interval", "1"}),
-                                                   write_reward(folder)));
+    const Captured result = run(
+        with_custom_reward(train_arguments(save, {"--dtype", dtype, "--save-interval", "1"}), write_reward(folder)));
     ASSERT_EQ(result.code, 0) << result.err;
-    for (const char* name : {"config.toml", "metrics.jsonl", "log.txt", "samples/rollout_000000.jsonl",
-                             "samples/rollout_000001.jsonl", "hf/step_000001/model.safetensors",
-                             "hf/step_000002/config.json", "hf/latest/tokenizer.json"}) {
+    for (const char* name :
+         {"config.toml", "metrics.jsonl", "log.txt", "samples/rollout_000000.jsonl", "samples/rollout_000001.jsonl",
+          "hf/step_000001/model.safetensors", "hf/step_000002/config.json", "hf/latest/tokenizer.json"}) {
       EXPECT_TRUE(base::file_exists(save + "/" + name)) << name;
     }
     int64_t train_records = 0, rollout_records = 0;
@@ -148,7 +167,8 @@ TEST(Train, OneSeedGivesTheSameBits) {
 
 TEST(Train, RepeatsFromItsOwnConfigFile) {
   base::TemporaryDirectory folder;
-  ASSERT_EQ(run(with_custom_reward(train_arguments(folder / "a", {"--num-threads", "1"}), write_reward(folder))).code, 0);
+  ASSERT_EQ(run(with_custom_reward(train_arguments(folder / "a", {"--num-threads", "1"}), write_reward(folder))).code,
+            0);
   const Captured refused = run({"train", "--config", folder / "a/config.toml"});
   expect_one_line_failure(refused, 2, "--overwrite");
   const Captured again = run({"train", "--config", folder / "a/config.toml", "--save", folder / "b"});
@@ -265,18 +285,18 @@ TEST(Sft, LearnsWhatItIsShown) {
   std::string lines;
   for (int i = 0; i < 8; ++i) lines += "{\"prompt\": \"say\", \"response\": \" yes yes\"}\n";
   base::write_file_durably(folder / "data.jsonl", lines);
-  const Captured result = run({"sft", "--hf-checkpoint", kModel, "--prompt-data", folder / "data.jsonl", "--num-rollout",
-                               "12", "--global-batch-size", "4", "--lr", "1e-2", "--save", folder / "run",
-                               "--no-use-tensorboard"});
+  const Captured result =
+      run({"sft", "--hf-checkpoint", kModel, "--prompt-data", folder / "data.jsonl", "--num-rollout", "12",
+           "--global-batch-size", "4", "--lr", "1e-2", "--save", folder / "run", "--no-use-tensorboard"});
   ASSERT_EQ(result.code, 0) << result.err;
   const std::vector<base::Json> metrics = json_lines(folder / "run/metrics.jsonl");
   ASSERT_EQ(metrics.size(), 12U);
   EXPECT_LT(metrics.back()["train/loss"].get<double>(), 0.2 * metrics.front()["train/loss"].get<double>());
 
   base::write_file_durably(folder / "prompts.jsonl", "{\"prompt\": \"say\"}\n");
-  const Captured generated = run({"generate", "--hf-checkpoint", folder / "run/hf/latest", "--prompt-data",
-                                  folder / "prompts.jsonl", "--rollout-temperature", "0", "--output",
-                                  folder / "new/folder/out.jsonl"});
+  const Captured generated =
+      run({"generate", "--hf-checkpoint", folder / "run/hf/latest", "--prompt-data", folder / "prompts.jsonl",
+           "--rollout-temperature", "0", "--output", folder / "new/folder/out.jsonl"});
   ASSERT_EQ(generated.code, 0) << generated.err;
   const base::Json record = json_lines(folder / "new/folder/out.jsonl").at(0);
   EXPECT_TRUE(record["completions"][0]["text"].get<std::string>().starts_with(" yes yes"));
@@ -285,9 +305,19 @@ TEST(Sft, LearnsWhatItIsShown) {
 
 TEST(Score, GivesGeneratedTokensTheEnginesLogProbs) {
   base::TemporaryDirectory folder;
-  const Arguments generate = {"generate", "--hf-checkpoint", kModel, "--prompt-data", kPrompts + "@[0:4]",
-                              "--n-samples-per-prompt", "2", "--rollout-max-response-len", "9",
-                              "--rollout-temperature", "0.7", "--output", folder / "out.jsonl"};
+  const Arguments generate = {"generate",
+                              "--hf-checkpoint",
+                              kModel,
+                              "--prompt-data",
+                              kPrompts + "@[0:4]",
+                              "--n-samples-per-prompt",
+                              "2",
+                              "--rollout-max-response-len",
+                              "9",
+                              "--rollout-temperature",
+                              "0.7",
+                              "--output",
+                              folder / "out.jsonl"};
   ASSERT_EQ(run(generate).code, 0);
   std::string lines;
   std::vector<base::Json> expected;

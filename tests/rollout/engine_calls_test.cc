@@ -140,7 +140,7 @@ TEST(Engine, RecordsWhichWeightsSampledWhichTokens) {
 TEST(Engine, EndsAtTheTokenThatCompletesAStopString) {
   const TestModel m = make_small_model(at::kFloat);
   const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40)).completions[0];
-  EngineConfig config;  // token t is the letters xy of t = 8 x + y
+  EngineConfig config;            // token t is the letters xy of t = 8 x + y
   for (int t = 0; t < 60; ++t) {  // the last four tokens have no text
     config.token_bytes.push_back({static_cast<char>('a' + t / 8), static_cast<char>('A' + t % 8)});
   }

@@ -43,8 +43,7 @@ std::vector<int32_t> iota_prompt(int32_t length) {
 // A scheduler, the fake forward and the true history of every sequence.
 class Workload {
  public:
-  explicit Workload(const SchedulerConfig& config)
-      : config_(config), scheduler_(config), forward_(config.num_blocks) {}
+  explicit Workload(const SchedulerConfig& config) : config_(config), scheduler_(config), forward_(config.num_blocks) {}
 
   std::vector<SequenceId> add(const std::vector<int32_t>& prompt, int64_t num_samples, int64_t max_new) {
     const auto max_tokens = static_cast<int64_t>(prompt.size()) + max_new;
@@ -52,8 +51,8 @@ class Workload {
     for (const SequenceId id : ids) {
       EXPECT_FALSE(histories_.contains(id));
       histories_[id] = prompt;
-      origins_[id] = {.prompt = prompt, .sample = next_sample_++, .max_tokens = static_cast<size_t>(max_tokens),
-                      .group = ids};
+      origins_[id] = {
+          .prompt = prompt, .sample = next_sample_++, .max_tokens = static_cast<size_t>(max_tokens), .group = ids};
     }
     return ids;
   }
@@ -76,8 +75,8 @@ class Workload {
       if (token == kEos || history.size() == origin.max_tokens) ended.push_back(draw.sequence);
     }
     for (const SequenceId id : ended) {
-      EXPECT_EQ(histories_.at(id), reference_sequence(origins_.at(id).prompt, origins_.at(id).sample,
-                                                      origins_.at(id).max_tokens));
+      EXPECT_EQ(histories_.at(id),
+                reference_sequence(origins_.at(id).prompt, origins_.at(id).sample, origins_.at(id).max_tokens));
       scheduler_.finish(id);
       ++num_finished_;
       forget(id);

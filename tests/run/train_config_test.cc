@@ -18,9 +18,14 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-const Arguments kMinimal = {"--colocate",      "--hf-checkpoint", "model", "--prompt-data",        "data.jsonl",
-                            "--rm-type",       "exact",           "--rollout-batch-size", "4",
-                            "--n-samples-per-prompt", "2",        "--num-rollout", "3", "--save", "runs/x"};
+const Arguments kMinimal = {"--colocate", "--hf-checkpoint",
+                            "model",      "--prompt-data",
+                            "data.jsonl", "--rm-type",
+                            "exact",      "--rollout-batch-size",
+                            "4",          "--n-samples-per-prompt",
+                            "2",          "--num-rollout",
+                            "3",          "--save",
+                            "runs/x"};
 
 TrainConfig parse(Arguments more = {}, const Arguments& base = kMinimal) {
   TrainConfig config;
@@ -138,9 +143,9 @@ TEST(TrainConfig, PrintedConfigReadsBackToTheSame) {
   base::Options options;
   config.visit(options);
   Arguments arguments = kMinimal;
-  for (const char* word : {"--rollout-stop", "\n\n", "a\"b", "--lr", "3e-05", "--eps-clip-high", "0.28", "--use-kl-loss",
-                           "--kl-loss-coef", "0.001", "--no-apply-chat-template", "--eval-prompt-data", "a", "a.jsonl",
-                           "--eval-interval", "5", "--rollout-stop-token-ids", "7", "9"}) {
+  for (const char* word : {"--rollout-stop", "\n\n", "a\"b", "--lr", "3e-05", "--eps-clip-high", "0.28",
+                           "--use-kl-loss", "--kl-loss-coef", "0.001", "--no-apply-chat-template", "--eval-prompt-data",
+                           "a", "a.jsonl", "--eval-interval", "5", "--rollout-stop-token-ids", "7", "9"}) {
     arguments.emplace_back(word);
   }
   options.parse(arguments);

@@ -107,8 +107,9 @@ class CheckingOps final : public ForwardingOps {
                      int64_t head_dim, Hash& hash) {
     const int64_t kv_heads = kv.size(2), offset = position % device::kBlockTokens;
     const auto bytes = static_cast<int64_t>(kv.element_size());
-    const int32_t block = rows.block_table.const_data_ptr<int32_t>()[sequence * rows.block_table.size(1) +
-                                                                     position / device::kBlockTokens];
+    const int32_t block =
+        rows.block_table
+            .const_data_ptr<int32_t>()[sequence * rows.block_table.size(1) + position / device::kBlockTokens];
     const char* base = static_cast<const char*>(kv.const_data_ptr()) + block * kv.stride(0) * bytes;
     for (int64_t g = 0; g < kv_heads; ++g) {
       for (int64_t d = 0; d < head_dim; ++d) {

@@ -15,7 +15,9 @@ class ForwardingOps : public device::Ops {
 
   std::string name() const override { return inner_.name(); }
   int num_threads() const override { return inner_.num_threads(); }
-  Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override { return inner_.linear(x, w, out); }
+  Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
+    return inner_.linear(x, w, out);
+  }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override { return inner_.embedding(table, ids); }
   Tensor add(const Tensor& a, const Tensor& b) const override { return inner_.add(a, b); }
   Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override { return inner_.rms_norm(x, w, eps); }
@@ -32,8 +34,8 @@ class ForwardingOps : public device::Ops {
                          const Tensor& lse) const override {
     return inner_.paged_attention(q, kv_layer, rows, lse);
   }
-  void logprob(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& logp, const Tensor& entropy,
-               const Tensor& lse) const override {
+  void logprob(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& logp,
+               const Tensor& entropy, const Tensor& lse) const override {
     inner_.logprob(logits, targets, temperature, logp, entropy, lse);
   }
 
@@ -57,7 +59,8 @@ class ForwardingOps : public device::Ops {
     return inner_.silu_mul_backward(dy, gate_up);
   }
   Tensor paged_attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
-                                  const Tensor& kv, const device::AttentionRows& rows, const Tensor& dkv) const override {
+                                  const Tensor& kv, const device::AttentionRows& rows,
+                                  const Tensor& dkv) const override {
     return inner_.paged_attention_backward(dout, q, out, lse, kv, rows, dkv);
   }
   KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,

@@ -75,7 +75,8 @@ struct Mix {
     const int64_t block_bytes = config.num_layers * 2 * config.num_kv_heads * config.head_dim * device::kBlockTokens *
                                 model::dtype_bytes(config.dtype);
     // From barely one sequence (preemption all the time) to room for all.
-    const int64_t blocks = (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
+    const int64_t blocks =
+        (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
     engine.kv_cache_bytes = blocks * block_bytes;
     engine.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
     engine.max_running = draw.choose<int64_t>({1, 3, 64});
@@ -87,16 +88,18 @@ struct Mix {
 
   std::string describe() const {
     std::ostringstream out;
-    out << to_string(config.dtype) << " E " << config.hidden << " L " << config.num_layers << " H " << config.num_heads << "/"
-        << config.num_kv_heads << " K " << config.head_dim << " F " << config.mlp << " V " << config.vocab << ", isa " << isa
-        << ", threads " << engine_threads << " and " << trainer_threads << ", " << requests.size() << " groups, batch "
-        << engine.max_batch_tokens << ", running " << engine.max_running << ", kv " << engine.kv_cache_bytes
-        << ", micro-batch " << trainer.max_tokens_per_gpu << ", chunk " << trainer.logprob_chunk_rows;
+    out << to_string(config.dtype) << " E " << config.hidden << " L " << config.num_layers << " H " << config.num_heads
+        << "/" << config.num_kv_heads << " K " << config.head_dim << " F " << config.mlp << " V " << config.vocab
+        << ", isa " << isa << ", threads " << engine_threads << " and " << trainer_threads << ", " << requests.size()
+        << " groups, batch " << engine.max_batch_tokens << ", running " << engine.max_running << ", kv "
+        << engine.kv_cache_bytes << ", micro-batch " << trainer.max_tokens_per_gpu << ", chunk "
+        << trainer.logprob_chunk_rows;
     return out.str();
   }
 };
 
-// Samples with one engine and scores with one trainer; the tokens whose log-probs differ, and what the first step reports.
+// Samples with one engine and scores with one trainer; the tokens whose log-probs differ, and what the first step
+// reports.
 struct Outcome {
   int64_t tokens = 0, different = 0, preemptions = 0, shared = 0;
   double reported_difference = 0.0;
@@ -152,7 +155,8 @@ Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& tr
 }
 
 // Runs the mix again with every operation watched.
-std::string broken_operation(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops, uint64_t seed) {
+std::string broken_operation(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops,
+                             uint64_t seed) {
   RowLedger ledger;
   const auto engine_checked = make_checking_ops(engine_ops, ledger);
   const auto trainer_checked = make_checking_ops(trainer_ops, ledger);

@@ -55,7 +55,9 @@ class Checkpoint : public TemporaryDirectory {
       const SafetensorsFile file(path);
       const int64_t data = static_cast<int64_t>(bytes.size()) - data_bytes(file);
       for (const auto& [tensor, info] : file.tensors()) {
-        tensors.push_back({.name = tensor, .dtype = info.dtype, .shape = info.shape,
+        tensors.push_back({.name = tensor,
+                           .dtype = info.dtype,
+                           .shape = info.shape,
                            .bytes = std::as_bytes(std::span(bytes)).subspan(data + info.begin_byte, info.num_bytes())});
       }
     }
@@ -123,9 +125,9 @@ TEST(CheckpointFiles, ShardNamesThatLeaveTheDirectoryAreRefused) {
 
 TEST(CheckpointFiles, AMalformedIndexIsRefused) {
   const Checkpoint checkpoint(kSharded);
-  for (const std::string text : {"", "[]", "null", "{}", R"({"weight_map": []})", R"({"weight_map": {}})",
-                                 R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": null}})",
-                                 R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})"}) {
+  for (const std::string text :
+       {"", "[]", "null", "{}", R"({"weight_map": []})", R"({"weight_map": {}})", R"({"weight_map": {"a": 1}})",
+        R"({"weight_map": {"a": null}})", R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})"}) {
     checkpoint.replace(kIndex, text);
     const std::string message = checkpoint.refusal();
     EXPECT_TRUE(contains(message, kIndex)) << message;
@@ -217,8 +219,7 @@ TEST(CheckpointFiles, AWrongShapeNamesBothShapes) {
 
 TEST(CheckpointFiles, AnIntegerWeightIsRefused) {
   const Checkpoint checkpoint(kTied);
-  checkpoint.rewrite("model.safetensors",
-                     [](auto& tensors) { find(tensors, "model.norm.weight").dtype = "I32"; });
+  checkpoint.rewrite("model.safetensors", [](auto& tensors) { find(tensors, "model.norm.weight").dtype = "I32"; });
   const std::string message = checkpoint.refusal();
   EXPECT_TRUE(contains(message, "I32") && contains(message, "model.norm.weight")) << message;
 }

@@ -79,7 +79,7 @@ TEST(LoadHfCheckpoint, EverySliceHoldsItsTensor) {
 TEST(LoadHfCheckpoint, ConvertsBetweenDtypesWithOneRounding) {
   const WeightStore narrow = load(kTied, at::kBFloat16);  // float32 on disk
   const WeightStore exact = load(kTied);
-  const WeightStore wide = load(kSharded, at::kFloat);    // bfloat16 on disk
+  const WeightStore wide = load(kSharded, at::kFloat);  // bfloat16 on disk
   const WeightStore stored = load(kSharded);
   for (const PackedTensor& packed : exact.layout().tensors) {
     EXPECT_TRUE(at::equal(narrow.tensor(packed.name), exact.tensor(packed.name).to(at::kBFloat16))) << packed.name;
@@ -225,8 +225,7 @@ TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
   fs::create_directory(directory / "source");
   fs::copy_file(kTied + "/config.json", directory / "source/config.json");
   fs::create_symlink("/proc/self/mem", directory / "source/tokenizer.json");
-  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}),
-               UserError);
+  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}), UserError);
   EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
 }
 
@@ -275,8 +274,9 @@ TEST(TensorFile, KeepsDtypesShapesAndBits) {
     EXPECT_TRUE(at::equal(read.at(name), tensor)) << name;
   }
   EXPECT_THROW(write_tensors(directory / "u.safetensors", {{"t", tensors.at("Float").t()}}), BugError);
-  EXPECT_NE(user_error_of([&] { read_tensors("tests/golden/safetensors_good/sub_byte_dtypes.safetensors"); })
-                .find("F4"), std::string::npos);
+  EXPECT_NE(
+      user_error_of([&] { read_tensors("tests/golden/safetensors_good/sub_byte_dtypes.safetensors"); }).find("F4"),
+      std::string::npos);
 }
 
 }  // namespace

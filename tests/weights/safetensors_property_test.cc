@@ -52,10 +52,35 @@ class Mutator {
 
  private:
   void change(std::string& text) {
-    static const std::vector<std::string> kPieces = {
-        "0", "-1", "18446744073709551615", "9223372036854775807", "4611686018427387904", "1e2", "1.5", "null", "true",
-        "[", "]", "{", "}", ",", ":", "\"", "\\u0000", "\\ud800", "\xff", "\xc3\xa9", "F32", "F4", "shape", "dtype",
-        "data_offsets", "__metadata__", "\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", "[[[[", " "};
+    static const std::vector<std::string> kPieces = {"0",
+                                                     "-1",
+                                                     "18446744073709551615",
+                                                     "9223372036854775807",
+                                                     "4611686018427387904",
+                                                     "1e2",
+                                                     "1.5",
+                                                     "null",
+                                                     "true",
+                                                     "[",
+                                                     "]",
+                                                     "{",
+                                                     "}",
+                                                     ",",
+                                                     ":",
+                                                     "\"",
+                                                     "\\u0000",
+                                                     "\\ud800",
+                                                     "\xff",
+                                                     "\xc3\xa9",
+                                                     "F32",
+                                                     "F4",
+                                                     "shape",
+                                                     "dtype",
+                                                     "data_offsets",
+                                                     "__metadata__",
+                                                     "\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},",
+                                                     "[[[[",
+                                                     " "};
     if (text.empty()) {
       text = kPieces[below(kPieces.size())];
       return;
