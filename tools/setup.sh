@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build make ccache lld nlohmann-json3-dev libtomlplusplus-dev libgtest-dev
-  libbenchmark-dev zlib1g-dev python3 python3-venv git ca-certificates)
+  libbenchmark-dev libxxhash-dev zlib1g-dev python3 python3-venv git ca-certificates)
 
 say() { echo "setup: $*" >&2; }
 

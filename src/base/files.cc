@@ -1,7 +1,9 @@
 // File access through plain system calls: every one is checked, and what is written is on the disk before it is named.
+// Those that change the disk go through file_calls().
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -9,17 +11,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_calls.h"
 
 namespace tandem::base {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kTemporaryMark = ".tmp-";
 
 std::string errno_text(int error) { return std::generic_category().message(error); }
 
@@ -48,7 +52,7 @@ class OwnedFd {
  public:
   explicit OwnedFd(int fd) : fd_(fd) {}
   ~OwnedFd() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) file_calls().close(fd_);
   }
   OwnedFd(const OwnedFd&) = delete;
   OwnedFd& operator=(const OwnedFd&) = delete;
@@ -70,7 +74,7 @@ int write_all(int fd, const char* data, size_t size, size_t* num_written = nullp
   size_t done = 0;
   int error = 0;
   while (done < size) {
-    const ssize_t n = retry_interrupted([&] { return ::write(fd, data + done, size - done); });
+    const ssize_t n = retry_interrupted([&] { return file_calls().write(fd, data + done, size - done); });
     if (n <= 0) {
       error = n < 0 ? errno : EIO;
       break;
@@ -88,17 +92,19 @@ std::string parent_directory(const std::string& path) {
 
 // Makes names in a directory durable. Some file systems have nothing to do for it and say EINVAL.
 void sync_directory(const std::string& path) {
-  const OwnedFd fd(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  const OwnedFd fd(
+      retry_interrupted([&] { return file_calls().open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); }));
   if (fd.get() < 0) fail_write(path, "open the directory", errno);
-  if (retry_interrupted([&] { return ::fsync(fd.get()); }) < 0 && errno != EINVAL) {
+  if (retry_interrupted([&] { return file_calls().fsync(fd.get()); }) < 0 && errno != EINVAL) {
     fail_write(path, "sync the directory", errno);
   }
 }
 
 void sync_file(const std::string& path) {
-  const OwnedFd fd(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW); }));
+  const OwnedFd fd(
+      retry_interrupted([&] { return file_calls().open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0); }));
   if (fd.get() < 0) fail_write(path, "open", errno);
-  if (retry_interrupted([&] { return ::fsync(fd.get()); }) < 0) fail_write(path, "sync", errno);
+  if (retry_interrupted([&] { return file_calls().fsync(fd.get()); }) < 0) fail_write(path, "sync", errno);
 }
 
 // Everything under `path`, files before the directory that names them.
@@ -126,7 +132,7 @@ std::string nearest_existing(const std::string& path) {
 
 // A name beside `path` that no other process or thread uses.
 std::string temporary_name(const std::string& path, int64_t attempt) {
-  return path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
+  return path + kTemporaryMark + std::to_string(::getpid()) + "-" + std::to_string(attempt);
 }
 
 std::string without_trailing_slashes(std::string path) {
@@ -171,7 +177,7 @@ void make_directories(const std::string& path) {
   const std::string trimmed = without_trailing_slashes(path);
   const std::string parent = parent_directory(trimmed);
   if (parent != trimmed) make_directories(parent);
-  if (::mkdir(trimmed.c_str(), 0777) < 0) {
+  if (file_calls().mkdir(trimmed.c_str(), 0777) < 0) {
     const int error = errno;
     if (error == EEXIST && directory_exists(trimmed)) return;  // made by another process meanwhile
     fail_write(path, "make the directory", error == EEXIST ? ENOTDIR : error);
@@ -230,19 +236,20 @@ void ReadableFile::read_at(int64_t offset, std::span<std::byte> buffer) const {
   }
 }
 
-DurableFile::DurableFile(const std::string& path) : path_(path) {
+DurableFile::DurableFile(const std::string& path, Durable durable) : path_(path) {
   // A temporary that a killed process of the same number left is stepped over, never written into.
   do {
-    temporary_ = temporary_name(path_, next_temporary++);
-    fd_ = retry_interrupted([&] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
-  } while (fd_ < 0 && errno == EEXIST);
+    temporary_ = durable == Durable::kWithDirectory ? path_ : temporary_name(path_, next_temporary++);
+    fd_ = retry_interrupted(
+        [&] { return file_calls().open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+  } while (fd_ < 0 && errno == EEXIST && temporary_ != path_);
   if (fd_ < 0) fail_write(path_, "create", errno);
 }
 
 DurableFile::~DurableFile() {
   if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  file_calls().close(fd_);
+  file_calls().unlink(temporary_.c_str());
 }
 
 void DurableFile::write(std::span<const std::byte> bytes) {
@@ -256,12 +263,17 @@ void DurableFile::write(std::string_view text) { write(std::as_bytes(std::span(t
 
 void DurableFile::commit() {
   TANDEM_CHECK(fd_ >= 0, path_, "committed twice");
-  if (retry_interrupted([&] { return ::fsync(fd_); }) < 0) fail_write(path_, "sync", errno);
+  if (temporary_ == path_) {
+    if (file_calls().close(std::exchange(fd_, -1)) < 0) fail_write(path_, "finish", errno);
+    return;
+  }
+  if (retry_interrupted([&] { return file_calls().fsync(fd_); }) < 0) fail_write(path_, "sync", errno);
   // On Linux the descriptor is gone even when close() fails, so it is neither repeated nor left to the destructor.
-  const bool in_place = ::close(std::exchange(fd_, -1)) == 0 && ::rename(temporary_.c_str(), path_.c_str()) == 0;
+  const bool in_place =
+      file_calls().close(std::exchange(fd_, -1)) == 0 && file_calls().rename(temporary_.c_str(), path_.c_str()) == 0;
   if (!in_place) {
     const int error = errno;
-    ::unlink(temporary_.c_str());
+    file_calls().unlink(temporary_.c_str());
     fail_write(path_, "put the finished file in place", error);
   }
   sync_directory(parent_directory(path_));
@@ -276,15 +288,18 @@ DurableDirectory::DurableDirectory(const std::string& final_path, bool replace)
   int made = 0;
   do {
     temporary_ = temporary_name(final_path_, next_temporary++);
-    made = ::mkdir(temporary_.c_str(), 0777);
+    made = file_calls().mkdir(temporary_.c_str(), 0777);
   } while (made < 0 && errno == EEXIST);
   if (made < 0) fail_write(final_path_, "create", errno);
 }
 
 DurableDirectory::~DurableDirectory() {
   if (committed_) return;
-  std::error_code ignored;  // nothing can be done in a destructor, and the name shows what it is
-  fs::remove_all(temporary_, ignored);
+  try {
+    remove_tree(temporary_);
+  } catch (const std::runtime_error&) {
+    // Nothing can be done in a destructor, and the name shows what it is.
+  }
 }
 
 void DurableDirectory::commit() {
@@ -292,37 +307,90 @@ void DurableDirectory::commit() {
   sync_tree(temporary_);
   // rename() replaces an absent or empty directory in one step. A full one is exchanged with the new one, also in one
   // step, so that at every instant a complete directory has the name; then the old one is removed.
-  if (::rename(temporary_.c_str(), final_path_.c_str()) < 0) {
+  std::string old;
+  if (file_calls().rename(temporary_.c_str(), final_path_.c_str()) < 0) {
     if (!replace_ || (errno != ENOTEMPTY && errno != EEXIST)) fail_write(final_path_, "put in place", errno);
-    std::string old = temporary_;
-    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, final_path_.c_str(), RENAME_EXCHANGE) < 0) {
+    old = temporary_;
+    if (file_calls().exchange(temporary_.c_str(), final_path_.c_str()) < 0) {
       // A file system that cannot exchange: two renames. Killed between them, both directories are complete and the
       // old one is found under its name with ".old".
       if (errno != EINVAL && errno != ENOSYS) fail_write(final_path_, "put in place", errno);
       old = temporary_ + ".old";
-      if (::rename(final_path_.c_str(), old.c_str()) < 0) fail_write(final_path_, "put aside", errno);
-      if (::rename(temporary_.c_str(), final_path_.c_str()) < 0) fail_write(final_path_, "put in place", errno);
+      if (file_calls().rename(final_path_.c_str(), old.c_str()) < 0) fail_write(final_path_, "put aside", errno);
+      if (file_calls().rename(temporary_.c_str(), final_path_.c_str()) < 0)
+        fail_write(final_path_, "put in place", errno);
     }
-    committed_ = true;
-    sync_directory(parent_directory(final_path_));
-    std::error_code error;
-    fs::remove_all(old, error);
-    if (error) fail_write(old, "remove the replaced directory", error.value());
   }
   committed_ = true;
   sync_directory(parent_directory(final_path_));
+  if (!old.empty()) remove_tree(old);
 }
 
-void write_file_durably(const std::string& path, std::string_view text) {
-  DurableFile file(path);
+void write_file_durably(const std::string& path, std::string_view text, Durable durable) {
+  DurableFile file(path, durable);
   file.write(text);
   file.commit();
 }
 
+void remove_tree(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) < 0) {
+    if (errno == ENOENT) return;
+    fail_write(path, "look at", errno);
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    if (file_calls().unlink(path.c_str()) < 0) fail_write(path, "remove", errno);
+    return;
+  }
+  for (const std::string& name : list_directory(path)) remove_tree(path + "/" + name);
+  if (file_calls().rmdir(path.c_str()) < 0) fail_write(path, "remove the directory", errno);
+}
+
+void remove_durably(const std::string& path) {
+  if (::access(path.c_str(), F_OK) < 0 && errno == ENOENT) return;
+  const std::string aside = temporary_name(path, next_temporary++);
+  if (file_calls().rename(path.c_str(), aside.c_str()) < 0) fail_write(path, "put aside", errno);
+  sync_directory(parent_directory(path));
+  remove_tree(aside);
+}
+
+void remove_temporaries(const std::string& directory) {
+  for (const std::string& name : list_directory(directory))
+    if (name.find(kTemporaryMark) != std::string::npos) remove_tree(directory + "/" + name);
+}
+
+void link_durably(const std::string& target, const std::string& path) {
+  const std::string temporary = temporary_name(path, next_temporary++);
+  if (file_calls().symlink(target.c_str(), temporary.c_str()) < 0) fail_write(path, "make the link", errno);
+  if (file_calls().rename(temporary.c_str(), path.c_str()) < 0) fail_write(path, "put the link in place", errno);
+  sync_directory(parent_directory(path));
+}
+
+void truncate_durably(const std::string& path, int64_t size_bytes) {
+  const OwnedFd fd(retry_interrupted([&] { return file_calls().open(path.c_str(), O_WRONLY | O_CLOEXEC, 0); }));
+  if (fd.get() < 0) fail_write(path, "open", errno);
+  if (file_calls().ftruncate(fd.get(), size_bytes) < 0) fail_write(path, "cut", errno);
+  if (retry_interrupted([&] { return file_calls().fsync(fd.get()); }) < 0) fail_write(path, "sync", errno);
+}
+
+void sync_durably(const std::string& path) { sync_file(path); }
+
+DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "/lock") {
+  OwnedFd fd(retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); }));
+  if (fd.get() < 0) fail_write(path_, "open", errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) < 0) {
+    TANDEM_USER_CHECK(errno != EWOULDBLOCK, directory + ": another run is writing here; wait for it, or end it first");
+    fail_write(path_, "lock", errno);
+  }
+  fd_ = fd.release();
+}
+
+DirectoryLock::~DirectoryLock() { ::close(fd_); }
+
 LineFile::LineFile(const std::string& path, bool truncate) : path_(path) {
   make_directories(parent_directory(path));
   const int flags = O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | (truncate ? O_TRUNC : 0);
-  OwnedFd owner(retry_interrupted([&] { return ::open(path.c_str(), flags, 0666); }));
+  OwnedFd owner(retry_interrupted([&] { return file_calls().open(path.c_str(), flags, 0666); }));
   if (owner.get() < 0) fail_write(path, "open", errno);
   fd_ = owner.get();
   // Half a line that a power cut left must not swallow the next one.
@@ -332,7 +400,7 @@ LineFile::LineFile(const std::string& path, bool truncate) : path_(path) {
   owner.release();
 }
 
-LineFile::~LineFile() { ::close(fd_); }
+LineFile::~LineFile() { file_calls().close(fd_); }
 
 void LineFile::write_line(std::string_view line) {
   std::string text(line);
@@ -343,25 +411,26 @@ void LineFile::write_line(std::string_view line) {
   // Take half a line back, so that what is there stays readable. When that fails too, the first error is the news.
   struct stat info {};
   if (num_written > 0 && ::fstat(fd_, &info) == 0) {
-    [[maybe_unused]] const int ignored = ::ftruncate(fd_, info.st_size - static_cast<int64_t>(num_written));
+    [[maybe_unused]] const int ignored = file_calls().ftruncate(fd_, info.st_size - static_cast<int64_t>(num_written));
   }
   fail_write(path_, "write", error);
 }
 
 void LineFile::sync() {
   // A pipe or a terminal has nothing to sync and says EINVAL.
-  if (retry_interrupted([&] { return ::fsync(fd_); }) < 0 && errno != EINVAL) fail_write(path_, "sync", errno);
+  if (retry_interrupted([&] { return file_calls().fsync(fd_); }) < 0 && errno != EINVAL)
+    fail_write(path_, "sync", errno);
 }
 
 void check_writable_directory(const std::string& path, int64_t needed_bytes) {
   const std::string folder = nearest_existing(path);
   const std::string probe = folder + "/.write-test-" + std::to_string(::getpid());
-  const OwnedFd fd(
-      retry_interrupted([&] { return ::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
+  const OwnedFd fd(retry_interrupted(
+      [&] { return file_calls().open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
   if (fd.get() < 0) fail_write(folder, "write into the directory", errno);
   // A full disk still creates names; a byte shows it.
   const int error = write_all(fd.get(), "x", 1);
-  ::unlink(probe.c_str());
+  file_calls().unlink(probe.c_str());
   if (error != 0) fail_write(folder, "write into the directory", error);
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) < 0) fail_write(folder, "ask for free space", errno);

@@ -37,11 +37,16 @@ class ReadableFile {
   int64_t size_bytes_ = 0;
 };
 
+// Who makes a new file durable: itself, or the DurableDirectory that it is written into, whose commit() does it for
+// all.
+enum class Durable : uint8_t { kByItself, kWithDirectory };
+
 // A new file that appears under its name only when commit() has made it durable: temporary name, write, fsync, rename,
-// fsync of the directory. Destroyed without commit(): the temporary is removed, the old file untouched.
+// fsync of the directory. Destroyed without commit(): the temporary is removed, the old file untouched. In a directory
+// that is itself not yet visible (kWithDirectory) it is written straight under its name.
 class DurableFile {
  public:
-  explicit DurableFile(const std::string& path);
+  explicit DurableFile(const std::string& path, Durable durable = Durable::kByItself);
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
@@ -50,7 +55,7 @@ class DurableFile {
   void commit();
 
  private:
-  std::string path_, temporary_;
+  std::string path_, temporary_;  // the same with kWithDirectory
   int fd_ = -1;
 };
 
@@ -70,7 +75,35 @@ class DurableDirectory {
   bool replace_ = false, committed_ = false;
 };
 
-void write_file_durably(const std::string& path, std::string_view text);
+void write_file_durably(const std::string& path, std::string_view text, Durable durable = Durable::kByItself);
+
+// Removes a file or a directory with all in it; nothing there is no error.
+void remove_tree(const std::string& path);
+// The same, but first under another name, durably: no reader finds half of it under this one.
+void remove_durably(const std::string& path);
+// Removes what killed processes left in a directory: unfinished files and half-removed directories. Only where no other
+// process writes (DirectoryLock).
+void remove_temporaries(const std::string& directory);
+// A symbolic link, replaced in one step.
+void link_durably(const std::string& target, const std::string& path);
+// Cuts a file to `size_bytes`.
+void truncate_durably(const std::string& path, int64_t size_bytes);
+// Makes a file durable that others wrote.
+void sync_durably(const std::string& path);
+
+// DIRECTORY/lock, held while this lives; UserError when another process holds it. The kernel lets go of it when the
+// process ends, however it ends.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& directory);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
 
 // An append-only text file (metrics, samples): one write per line, so a reader never sees half of one. A write that
 // fails leaves no half line; half a line that was there is ended before the next begins.

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <system_error>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -14,8 +12,6 @@
 namespace tandem::run {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::array<const char*, 7> kNames = {"config.toml", "metrics.jsonl", "log.txt", "grader_output.txt",
                                                "samples",     "tensorboard",   "hf"};
@@ -44,9 +40,7 @@ RunDirectory::RunDirectory(const std::string& path, bool overwrite, int64_t need
 
 void RunDirectory::create() const {
   for (const char* name : kNames) {
-    std::error_code error;
-    fs::remove_all(fs::path(path_) / name, error);
-    TANDEM_ENV_CHECK(!error, fmt::format("{}/{}: cannot remove the earlier run: {}", path_, name, error.message()));
+    base::remove_tree(fmt::format("{}/{}", path_, name));
   }
   base::make_directories(path_ + "/hf");
   base::make_directories(samples_folder());
@@ -54,15 +48,7 @@ void RunDirectory::create() const {
 
 std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + step_name(step); }
 
-void RunDirectory::set_latest(int64_t step) const {
-  const fs::path link = fs::path(path_) / "hf" / "latest";
-  const fs::path temporary = fs::path(path_) / "hf" / ".latest.tmp";
-  std::error_code error;
-  fs::remove(temporary, error);
-  fs::create_directory_symlink(step_name(step), temporary, error);
-  if (!error) fs::rename(temporary, link, error);
-  TANDEM_ENV_CHECK(!error, fmt::format("{}: cannot make the link: {}", link.string(), error.message()));
-}
+void RunDirectory::set_latest(int64_t step) const { base::link_durably(step_name(step), path_ + "/hf/latest"); }
 
 std::string find_checkpoint(const std::string& run_path, int64_t step) {
   const std::string folder = run_path + "/hf";

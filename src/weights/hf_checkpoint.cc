@@ -27,6 +27,7 @@ constexpr int64_t kStagingBytes = int64_t{4} << 20;
 constexpr std::array<std::string_view, 8> kCopiedFiles = {
     "tokenizer.json",         "tokenizer_config.json", "vocab.json",        "merges.txt",
     "generation_config.json", "chat_template.jinja",   "added_tokens.json", "special_tokens_map.json"};
+constexpr base::Durable kDurable = base::Durable::kWithDirectory;  // an export is one directory
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
@@ -79,14 +80,14 @@ void write_weights(const std::string& directory, const WeightStore& store, int64
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   const std::vector<Shard> shards = split_into_shards(store, max_shard_bytes);
   if (shards.size() == 1) {
-    write_safetensors(fmt::format("{}/{}", directory, kSingleFile), shards.front(), metadata);
+    write_safetensors(fmt::format("{}/{}", directory, kSingleFile), shards.front(), metadata, kDurable);
     return;
   }
   std::map<std::string, std::string> shard_of;  // by tensor name, as transformers sorts the index
   int64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors(directory + "/" + name, shards[i], metadata);
+    write_safetensors(directory + "/" + name, shards[i], metadata, kDurable);
     for (const TensorBytes& tensor : shards[i]) {
       shard_of.emplace(tensor.name, name);
       total_bytes += static_cast<int64_t>(tensor.bytes.size());
@@ -95,7 +96,7 @@ void write_weights(const std::string& directory, const WeightStore& store, int64
   Json index;
   index["metadata"] = {{"total_parameters", store.layout().num_elements()}, {"total_size", total_bytes}};
   index["weight_map"] = shard_of;
-  base::write_file_durably(fmt::format("{}/{}", directory, kIndexFile), index.dump(2) + "\n");
+  base::write_file_durably(fmt::format("{}/{}", directory, kIndexFile), index.dump(2) + "\n", kDurable);
 }
 
 // The source's config.json with the store's dtype, under the key or keys that it already uses.
@@ -155,11 +156,11 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 
   base::DurableDirectory output(target, options.overwrite);
   write_weights(output.path(), store, options.max_shard_bytes);
-  base::write_file_durably(output.path() + "/config.json", config);
+  base::write_file_durably(output.path() + "/config.json", config, kDurable);
   for (const std::string_view name : kCopiedFiles) {
     const std::string source = fmt::format("{}/{}", options.source_directory, name);
     if (!base::file_exists(source)) continue;
-    base::write_file_durably(fmt::format("{}/{}", output.path(), name), base::read_file(source));
+    base::write_file_durably(fmt::format("{}/{}", output.path(), name), base::read_file(source), kDurable);
   }
   output.commit();
 }

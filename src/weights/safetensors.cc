@@ -355,7 +355,7 @@ void SafetensorsFile::read(const TensorInfo& tensor, int64_t offset, std::span<s
 }
 
 void write_safetensors(const std::string& path, std::vector<TensorBytes> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, base::Durable durable) {
   check_writable(tensors);
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorBytes& a, const TensorBytes& b) {
     return safetensors_dtype_bits(a.dtype) > safetensors_dtype_bits(b.dtype);
@@ -363,7 +363,7 @@ void write_safetensors(const std::string& path, std::vector<TensorBytes> tensors
   const std::string header = format_header(tensors, metadata);
   TANDEM_CHECK(static_cast<int64_t>(header.size()) <= kMaxHeaderBytes, "header of", header.size(), "bytes");
   const auto length = std::bit_cast<std::array<std::byte, kLengthBytes>>(static_cast<uint64_t>(header.size()));
-  base::DurableFile file(path);
+  base::DurableFile file(path, durable);
   file.write(length);
   file.write(header);
   for (const TensorBytes& tensor : tensors) file.write(tensor.bytes);

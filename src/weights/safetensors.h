@@ -75,6 +75,7 @@ struct TensorBytes {
 // padded to 8 bytes: so every tensor is aligned to its dtype. EnvironmentError when the disk refuses; the path is then
 // as it was.
 void write_safetensors(const std::string& path, std::vector<TensorBytes> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       base::Durable durable = base::Durable::kByItself);
 
 }  // namespace tandem::weights

@@ -1,0 +1,12 @@
+// Tests that repeat a fault many times have two counts: a short one for `make test`, and the full one, with --soak, for
+// `make soak`. Their program takes the flag through tests/base/soak_main.cc.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::base {
+
+bool soaking();
+inline int64_t short_or_full(int64_t short_count, int64_t full_count) { return soaking() ? full_count : short_count; }
+
+}  // namespace tandem::base
