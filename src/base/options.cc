@@ -198,6 +198,11 @@ bool Option::is_list() const {
       field_);
 }
 
+Option& Option::changes_no_number() {
+  may_change_numbers_ = false;
+  return *this;
+}
+
 std::optional<std::vector<std::string>> Option::words() const {
   return std::visit(
       [](const auto* field) -> std::optional<std::vector<std::string>> {
@@ -257,6 +262,16 @@ void Option::check_choice(const std::string& where, const std::string& word) con
   const auto near = nearest_name(word, choices_);
   throw UserError(fmt::format("{}: '{}' is none of {}{}", where, word, fmt::join(choices_, ", "),
                               near ? "; did you mean " + *near + "?" : ""));
+}
+
+std::map<std::string, std::string> Options::numbers() const {
+  std::map<std::string, std::string> result;
+  for (const Option& option : options_) {
+    if (!option.may_change_numbers()) continue;
+    const auto words = option.words();
+    result[option.name()] = words ? fmt::format("{}", fmt::join(*words, " ")) : "unset";
+  }
+  return result;
 }
 
 Option& Options::add(Option option) {

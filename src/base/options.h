@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,12 +47,15 @@ class Option {
   Option& one_of(std::vector<std::string> choices);
   // Must be given, on the command line or in the file.
   Option& required();
+  // No result depends on it: a run may go on from a checkpoint with another value.
+  Option& changes_no_number();
 
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
   const std::string& help() const { return help_; }
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
+  bool may_change_numbers() const { return may_change_numbers_; }
   OptionKind kind() const;
   bool is_list() const;
 
@@ -69,7 +73,7 @@ class Option {
   std::string name_, group_, help_;
   std::optional<double> minimum_, maximum_, lower_bound_;
   std::vector<std::string> choices_;
-  bool required_ = false, given_ = false;
+  bool required_ = false, given_ = false, may_change_numbers_ = true;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
@@ -95,6 +99,8 @@ class Options {
   std::string help_text(const std::string& usage, const std::string& description) const;
   // The present values as TOML that parses back to the same values; what is unset is a comment.
   std::string config_text() const;
+  // Name and present value ("unset" for none) of the options that may change a number: what a checkpoint remembers.
+  std::map<std::string, std::string> numbers() const;
 
  private:
   Option& add(Option option);

@@ -32,9 +32,9 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   base::Options options;
   config.visit(options);
   bool quiet = false;
-  options.option(mode.dry_run, "dry-run", "general",
-                 "check everything, read the data, say what would happen, and stop");
-  options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr");
+  options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop")
+      .changes_no_number();
+  options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").changes_no_number();
   add_unsupported(options);
   switch (options.parse(without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
@@ -45,6 +45,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   }
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
   mode.config_text = options.config_text();
+  mode.numbers = options.numbers();
   return kRun(config, mode);
 }
 

@@ -1,23 +1,64 @@
 #include "run/checkpoint_writer.h"
 
-#include <fmt/format.h>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
 
 namespace tandem::run {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
 // Tokenizer files of published models are 10-20 MB; logs and metrics of the run go into the same room.
 constexpr int64_t kOtherFilesBytes = int64_t{32} << 20;
+constexpr int64_t kOptimizerBytesPerParameter = 12;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
 }  // namespace
 
-int64_t checkpoint_bytes(const Session& session) { return session.weight_bytes() + kOtherFilesBytes; }
+int64_t hf_checkpoint_bytes(const Session& session) { return session.weight_bytes() + kOtherFilesBytes; }
 
-double write_checkpoint(const Session& session, const RunDirectory& directory, int64_t step, Report& report) {
-  const double begin = report.seconds();
-  report.sync();
-  session.export_checkpoint(directory.checkpoint(step), /*overwrite=*/false);
-  directory.set_latest(step);
-  report.line(fmt::format("saved {}", directory.checkpoint(step)));
-  return report.seconds() - begin;
+int64_t optimizer_checkpoint_bytes(const Session& session) {
+  return session.config().num_parameters() * kOptimizerBytesPerParameter;
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorBytes> tensors) {
+  TANDEM_CHECK(!thread_.joinable(), "a checkpoint is being written already");
+  failure_ = nullptr;
+  thread_ = std::thread([this, state, tensors = std::move(tensors)]() mutable {
+    const Clock::time_point begin = Clock::now();
+    try {
+      write(state, std::move(tensors));
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    saved_ = {.step = state.step, .seconds = seconds_since(begin)};
+  });
+}
+
+// The pointer of checkpoints/ comes last: what it names has its export.
+void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorBytes> tensors) {
+  session_.export_checkpoint(directory_.checkpoint(state.step), /*overwrite=*/true);
+  directory_.set_latest(state.step);
+  const Checkpoints checkpoints(directory_.path());
+  checkpoints.save(state.step, state.to_json(), std::move(tensors));
+  checkpoints.keep_latest(keep_latest_);
+}
+
+std::optional<CheckpointWriter::Saved> CheckpointWriter::wait() {
+  if (!thread_.joinable()) return std::nullopt;
+  const Clock::time_point begin = Clock::now();
+  thread_.join();
+  saved_.waited_seconds = seconds_since(begin);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return saved_;
 }
 
 }  // namespace tandem::run

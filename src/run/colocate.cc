@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,8 +17,11 @@
 #include "rl/losses.h"
 #include "rl/metrics.h"
 #include "rl/prompt_order.h"
+#include "rl/prompts.h"
 #include "run/checkpoint_writer.h"
+#include "run/checkpoints.h"
 #include "run/evaluation.h"
+#include "run/resume.h"
 #include "run/rollout_phase.h"
 #include "run/run_directory.h"
 #include "run/samples.h"
@@ -46,10 +50,15 @@ class ColocatedRun {
   void loop();
   void evaluate(int64_t step);
   void save();
+  void finish_save();
+  RunState state();
+  std::map<std::string, std::string> numbers() const;
+  void go_on();
   std::optional<Rollout> generate();
   void score_reference(Rollout& rollout, Metrics& metrics);
   void assign_advantages(Rollout& rollout, Metrics& metrics);
   Metrics train(const Rollout& rollout, Metrics& metrics);
+  void count_skipped(const Metrics& step_metrics, const Rollout& rollout);
   void dump(const Rollout& rollout) const;
   void say_step(const Rollout& rollout, const Metrics& metrics, const Metrics& last_step);
 
@@ -63,6 +72,7 @@ class ColocatedRun {
   int64_t context_tokens_;
   int64_t kv_cache_bytes_;
   trainer::TrainerConfig trainer_config_;
+  std::optional<Checkpoint> checkpoint_;  // to go on from
   RunDirectory directory_;
 
   std::unique_ptr<Report> report_;
@@ -73,8 +83,13 @@ class ColocatedRun {
   std::unique_ptr<rollout::Engine> engine_;
   std::unique_ptr<trainer::Trainer> trainer_;
   std::unique_ptr<RolloutPhase> phase_;
-  int64_t rollout_id_ = 0;  // rollouts that are finished
-  int64_t saved_step_ = 0;
+  std::unique_ptr<CheckpointWriter> writer_;
+  int64_t rollout_id_ = 0;     // rollouts that are finished
+  rl::PromptCursor cursor_;    // behind them
+  bool between_steps_ = true;  // weights and cursor are those of rollout_id_
+  int64_t saved_step_ = 0;     // or being saved
+  int64_t skipped_in_a_row_ = 0;
+  int64_t save_errors_ = 0;
   double waited_s_ = 0.0;  // since the last training: rollout, evaluation, checkpoint
   Metrics carried_;        // perf/* of what followed a rollout's record: in the next one
 };
@@ -92,6 +107,13 @@ trainer::TrainerConfig make_trainer_config(const TrainConfig& config, int64_t nu
   result.temperature = config.rollout.temperature;
   result.get_mismatch_metrics = config.loss.get_mismatch_metrics;
   return result;
+}
+
+int64_t needed_bytes(const TrainConfig& config, const Session& session, int64_t num_rollouts) {
+  // One more than are kept: the oldest goes when the newest is there.
+  const int64_t hf = config.output.num_checkpoints(num_rollouts);
+  return hf * hf_checkpoint_bytes(session) +
+         std::min(hf, config.checkpoints.keep_latest + 1) * optimizer_checkpoint_bytes(session);
 }
 
 int64_t needed_context(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
@@ -115,10 +137,23 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
                                       std::max(config.samples_per_rollout(), evaluation_.max_sequences()),
                                       context_tokens_)),
       trainer_config_(make_trainer_config(config_, session_.config().num_layers, num_rollouts_)),
-      directory_(config.output.save, config.output.overwrite,
-                 config.output.num_checkpoints(num_rollouts_) * checkpoint_bytes(session_)) {
+      checkpoint_(config.checkpoints.open()),
+      directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
+                 needed_bytes(config, session_, num_rollouts_)) {
   config.reward.try_out(config.data.label_key, session_.directory());
-  if (!config.output.save_debug_rollout_data.empty()) rollout_path(config.output.save_debug_rollout_data, 0);
+  for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
+                                      {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
+    if (!pattern.empty()) rollout_path(flag, pattern, 0);
+  }
+  if (checkpoint_) {
+    const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
+    check_same_numbers(saved.numbers, numbers(), config.checkpoints.allow_changed_config);
+    TANDEM_USER_CHECK(
+        saved.cursor.offset < static_cast<int64_t>(prompts_.prompts.size()),
+        fmt::format("--load: prompt {} of the epoch comes next, and --prompt-data has {}; give the data of "
+                    "the run",
+                    saved.cursor.offset, prompts_.prompts.size()));
+  }
   if (config.rollout.sampling().truncates()) {
     base::log_warning(
         "--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
@@ -140,7 +175,8 @@ void ColocatedRun::say_plan() const {
                           config_.rollout_batch_size, config_.rollout.n_samples_per_prompt, config_.steps_per_rollout(),
                           config_.samples_per_step()));
   report.line(fmt::format("bytes: weights {}, keys and values {}, a checkpoint {}", session_.weight_bytes(),
-                          kv_cache_bytes_, checkpoint_bytes(session_)));
+                          kv_cache_bytes_, hf_checkpoint_bytes(session_) + optimizer_checkpoint_bytes(session_)));
+  if (checkpoint_) report.line(fmt::format("goes on from {}", checkpoint_->directory()));
   report.line("everything is in order; nothing was written (--dry-run)");
 }
 
@@ -154,10 +190,13 @@ void ColocatedRun::start() {
     reference_model_ = model::make_model(session_.config(), reference_store_->view(), session_.ops());
   }
   engine_ = rollout::make_engine(session_.engine_config(config_.rollout, kv_cache_bytes_), *engine_model_);
+  trainer_config_.abandon = [grace = config_.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_);
   directory_.create();
+  if (checkpoint_) go_on();
+  writer_ = std::make_unique<CheckpointWriter>(session_, directory_, config_.checkpoints.keep_latest);
   base::write_file_durably(directory_.config_file(), mode_.config_text);
-  report_ = std::make_unique<Report>(&directory_, config_.output.use_tensorboard);
+  report_ = std::make_unique<Report>(&directory_, config_.output.use_tensorboard, checkpoint_.has_value());
   const std::string output = directory_.grader_output_file();
   graders_ =
       std::make_unique<text::Graders>(config_.reward.graders(config_.data.label_key, session_.directory(), output));
@@ -167,6 +206,44 @@ void ColocatedRun::start() {
                             session_.config().num_parameters(), model::to_string(session_.config().dtype),
                             session_.ops().name(), prompts_.prompts.size(), num_rollouts_, config_.rollout_batch_size,
                             config_.rollout.n_samples_per_prompt, directory_.path()));
+  if (checkpoint_) report_->line(fmt::format("goes on after step {} of {}", rollout_id_, checkpoint_->directory()));
+  checkpoint_.reset();
+}
+
+// Everything as it was when the checkpoint was made; what the run wrote since is taken back.
+void ColocatedRun::go_on() {
+  const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
+  restore(*checkpoint_, saved, *trainer_, session_.store());
+  engine_->update_weights(session_.store().view());
+  order_.set_cursor(saved.cursor);
+  cursor_ = saved.cursor;
+  rollout_id_ = saved_step_ = saved.step;
+  skipped_in_a_row_ = saved.skipped_in_a_row;
+  if (config_.checkpoints.goes_on_in(config_.output.save)) {
+    directory_.cut_back(saved.step, saved.file_bytes);
+  } else {
+    saved_step_ = 0;  // the new directory has no checkpoint yet
+  }
+}
+
+RunState ColocatedRun::state() {
+  return {.step = rollout_id_,
+          .optimizer = trainer_->progress(),
+          .skipped_in_a_row = skipped_in_a_row_,
+          .weight_version = session_.store().version(),
+          .cursor = cursor_,
+          .file_bytes = directory_.growing_files(),
+          .numbers = numbers()};
+}
+
+std::map<std::string, std::string> ColocatedRun::numbers() const {
+  std::map<std::string, std::string> result = mode_.numbers;
+  result["the kernels"] = session_.ops().name();
+  result["optimizer steps until --min-lr"] =
+      config_.optimizer.lr_decay_style == "constant" ? "any" : std::to_string(trainer_config_.lr_decay_steps);
+  result.merge(input_checksums(session_.directory(), rl::parse_data_path(config_.data.prompt_data).file,
+                               config_.reward.custom_rm_path));
+  return result;
 }
 
 int ColocatedRun::run() {
@@ -176,22 +253,28 @@ int ColocatedRun::run() {
   } catch (...) {
     // A run that fails keeps what it has learnt; the first error is the one to report.
     try {
+      finish_save();
       save();
+      finish_save();
     } catch (const std::exception& error) {
       base::log_warning("no checkpoint of the last step: {}", error.what());
     }
     throw;
   }
+  finish_save();
   save();
+  finish_save();
+  TANDEM_ENV_CHECK(saved_step_ == rollout_id_ || !between_steps_,
+                   directory_.path() + ": the last step could not be saved");
   const bool interrupted = stop_requested();
   report_->line(fmt::format("{} after {} of {} rollouts, {} warnings; {}", interrupted ? "stopped" : "done",
                             rollout_id_, num_rollouts_, base::num_warnings(), directory_.path()));
   report_->sync();
-  return interrupted ? kExitInterrupted : 0;
+  return interrupted ? stop_exit_code() : 0;
 }
 
 void ColocatedRun::loop() {
-  if (!config_.skip_eval_before_train) evaluate(0);
+  if (!config_.skip_eval_before_train && rollout_id_ == 0) evaluate(0);
   while (rollout_id_ < num_rollouts_ && !stop_requested()) {
     const Clock::time_point begin = Clock::now();
     // The rollout phase: keys and values own the device's memory.
@@ -201,11 +284,22 @@ void ColocatedRun::loop() {
     metrics.merge(carried_);
     waited_s_ += seconds_since(begin);
 
-    // The train phase: activations and gradients do.
+    // The train phase: activations and gradients do. It changes what a checkpoint is being written from.
+    finish_save();
+    between_steps_ = false;
     const Clock::time_point train_begin = Clock::now();
     score_reference(*rollout, metrics);
     assign_advantages(*rollout, metrics);
-    const Metrics last_step = train(*rollout, metrics);
+    Metrics last_step;
+    try {
+      last_step = train(*rollout, metrics);
+    } catch (const trainer::StepAbandoned&) {
+      report_->line(
+          fmt::format("step {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last step "
+                      "saved is {}",
+                      rollout_id_ + 1, seconds_since_stop(), saved_step_));
+      break;
+    }
     metrics["perf/train_time"] = seconds_since(train_begin);
 
     // The engine decodes from the bytes that the optimizer wrote; only the version number is new.
@@ -217,21 +311,42 @@ void ColocatedRun::loop() {
     report_->log("rollout", rollout_id_, metrics);
     dump(*rollout);
     ++rollout_id_;
+    cursor_ = order_.cursor();
+    between_steps_ = true;
     say_step(*rollout, metrics, last_step);
 
     const Clock::time_point after = Clock::now();
     carried_.clear();
-    if (config_.output.is_save_step(rollout_id_, num_rollouts_)) save();
     const bool eval_due = config_.eval_interval && rollout_id_ % *config_.eval_interval == 0;
     if (eval_due || rollout_id_ == num_rollouts_) evaluate(rollout_id_);
+    if (config_.output.is_save_step(rollout_id_, num_rollouts_)) save();
     waited_s_ = seconds_since(after);
   }
 }
 
+// Begins to save the step; the weights stay as they are while the next rollout runs.
 void ColocatedRun::save() {
-  if (rollout_id_ == saved_step_) return;
-  carried_["perf/save_model_time"] = write_checkpoint(session_, directory_, rollout_id_, *report_);
+  if (rollout_id_ == saved_step_ || !between_steps_) return;
+  report_->sync();
+  writer_->start(state(), optimizer_tensors(*trainer_, session_.store().layout()));
   saved_step_ = rollout_id_;
+}
+
+// The step that is being saved counts as saved when this has said so.
+void ColocatedRun::finish_save() {
+  try {
+    const std::optional<CheckpointWriter::Saved> saved = writer_->wait();
+    if (!saved) return;
+    carried_["perf/save_model_time"] = saved->seconds;
+    carried_["perf/save_model_wait_time"] = saved->waited_seconds;
+    report_->line(fmt::format("saved {}", Checkpoints(directory_.path()).path(saved->step)));
+  } catch (const EnvironmentError& error) {
+    if (!config_.checkpoints.goes_on_after_save_error()) throw;
+    saved_step_ = 0;
+    carried_["fault/save_errors"] = static_cast<double>(++save_errors_);
+    base::log_warning("step {} could not be saved, and the run goes on (--on-save-error continue): {}", rollout_id_,
+                      error.what());
+  }
 }
 
 void ColocatedRun::evaluate(int64_t step) {
@@ -251,6 +366,11 @@ void ColocatedRun::evaluate(int64_t step) {
 }
 
 std::optional<Rollout> ColocatedRun::generate() {
+  if (!config_.load_debug_rollout_data.empty()) {
+    const std::string flag = "--load-debug-rollout-data";
+    return read_rollout(rollout_path(flag, config_.load_debug_rollout_data, rollout_id_),
+                        config_.samples_per_rollout());
+  }
   RolloutRequest request;
   for (int64_t i = 0; i < config_.rollout_batch_size; ++i) {
     request.prompts.push_back(&prompts_.prompts[static_cast<size_t>(order_.next())]);
@@ -298,7 +418,9 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
     step_metrics.clear();
     for (const auto& [name, value] : raw) step_metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
     step_metrics["train/global_batch_size"] = static_cast<double>(size);
+    step_metrics["fault/skipped_steps"] = step_metrics["train/step_skipped"];
     report_->log("train", rollout_id_ * config_.steps_per_rollout() + k, step_metrics);
+    count_skipped(step_metrics, rollout);
   }
   const double seconds = std::max(seconds_since(begin), 1e-9);
   double tokens = 0.0;
@@ -311,6 +433,25 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
   return step_metrics;
 }
 
+// A step that taught nothing is said; too many in a row end the run, with the batch written out for a replay.
+void ColocatedRun::count_skipped(const Metrics& step_metrics, const Rollout& rollout) {
+  if (step_metrics.at("train/step_skipped") == 0.0) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  ++skipped_in_a_row_;
+  base::log_warning("rollout {}: an optimizer step was skipped: loss {:g}, gradient norm {:g}; nothing was changed",
+                    rollout_id_ + 1, step_metrics.at("train/loss"), step_metrics.at("train/grad_norm"));
+  if (skipped_in_a_row_ < config_.checkpoints.max_skipped_steps) return;
+  base::make_directories(directory_.fault_folder());
+  const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id_);
+  write_samples(path, rollout, SampleDetail::kFull);
+  throw UserError(
+      fmt::format("{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
+                  "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again",
+                  skipped_in_a_row_, path, directory_.fault_folder()));
+}
+
 void ColocatedRun::dump(const Rollout& rollout) const {
   const int64_t interval = config_.output.sample_dump_interval;
   if (interval > 0 && rollout_id_ % interval == 0) {
@@ -318,7 +459,8 @@ void ColocatedRun::dump(const Rollout& rollout) const {
                   SampleDetail::kReadable);
   }
   if (!config_.output.save_debug_rollout_data.empty()) {
-    write_samples(rollout_path(config_.output.save_debug_rollout_data, rollout_id_), rollout, SampleDetail::kFull);
+    write_samples(rollout_path("--save-debug-rollout-data", config_.output.save_debug_rollout_data, rollout_id_),
+                  rollout, SampleDetail::kFull);
   }
 }
 

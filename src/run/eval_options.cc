@@ -10,19 +10,33 @@ namespace tandem::run {
 
 void EvalOptions::visit(base::Options& options) {
   const char* const group = "evaluation";
-  options.option(eval_prompt_data, "eval-prompt-data", group, "data sets: NAME FILE.jsonl NAME FILE.jsonl");
+  options.option(eval_prompt_data, "eval-prompt-data", group, "data sets: NAME FILE.jsonl NAME FILE.jsonl")
+      .changes_no_number();
   options
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group, "completions of each prompt, for pass@k")
-      .at_least(1);
-  options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature").at_least(0.0).at_most(100.0);
-  options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p").greater_than(0.0).at_most(1.0);
-  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1);
-  options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len").at_least(1);
-  options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len").at_least(0);
-  options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len").at_least(0);
-  options.option(input_key, "eval-input-key", group, "unset: --input-key");
-  options.option(label_key, "eval-label-key", group, "unset: --label-key");
-  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key");
+      .at_least(1)
+      .changes_no_number();
+  options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature")
+      .at_least(0.0)
+      .at_most(100.0)
+      .changes_no_number();
+  options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p")
+      .greater_than(0.0)
+      .at_most(1.0)
+      .changes_no_number();
+  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1).changes_no_number();
+  options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len")
+      .at_least(1)
+      .changes_no_number();
+  options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len")
+      .at_least(0)
+      .changes_no_number();
+  options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len")
+      .at_least(0)
+      .changes_no_number();
+  options.option(input_key, "eval-input-key", group, "unset: --input-key").changes_no_number();
+  options.option(label_key, "eval-label-key", group, "unset: --label-key").changes_no_number();
+  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key").changes_no_number();
 }
 
 std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {

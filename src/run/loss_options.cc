@@ -46,8 +46,10 @@ void LossOptions::visit(base::Options& options) {
       .one_of({"truncate", "mask"});
   options.option(loss.tis_level, "tis-level", group, "one weight a token, or one a sequence")
       .one_of({"token", "sequence"});
-  options.option(get_mismatch_metrics, "get-mismatch-metrics", group,
-                 "recompute the old log-probs, to show that they are the engine's");
+  options
+      .option(get_mismatch_metrics, "get-mismatch-metrics", group,
+              "recompute the old log-probs, to show that they are the engine's")
+      .changes_no_number();
   const char* const advantages = "advantages";
   options.option(loss.disable_rewards_normalization, "disable-rewards-normalization", advantages, "raw rewards");
   options.option(loss.disable_grpo_std_normalization, "disable-grpo-std-normalization", advantages,

@@ -10,7 +10,8 @@ namespace tandem::run {
 void ModelOptions::visit(base::Options& options) {
   const char* const group = "model";
   options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
-      .required();
+      .required()
+      .changes_no_number();
   options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
       .one_of({"auto", "float32", "bfloat16"});
   options.option(random_init, "random-init", group,
@@ -23,7 +24,8 @@ void ModelOptions::visit(base::Options& options) {
       .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});
   options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores")
       .at_least(0)
-      .at_most(1024);
+      .at_most(1024)
+      .changes_no_number();
 }
 
 model::ModelConfig read_model(const ModelOptions& options) {

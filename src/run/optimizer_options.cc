@@ -21,6 +21,10 @@ void OptimizerOptions::visit(base::Options& options) {
   options.option(adam_beta2, "adam-beta2", group, "").at_least(0.0).at_most(0.9999999);
   options.option(adam_eps, "adam-eps", group, "").greater_than(0.0);
   options.option(clip_grad, "clip-grad", group, "global norm that gradients are clipped to; 0: off").at_least(0.0);
+  options
+      .option(max_grad_norm_skip, "max-grad-norm-skip", group,
+              "skip an optimizer step whose gradient norm is above this; 0: only those that are not finite")
+      .at_least(0.0);
   const char* const memory = "training memory";
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", memory, "packed tokens of one micro-batch").at_least(1);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", memory, "rows of logits that exist at once").at_least(1);
@@ -28,10 +32,14 @@ void OptimizerOptions::visit(base::Options& options) {
       .option(
           recompute_granularity, "recompute-granularity", memory,
           "full: run --recompute-num-layers blocks twice; none: keep all activations; auto: as --activation-bytes asks")
-      .one_of({"auto", "none", "full"});
+      .one_of({"auto", "none", "full"})
+      .changes_no_number();
   options.option(recompute_num_layers, "recompute-num-layers", memory, "blocks that are run twice; 0 with full: all")
-      .at_least(0);
-  options.option(activation_bytes, "activation-bytes", memory, "memory for kept activations; 0: no limit").at_least(0);
+      .at_least(0)
+      .changes_no_number();
+  options.option(activation_bytes, "activation-bytes", memory, "memory for kept activations; 0: no limit")
+      .at_least(0)
+      .changes_no_number();
 }
 
 int64_t OptimizerOptions::recompute_layers(int64_t num_layers) const {

@@ -20,6 +20,7 @@ struct OptimizerOptions {
   double adam_beta2 = 0.98;
   double adam_eps = 1e-8;
   double clip_grad = 1.0;
+  double max_grad_norm_skip = 0.0;
 
   int64_t max_tokens_per_gpu = 8192;
   int64_t logprob_chunk_rows = 1024;

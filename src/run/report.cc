@@ -24,11 +24,11 @@ std::string record(const std::string& kind, int64_t step, double seconds, const 
 
 }  // namespace
 
-Report::Report(const RunDirectory* directory, bool use_tensorboard) {
+Report::Report(const RunDirectory* directory, bool use_tensorboard, bool go_on) {
   base::set_log_terminal([this](const std::string& line) { terminal_.message(line); });
   if (directory == nullptr) return;
-  metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), true);
-  log_ = std::make_unique<base::LineFile>(directory->log_file(), true);
+  metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), !go_on);
+  log_ = std::make_unique<base::LineFile>(directory->log_file(), !go_on);
   if (use_tensorboard) {
     tensorboard_ =
         std::make_unique<text::TensorBoardSink>(text::default_worker_config(), directory->tensorboard_folder());

@@ -25,7 +25,8 @@ using Metrics = std::map<std::string, double>;
 class Report {
  public:
   // Without a directory (verbs that keep no run) only the terminal is written. The directory is borrowed for the call.
-  Report(const RunDirectory* directory, bool use_tensorboard);
+  // `go_on`: the records are added to those that are there.
+  Report(const RunDirectory* directory, bool use_tensorboard, bool go_on = false);
   ~Report();
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;

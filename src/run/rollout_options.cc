@@ -53,12 +53,16 @@ void RolloutOptions::visit(base::Options& options) {
   options
       .option(kv_cache_bytes, "kv-cache-bytes", engine,
               "memory of keys and values; 0: what the batch needs, at most 1 GiB")
-      .at_least(0);
+      .at_least(0)
+      .changes_no_number();
   options
       .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
               "tokens of one forward: decodes, then prefill chunks")
-      .at_least(1);
-  options.option(max_running, "rollout-max-running", engine, "sequences that decode together").at_least(1);
+      .at_least(1)
+      .changes_no_number();
+  options.option(max_running, "rollout-max-running", engine, "sequences that decode together")
+      .at_least(1)
+      .changes_no_number();
 }
 
 rl::SamplingParams RolloutOptions::sampling() const {

@@ -5,45 +5,112 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/log.h"
+#include "run/checkpoints.h"
 
 namespace tandem::run {
 
 namespace {
 
-constexpr std::array<const char*, 7> kNames = {"config.toml", "metrics.jsonl", "log.txt", "grader_output.txt",
-                                               "samples",     "tensorboard",   "hf"};
+constexpr std::array<const char*, 9> kNames = {"config.toml", "metrics.jsonl", "log.txt",     "grader_output.txt",
+                                               "samples",     "tensorboard",   "checkpoints", "hf",
+                                               "fault"};
 
 std::string step_name(int64_t step) { return fmt::format("step_{:06}", step); }
 
+// 7 of "rollout_000007.jsonl".
+std::optional<int64_t> number_before_suffix(std::string_view name, std::string_view suffix) {
+  if (!name.ends_with(suffix)) return std::nullopt;
+  name.remove_suffix(suffix.size());
+  const size_t begin = name.find_last_not_of("0123456789") + 1;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  return number;
+}
+
 }  // namespace
 
-RunDirectory::RunDirectory(const std::string& path, bool overwrite, int64_t needed_bytes) : path_(path) {
+RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes)
+    : path_(path), folder_(folder) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   TANDEM_USER_CHECK(!base::file_exists(path_), fmt::format("--save {}: is a file; name a directory", path_));
   if (base::directory_exists(path_)) {
     const std::vector<std::string> entries = base::list_directory(path_);
-    TANDEM_USER_CHECK(entries.empty() || overwrite,
-                      fmt::format("--save {}: the directory is not empty; name another one, or give --overwrite to "
-                                  "replace the run in it",
+    TANDEM_USER_CHECK(entries.empty() || folder != RunFolder::kNew,
+                      fmt::format("--save {0}: the directory is not empty; name another one, give --load {0} to go on "
+                                  "with the run in it, or --overwrite to replace that",
                                   path_));
     const bool is_run = std::ranges::find(entries, "config.toml") != entries.end();
     TANDEM_USER_CHECK(entries.empty() || is_run,
-                      fmt::format("--save {}: holds files but no run (no config.toml), so --overwrite leaves it alone; "
+                      fmt::format("--save {}: holds files but no run (no config.toml), so it is left alone; "
                                   "name another directory",
                                   path_));
   }
   base::check_writable_directory(path_, needed_bytes);
 }
 
-void RunDirectory::create() const {
-  for (const char* name : kNames) {
-    base::remove_tree(fmt::format("{}/{}", path_, name));
+void RunDirectory::create() {
+  base::make_directories(path_);
+  lock_ = std::make_unique<base::DirectoryLock>(path_);
+  if (folder_ != RunFolder::kGoOn) {
+    // First what is gone on from: it must not outlive what belongs to it.
+    Checkpoints(path_).clear();
+    for (const char* name : kNames) base::remove_tree(fmt::format("{}/{}", path_, name));
   }
   base::make_directories(path_ + "/hf");
   base::make_directories(samples_folder());
+  for (const std::string& folder : {path_, path_ + "/hf", samples_folder()}) base::remove_temporaries(folder);
+}
+
+std::map<std::string, int64_t> RunDirectory::growing_files() const {
+  std::vector<std::string> names = {"metrics.jsonl"};
+  if (base::directory_exists(tensorboard_folder())) {
+    for (const std::string& name : base::list_directory(tensorboard_folder())) names.push_back("tensorboard/" + name);
+  }
+  std::map<std::string, int64_t> result;
+  for (const std::string& name : names) {
+    const std::string path = fmt::format("{}/{}", path_, name);
+    if (!base::file_exists(path)) continue;
+    base::sync_durably(path);
+    result[name] = base::ReadableFile(path).size();
+  }
+  return result;
+}
+
+void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const {
+  for (const auto& [name, bytes] : growing_files()) {
+    const std::string path = fmt::format("{}/{}", path_, name);
+    const auto found = file_bytes.find(name);
+    if (found == file_bytes.end()) {
+      base::remove_durably(path);
+    } else if (bytes > found->second) {
+      base::truncate_durably(path, found->second);
+    }
+  }
+  for (const auto& [name, bytes] : file_bytes) {
+    const std::string path = fmt::format("{}/{}", path_, name);
+    if (!base::file_exists(path) || base::ReadableFile(path).size() < bytes)
+      base::log_warning("{}: is shorter than when step {} was saved: records are missing", path, step);
+  }
+  // rollout_000007.jsonl is of the rollout that finishes step 8; eval_NAME_000008.jsonl of the evaluation after it.
+  for (const std::string& name : base::list_directory(samples_folder())) {
+    const std::optional<int64_t> number = number_before_suffix(name, ".jsonl");
+    if (number && *number >= step + (name.starts_with("eval_") ? 1 : 0))
+      base::remove_durably(samples_folder() + "/" + name);
+  }
+  for (const std::string& name : base::list_directory(path_ + "/hf")) {
+    const std::optional<int64_t> number = number_before_suffix(name, "");
+    if (name.starts_with("step_") && number && *number > step) base::remove_durably(path_ + "/hf/" + name);
+  }
+  if (base::directory_exists(checkpoint(step))) set_latest(step);
+  Checkpoints(path_).rewind(step);
 }
 
 std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + step_name(step); }

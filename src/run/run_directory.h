@@ -5,24 +5,41 @@
 //   grader_output.txt    what reward functions printed
 //   samples/             what was sampled: rollout_000001.jsonl, eval_NAME_000001.jsonl
 //   tensorboard/         the metrics as an event file
+//   checkpoints/         what the run goes on from (run/checkpoints.h)
 //   hf/step_000100       a Hugging Face checkpoint after 100 rollouts
 //   hf/latest            a symbolic link to the last of them
+//   fault/               what a run that had to stop wants to be looked at
+//   lock                 held by the process that writes here
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/files.h"
+
 namespace tandem::run {
+
+// What may be in the folder before.
+enum class RunFolder : uint8_t { kNew, kOverwrite, kGoOn };
 
 class RunDirectory {
  public:
-  // Looks, creates nothing. UserError when the folder holds anything and `overwrite` is false, or holds something that
-  // is not a run; EnvironmentError when it cannot be written or has less than `needed_bytes` free.
-  RunDirectory(const std::string& path, bool overwrite, int64_t needed_bytes);
+  // Looks, creates nothing. UserError when the folder holds anything (kNew), or holds something that is not a run
+  // (kOverwrite, kGoOn); EnvironmentError when it cannot be written or has less than `needed_bytes` free.
+  RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes);
 
-  // Makes the folders; what an earlier run left under the names above is removed first (only with `overwrite`).
-  void create() const;
+  // Makes the folders and takes the lock. What an earlier run left under the names above is removed first, but for
+  // kGoOn. UserError when another process writes here.
+  void create();
+
+  // Sizes of the files that grow while a run goes on, by their path in the folder; they are durable to that size.
+  std::map<std::string, int64_t> growing_files() const;
+  // Takes back what was written after `step` rollouts were finished: those files to their sizes then, newer samples,
+  // checkpoints and exports away. What is missing of them is said as a warning.
+  void cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const;
 
   const std::string& path() const { return path_; }
   std::string config_file() const { return path_ + "/config.toml"; }
@@ -31,12 +48,15 @@ class RunDirectory {
   std::string grader_output_file() const { return path_ + "/grader_output.txt"; }
   std::string samples_folder() const { return path_ + "/samples"; }
   std::string tensorboard_folder() const { return path_ + "/tensorboard"; }
+  std::string fault_folder() const { return path_ + "/fault"; }
   std::string checkpoint(int64_t step) const;
   // Points hf/latest at checkpoint(step), in one rename.
   void set_latest(int64_t step) const;
 
  private:
   std::string path_;
+  RunFolder folder_;
+  std::unique_ptr<base::DirectoryLock> lock_;
 };
 
 // The HF checkpoint of a run: of `step`, or the latest when step is negative. UserError when there is none; names those

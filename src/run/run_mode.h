@@ -1,13 +1,15 @@
 // How a verb was asked to run, besides its own options.
 #pragma once
 
+#include <map>
 #include <string>
 
 namespace tandem::run {
 
 struct RunMode {
-  bool dry_run = false;     // check everything, read the data, say what would happen, and stop
-  std::string config_text;  // the options as TOML, for RUN/config.toml
+  bool dry_run = false;                        // check everything, read the data, say what would happen, and stop
+  std::string config_text;                     // the options as TOML, for RUN/config.toml
+  std::map<std::string, std::string> numbers;  // base::Options::numbers()
 };
 
 }  // namespace tandem::run

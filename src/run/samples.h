@@ -16,7 +16,11 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
 // Writes all samples of a rollout, durably.
 void write_samples(const std::string& path, const Rollout& rollout, SampleDetail detail);
 
-// "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing.
-std::string rollout_path(const std::string& pattern, int64_t rollout_id);
+// The rollout of a file of kFull, to train on it again. UserError "FILE:LINE: what", or when it has not `num_samples`.
+Rollout read_rollout(const std::string& path, int64_t num_samples);
+
+// "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names
+// where the pattern is from.
+std::string rollout_path(const std::string& flag, const std::string& pattern, int64_t rollout_id);
 
 }  // namespace tandem::run

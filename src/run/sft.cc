@@ -96,8 +96,8 @@ class SupervisedRun {
         order_(static_cast<int64_t>(samples_.size()), config.rollout_shuffle,
                static_cast<uint64_t>(config.rollout_seed)),
         num_steps_(number_of_steps(config, static_cast<int64_t>(samples_.size()))),
-        directory_(config.output.save, config.output.overwrite,
-                   config.output.num_checkpoints(num_steps_) * checkpoint_bytes(session_)) {
+        directory_(config.output.save, config.output.overwrite ? RunFolder::kOverwrite : RunFolder::kNew,
+                   config.output.num_checkpoints(num_steps_) * hf_checkpoint_bytes(session_)) {
     rl::LossConfig loss;
     loss.loss_type = "sft_loss";
     loss.calculate_per_token_loss = config.calculate_per_token_loss;
@@ -178,7 +178,10 @@ Metrics SupervisedRun::train_step() {
 }
 
 void SupervisedRun::save(int64_t step) {
-  write_checkpoint(session_, directory_, step, *report_);
+  report_->sync();
+  session_.export_checkpoint(directory_.checkpoint(step), /*overwrite=*/false);
+  directory_.set_latest(step);
+  report_->line(fmt::format("saved {}", directory_.checkpoint(step)));
   saved_step_ = step;
 }
 

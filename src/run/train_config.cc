@@ -12,17 +12,22 @@ void TrainConfig::visit(base::Options& options) {
   data.visit_prompt_data(options);
   data.visit(options);
   const char* const loop = "loop";
-  options.option(colocate, "colocate", loop,
-                 "trainer and engine take turns on one device (the only mode of this version)");
+  options
+      .option(colocate, "colocate", loop, "trainer and engine take turns on one device (the only mode of this version)")
+      .changes_no_number();
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout").required().at_least(1);
-  options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch").at_least(0);
-  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1);
+  options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch")
+      .at_least(0)
+      .changes_no_number();
+  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1).changes_no_number();
   options
       .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
       .at_least(1);
   options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
       .at_least(1);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
+  options.option(load_debug_rollout_data, "load-debug-rollout-data", loop,
+                 "train on what --save-debug-rollout-data (or a stop, RUN/fault) wrote, instead of sampling");
   rollout.visit(options);
   reward.visit(options);
   loss.visit(options);
@@ -32,9 +37,12 @@ void TrainConfig::visit(base::Options& options) {
   options
       .option(eval_interval, "eval-interval", evaluation,
               "evaluate every so many rollouts, before the first and at the end")
-      .at_least(1);
-  options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first");
+      .at_least(1)
+      .changes_no_number();
+  options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first")
+      .changes_no_number();
   output.visit(options);
+  checkpoints.visit(options);
 }
 
 void TrainConfig::check() const {
@@ -43,6 +51,7 @@ void TrainConfig::check() const {
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();
   loss.check();
+  checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;
   TANDEM_USER_CHECK(
       n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/options.h"
+#include "run/checkpoint_options.h"
 #include "run/data_options.h"
 #include "run/eval_options.h"
 #include "run/loss_options.h"
@@ -25,12 +26,14 @@ struct TrainConfig {
   OptimizerOptions optimizer;
   EvalOptions eval;
   OutputOptions output;
+  CheckpointOptions checkpoints;
 
   bool colocate = false;
   int64_t rollout_batch_size = 0;
   std::optional<int64_t> num_rollout, num_epoch;
   std::optional<int64_t> global_batch_size, num_steps_per_rollout;
   bool rollout_shuffle = false;
+  std::string load_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
 

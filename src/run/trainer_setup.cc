@@ -22,6 +22,7 @@ trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl:
   config.adam_beta2 = options.adam_beta2;
   config.adam_eps = options.adam_eps;
   config.clip_grad = options.clip_grad;
+  config.max_grad_norm_skip = options.max_grad_norm_skip;
   config.loss = loss;
   // The trainer checks it too, but only once the weights are read.
   trainer::check_schedule({.decay_style = config.lr_decay_style,

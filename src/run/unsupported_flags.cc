@@ -21,7 +21,8 @@ constexpr const char* kNoLora = "LoRA is not in this version: all parameters are
 constexpr const char* kNoMoe = "sparse models are not in this version";
 constexpr const char* kNoOffload = "nothing has to leave the device: phases share its memory without copies";
 constexpr const char* kNoAsync = "only the colocated, synchronous loop is in this version";
-constexpr const char* kNoResume = "resuming is not in this version: a run starts from --hf-checkpoint";
+constexpr const char* kNoPartialLoad =
+    "--load goes on with all of a run; for new weights only, name them as --hf-checkpoint";
 constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
 constexpr const char* kPrecision = "computes in the checkpoint's dtype; --dtype float32 or bfloat16 overrides it";
 constexpr const char* kModelFromConfig = "the model's shape is read from --hf-checkpoint's config.json";
@@ -163,15 +164,13 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"moe-*", nullptr, kNoMoe},
     {"num-experts", nullptr, kNoMoe},
     // checkpoints
-    {"load", nullptr, kNoResume},
-    {"ckpt-step", nullptr, kNoResume},
     {"ref-ckpt-step", nullptr, "--ref-load names a Hugging Face directory"},
-    {"start-rollout-id", "0", kNoResume},
-    {"finetune", "", kNoResume},
-    {"no-load-optim", "", kNoResume},
-    {"no-load-rng", "", kNoResume},
-    {"no-save-optim", "", "only weights are saved in this version"},
-    {"async-save", nullptr, "checkpoints are written between steps"},
+    {"start-rollout-id", "0", kNoPartialLoad},
+    {"finetune", "", kNoPartialLoad},
+    {"no-load-optim", "", kNoPartialLoad},
+    {"no-load-rng", "", kNoPartialLoad},
+    {"no-save-optim", "", "checkpoints/ is what a run goes on from, optimizer and all; hf/ holds weights alone"},
+    {"async-save", "", "checkpoints are always written while the next rollout runs"},
     {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
     // reporting and debugging
     {"use-wandb", nullptr, kNoWandb},
@@ -183,7 +182,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"log-correct-samples", nullptr, "samples/ has every sample with its reward"},
     {"debug-rollout-only", nullptr, "use `tandem generate` or `tandem eval`"},
     {"debug-train-only", nullptr, "training from dumped rollouts is not in this version"},
-    {"load-debug-rollout-data*", nullptr, "training from dumped rollouts is not in this version"},
     {"save-debug-train-data", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
     {"dump-details", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
     {"profile-*", nullptr, "profiling is not in this version; perf/* in metrics.jsonl says where time went"},

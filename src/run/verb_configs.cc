@@ -10,8 +10,10 @@ void SftConfig::visit(base::Options& options) {
   data.visit(options);
   const char* const loop = "loop";
   options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step").required().at_least(1);
-  options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch").at_least(1);
-  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1);
+  options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch")
+      .at_least(1)
+      .changes_no_number();
+  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1).changes_no_number();
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch");
   options.option(rollout_seed, "rollout-seed", loop, "of that order").at_least(0);
   options.option(append_eos, "append-eos", loop, "the model's EOS token ends each response");
@@ -38,7 +40,8 @@ void ScoreConfig::visit(base::Options& options) {
   options
       .option(prompt_data, "prompt-data", "data",
               "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text, \"response\": text}")
-      .required();
+      .required()
+      .changes_no_number();
   options.option(temperature, "rollout-temperature", "data", "logits are divided by this").greater_than(0.0);
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward").at_least(1);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once").at_least(1);
@@ -65,11 +68,11 @@ void ExportConfig::visit(base::Options& options) {
   const char* const group = "export";
   options.option(run, "run", group, "run directory (--save of the run); this or --hf-checkpoint");
   options.option(step, "step", group, "which of its checkpoints, in rollouts; -1: the latest").at_least(-1);
-  options.option(hf_checkpoint, "hf-checkpoint", group, "any Hugging Face directory, to rewrite");
+  options.option(hf_checkpoint, "hf-checkpoint", group, "any Hugging Face directory, to rewrite").changes_no_number();
   options.option(output, "output", group, "directory to write").required();
   options.option(dtype, "dtype", group, "dtype to write; auto: as it is").one_of({"auto", "float32", "bfloat16"});
   options.option(max_shard_bytes, "max-shard-bytes", group, "largest file of weights").at_least(1 << 20);
-  options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds");
+  options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds").changes_no_number();
 }
 
 void ExportConfig::check() const {

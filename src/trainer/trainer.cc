@@ -40,6 +40,8 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
                     "--recompute-num-layers", config.recompute_layers, "must lie between 0 and the model's",
                     model.num_layers, "layers, or be -1");
   TANDEM_USER_CHECK(config.clip_grad >= 0, "--clip-grad", config.clip_grad, "must be at least 0 (0: off)");
+  TANDEM_USER_CHECK(config.max_grad_norm_skip >= 0, "--max-grad-norm-skip", config.max_grad_norm_skip,
+                    "must be at least 0 (0: off)");
   TANDEM_USER_CHECK(config.weight_decay >= 0, "--weight-decay", config.weight_decay, "must be at least 0");
   const auto is_beta = [](double beta) { return beta >= 0 && beta < 1; };
   TANDEM_USER_CHECK(is_beta(config.adam_beta1), "--adam-beta1", config.adam_beta1, "must lie in [0, 1)");
@@ -74,7 +76,10 @@ class TrainerImpl final : public Trainer {
     for (const rl::Sample* sample : samples) normaliser.add(trained_tokens(*sample));
     rl::LossSums sums;
     optimizer_.begin_step();
-    for_each_micro_batch(samples, [&](const PackedBatch& batch, const rl::MicroBatch&) { train_on(batch, sums); });
+    for_each_micro_batch(samples, [&](const PackedBatch& batch, const rl::MicroBatch&) {
+      if (config_.abandon && config_.abandon()) throw StepAbandoned();
+      train_on(batch, sums);
+    });
     Metrics metrics = normaliser.metrics(sums);
     if (config_.get_mismatch_metrics) {
       metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, normaliser);
@@ -96,9 +101,12 @@ class TrainerImpl final : public Trainer {
     return scores;
   }
 
-  int64_t optimizer_steps() const override { return optimizer_.num_steps(); }
+  OptimizerProgress progress() const override { return {.updates = optimizer_.num_steps(), .steps = num_steps_}; }
   std::map<std::string, at::Tensor> state() const override { return optimizer_.state(); }
-  void set_optimizer_steps(int64_t steps) override { optimizer_.restore(steps); }
+  void restore(const OptimizerProgress& progress) override {
+    optimizer_.restore(progress.updates);
+    num_steps_ = progress.steps;
+  }
 
   at::Tensor gradient(const std::string& packed_name) const override {
     const at::NoGradGuard without_graph;
@@ -157,20 +165,24 @@ class TrainerImpl final : public Trainer {
     return normaliser.metrics(sums)["train_rollout_logprob_abs_diff"];
   }
 
-  // Normalises, clips and applies the gradients. A step whose gradient is not a number changes nothing.
+  // Normalises, clips and applies the gradients; or leaves everything as it is, and says so.
   void update_weights(double loss_scale, Metrics& metrics) {
     gradient_scale_ = loss_scale;
     const double norm = optimizer_.gradient_norm() * loss_scale;
-    TANDEM_USER_CHECK(std::isfinite(norm), "optimizer step", optimizer_.num_steps() + 1, "has gradient norm", norm,
-                      "and was not taken: lower --lr, or look at this step's rewards and log-probs");
+    const bool finite = std::isfinite(norm) && std::isfinite(metrics["loss"]);
+    const bool skipped = !finite || (config_.max_grad_norm_skip > 0 && norm > config_.max_grad_norm_skip);
     // torch's clip_grad_norm_ and Megatron's: the 1e-6 keeps a zero norm harmless.
     const double clip = config_.clip_grad > 0 ? std::min(1.0, config_.clip_grad / (norm + 1e-6)) : 1.0;
-    const double lr = learning_rate(schedule_, optimizer_.num_steps());
-    optimizer_.step(lr, loss_scale * clip);
-    store_.publish();
+    const double lr = learning_rate(schedule_, num_steps_);
+    ++num_steps_;
+    if (!skipped) {
+      optimizer_.step(lr, loss_scale * clip);
+      store_.publish();
+    }
     metrics["grad_norm"] = norm;
     metrics["grad_clipped"] = clip < 1.0 ? 1.0 : 0.0;
     metrics["lr"] = lr;
+    metrics["step_skipped"] = skipped ? 1.0 : 0.0;
   }
 
   const TrainerConfig config_;
@@ -179,6 +191,7 @@ class TrainerImpl final : public Trainer {
   weights::WeightStore& store_;
   model::Model& model_;
   AdamW optimizer_;
+  int64_t num_steps_ = 0;  // with those skipped
   double gradient_scale_ = 0.0;
 };
 

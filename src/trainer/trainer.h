@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -32,8 +34,23 @@ struct TrainerConfig {
   bool weight_decay_all = false;  // norms too
   double adam_beta1 = 0.9, adam_beta2 = 0.98, adam_eps = 1e-8;
   double clip_grad = 1.0;             // 0: off
+  double max_grad_norm_skip = 0.0;    // a step with a larger gradient norm is skipped; 0: off
   bool get_mismatch_metrics = false;  // recompute the old log-probs to show that they are the engine's
   rl::LossConfig loss;
+  // Asked between micro-batches; true ends the step with StepAbandoned, and nothing has changed. Null: never.
+  std::function<bool()> abandon;
+};
+
+// How far the optimizer is: plain data, saved with its tensors.
+struct OptimizerProgress {
+  int64_t updates = 0;  // of the moments: AdamW's bias correction
+  int64_t steps = 0;    // updates and skipped steps: the learning rate's schedule
+  bool operator==(const OptimizerProgress&) const = default;
+};
+
+class StepAbandoned : public std::runtime_error {
+ public:
+  StepAbandoned() : std::runtime_error("the optimizer step was abandoned") {}
 };
 
 using Metrics = std::map<std::string, double>;
@@ -43,10 +60,10 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // One optimizer step over `samples` (in sample order). Returns train/* metrics without prefix: those of rl::LossSums,
-  // and grad_norm (before clipping), grad_clipped (1 or 0), lr, and with get_mismatch_metrics
+  // and grad_norm (before clipping), grad_clipped (1 or 0), lr, step_skipped (1 or 0), and with get_mismatch_metrics
   // recomputed_logprob_abs_diff: the same difference with log-probs from a pass without gradients (at a rollout's first
-  // optimizer step, the old ones). The store's version is bumped. UserError when the gradient is not finite: nothing
-  // has changed then.
+  // optimizer step, the old ones). The store's version is bumped. A step whose loss or gradient is not finite, or whose
+  // gradient is above max_grad_norm_skip, is skipped: weights, masters, moments and version keep their bits.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples) = 0;
 
   // Log-probs (and entropy where wanted) of each sample's completion under `model`, no gradient: reference pass,
@@ -56,12 +73,12 @@ class Trainer {
   };
   virtual Scores score(const model::Model& model, const std::vector<const rl::Sample*>& samples) = 0;
 
-  virtual int64_t optimizer_steps() const = 0;
+  virtual OptimizerProgress progress() const = 0;
   // State that a checkpoint holds, by name: "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>" (float32,
   // live: in a float32 store the masters are the store's own tensors).
   virtual std::map<std::string, at::Tensor> state() const = 0;
   // The last call of a restore, after state() was filled: also rounds the masters into the store.
-  virtual void set_optimizer_steps(int64_t steps) = 0;
+  virtual void restore(const OptimizerProgress& progress) = 0;
   // Gradient of a packed tensor after the last backward, scaled and before clipping; for tests.
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;
 };

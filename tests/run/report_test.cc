@@ -22,7 +22,7 @@ std::vector<base::Json> records(const std::string& path) {
 
 TEST(Report, WritesOneRecordPerCallWithItsAxis) {
   base::TemporaryDirectory folder;
-  const RunDirectory run(folder / "run", false, 0);
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
   Report report(&run, false);
   report.log("rollout", 3, {{"rollout/raw_reward", 0.5}, {"perf/rollout_time", 1.25}});
@@ -39,7 +39,7 @@ TEST(Report, WritesOneRecordPerCallWithItsAxis) {
 
 TEST(Report, KeepsWhatTheTerminalShowed) {
   base::TemporaryDirectory folder;
-  const RunDirectory run(folder / "run", false, 0);
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -56,7 +56,7 @@ TEST(Report, KeepsWhatTheTerminalShowed) {
 
 TEST(Report, LeavesTheLogAloneWhenItEnds) {
   base::TemporaryDirectory folder;
-  const RunDirectory run(folder / "run", false, 0);
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
   { Report report(&run, false); }
   testing::internal::CaptureStderr();
@@ -67,7 +67,7 @@ TEST(Report, LeavesTheLogAloneWhenItEnds) {
 
 TEST(Report, WritesTensorBoardEvents) {
   base::TemporaryDirectory folder;
-  const RunDirectory run(folder / "run", false, 0);
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
   {
     Report report(&run, true);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 TEST(RunDirectory, IsMadeOnlyWhenAsked) {
   base::TemporaryDirectory folder;
-  const RunDirectory run(folder / "a/b", false, 0);
+  RunDirectory run(folder / "a/b", RunFolder::kNew, 0);
   EXPECT_FALSE(base::file_exists(run.config_file()));
   run.create();
   EXPECT_TRUE(base::directory_exists(run.samples_folder()));
@@ -25,36 +25,41 @@ TEST(RunDirectory, IsMadeOnlyWhenAsked) {
 
 TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
   base::TemporaryDirectory folder;
-  const RunDirectory first(folder / "run", false, 0);
-  first.create();
-  base::write_file_durably(first.config_file(), "lr = 1.0\n");
-  base::write_file_durably(first.path() + "/notes.txt", "mine");
-  base::write_file_durably(first.samples_folder() + "/rollout_000000.jsonl", "{}\n");
-  EXPECT_THROW(RunDirectory(folder / "run", false, 0), UserError);
-  const RunDirectory second(folder / "run", true, 0);
+  const std::string notes = folder / "run/notes.txt";
+  {
+    RunDirectory first(folder / "run", RunFolder::kNew, 0);
+    first.create();
+    base::write_file_durably(first.config_file(), "lr = 1.0\n");
+    base::write_file_durably(notes, "mine");
+    base::write_file_durably(first.samples_folder() + "/rollout_000000.jsonl", "{}\n");
+    RunDirectory meanwhile(folder / "run", RunFolder::kOverwrite, 0);
+    EXPECT_THROW(meanwhile.create(), UserError) << "the first one is still writing";
+  }
+  EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, 0), UserError);
+  RunDirectory second(folder / "run", RunFolder::kOverwrite, 0);
   EXPECT_TRUE(base::file_exists(second.config_file()));  // nothing happens before create()
   second.create();
   EXPECT_FALSE(base::file_exists(second.config_file()));
   EXPECT_TRUE(base::list_directory(second.samples_folder()).empty());
-  EXPECT_TRUE(base::file_exists(second.path() + "/notes.txt"));  // the user's own files stay
+  EXPECT_TRUE(base::file_exists(notes));  // the user's own files stay
 }
 
 TEST(RunDirectory, FolderThatIsNoRunIsLeftAloneEvenWithOverwrite) {
   base::TemporaryDirectory folder;
   base::make_directories(folder / "home/samples");
-  EXPECT_THROW(RunDirectory(folder / "home", true, 0), UserError);
+  EXPECT_THROW(RunDirectory(folder / "home", RunFolder::kOverwrite, 0), UserError);
   base::write_file_durably(folder / "file", "x");
-  EXPECT_THROW(RunDirectory(folder / "file", true, 0), UserError);
+  EXPECT_THROW(RunDirectory(folder / "file", RunFolder::kOverwrite, 0), UserError);
 }
 
 TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
   base::TemporaryDirectory folder;
-  EXPECT_THROW(RunDirectory(folder / "run", false, int64_t{1} << 60), EnvironmentError);
+  EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, int64_t{1} << 60), EnvironmentError);
 }
 
 TEST(RunDirectory, LatestFollowsTheLastCheckpoint) {
   base::TemporaryDirectory folder;
-  const RunDirectory run(folder / "run", false, 0);
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
   EXPECT_THROW(find_checkpoint(run.path(), -1), UserError);
   for (const int64_t step : {5, 10}) {

@@ -78,8 +78,8 @@ TEST(Samples, FailuresAreCountedByClass) {
 }
 
 TEST(Samples, DebugPathNeedsThePlaceOfTheNumber) {
-  EXPECT_EQ(rollout_path("d/{rollout_id}.jsonl", 12), "d/12.jsonl");
-  EXPECT_THROW(rollout_path("d/all.jsonl", 0), UserError);
+  EXPECT_EQ(rollout_path("--x", "d/{rollout_id}.jsonl", 12), "d/12.jsonl");
+  EXPECT_THROW(rollout_path("--x", "d/all.jsonl", 0), UserError);
 }
 
 }  // namespace

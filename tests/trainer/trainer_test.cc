@@ -256,14 +256,9 @@ TEST(Trainer, ANonFiniteGradientStopsBeforeTheWeightsChange) {
   std::vector<rl::Sample> bad = samples;
   bad[0].advantages.assign(bad[0].completion.size(), NAN);
   bad[0].loss_mask.assign(bad[0].completion.size(), 1);
-  try {
-    trainer->step(pointers(bad));
-    FAIL() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("optimizer step 1"), std::string::npos) << error.what();
-  }
+  EXPECT_EQ(trainer->step(pointers(bad)).at("step_skipped"), 1.0);
   EXPECT_TRUE(m.store->tensor("layers.0.qkv").equal(before));
-  EXPECT_EQ(trainer->optimizer_steps(), 0);
+  EXPECT_EQ(trainer->progress(), (OptimizerProgress{.updates = 0, .steps = 1}));
   EXPECT_EQ(m.store->version(), 0U);
   trainer->step(pointers(samples));
   EXPECT_TRUE(m.store->tensor("layers.0.qkv").isfinite().all().item<bool>());
@@ -295,7 +290,7 @@ TEST(Trainer, ARestoredTrainerTakesTheSameNextStep) {
     run->step(pointers(first));
     const std::unique_ptr<Trainer> resumed = make_trainer(config, *b.store, *b.model);
     for (const auto& [name, tensor] : resumed->state()) tensor.copy_(run->state().at(name));
-    resumed->set_optimizer_steps(run->optimizer_steps());
+    resumed->restore(run->progress());
     EXPECT_EQ(resumed->step(pointers(second)), run->step(pointers(second)));
     for (const auto& packed : a.store->layout().tensors) {
       EXPECT_TRUE(a.store->tensor(packed.name).equal(b.store->tensor(packed.name))) << packed.name;

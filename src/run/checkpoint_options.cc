@@ -1,0 +1,73 @@
+#include "run/checkpoint_options.h"
+
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace tandem::run {
+
+void CheckpointOptions::visit(base::Options& options) {
+  const char* const group = "checkpoints";
+  options
+      .option(load, "load", group,
+              "go on with the run in this directory, bit for bit; the same as --save, or another to leave it as it is")
+      .changes_no_number();
+  options.option(ckpt_step, "ckpt-step", group, "from this step instead of the last one saved")
+      .at_least(0)
+      .changes_no_number();
+  options
+      .option(allow_fresh_start, "allow-fresh-start", group,
+              "where --load has saved nothing yet, begin a new run there instead of an error")
+      .changes_no_number();
+  options
+      .option(allow_changed_config, "allow-changed-config", group,
+              "go on although flags or inputs differ from those of the checkpoint")
+      .changes_no_number();
+  options.option(keep_latest, "keep-latest", group, "checkpoints/ keeps so many; hf/ keeps all")
+      .at_least(1)
+      .changes_no_number();
+  options
+      .option(on_save_error, "on-save-error", group,
+              "when a checkpoint cannot be written: stop, or continue and try again at the next interval")
+      .one_of({"stop", "continue"})
+      .changes_no_number();
+  options
+      .option(stop_grace_seconds, "stop-grace-seconds", group,
+              "SIGTERM and SIGINT: the training step in progress has so long to end; then it is abandoned")
+      .at_least(0.0)
+      .changes_no_number();
+  options
+      .option(max_skipped_steps, "max-skipped-steps", group,
+              "stop after so many optimizer steps in a row that were skipped (gradient not finite or too large)")
+      .at_least(1)
+      .changes_no_number();
+}
+
+void CheckpointOptions::check() const {
+  TANDEM_USER_CHECK(!load.empty() || !ckpt_step, "--ckpt-step: needs --load RUN");
+  TANDEM_USER_CHECK(!load.empty() || !allow_fresh_start, "--allow-fresh-start: needs --load RUN");
+}
+
+std::optional<Checkpoint> CheckpointOptions::open() const {
+  if (load.empty()) return std::nullopt;
+  const Checkpoints checkpoints(load);
+  if (allow_fresh_start && checkpoints.empty()) {
+    base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", load);
+    return std::nullopt;
+  }
+  return checkpoints.open(ckpt_step);
+}
+
+bool CheckpointOptions::goes_on_in(const std::string& save) const {
+  std::error_code error;
+  namespace fs = std::filesystem;
+  return !load.empty() && fs::weakly_canonical(load, error) == fs::weakly_canonical(save, error);
+}
+
+RunFolder CheckpointOptions::run_folder(const std::string& save, bool overwrite) const {
+  if (!goes_on_in(save)) return overwrite ? RunFolder::kOverwrite : RunFolder::kNew;
+  return Checkpoints(load).empty() ? RunFolder::kOverwrite : RunFolder::kGoOn;
+}
+
+}  // namespace tandem::run

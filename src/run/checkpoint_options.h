@@ -1,0 +1,35 @@
+// What a training run saves to go on from, and from where it goes on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+#include "run/checkpoints.h"
+#include "run/run_directory.h"
+
+namespace tandem::run {
+
+struct CheckpointOptions {
+  std::string load;  // a run directory; empty: a new run
+  std::optional<int64_t> ckpt_step;
+  bool allow_fresh_start = false;
+  bool allow_changed_config = false;
+  int64_t keep_latest = 2;
+  std::string on_save_error = "stop";
+  double stop_grace_seconds = 60.0;
+  int64_t max_skipped_steps = 10;
+
+  void visit(base::Options& options);
+  void check() const;
+  // The checkpoint that --load names, found whole; nothing for a new run.
+  std::optional<Checkpoint> open() const;
+  // Whether --load is the directory that the run writes into.
+  bool goes_on_in(const std::string& save) const;
+  // What may be in that directory before.
+  RunFolder run_folder(const std::string& save, bool overwrite) const;
+  bool goes_on_after_save_error() const { return on_save_error == "continue"; }
+};
+
+}  // namespace tandem::run

@@ -1,0 +1,50 @@
+// What of a training run goes into a checkpoint, and how it comes back. Randomness is a function of seeds and counters,
+// so its state is the step; a step boundary of the colocated loop has no groups that wait for training.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "rl/prompt_order.h"
+#include "run/checkpoints.h"
+#include "trainer/trainer.h"
+#include "weights/store.h"
+
+namespace tandem::run {
+
+// The small part: state.json.
+struct RunState {
+  int64_t step = 0;  // finished rollouts
+  trainer::OptimizerProgress optimizer;
+  int64_t skipped_in_a_row = 0;
+  uint64_t weight_version = 0;
+  rl::PromptCursor cursor;
+  std::map<std::string, int64_t> file_bytes;   // of the run's growing files: metrics.jsonl, tensorboard/...
+  std::map<std::string, std::string> numbers;  // flags and input files (their checksums) that results depend on
+
+  base::Json to_json() const;
+  // UserError "FILE: what" for anything else than to_json() gives.
+  static RunState from_json(const base::Json& json, const std::string& file);
+};
+
+// The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...".
+// Live: valid until the next optimizer step. The weights themselves are the masters, rounded.
+std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer, const weights::Layout& layout);
+
+// Puts both back; the store has the checkpoint's version then.
+void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
+             weights::WeightStore& store);
+
+// What results depend on beside the flags: checksums of data, reward function ("FILE.py:function" or ""), model
+// configuration and tokenizer.
+std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
+                                                   const std::string& custom_rm_path);
+
+// UserError naming each flag or input that differs, with both values, unless `allowed`; then it is a warning.
+void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                        bool allowed);
+
+}  // namespace tandem::run
