@@ -22,6 +22,7 @@
 #include "run/run_directory.h"
 #include "run/samples.h"
 #include "run/session.h"
+#include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
 
@@ -63,6 +64,7 @@ class ColocatedRun {
   int64_t context_tokens_;
   int64_t kv_cache_bytes_;
   trainer::TrainerConfig trainer_config_;
+  rl::SignalWatch signal_watch_;
   RunDirectory directory_;
 
   std::unique_ptr<Report> report_;
@@ -115,6 +117,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
                                       std::max(config.samples_per_rollout(), evaluation_.max_sequences()),
                                       context_tokens_)),
       trainer_config_(make_trainer_config(config_, session_.config().num_layers, num_rollouts_)),
+      signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config.steps_per_rollout())),
       directory_(config.output.save, config.output.overwrite,
                  config.output.num_checkpoints(num_rollouts_) * checkpoint_bytes(session_)) {
   config.reward.try_out(config.data.label_key, session_.directory());
@@ -280,6 +283,7 @@ void ColocatedRun::assign_advantages(Rollout& rollout, Metrics& metrics) {
   rl::assign_advantages(config_.loss.loss, rollout.pointers());
   const bool per_token = rl::loss_aggregation(config_.loss.loss) == rl::Aggregation::kTokenMean;
   metrics.merge(rollout_report(rollout, per_token, config_.output.log_passrate));
+  metrics.merge(signal_watch_.see_rollout(rollout_id_, rollout.views()));
   metrics["perf/data_preprocess_time"] = seconds_since(begin);
 }
 
@@ -294,11 +298,13 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
     report_->progress(fmt::format("train {}/{}", rollout_id_ + 1, num_rollouts_), k, config_.steps_per_rollout(),
                       "steps");
     const auto from = samples.begin() + static_cast<std::ptrdiff_t>(first);
-    const trainer::Metrics raw = trainer_->step({from, from + static_cast<std::ptrdiff_t>(size)});
-    step_metrics.clear();
+    const std::vector<const rl::Sample*> batch(from, from + static_cast<std::ptrdiff_t>(size));
+    const trainer::Metrics raw = trainer_->step(batch);
+    const int64_t step = rollout_id_ * config_.steps_per_rollout() + k;
+    step_metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
     for (const auto& [name, value] : raw) step_metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
     step_metrics["train/global_batch_size"] = static_cast<double>(size);
-    report_->log("train", rollout_id_ * config_.steps_per_rollout() + k, step_metrics);
+    report_->log("train", step, step_metrics);
   }
   const double seconds = std::max(seconds_since(begin), 1e-9);
   double tokens = 0.0;

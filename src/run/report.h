@@ -1,7 +1,8 @@
 // What a run reports while it runs: metrics.jsonl, TensorBoard, log.txt and the terminal.
 //
 // metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
-// train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. Apart from time_s
+// train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
+// first two where something is wrong. Apart from time_s
 // and perf/* two runs with one seed write the same bytes.
 #pragma once
 
