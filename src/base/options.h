@@ -46,12 +46,16 @@ class Option {
   Option& one_of(std::vector<std::string> choices);
   // Must be given, on the command line or in the file.
   Option& required();
+  // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
+  // configuration says nothing of whose machine it was made on.
+  Option& path();
 
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
   const std::string& help() const { return help_; }
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
+  bool is_path() const { return path_; }
   OptionKind kind() const;
   bool is_list() const;
 
@@ -69,7 +73,7 @@ class Option {
   std::string name_, group_, help_;
   std::optional<double> minimum_, maximum_, lower_bound_;
   std::vector<std::string> choices_;
-  bool required_ = false, given_ = false;
+  bool required_ = false, given_ = false, path_ = false;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
@@ -77,6 +81,9 @@ enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
 // The options of one verb. Borrows the fields: the config structs must outlive it and stay where they are.
 class Options {
  public:
+  // `home`: the directory that "~/" stands for in paths; "": it stands for itself.
+  explicit Options(std::string home = "") : home_(std::move(home)) {}
+
   // Groups appear in --help in the order of their first option. Valid until the next call of option().
   template <typename T>
   Option& option(T& field, const std::string& name, const std::string& group, const std::string& help) {
@@ -103,6 +110,9 @@ class Options {
   void read_arguments(const std::vector<std::string>& arguments);
   [[noreturn]] void refuse_name(const std::string& where, const std::string& name) const;
 
+  void set(Option& option, const std::string& where, std::vector<std::string> words) const;
+
+  std::string home_;
   std::vector<Option> options_;
   std::vector<std::pair<std::string, std::string>> unsupported_;  // name, reason
 };

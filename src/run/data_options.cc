@@ -4,7 +4,8 @@ namespace tandem::run {
 
 void DataOptions::visit_prompt_data(base::Options& options) {
   options.option(prompt_data, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes its rows a to b")
-      .required();
+      .required()
+      .path();
 }
 
 void DataOptions::visit(base::Options& options) {

@@ -10,7 +10,8 @@ namespace tandem::run {
 void ModelOptions::visit(base::Options& options) {
   const char* const group = "model";
   options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
-      .required();
+      .required()
+      .path();
   options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
       .one_of({"auto", "float32", "bfloat16"});
   options.option(random_init, "random-init", group,

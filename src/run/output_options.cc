@@ -4,15 +4,17 @@ namespace tandem::run {
 
 void OutputOptions::visit(base::Options& options) {
   const char* const group = "output";
-  options.option(save, "save", group, "run directory: metrics, samples, logs, checkpoints").required();
+  options.option(save, "save", group, "run directory: metrics, samples, logs, checkpoints").required().path();
   options.option(save_interval, "save-interval", group, "write a checkpoint every so many rollouts, besides the last")
       .at_least(1);
   options.option(overwrite, "overwrite", group, "replace the run that --save holds");
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too");
   options.option(sample_dump_interval, "sample-dump-interval", group, "write samples/ every so many rollouts; 0: never")
       .at_least(0);
-  options.option(save_debug_rollout_data, "save-debug-rollout-data", group,
-                 "file for all data of a rollout, tokens and log-probs too; {rollout_id} in it is replaced");
+  options
+      .option(save_debug_rollout_data, "save-debug-rollout-data", group,
+              "file for all data of a rollout, tokens and log-probs too; {rollout_id} in it is replaced")
+      .path();
   options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups");
 }
 

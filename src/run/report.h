@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/env.h"
 #include "base/files.h"
 #include "run/run_directory.h"
 #include "run/terminal.h"
@@ -35,7 +36,7 @@ class Report {
   void log(const std::string& kind, int64_t step, const Metrics& metrics);
   // The live line: "PREFIX [####----] 128/256 SUFFIX".
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
-  // A line that stays, on the terminal and in log.txt.
+  // A line that stays, on the terminal and in log.txt; there without secrets and home directory.
   void line(const std::string& text);
   // Makes all that was written durable; before a checkpoint and at the end.
   void sync();
@@ -45,6 +46,7 @@ class Report {
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Terminal terminal_ = standard_terminal();
+  base::Redaction redaction_;
   std::unique_ptr<base::LineFile> metrics_, log_;
   std::unique_ptr<text::TensorBoardSink> tensorboard_;
 };

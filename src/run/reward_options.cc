@@ -8,7 +8,7 @@ void RewardOptions::visit(base::Options& options) {
   const char* const group = "reward";
   options.option(rm_type, "rm-type", group, "built-in reward: exact, math (boxed or last number) or dapo")
       .one_of({"exact", "math", "dapo"});
-  options.option(custom_rm_path, "custom-rm-path", group, "FILE.py:function, in the TRL, verl or slime dialect");
+  options.option(custom_rm_path, "custom-rm-path", group, "FILE.py:function, in the TRL, verl or slime dialect").path();
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
   options.option(group_rm, "group-rm", group, "the function takes all samples of a group at once");
   options.option(num_workers, "rm-num-workers", group, "processes that score").at_least(1).at_most(256);

@@ -1,11 +1,9 @@
 // The verbs on a tiny model: real flags in, real files out.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -14,76 +12,13 @@
 #include "base/json.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
+#include "tests/cli/program.h"
+#include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
-
-const std::string kModel = "tests/golden/models/qwen3-tied";
-const std::string kPrompts = "tests/golden/prompts/math_small.jsonl";
-
-Arguments train_arguments(const std::string& save, const Arguments& more = {}) {
-  Arguments arguments = {"train",
-                         "--colocate",
-                         "--hf-checkpoint",
-                         kModel,
-                         "--prompt-data",
-                         kPrompts,
-                         "--rm-type",
-                         "math",
-                         "--rollout-batch-size",
-                         "3",
-                         "--n-samples-per-prompt",
-                         "4",
-                         "--global-batch-size",
-                         "6",
-                         "--num-rollout",
-                         "2",
-                         "--rollout-max-response-len",
-                         "12",
-                         "--lr",
-                         "1e-3",
-                         "--no-use-tensorboard",
-                         "--save",
-                         save};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
-// The value of a flag that is there, or the flag added.
-Arguments with_flag(Arguments arguments, const std::string& flag, const std::string& value) {
-  const auto at = std::find(arguments.begin(), arguments.end(), flag);
-  if (at == arguments.end()) {
-    arguments.insert(arguments.end(), {flag, value});
-  } else {
-    *(at + 1) = value;
-  }
-  return arguments;
-}
-
-// A reward that differs from sample to sample, so that there is something to learn from a model that knows nothing.
-std::string write_reward(const base::TemporaryDirectory& folder) {
-  base::write_file_durably(folder / "reward.py",
-                           "def reward(prompts, completions, **kwargs):\n"
-                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
-  return folder / "reward.py:reward";
-}
-
-Arguments with_custom_reward(Arguments arguments, const std::string& path) {
-  const auto at = std::find(arguments.begin(), arguments.end(), "--rm-type");
-  *at = "--custom-rm-path";
-  *(at + 1) = path;
-  return arguments;
-}
-
-std::vector<base::Json> json_lines(const std::string& path) {
-  std::vector<base::Json> result;
-  std::istringstream lines(base::read_file(path));
-  for (std::string line; std::getline(lines, line);) result.push_back(base::parse_json(line, path));
-  return result;
-}
 
 // The records of a run without what clocks say.
 std::string timeless_metrics(const std::string& run) {
@@ -217,22 +152,6 @@ TEST(Train, DryRunWritesNothing) {
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("64 prompts"), std::string::npos) << result.out;
   EXPECT_FALSE(base::directory_exists(folder / "run"));
-}
-
-// A copy of the model to spoil.
-std::string copy_model(const base::TemporaryDirectory& folder, const std::string& name) {
-  fs::copy(kModel, folder / name);
-  for (const auto& entry : fs::directory_iterator(folder / name)) {
-    fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
-  }
-  return folder / name;
-}
-
-void replace_in_file(const std::string& path, const std::string& from, const std::string& to) {
-  std::string text = base::read_file(path);
-  const size_t at = text.find(from);
-  ASSERT_NE(at, std::string::npos) << from;
-  base::write_file_durably(path, text.replace(at, from.size(), to));
 }
 
 Captured train_with(const base::TemporaryDirectory& folder, const std::string& flag, const std::string& value) {
@@ -373,31 +292,6 @@ TEST(Export, WritesTheSameWeightsAndOtherDtypes) {
   expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--output", folder / "copy"}), 2, "overwrite");
   expect_one_line_failure(run({"export", "--output", folder / "x"}), 2, "--run or --hf-checkpoint");
 }
-
-// The program itself in a child process.
-class Program {
- public:
-  explicit Program(const Arguments& arguments) {
-    pid_ = fork();
-    if (pid_ != 0) return;
-    std::freopen("/dev/null", "w", stdout);
-    std::freopen("/dev/null", "w", stderr);
-    std::vector<char*> words = {const_cast<char*>(TANDEM_PROGRAM)};
-    for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
-    words.push_back(nullptr);
-    execv(words[0], words.data());
-    _exit(127);
-  }
-  void signal(int number) const { kill(pid_, number); }
-  int wait() const {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_ = -1;
-};
 
 TEST(Program, ExitsWithTheCodeOfItsFailure) {
   EXPECT_EQ(Program({"--version"}).wait(), 0);

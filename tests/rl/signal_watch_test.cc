@@ -230,6 +230,98 @@ TEST(SignalWatch, IsSilentOnRolloutsOfFourSamples) {
   }
 }
 
+// One answer in twenty is right: rollouts without a right one are frequent, and no alarm once there was one.
+TEST(SignalWatch, IsSilentWhereRightAnswersAreRare) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedRun run(seed);
+    use_groups(run);
+    run.num_groups = 4;
+    run.num_per_group = 8;
+    run.graded_by_length = false;
+    Watched watched(run);
+    for (int64_t index = 0; index < run.num_rollouts; ++index) {
+      go(run, watched, index, [index](SimulatedRun& r, std::vector<Sample>& samples) {
+        for (Sample& sample : samples) sample.reward = r.uniform() < 0.05 ? 1.0 : 0.0;
+        if (index == 0) samples[0].reward = 1.0;
+      });
+    }
+    EXPECT_TRUE(watched.warnings.empty()) << "seed " << seed << ": " << testing::PrintToString(watched.warnings);
+  }
+}
+
+TEST(SignalWatch, WaitsForASecondRollout) {
+  SimulatedRun run(17);
+  use_groups(run);
+  run.num_groups = 8;
+  run.num_per_group = 8;
+  Watched watched(run);
+  go(run, watched, 0, each([](auto&, Sample& s) { s.reward = 0.0; }));
+  go(run, watched, 1);
+  EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
+}
+
+TEST(SignalWatch, EvidenceOfEqualRewardsIsInARow) {
+  SimulatedRun run(31);
+  use_groups(run);
+  run.graded_by_length = true;
+  run.num_groups = 2;
+  run.num_per_group = 12;
+  Watched watched(run);
+  int64_t index = 0;
+  while (index < 50) go(run, watched, index++);
+  const Break equal = each([](auto&, Sample& s) { s.reward = 0.0; });
+  for (const Break& spoil : {equal, Break(), equal, Break(), equal}) go(run, watched, index++, spoil);
+  EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
+  for (int i = 0; i < 2; ++i) go(run, watched, index++, equal);
+  EXPECT_EQ(watched.warnings.size(), 1U) << "six groups in a row";
+}
+
+TEST(SignalWatch, RoundingIsNoAdvantage) {
+  for (const char* estimator : {"grpo", "reinforce_plus_plus_baseline"}) {
+    SimulatedRun run(19);
+    use_groups(run);
+    run.loss.advantage_estimator = estimator;
+    run.num_groups = 5;
+    run.num_per_group = 3;
+    Watched watched(run);
+    go(run, watched, 0, each([](auto&, Sample& s) { s.reward = 0.1; }));  // 0.1 + 0.1 + 0.1 is not 3 times 0.1
+    EXPECT_EQ(watched.counts["fault/advantages_zero"], 15.0) << estimator;
+  }
+}
+
+TEST(SignalWatch, SaysThatGroupsOfOneTeachNothing) {
+  SimulatedRun run(23);
+  use_groups(run);
+  run.graded_by_length = true;
+  run.num_groups = 12;
+  run.num_per_group = 2;
+  Watched watched(run);
+  go(run, watched, 0, [](SimulatedRun&, std::vector<Sample>& samples) {
+    for (size_t i = 0; i < samples.size(); i += 2) samples[i].status = SampleStatus::kFailed;
+  });
+  ASSERT_EQ(watched.warnings.size(), 1U);
+  EXPECT_NE(watched.warnings[0].find("no group has two samples with a reward, so all 12 advantages are 0"),
+            std::string::npos)
+      << watched.warnings[0];
+}
+
+// Samples that are out of the loss train nothing, whatever their masks say.
+TEST(SignalWatch, LooksAtTheMasksOfSamplesInTheLoss) {
+  SimulatedRun run(29);
+  Watched watched(run);
+  std::vector<Sample> samples = run.rollout(0);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].remove = i % 2 == 0;
+    if (!samples[i].remove) samples[i].loss_mask.assign(samples[i].loss_mask.size(), 0);
+  }
+  const auto kept = static_cast<double>(samples.size() / 2);
+  EXPECT_EQ(watched.watch.see_step(0, views(samples), 1e-6), (SignalWatch::Counts{{"fault/loss_mask_zero", kept}}));
+  samples[1].loss_mask[0] = 1;
+  EXPECT_TRUE(watched.watch.see_step(1, views(samples), 1e-6).empty());
+  for (Sample& sample : samples) sample.remove = true;
+  EXPECT_TRUE(watched.watch.see_step(2, views(samples), 1e-6).empty()) << "the graders' fault";
+}
+
 TEST(SignalWatch, CountsExactly) {
   SimulatedRun run(7);
   use_groups(run);

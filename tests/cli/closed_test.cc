@@ -1,0 +1,137 @@
+// A run is closed: it listens nowhere, and its files hold no secret of the environment and no home directory.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "tests/cli/process_sockets.h"
+#include "tests/cli/program.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+Arguments with_tensorboard(Arguments arguments) {
+  std::replace(arguments.begin(), arguments.end(), std::string("--no-use-tensorboard"),
+               std::string("--use-tensorboard"));
+  return arguments;
+}
+
+// A socket of this process that is bound to an address and listens there.
+class Listener {
+ public:
+  Listener(int type, uint32_t address) : descriptor_(socket(AF_INET, type, 0)) {
+    sockaddr_in where = {};
+    where.sin_family = AF_INET;
+    where.sin_addr.s_addr = htonl(address);
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+    if (type == SOCK_STREAM) EXPECT_EQ(listen(descriptor_, 1), 0);
+  }
+  ~Listener() { close(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+std::vector<InternetSocket> open_doors(pid_t root) {
+  std::vector<InternetSocket> result;
+  for (const std::string& pid : process_tree(root)) {
+    for (const InternetSocket& socket : internet_sockets(pid)) {
+      if (socket.listens && !socket.is_loopback()) result.push_back(socket);
+    }
+  }
+  return result;
+}
+
+TEST(Closed, TheTestSeesListeners) {
+  EXPECT_TRUE(internet_sockets(std::to_string(getpid())).empty());
+  {
+    const Listener inside(SOCK_STREAM, INADDR_LOOPBACK);
+    EXPECT_EQ(internet_sockets(std::to_string(getpid())).size(), 1U);
+    EXPECT_TRUE(open_doors(getpid()).empty());
+  }
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+    const Listener outside(type, INADDR_ANY);
+    EXPECT_EQ(open_doors(getpid()).size(), 1U);
+  }
+}
+
+TEST(Closed, ARunHasNoInternetSocket) {
+  base::TemporaryDirectory folder;
+  const Program program(with_tensorboard(
+      with_flag(with_custom_reward(train_arguments(folder / "run"), write_reward(folder)), "--num-rollout", "100000")));
+  const std::string first = folder / "run/samples/rollout_000000.jsonl";
+  for (int i = 0; i < 600 && !base::file_exists(first); ++i) usleep(100'000);
+  ASSERT_TRUE(base::file_exists(first));
+  size_t num_processes = 0, num_sockets = 0;
+  for (int i = 0; i < 20; ++i) {
+    for (const std::string& pid : process_tree(program.pid())) {
+      num_processes += 1;
+      num_sockets += open_sockets(pid).size();
+      for (const InternetSocket& socket : internet_sockets(pid)) {
+        ADD_FAILURE() << "process " << pid << " has a socket of " << socket.protocol << " at " << socket.address;
+      }
+    }
+    usleep(50'000);
+  }
+  EXPECT_GE(num_processes, 20U * 4) << "the run, its text worker and two graders";
+  EXPECT_GT(num_sockets, 0U) << "workers are spoken to over socket pairs";
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 130);
+}
+
+// Everything below `folder` that holds `needle`, links by what they say.
+std::vector<std::string> files_with(const std::string& folder, const std::string& needle) {
+  std::vector<std::string> result;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().string();
+    const bool is_link = entry.is_symlink();
+    if (!is_link && !entry.is_regular_file()) continue;
+    const std::string content = is_link ? fs::read_symlink(entry.path()).string() : base::read_file(name);
+    if (content.find(needle) != std::string::npos ||
+        fs::relative(name, folder).string().find(needle) != std::string::npos)
+      result.push_back(name);
+  }
+  return result;
+}
+
+// Model, data, reward and run lie in the home directory, a grade in eight fails, and the reward's message quotes a key.
+TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
+  base::TemporaryDirectory folder;
+  fs::create_directory(folder / "canary-home");
+  const std::string home = folder / "canary-home";
+  const std::string model = copy_model(folder, "canary-home/model");
+  replace_in_file(model + "/config.json", "{", "{\"_name_or_path\": \"" + home + "/model\", ");
+  replace_in_file(model + "/tokenizer_config.json", "{", "{\"name_or_path\": \"" + home + "/model\", ");
+  fs::copy(kPrompts, home + "/data.jsonl");
+  const std::string reward =
+      write_reward(folder, "canary-home/reward.py",
+                   "import os\n"
+                   "    if len(completions[0][0]['content']) % 8 == 0: raise ValueError('no answer for ' + "
+                   "'wandb-canary-' + '0123456789')\n"
+                   "    return [float(len(c[0]['content']) % 5) for c in completions]");
+  const std::map<std::string, std::string> environment = {{"HOME", home},
+                                                          {"HF_TOKEN", "hf_canary_0123456789"},
+                                                          {"WANDB_API_KEY", "wandb-canary-0123456789"},
+                                                          {"AWS_SECRET_ACCESS_KEY", "aws-canary-0123456789"}};
+  Arguments arguments = with_tensorboard(with_custom_reward(train_arguments(home + "/run"), reward));
+  arguments = with_flag(with_flag(arguments, "--hf-checkpoint", model), "--prompt-data", home + "/data.jsonl");
+  arguments.insert(arguments.end(), {"--save-interval", "1", "--rollout-max-prompt-len", "1000", "--eval-prompt-data",
+                                     "held", home + "/data.jsonl@[0:3]", "--eval-interval", "1"});
+  ASSERT_EQ(Program(arguments, environment).wait(), 0);
+  const std::string log = base::read_file(home + "/run/log.txt");
+  EXPECT_NE(log.find("~/run"), std::string::npos) << log;
+  for (const auto& [name, value] : environment) {
+    EXPECT_EQ(files_with(home + "/run", value), std::vector<std::string>()) << name;
+  }
+
+  // What is written as "~" still repeats the run.
+  ASSERT_EQ(Program({"train", "--config", home + "/run/config.toml", "--save", home + "/again"}, environment).wait(),
+            0);
+  EXPECT_EQ(base::read_file(home + "/run/hf/latest/model.safetensors"),
+            base::read_file(home + "/again/hf/latest/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace tandem::cli
