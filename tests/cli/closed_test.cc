@@ -81,13 +81,14 @@ TEST(Closed, ARunHasNoInternetSocket) {
   EXPECT_EQ(program.wait(), 130);
 }
 
-// Everything below `folder` that holds `needle`, links by what they say.
+// Everything below `folder` that holds `needle`, links by what they say; but for what reward functions print
+// themselves.
 std::vector<std::string> files_with(const std::string& folder, const std::string& needle) {
   std::vector<std::string> result;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const std::string name = entry.path().string();
     const bool is_link = entry.is_symlink();
-    if (!is_link && !entry.is_regular_file()) continue;
+    if ((!is_link && !entry.is_regular_file()) || entry.path().filename() == "grader_output.txt") continue;
     const std::string content = is_link ? fs::read_symlink(entry.path()).string() : base::read_file(name);
     if (content.find(needle) != std::string::npos ||
         fs::relative(name, folder).string().find(needle) != std::string::npos)

@@ -35,9 +35,11 @@ void expect_fault(const Arguments& arguments, const std::string& save, const std
 
 TEST(ZeroSignal, CutCompletionsAndAnswersNeverRight) {
   base::TemporaryDirectory folder;
-  const Arguments arguments = with_flag(train_arguments(folder / "run"), "--rollout-max-response-len", "2");
+  // Not --rm-type math: two tokens of chance are sometimes the answer.
+  const std::string reward = write_reward(folder, "reward.py", "return [0.0 for c in completions]");
+  const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
   expect_fault(
-      arguments, folder / "run", "answer_never_right", 24,
+      with_flag(arguments, "--rollout-max-response-len", "2"), folder / "run", "answer_never_right", 24,
       "rollouts 1 to 2: all 24 rewards are 0, so all advantages are 0 and nothing is learnt: most likely because");
   EXPECT_GE(faults(folder / "run", "completions_truncated"), 20);
   EXPECT_EQ(faults(folder / "run", "advantages_zero"), 24);
