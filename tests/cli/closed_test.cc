@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
+#include <map>
+
 #include "tests/cli/process_sockets.h"
-#include "tests/cli/program.h"
+#include "tests/cli/spoiled_run.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
@@ -63,10 +66,11 @@ TEST(Closed, ARunHasNoInternetSocket) {
       with_flag(with_custom_reward(train_arguments(folder / "run"), write_reward(folder)), "--num-rollout", "100000")));
   const std::string first = folder / "run/samples/rollout_000000.jsonl";
   for (int i = 0; i < 600 && !base::file_exists(first); ++i) usleep(100'000);
+  if (!base::file_exists(first)) program.signal(SIGKILL);
   ASSERT_TRUE(base::file_exists(first));
   size_t num_processes = 0, num_sockets = 0;
   for (int i = 0; i < 20; ++i) {
-    for (const std::string& pid : process_tree(program.pid())) {
+    for (const std::string& pid : process_tree(getpid())) {
       num_processes += 1;
       num_sockets += open_sockets(pid).size();
       for (const InternetSocket& socket : internet_sockets(pid)) {
@@ -75,11 +79,36 @@ TEST(Closed, ARunHasNoInternetSocket) {
     }
     usleep(50'000);
   }
-  EXPECT_GE(num_processes, 20U * 4) << "the run, its text worker and two graders";
+  EXPECT_GE(num_processes, 20U * 5) << "this test, its run, a text worker, graders";
   EXPECT_GT(num_sockets, 0U) << "workers are spoken to over socket pairs";
   program.signal(SIGINT);
   EXPECT_EQ(program.wait(), 130);
 }
+
+using Variables = std::map<std::string, std::string>;
+
+// Variables of this process, and so of those that it starts, until it goes.
+class Environment {
+ public:
+  explicit Environment(const Variables& variables) {
+    for (const auto& [name, value] : variables) {
+      const char* const before = getenv(name.c_str());
+      if (before != nullptr) before_[name] = before;
+      names_.push_back(name);
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+  ~Environment() {
+    for (const std::string& name : names_) {
+      if (before_.count(name) == 0) unsetenv(name.c_str());
+    }
+    for (const auto& [name, value] : before_) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  Variables before_;
+  std::vector<std::string> names_;
+};
 
 // Everything below `folder` that holds `needle`, links by what they say; but for what reward functions print
 // themselves.
@@ -102,25 +131,24 @@ TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
   base::TemporaryDirectory folder;
   fs::create_directory(folder / "canary-home");
   const std::string home = folder / "canary-home";
-  const std::string model = copy_model(folder, "canary-home/model");
-  replace_in_file(model + "/config.json", "{", "{\"_name_or_path\": \"" + home + "/model\", ");
-  replace_in_file(model + "/tokenizer_config.json", "{", "{\"name_or_path\": \"" + home + "/model\", ");
+  const std::string model = writable_model(home + "/model");
+  replace_text(model + "/config.json", "{", "{\"_name_or_path\": \"" + home + "/model\", ");
+  replace_text(model + "/tokenizer_config.json", "{", "{\"name_or_path\": \"" + home + "/model\", ");
   fs::copy(kPrompts, home + "/data.jsonl");
-  const std::string reward =
-      write_reward(folder, "canary-home/reward.py",
-                   "import os\n"
-                   "    if len(completions[0][0]['content']) % 8 == 0: raise ValueError('no answer for ' + "
-                   "'wandb-canary-' + '0123456789')\n"
-                   "    return [float(len(c[0]['content']) % 5) for c in completions]");
-  const std::map<std::string, std::string> environment = {{"HOME", home},
-                                                          {"HF_TOKEN", "hf_canary_0123456789"},
-                                                          {"WANDB_API_KEY", "wandb-canary-0123456789"},
-                                                          {"AWS_SECRET_ACCESS_KEY", "aws-canary-0123456789"}};
+  const std::string reward = write_reward_of(home,
+                                             "if len(completions[0][0]['content']) % 8 == 0:\n"
+                                             "        raise ValueError('no answer for wandb-canary-' + '0123456789')\n"
+                                             "    return [float(len(c[0]['content']) % 5) for c in completions]");
+  const Variables environment = {{"HOME", home},
+                                 {"HF_TOKEN", "hf_canary_0123456789"},
+                                 {"WANDB_API_KEY", "wandb-canary-0123456789"},
+                                 {"AWS_SECRET_ACCESS_KEY", "aws-canary-0123456789"}};
+  const Environment planted(environment);
   Arguments arguments = with_tensorboard(with_custom_reward(train_arguments(home + "/run"), reward));
   arguments = with_flag(with_flag(arguments, "--hf-checkpoint", model), "--prompt-data", home + "/data.jsonl");
   arguments.insert(arguments.end(), {"--save-interval", "1", "--rollout-max-prompt-len", "1000", "--eval-prompt-data",
                                      "held", home + "/data.jsonl@[0:3]", "--eval-interval", "1"});
-  ASSERT_EQ(Program(arguments, environment).wait(), 0);
+  ASSERT_EQ(Program(arguments).wait(), 0);
   const std::string log = base::read_file(home + "/run/log.txt");
   EXPECT_NE(log.find("~/run"), std::string::npos) << log;
   for (const auto& [name, value] : environment) {
@@ -128,8 +156,7 @@ TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
   }
 
   // What is written as "~" still repeats the run.
-  ASSERT_EQ(Program({"train", "--config", home + "/run/config.toml", "--save", home + "/again"}, environment).wait(),
-            0);
+  ASSERT_EQ(Program({"train", "--config", home + "/run/config.toml", "--save", home + "/again"}).wait(), 0);
   EXPECT_EQ(base::read_file(home + "/run/hf/latest/model.safetensors"),
             base::read_file(home + "/again/hf/latest/model.safetensors"));
 }

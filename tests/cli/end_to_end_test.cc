@@ -1,9 +1,11 @@
 // The verbs on a tiny model: real flags in, real files out.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -12,35 +14,12 @@
 #include "base/json.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
-#include "tests/cli/program.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The records of a run without what clocks say.
-std::string timeless_metrics(const std::string& run) {
-  std::string text;
-  for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
-    base::Json kept = base::Json::object();
-    for (const auto& [name, value] : record.items()) {
-      if (!name.starts_with("perf/") && name != "time_s") kept[name] = value;
-    }
-    text += base::dump_json(kept) + "\n";
-  }
-  return text;
-}
-
-std::string weights_of(const std::string& run) { return base::read_file(run + "/hf/latest/model.safetensors"); }
-
-void expect_one_line_failure(const Captured& result, int code, const std::string& says) {
-  EXPECT_EQ(result.code, code) << result.err;
-  const std::string line = last_line(result.err);
-  EXPECT_TRUE(line.starts_with("tandem: error: ")) << result.err;
-  EXPECT_NE(line.find(says), std::string::npos) << line << "\nexpected: " << says;
-}
 
 TEST(Train, WritesItsRunAndIsExactlyOnPolicy) {
   base::TemporaryDirectory folder;
@@ -152,6 +131,22 @@ TEST(Train, DryRunWritesNothing) {
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("64 prompts"), std::string::npos) << result.out;
   EXPECT_FALSE(base::directory_exists(folder / "run"));
+}
+
+// A copy of the model to spoil.
+std::string copy_model(const base::TemporaryDirectory& folder, const std::string& name) {
+  fs::copy(kModel, folder / name);
+  for (const auto& entry : fs::directory_iterator(folder / name)) {
+    fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
+  }
+  return folder / name;
+}
+
+void replace_in_file(const std::string& path, const std::string& from, const std::string& to) {
+  std::string text = base::read_file(path);
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  base::write_file_durably(path, text.replace(at, from.size(), to));
 }
 
 Captured train_with(const base::TemporaryDirectory& folder, const std::string& flag, const std::string& value) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cli/captured.h"
+#include "tests/cli/spoiled_run.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
@@ -36,7 +37,7 @@ void expect_fault(const Arguments& arguments, const std::string& save, const std
 TEST(ZeroSignal, CutCompletionsAndAnswersNeverRight) {
   base::TemporaryDirectory folder;
   // Not --rm-type math: two tokens of chance are sometimes the answer.
-  const std::string reward = write_reward(folder, "reward.py", "return [0.0 for c in completions]");
+  const std::string reward = write_reward_of(folder.path(), "return [0.0 for c in completions]");
   const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
   expect_fault(
       with_flag(arguments, "--rollout-max-response-len", "2"), folder / "run", "answer_never_right", 24,
@@ -50,29 +51,29 @@ TEST(ZeroSignal, CutCompletionsAndAnswersNeverRight) {
 
 TEST(ZeroSignal, RewardsThatAreAllEqual) {
   base::TemporaryDirectory folder;
-  const std::string reward = write_reward(folder, "reward.py", "return [0.5 for c in completions]");
+  const std::string reward = write_reward_of(folder.path(), "return [0.5 for c in completions]");
   expect_fault(with_custom_reward(train_arguments(folder / "run"), reward), folder / "run", "rewards_equal", 24,
                "all 24 rewards are 0.5, so all advantages are 0 and nothing is learnt: --custom-rm-path");
 }
 
 TEST(ZeroSignal, RewardsThatLookAtThePromptAlone) {
   base::TemporaryDirectory folder;
-  const std::string reward = write_reward(folder, "reward.py", "return [float(len(p[0]['content'])) for p in prompts]");
+  const std::string reward = write_reward_of(folder.path(), "return [float(len(p[0]['content'])) for p in prompts]");
   expect_fault(with_custom_reward(train_arguments(folder / "run"), reward), folder / "run", "group_rewards_equal", 6,
                "rollouts 1 to 2: rewards differ between prompts but in none of 6 groups");
 }
 
 TEST(ZeroSignal, AGraderThatAlwaysFails) {
   base::TemporaryDirectory folder;
-  const std::string reward = write_reward(folder, "reward.py", "raise ValueError('never')");
+  const std::string reward = write_reward_of(folder.path(), "raise ValueError('never')");
   expect_fault(with_custom_reward(train_arguments(folder / "run"), reward), folder / "run", "grader_always_fails", 24,
                "rollout 1: the grader failed on all 12 samples");
 }
 
 TEST(ZeroSignal, ACheckpointWithoutEos) {
   base::TemporaryDirectory folder;
-  const std::string model = copy_model(folder, "model");
-  replace_in_file(model + "/config.json", "\"eos_token_id\": 473,", "");
+  const std::string model = writable_model(folder / "model");
+  replace_text(model + "/config.json", "\"eos_token_id\": 473,", "");
   std::filesystem::remove(model + "/generation_config.json");
   const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), write_reward(folder));
   expect_fault(with_flag(arguments, "--hf-checkpoint", model), folder / "run", "eos_never_sampled", 24,
@@ -117,7 +118,11 @@ TEST(ZeroSignal, AHealthyRunIsNotAccused) {
   const Captured result = run(with_flag(arguments, "--num-rollout", "4"));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
-  EXPECT_EQ(base::read_file(folder / "run/metrics.jsonl").find("fault/"), std::string::npos);
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    for (const auto& [name, value] : record.items()) {
+      if (name.starts_with("fault/")) EXPECT_EQ(value, 0.0) << name;
+    }
+  }
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
-// Arguments of small runs of the tiny model, and what they need: rewards, copies of the model to spoil.
+// Runs of the golden model, a few steps long, and what they leave.
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <csignal>
+#include <cstdio>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -12,6 +16,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
 
 namespace tandem::cli {
 
@@ -59,16 +64,12 @@ inline Arguments with_flag(Arguments arguments, const std::string& flag, const s
   return arguments;
 }
 
-// A function `reward`, in `name` of the folder; returns what --custom-rm-path takes.
-inline std::string write_reward(const base::TemporaryDirectory& folder, const std::string& name,
-                                const std::string& body) {
-  base::write_file_durably(folder / name, "def reward(prompts, completions, **kwargs):\n    " + body + "\n");
-  return folder / name + ":reward";
-}
-
 // A reward that differs from sample to sample, so that there is something to learn from a model that knows nothing.
 inline std::string write_reward(const base::TemporaryDirectory& folder) {
-  return write_reward(folder, "reward.py", "return [float(len(c[0]['content']) % 5) for c in completions]");
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+  return folder / "reward.py:reward";
 }
 
 inline Arguments with_custom_reward(Arguments arguments, const std::string& path) {
@@ -85,20 +86,67 @@ inline std::vector<base::Json> json_lines(const std::string& path) {
   return result;
 }
 
-inline std::string copy_model(const base::TemporaryDirectory& folder, const std::string& name) {
-  namespace fs = std::filesystem;
-  fs::copy(kModel, folder / name);
-  for (const auto& entry : fs::directory_iterator(folder / name)) {
-    fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
+// The records of a run without what clocks say.
+inline std::string timeless_metrics(const std::string& run) {
+  std::string text;
+  for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
+    base::Json kept = base::Json::object();
+    for (const auto& [name, value] : record.items()) {
+      if (!name.starts_with("perf/") && name != "time_s") kept[name] = value;
+    }
+    text += base::dump_json(kept) + "\n";
   }
-  return folder / name;
+  return text;
 }
 
-inline void replace_in_file(const std::string& path, const std::string& from, const std::string& to) {
-  std::string text = base::read_file(path);
-  const size_t at = text.find(from);
-  ASSERT_NE(at, std::string::npos) << from;
-  base::write_file_durably(path, text.replace(at, from.size(), to));
+inline std::string weights_of(const std::string& run) { return base::read_file(run + "/hf/latest/model.safetensors"); }
+
+inline void expect_one_line_failure(const Captured& result, int code, const std::string& says) {
+  EXPECT_EQ(result.code, code) << result.err;
+  const std::string line = last_line(result.err);
+  EXPECT_TRUE(line.starts_with("tandem: error: ")) << result.err;
+  EXPECT_NE(line.find(says), std::string::npos) << line << "\nexpected: " << says;
 }
+
+// The program itself in a child process.
+class Program {
+ public:
+  // max_file_bytes: where writes fail, as on a full disk (with EFBIG); 0: nowhere.
+  explicit Program(const Arguments& arguments, int64_t max_file_bytes = 0) {
+    pid_ = fork();
+    if (pid_ != 0) return;
+    if (max_file_bytes > 0) {
+      const rlimit limit = {static_cast<rlim_t>(max_file_bytes), static_cast<rlim_t>(max_file_bytes)};
+      setrlimit(RLIMIT_FSIZE, &limit);
+      ::signal(SIGXFSZ, SIG_IGN);
+    }
+    std::freopen("/dev/null", "w", stdout);
+    std::freopen("/dev/null", "w", stderr);
+    std::vector<char*> words = {const_cast<char*>(TANDEM_PROGRAM)};
+    for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    execv(words[0], words.data());
+    _exit(127);
+  }
+  void signal(int number) const { kill(pid_, number); }
+  // Whether it ended by itself in that time; its exit code is wait()'s, then or later.
+  bool wait_for(double seconds) const {
+    for (double waited = 0.0; waited < seconds; waited += 0.01) {
+      siginfo_t info = {};
+      if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_)
+        return true;
+      usleep(10'000);
+    }
+    return false;
+  }
+  int wait() const {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
 
 }  // namespace tandem::cli
