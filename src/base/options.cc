@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/env.h"
 
 namespace tandem::base {
 namespace {
@@ -184,6 +185,12 @@ Option& Option::required() {
   return *this;
 }
 
+Option& Option::path() {
+  TANDEM_CHECK(kind() == OptionKind::kText, name_);
+  path_ = true;
+  return *this;
+}
+
 OptionKind Option::kind() const {
   return std::visit(
       [](const auto* field) {
@@ -345,8 +352,15 @@ void Options::read_arguments(const std::vector<std::string>& arguments) {
     }
     TANDEM_USER_CHECK(std::find(seen.begin(), seen.end(), option) == seen.end(), where + ": given twice; keep one");
     seen.push_back(option);
-    option->set(where, values);
+    set(*option, where, std::move(values));
   }
+}
+
+void Options::set(Option& option, const std::string& where, std::vector<std::string> words) const {
+  if (option.is_path()) {
+    for (std::string& word : words) word = expand_home(word, home_);
+  }
+  option.set(where, words);
 }
 
 void Options::refuse_name(const std::string& where, const std::string& name) const {

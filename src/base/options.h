@@ -49,6 +49,9 @@ class Option {
   Option& required();
   // No result depends on it: a run may go on from a checkpoint with another value.
   Option& changes_no_number();
+  // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
+  // configuration says nothing of whose machine it was made on.
+  Option& path();
 
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -56,6 +59,7 @@ class Option {
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
   bool may_change_numbers() const { return may_change_numbers_; }
+  bool is_path() const { return path_; }
   OptionKind kind() const;
   bool is_list() const;
 
@@ -73,7 +77,7 @@ class Option {
   std::string name_, group_, help_;
   std::optional<double> minimum_, maximum_, lower_bound_;
   std::vector<std::string> choices_;
-  bool required_ = false, given_ = false, may_change_numbers_ = true;
+  bool required_ = false, given_ = false, path_ = false, may_change_numbers_ = true;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
@@ -81,6 +85,9 @@ enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
 // The options of one verb. Borrows the fields: the config structs must outlive it and stay where they are.
 class Options {
  public:
+  // `home`: the directory that "~/" stands for in paths; "": it stands for itself.
+  explicit Options(std::string home = "") : home_(std::move(home)) {}
+
   // Groups appear in --help in the order of their first option. Valid until the next call of option().
   template <typename T>
   Option& option(T& field, const std::string& name, const std::string& group, const std::string& help) {
@@ -109,6 +116,9 @@ class Options {
   void read_arguments(const std::vector<std::string>& arguments);
   [[noreturn]] void refuse_name(const std::string& where, const std::string& name) const;
 
+  void set(Option& option, const std::string& where, std::vector<std::string> words) const;
+
+  std::string home_;
   std::vector<Option> options_;
   std::vector<std::pair<std::string, std::string>> unsupported_;  // name, reason
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/env.h"
 #include "base/files.h"
 #include "base/options.h"
 
@@ -97,7 +98,7 @@ void Options::read_config_file(const std::string& path) {
                       where + ": is a table; write every option as name = value at the top level");
     Option* const option = find(name);
     if (option == nullptr) refuse_name(where, name);
-    option->set(where, to_words(where, *node, *option));
+    set(*option, where, to_words(where, *node, *option));
   }
 }
 
@@ -109,7 +110,10 @@ std::string Options::config_text() const {
       group = option.group();
       out += "\n# " + group + "\n";
     }
-    const auto words = option.words();
+    auto words = option.words();
+    if (words && option.is_path()) {
+      for (std::string& word : *words) word = shorten_home(word, home_);
+    }
     const bool is_unset = !words || (option.is_required() && !option.is_given());
     out += is_unset ? "# " + option.name() + " =\n" : option.name() + " = " + value_text(option, *words) + "\n";
   }

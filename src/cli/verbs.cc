@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/env.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "cli/command_line.h"
@@ -29,7 +30,7 @@ template <typename Config, int (*kRun)(const Config&, const run::RunMode&)>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   Config config;
   run::RunMode mode;
-  base::Options options;
+  base::Options options(base::home_directory());
   config.visit(options);
   bool quiet = false;
   options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop")
@@ -44,7 +45,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
     case base::ParsedAction::kRun: break;
   }
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
-  mode.config_text = options.config_text();
+  mode.config_text = base::Redaction().hide_secrets(options.config_text());
   mode.numbers = options.numbers();
   return kRun(config, mode);
 }

@@ -12,6 +12,7 @@ void CheckpointOptions::visit(base::Options& options) {
   options
       .option(load, "load", group,
               "go on with the run in this directory, bit for bit; the same as --save, or another to leave it as it is")
+      .path()
       .changes_no_number();
   options.option(ckpt_step, "ckpt-step", group, "from this step instead of the last one saved")
       .at_least(0)

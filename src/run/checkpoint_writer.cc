@@ -1,5 +1,6 @@
 #include "run/checkpoint_writer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -23,6 +24,11 @@ int64_t hf_checkpoint_bytes(const Session& session) { return session.weight_byte
 
 int64_t optimizer_checkpoint_bytes(const Session& session) {
   return session.config().num_parameters() * kOptimizerBytesPerParameter;
+}
+
+int64_t checkpoints_bytes(const Session& session, int64_t num_checkpoints, int64_t keep_latest) {
+  return num_checkpoints * hf_checkpoint_bytes(session) +
+         std::min(num_checkpoints, keep_latest + 1) * optimizer_checkpoint_bytes(session);
 }
 
 CheckpointWriter::~CheckpointWriter() {

@@ -20,6 +20,9 @@ namespace tandem::run {
 // What checkpoints take on disk, about.
 int64_t hf_checkpoint_bytes(const Session& session);         // weights, tokenizer and configuration
 int64_t optimizer_checkpoint_bytes(const Session& session);  // float32 masters and two moments
+// Of a whole run: every export, and one more of the others than are kept, since the oldest goes when the newest is
+// there.
+int64_t checkpoints_bytes(const Session& session, int64_t num_checkpoints, int64_t keep_latest);
 
 class CheckpointWriter {
  public:

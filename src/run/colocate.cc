@@ -26,6 +26,7 @@
 #include "run/run_directory.h"
 #include "run/samples.h"
 #include "run/session.h"
+#include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
 
@@ -73,6 +74,7 @@ class ColocatedRun {
   int64_t kv_cache_bytes_;
   trainer::TrainerConfig trainer_config_;
   std::optional<Checkpoint> checkpoint_;  // to go on from
+  rl::SignalWatch signal_watch_;
   RunDirectory directory_;
 
   std::unique_ptr<Report> report_;
@@ -109,13 +111,6 @@ trainer::TrainerConfig make_trainer_config(const TrainConfig& config, int64_t nu
   return result;
 }
 
-int64_t needed_bytes(const TrainConfig& config, const Session& session, int64_t num_rollouts) {
-  // One more than are kept: the oldest goes when the newest is there.
-  const int64_t hf = config.output.num_checkpoints(num_rollouts);
-  return hf * hf_checkpoint_bytes(session) +
-         std::min(hf, config.checkpoints.keep_latest + 1) * optimizer_checkpoint_bytes(session);
-}
-
 int64_t needed_context(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
                        const Evaluation& evaluation) {
   const int64_t train = choose_context_tokens(config.rollout, model, prompts.longest_tokens);
@@ -138,8 +133,10 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
                                       context_tokens_)),
       trainer_config_(make_trainer_config(config_, session_.config().num_layers, num_rollouts_)),
       checkpoint_(config.checkpoints.open()),
-      directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
-                 needed_bytes(config, session_, num_rollouts_)) {
+      signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),
+      directory_(
+          config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
+          checkpoints_bytes(session_, config.output.num_checkpoints(num_rollouts_), config.checkpoints.keep_latest)) {
   config.reward.try_out(config.data.label_key, session_.directory());
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
@@ -400,6 +397,7 @@ void ColocatedRun::assign_advantages(Rollout& rollout, Metrics& metrics) {
   rl::assign_advantages(config_.loss.loss, rollout.pointers());
   const bool per_token = rl::loss_aggregation(config_.loss.loss) == rl::Aggregation::kTokenMean;
   metrics.merge(rollout_report(rollout, per_token, config_.output.log_passrate));
+  metrics.merge(signal_watch_.see_rollout(rollout_id_, rollout.views()));
   metrics["perf/data_preprocess_time"] = seconds_since(begin);
 }
 
@@ -414,12 +412,14 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
     report_->progress(fmt::format("train {}/{}", rollout_id_ + 1, num_rollouts_), k, config_.steps_per_rollout(),
                       "steps");
     const auto from = samples.begin() + static_cast<std::ptrdiff_t>(first);
-    const trainer::Metrics raw = trainer_->step({from, from + static_cast<std::ptrdiff_t>(size)});
-    step_metrics.clear();
+    const std::vector<const rl::Sample*> batch(from, from + static_cast<std::ptrdiff_t>(size));
+    const trainer::Metrics raw = trainer_->step(batch);
+    const int64_t step = rollout_id_ * config_.steps_per_rollout() + k;
+    step_metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
     for (const auto& [name, value] : raw) step_metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
     step_metrics["train/global_batch_size"] = static_cast<double>(size);
     step_metrics["fault/skipped_steps"] = step_metrics["train/step_skipped"];
-    report_->log("train", rollout_id_ * config_.steps_per_rollout() + k, step_metrics);
+    report_->log("train", step, step_metrics);
     count_skipped(step_metrics, rollout);
   }
   const double seconds = std::max(seconds_since(begin), 1e-9);

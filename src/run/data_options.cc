@@ -5,6 +5,7 @@ namespace tandem::run {
 void DataOptions::visit_prompt_data(base::Options& options) {
   options.option(prompt_data, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes its rows a to b")
       .required()
+      .path()
       .changes_no_number();
 }
 

@@ -11,6 +11,7 @@ namespace tandem::run {
 void EvalOptions::visit(base::Options& options) {
   const char* const group = "evaluation";
   options.option(eval_prompt_data, "eval-prompt-data", group, "data sets: NAME FILE.jsonl NAME FILE.jsonl")
+      .path()
       .changes_no_number();
   options
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group, "completions of each prompt, for pass@k")

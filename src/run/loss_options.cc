@@ -37,7 +37,7 @@ void LossOptions::visit(base::Options& options) {
                  "k1, k2, k3, low_var_kl, abs; a + behind takes k2's gradient");
   options.option(loss.use_unbiased_kl, "use-unbiased-kl", group, "the KL term times the token's ratio");
   options.option(loss.kl_clamp, "kl-clamp", group, "low_var_kl is clamped to this").greater_than(0.0);
-  options.option(ref_load, "ref-load", group, "Hugging Face directory of the reference; empty: --hf-checkpoint");
+  options.option(ref_load, "ref-load", group, "Hugging Face directory of the reference; empty: --hf-checkpoint").path();
   options.option(loss.entropy_coef, "entropy-coef", group, "entropy bonus");
   options.option(loss.use_tis, "use-tis", group, "truncated importance sampling: weights exp(old - sampled)");
   options.option(loss.tis_clip, "tis-clip", group, "upper bound of those weights").greater_than(0.0);

@@ -11,6 +11,7 @@ void ModelOptions::visit(base::Options& options) {
   const char* const group = "model";
   options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
       .required()
+      .path()
       .changes_no_number();
   options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
       .one_of({"auto", "float32", "bfloat16"});

@@ -6,6 +6,7 @@ void OutputOptions::visit(base::Options& options) {
   const char* const group = "output";
   options.option(save, "save", group, "run directory: metrics, samples, logs, checkpoints")
       .required()
+      .path()
       .changes_no_number();
   options.option(save_interval, "save-interval", group, "write a checkpoint every so many rollouts, besides the last")
       .at_least(1)
@@ -19,6 +20,7 @@ void OutputOptions::visit(base::Options& options) {
   options
       .option(save_debug_rollout_data, "save-debug-rollout-data", group,
               "file for all data of a rollout, tokens and log-probs too; {rollout_id} in it is replaced")
+      .path()
       .changes_no_number();
   options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups").changes_no_number();
 }

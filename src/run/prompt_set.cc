@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -52,18 +53,44 @@ base::Json messages_of(const DataOptions& options, const text::TextWorker& text,
   return base::Json::array({base::Json({{"role", "user"}, {"content", conversation.prompt}})});
 }
 
-void warn_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t num_too_long) {
+void say_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t num_too_long, size_t num_prompts) {
   if (bad.count > 0) {
     base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", options.prompt_data,
                       bad.count, bad.messages.empty() ? "" : bad.messages.front());
   }
   if (num_too_long > 0) {
-    base::log_warning("{}: {} prompts left out, longer than --rollout-max-prompt-len {}", options.prompt_data,
-                      num_too_long, options.max_prompt_len);
+    base::log_info("{}: {} of {} prompts left out, longer than --rollout-max-prompt-len {}", options.prompt_data,
+                   num_too_long, num_prompts, options.max_prompt_len);
   }
 }
 
+// The text without the white space at its end, in which templates differ.
+std::string_view trimmed(std::string_view text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  return text.substr(0, end == std::string_view::npos ? 0 : end + 1);
+}
+
 }  // namespace
+
+bool opens_answer(const DataOptions& options, text::TextWorker& text) {
+  const std::string answer = "the-answer";
+  const base::Json question = base::Json({{"role", "user"}, {"content", "1 + 1?"}});
+  const base::Json answered = base::Json::array({question, {{"role", "assistant"}, {"content", answer}}});
+  base::Json arguments = template_arguments(options, nullptr);
+  try {
+    const std::string rendered = text.apply_chat_template({base::Json::array({question})}, arguments).front();
+    arguments["add_generation_prompt"] = false;
+    const std::string closed = text.apply_chat_template({base::Json::array({question})}, arguments).front();
+    if (rendered != closed) return true;
+    const std::string whole = text.apply_chat_template({answered}, arguments).front();
+    const size_t begin = whole.find(answer);
+    // Where an answer stands in a conversation shows what must come before it.
+    return begin == std::string::npos ||
+           trimmed(rendered).size() >= trimmed(std::string_view(whole).substr(0, begin)).size();
+  } catch (const UserError&) {
+    return true;  // it cannot be asked
+  }
+}
 
 std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations) {
@@ -133,7 +160,11 @@ PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
   std::vector<std::string> texts = render_prompts(options, text, conversations);
   std::vector<std::vector<int32_t>> tokens = encode_texts(text, texts);
 
+  const auto by_template = [&options](const rl::PromptRecord& record) {
+    return options.apply_chat_template.value_or(record.prompt.is_array());
+  };
   PromptSet set;
+  if (std::ranges::any_of(data.records, by_template)) set.template_opens_answer = opens_answer(options, text);
   set.path = options.prompt_data;
   set.num_bad_lines = data.bad_lines.count;
   for (size_t i = 0; i < data.records.size(); ++i) {
@@ -146,7 +177,7 @@ PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
     set.longest_tokens = std::max(set.longest_tokens, length);
     set.prompts.push_back({std::move(data.records[i]), std::move(texts[i]), std::move(tokens[i])});
   }
-  warn_left_out(options, data.bad_lines, set.num_too_long);
+  say_left_out(options, data.bad_lines, set.num_too_long, data.records.size());
   TANDEM_USER_CHECK(!set.prompts.empty(),
                     fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
                                 options.prompt_data, options.max_prompt_len));

@@ -24,9 +24,10 @@ struct PromptSet {
   int64_t num_bad_lines = 0;    // left out, with --skip-bad-lines
   int64_t num_too_long = 0;     // left out, beyond --rollout-max-prompt-len
   int64_t longest_tokens = 0;
+  bool template_opens_answer = true;  // opens_answer(), where a template rendered prompts
 };
 
-// Warns of what was left out. UserError for a line that is wrong (FILE:LINE), or when nothing is left.
+// Says what was left out. UserError for a line that is wrong (FILE:LINE), or when nothing is left.
 PromptSet load_prompts(const DataOptions& options, text::TextWorker& text);
 
 // The text of one prompt's conversation by the rule of --apply-chat-template; `place` stands for it in messages.
@@ -36,6 +37,11 @@ struct Conversation {
 };
 std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations);
+
+// False when what the template renders stops short of the header that opens an assistant's message, so that a model
+// would go on with the user's. A template that always writes the header, has none (its user's turn ends with what
+// stands before an answer) or refuses the question opens it.
+bool opens_answer(const DataOptions& options, text::TextWorker& text);
 
 // The tokens of each text, in as many calls as deadlines ask for.
 std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts);

@@ -35,7 +35,7 @@ Report::Report(const RunDirectory* directory, bool use_tensorboard, bool go_on) 
   }
   base::set_log_sink([this](base::LogLevel, const std::string& line) {
     try {
-      log_->write_line(line);
+      log_->write_line(redaction_.apply(line));
     } catch (const EnvironmentError&) {
       // A full disk must not throw out of whoever logs, on whatever thread: the next metrics record ends the run.
     }
@@ -61,7 +61,7 @@ void Report::progress(const std::string& prefix, int64_t done, int64_t total, co
 
 void Report::line(const std::string& text) {
   terminal_.line(text);
-  if (log_) log_->write_line(text);
+  if (log_) log_->write_line(redaction_.apply(text));
 }
 
 void Report::sync() {

@@ -1,7 +1,8 @@
 // What a run reports while it runs: metrics.jsonl, TensorBoard, log.txt and the terminal.
 //
 // metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
-// train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. Apart from time_s
+// train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
+// first two where something is wrong. Apart from time_s
 // and perf/* two runs with one seed write the same bytes.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/env.h"
 #include "base/files.h"
 #include "run/run_directory.h"
 #include "run/terminal.h"
@@ -35,7 +37,7 @@ class Report {
   void log(const std::string& kind, int64_t step, const Metrics& metrics);
   // The live line: "PREFIX [####----] 128/256 SUFFIX".
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
-  // A line that stays, on the terminal and in log.txt.
+  // A line that stays, on the terminal and in log.txt; there without secrets and home directory.
   void line(const std::string& text);
   // Makes all that was written durable; before a checkpoint and at the end.
   void sync();
@@ -45,6 +47,7 @@ class Report {
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Terminal terminal_ = standard_terminal();
+  base::Redaction redaction_;
   std::unique_ptr<base::LineFile> metrics_, log_;
   std::unique_ptr<text::TensorBoardSink> tensorboard_;
 };

@@ -9,6 +9,7 @@ void RewardOptions::visit(base::Options& options) {
   options.option(rm_type, "rm-type", group, "built-in reward: exact, math (boxed or last number) or dapo")
       .one_of({"exact", "math", "dapo"});
   options.option(custom_rm_path, "custom-rm-path", group, "FILE.py:function, in the TRL, verl or slime dialect")
+      .path()
       .changes_no_number();
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
   options.option(group_rm, "group-rm", group, "the function takes all samples of a group at once");

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "rl/metrics.h"
 #include "run/stop_signal.h"
@@ -68,10 +69,12 @@ void put_reward(rl::Sample& sample, const text::Grade& grade, Rollout& rollout) 
 }
 
 void collect_rewards(text::Graders& graders, uint64_t first_sample_id, Rollout& rollout) {
+  const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/
   rollout.grades.resize(rollout.samples.size());
   for (text::Grade& grade : graders.collect()) {
     const size_t index = grade.sample_id - first_sample_id;
     TANDEM_CHECK(index < rollout.samples.size(), "a grade of unknown sample", grade.sample_id);
+    grade.reason = redaction.apply(grade.reason);
     rollout.grades[index] = std::move(grade);
   }
   for (size_t i = 0; i < rollout.samples.size(); ++i) {

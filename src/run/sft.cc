@@ -17,6 +17,7 @@
 #include "run/report.h"
 #include "run/run_directory.h"
 #include "run/session.h"
+#include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
 
@@ -96,6 +97,7 @@ class SupervisedRun {
         order_(static_cast<int64_t>(samples_.size()), config.rollout_shuffle,
                static_cast<uint64_t>(config.rollout_seed)),
         num_steps_(number_of_steps(config, static_cast<int64_t>(samples_.size()))),
+        signal_watch_(signal_settings(config.optimizer, num_steps_)),
         directory_(config.output.save, config.output.overwrite ? RunFolder::kOverwrite : RunFolder::kNew,
                    config.output.num_checkpoints(num_steps_) * hf_checkpoint_bytes(session_)) {
     rl::LossConfig loss;
@@ -115,7 +117,7 @@ class SupervisedRun {
   int run(const RunMode& mode);
 
  private:
-  Metrics train_step();
+  Metrics train_step(int64_t step);
   void save(int64_t step);
 
   SftConfig config_;
@@ -123,6 +125,7 @@ class SupervisedRun {
   std::vector<rl::Sample> samples_;
   rl::PromptOrder order_;
   int64_t num_steps_;
+  rl::SignalWatch signal_watch_;
   RunDirectory directory_;
   trainer::TrainerConfig trainer_config_;
   std::unique_ptr<model::Model> model_;
@@ -144,7 +147,7 @@ int SupervisedRun::run(const RunMode& mode) {
                             directory_.path()));
   int64_t step = 0;
   while (step < num_steps_ && !stop_requested()) {
-    const Metrics metrics = train_step();
+    const Metrics metrics = train_step(step);
     report_->log("train", step, metrics);
     ++step;
     report_->line(fmt::format("step {}/{}  {}", step, num_steps_,
@@ -159,7 +162,7 @@ int SupervisedRun::run(const RunMode& mode) {
   return stop_requested() ? kExitInterrupted : 0;
 }
 
-Metrics SupervisedRun::train_step() {
+Metrics SupervisedRun::train_step(int64_t step) {
   const double begin = report_->seconds();
   std::vector<const rl::Sample*> batch;
   double tokens = 0.0;
@@ -168,8 +171,9 @@ Metrics SupervisedRun::train_step() {
     batch.push_back(&sample);
     tokens += static_cast<double>(sample.prompt.size() + sample.completion.size());
   }
-  Metrics metrics;
-  for (const auto& [name, value] : trainer_->step(batch)) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  const trainer::Metrics raw = trainer_->step(batch);
+  Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   const double seconds = std::max(report_->seconds() - begin, 1e-9);
   metrics["train/global_batch_size"] = static_cast<double>(config_.global_batch_size);
   metrics["perf/actor_train_time"] = seconds;

@@ -26,8 +26,10 @@ void TrainConfig::visit(base::Options& options) {
   options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
       .at_least(1);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
-  options.option(load_debug_rollout_data, "load-debug-rollout-data", loop,
-                 "train on what --save-debug-rollout-data (or a stop, RUN/fault) wrote, instead of sampling");
+  options
+      .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
+              "train on what --save-debug-rollout-data (or a stop, RUN/fault) wrote, instead of sampling")
+      .path();
   rollout.visit(options);
   reward.visit(options);
   loss.visit(options);

@@ -32,7 +32,7 @@ void GenerateConfig::visit(base::Options& options) {
   data.visit_prompt_data(options);
   data.visit(options);
   rollout.visit(options);
-  options.option(output, "output", "output", "JSONL file, one line a prompt; -: standard output");
+  options.option(output, "output", "output", "JSONL file, one line a prompt; -: standard output").path();
 }
 
 void ScoreConfig::visit(base::Options& options) {
@@ -45,7 +45,7 @@ void ScoreConfig::visit(base::Options& options) {
   options.option(temperature, "rollout-temperature", "data", "logits are divided by this").greater_than(0.0);
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward").at_least(1);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once").at_least(1);
-  options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output");
+  options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }
 
 void EvalConfig::visit(base::Options& options) {
@@ -54,8 +54,8 @@ void EvalConfig::visit(base::Options& options) {
   data.visit(options);
   rollout.visit(options);
   reward.visit(options);
-  options.option(output, "output", "output", "file for the metrics, one JSON record");
-  options.option(sample_output, "sample-output", "output", "JSONL file for the completions with their rewards");
+  options.option(output, "output", "output", "file for the metrics, one JSON record").path();
+  options.option(sample_output, "sample-output", "output", "JSONL file for the completions with their rewards").path();
 }
 
 void EvalConfig::check() const {
@@ -66,10 +66,10 @@ void EvalConfig::check() const {
 
 void ExportConfig::visit(base::Options& options) {
   const char* const group = "export";
-  options.option(run, "run", group, "run directory (--save of the run); this or --hf-checkpoint");
+  options.option(run, "run", group, "run directory (--save of the run); this or --hf-checkpoint").path();
   options.option(step, "step", group, "which of its checkpoints, in rollouts; -1: the latest").at_least(-1);
-  options.option(hf_checkpoint, "hf-checkpoint", group, "any Hugging Face directory, to rewrite").changes_no_number();
-  options.option(output, "output", group, "directory to write").required();
+  options.option(hf_checkpoint, "hf-checkpoint", group, "any Hugging Face directory, to rewrite").path();
+  options.option(output, "output", group, "directory to write").required().path();
   options.option(dtype, "dtype", group, "dtype to write; auto: as it is").one_of({"auto", "float32", "bfloat16"});
   options.option(max_shard_bytes, "max-shard-bytes", group, "largest file of weights").at_least(1 << 20);
   options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds").changes_no_number();

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "tandem/error.h"
 #include "weights/checkpoint_files.h"
 #include "weights/store.h"
 #include "weights/tensor_file.h"
@@ -28,6 +29,9 @@ constexpr std::array<std::string_view, 8> kCopiedFiles = {
     "tokenizer.json",         "tokenizer_config.json", "vocab.json",        "merges.txt",
     "generation_config.json", "chat_template.jinja",   "added_tokens.json", "special_tokens_map.json"};
 constexpr base::Durable kDurable = base::Durable::kWithDirectory;  // an export is one directory
+// Keys that say where a file lay on the machine that wrote it: of no use to a reader, and nobody's business.
+constexpr std::array<const char*, 4> kPlaceKeys = {"_name_or_path", "name_or_path", "tokenizer_file",
+                                                   "special_tokens_map_file"};
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
@@ -99,6 +103,32 @@ void write_weights(const std::string& directory, const WeightStore& store, int64
   base::write_file_durably(fmt::format("{}/{}", directory, kIndexFile), index.dump(2) + "\n", kDurable);
 }
 
+// Takes paths of a machine out; names of published models stay. True when there was one.
+bool erase_places(Json& config) {
+  bool erased = false;
+  for (const char* key : kPlaceKeys) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_string() || !found->get_ref<const std::string&>().starts_with('/'))
+      continue;
+    config.erase(found);
+    erased = true;
+  }
+  return erased;
+}
+
+// The bytes of a file that goes along, but for places in tokenizer_config.json. One that our strict reader refuses goes
+// as it is: the run worked with it, and a checkpoint must not fail for it.
+std::string copied_file(const std::string& path, std::string_view name) {
+  std::string text = base::read_file(path);
+  if (name != "tokenizer_config.json") return text;
+  try {
+    Json config = base::parse_json(text, path);
+    return config.is_object() && erase_places(config) ? config.dump(2) + "\n" : text;
+  } catch (const UserError&) {
+    return text;
+  }
+}
+
 // The source's config.json with the store's dtype, under the key or keys that it already uses.
 std::string rewritten_config(const std::string& source_directory, at::ScalarType dtype) {
   const std::string path = source_directory + "/config.json";
@@ -108,6 +138,7 @@ std::string rewritten_config(const std::string& source_directory, at::ScalarType
   const bool older = config.contains("torch_dtype");
   if (older) config["torch_dtype"] = name;
   if (!older || config.contains("dtype")) config["dtype"] = name;
+  erase_places(config);
   return config.dump(2) + "\n";
 }
 
@@ -160,7 +191,7 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
   for (const std::string_view name : kCopiedFiles) {
     const std::string source = fmt::format("{}/{}", options.source_directory, name);
     if (!base::file_exists(source)) continue;
-    base::write_file_durably(fmt::format("{}/{}", output.path(), name), base::read_file(source), kDurable);
+    base::write_file_durably(fmt::format("{}/{}", output.path(), name), copied_file(source, name), kDurable);
   }
   output.commit();
 }

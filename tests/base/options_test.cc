@@ -245,5 +245,33 @@ TEST(NearestName, PrefersTheFewestEdits) {
   EXPECT_EQ(nearest_name("", {"lr"}), std::nullopt);
 }
 
+TEST(Options, PathsAreWrittenWithoutTheHomeDirectory) {
+  struct {
+    std::string save, text;
+    Words data;
+  } config;
+  const auto declare = [&config](Options& options) {
+    options.option(config.save, "save", "output", "").path();
+    options.option(config.data, "eval-prompt-data", "data", "").path();
+    options.option(config.text, "rollout-stop", "rollout", "");
+  };
+  Options options("/users/ann");
+  declare(options);
+  options.parse({"--save", "/users/ann/run", "--eval-prompt-data", "a", "~/a.jsonl@[0:5]", "--rollout-stop", "~/"});
+  EXPECT_EQ(config.data, (Words{"a", "/users/ann/a.jsonl@[0:5]"}));
+  EXPECT_EQ(config.text, "~/") << "no path";
+  const std::string text = options.config_text();
+  EXPECT_EQ(text.find("ann"), std::string::npos) << text;
+  EXPECT_NE(text.find("save = \"~/run\""), std::string::npos) << text;
+
+  TemporaryDirectory folder;
+  write_file_durably(folder / "config.toml", text);
+  Options elsewhere("/users/bob");  // the same file on another machine
+  declare(elsewhere);
+  elsewhere.parse({"--config", folder / "config.toml"});
+  EXPECT_EQ(config.save, "/users/bob/run");
+  EXPECT_EQ(config.data, (Words{"a", "/users/bob/a.jsonl@[0:5]"}));
+}
+
 }  // namespace
 }  // namespace tandem::base

@@ -90,5 +90,42 @@ TEST_F(PromptSetTest, MessagesWithoutTemplateAreRefused) {
   EXPECT_NE(message.find("data.jsonl:1"), std::string::npos) << message;
 }
 
+// Rendered by the tiny model's tokenizer with another template: does a prompt end where an answer begins?
+bool opens_answer_with(const std::string& chat_template, const std::string& kwargs = "{}") {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
+  base::write_file_durably(folder / "tokenizer_config.json", base::dump_json({{"chat_template", chat_template}}));
+  text::TextWorker text(text::default_worker_config(), folder.path());
+  DataOptions options;
+  options.apply_chat_template_kwargs = kwargs;
+  return opens_answer(options, text);
+}
+
+TEST(ChatTemplate, IsAskedWhetherItOpensAnAnswer) {
+  const std::string turns = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+  const std::string header = "<|im_start|>assistant\n";
+  const std::string asked = "{% if add_generation_prompt %}" + header + "{% endif %}";
+  EXPECT_TRUE(opens_answer_with(turns + asked));
+  EXPECT_FALSE(opens_answer_with(turns));
+  EXPECT_FALSE(opens_answer_with(turns + asked, "{\"add_generation_prompt\": false}"));
+  EXPECT_TRUE(opens_answer_with(turns + "{% if messages[-1].role == 'user' %}" + header + "{% endif %}"))
+      << "the header is always there";
+  EXPECT_TRUE(
+      opens_answer_with("{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} "
+                        "{{ m.content }}</s>{% endif %}{% endfor %}"))
+      << "nothing stands between a question and its answer";
+  EXPECT_TRUE(
+      opens_answer_with("{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}" + turns))
+      << "it cannot be asked";
+}
+
+TEST_F(PromptSetTest, NotesATemplateThatOpensNoAnswer) {
+  const std::string messages = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n";
+  EXPECT_TRUE(load(messages).template_opens_answer);
+  options_.apply_chat_template_kwargs = "{\"add_generation_prompt\": false}";
+  EXPECT_FALSE(load(messages).template_opens_answer);
+  EXPECT_TRUE(load("{\"prompt\": \"1 + 1 =\"}\n").template_opens_answer) << "no template is used";
+}
+
 }  // namespace
 }  // namespace tandem::run

@@ -1,0 +1,36 @@
+// The environment, read here and nowhere else, and what of it must not get into files.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tandem::base {
+
+// HOME without a '/' at its end; "" where it is unset, relative or the root.
+std::string home_directory();
+
+// Takes out of a text what a run's files are not to hold: the home directory becomes "~", and the value of a secret
+// variable (its name ends in TOKEN, KEY, SECRET, PASSWORD or PASSWD, the value has 8 characters or more) becomes
+// "[NAME]".
+class Redaction {
+ public:
+  // Of this process's environment.
+  Redaction();
+  // `secrets`: name and value.
+  Redaction(std::string home, std::vector<std::pair<std::string, std::string>> secrets);
+
+  std::string apply(std::string_view text) const;
+  std::string hide_secrets(std::string_view text) const;
+
+ private:
+  std::string home_;
+  std::vector<std::pair<std::string, std::string>> secrets_;
+};
+
+// `home` at the start of a path becomes "~", and the other way round. Other texts stay; so do all where home is "".
+std::string shorten_home(const std::string& path, const std::string& home);
+std::string expand_home(const std::string& path, const std::string& home);
+
+}  // namespace tandem::base

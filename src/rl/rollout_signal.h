@@ -1,0 +1,36 @@
+// What one rollout can teach, in numbers: how many completions were cut, are empty or have no reward, and in how many
+// groups rewards differ. A function of the samples alone, so that a resumed run counts as the one that was not killed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "rl/sample.h"
+
+namespace tandem::rl {
+
+struct RolloutSignal {
+  int64_t num_samples = 0;
+  int64_t num_failed = 0;      // without a reward
+  int64_t num_truncated = 0;   // cut by a length limit
+  int64_t num_empty = 0;       // nothing but white space, or no token
+  int64_t num_repetitive = 0;  // cut ones that repeat themselves: is_repetitive()
+  int64_t longest_tokens = 0;  // of a completion
+
+  // Of samples with a reward. A group takes part when it has two of them.
+  int64_t num_groups = 0;
+  int64_t num_equal_groups = 0;      // all rewards are the same number
+  int64_t num_identical_groups = 0;  // all completions are the same tokens
+  double lowest_reward = 0.0, highest_reward = 0.0;
+  int64_t num_best = 0;              // samples with the highest reward
+  bool all_advantages_zero = false;  // and there are advantages
+
+  int64_t num_graded() const { return num_samples - num_failed; }
+  bool all_rewards_equal() const { return num_graded() >= 2 && lowest_reward == highest_reward; }
+  bool all_groups_equal() const { return num_groups > 0 && num_equal_groups == num_groups; }
+};
+
+// `samples`: with rewards and advantages; groups are told apart by group_id.
+RolloutSignal measure_signal(std::span<const Sample* const> samples);
+
+}  // namespace tandem::rl

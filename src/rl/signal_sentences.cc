@@ -1,0 +1,203 @@
+#include "rl/signal_sentences.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::rl {
+namespace {
+
+// People count rollouts from 1, as the live line does.
+std::string title(const Stretch& stretch) {
+  if (stretch.first == stretch.last) return fmt::format("rollout {}", stretch.last + 1);
+  return fmt::format("rollouts {} to {}", stretch.first + 1, stretch.last + 1);
+}
+
+// "all 256 completions", "160 of 256 completions (62 %)": less than all is at most 99 %.
+std::string share(int64_t part, int64_t whole, const std::string& what) {
+  if (part == whole) return fmt::format("all {} {}", whole, what);
+  const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  return fmt::format("{} of {} {} ({:.0f} %)", part, whole, what, std::min(percent, 99.0));
+}
+
+// The limit that the completions ran into.
+std::string limit_flag(const SignalSettings& settings, const Stretch& stretch) {
+  const bool by_context = settings.max_response_tokens == 0 || stretch.longest_tokens < settings.max_response_tokens;
+  return by_context ? "--rollout-max-context-len (the model's context, where it is unset)"
+                    : "--rollout-max-response-len";
+}
+
+std::string truncated(const SignalSettings& settings, const Stretch& stretch) {
+  return fmt::format("{}: {} were cut at {} tokens, so {}: raise {}", title(stretch),
+                     share(stretch.num_affected, stretch.num_samples, "completions"), stretch.longest_tokens,
+                     stretch.all_affected() ? "no answer was ever finished" : "their answers are not finished",
+                     limit_flag(settings, stretch));
+}
+
+std::string eos_never_sampled(const SignalSettings& settings, const Stretch& stretch) {
+  if (!settings.can_stop) {
+    return fmt::format(
+        "{}: all {} completions ran into the limit of {} tokens because nothing can end them, the checkpoint names no "
+        "EOS: add eos_token_id to its generation_config.json, or give --rollout-stop-token-ids or --rollout-stop",
+        title(stretch), stretch.num_samples, stretch.longest_tokens);
+  }
+  const std::string repetitive =
+      stretch.num_repetitive == 0 ? "" : fmt::format(" ({} repeat themselves)", stretch.num_repetitive);
+  const std::string eos =
+      settings.eos_token_ids.empty()
+          ? std::string(
+                "no --rollout-stop or --rollout-stop-token-ids was ever met, and the checkpoint names no EOS: "
+                "check them, or add eos_token_id to its generation_config.json")
+          : fmt::format(
+                "the model never samples EOS {}: check that eos_token_id in config.json is the token that the "
+                "chat template ends answers with, or give --rollout-stop-token-ids",
+                settings.eos_token_ids);
+  return fmt::format(
+      "{}: none of {} completions ended by itself within {} tokens{}, {}; if answers are only long, "
+      "raise {}",
+      title(stretch), stretch.num_samples, stretch.longest_tokens, repetitive, eos, limit_flag(settings, stretch));
+}
+
+std::string empty(const SignalSettings& settings, const Stretch& stretch) {
+  const std::string stop = settings.has_stop_texts ? ", and that --rollout-stop does not match at once" : "";
+  return fmt::format(
+      "{}: {} are empty, the model ends its answer before it begins: check that prompts are rendered as the model "
+      "was trained, with or without --apply-chat-template (samples/ shows them){}",
+      title(stretch), share(stretch.num_affected, stretch.num_samples, "completions"), stop);
+}
+
+std::string template_opens_no_answer(const SignalSettings& settings) {
+  const std::string effect =
+      "rendered prompts end before the assistant's header, so the model does not know that it is its turn";
+  if (settings.template_told_not_to) {
+    return fmt::format("--apply-chat-template-kwargs turns add_generation_prompt off: {}: take it out", effect);
+  }
+  return fmt::format(
+      "the chat template has no generation prompt: {}: add {{% if add_generation_prompt %}} and the header to the end "
+      "of chat_template in tokenizer_config.json",
+      effect);
+}
+
+std::string prompts_dropped(const SignalSettings& settings) {
+  return fmt::format(
+      "{} are longer than --rollout-max-prompt-len and are never trained on: raise it, or shorten the prompts",
+      share(settings.num_prompts_dropped, settings.num_prompts_read, "prompts"));
+}
+
+// What equal rewards come to.
+std::string effect(const Stretch& stretch) {
+  return stretch.all_advantages_zero ? "so all advantages are 0 and nothing is learnt"
+                                     : "so no completion is preferred to another";
+}
+
+std::string answer_never_right(const SignalSettings& settings, const Stretch& stretch) {
+  const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
+                                          stretch.lowest_reward, effect(stretch));
+  if (2 * stretch.num_truncated > stretch.num_samples) {
+    return fmt::format("{}: most likely because {} were cut at {} tokens, before their answer: raise {}", opening,
+                       share(stretch.num_truncated, stretch.num_samples, "completions"), stretch.longest_tokens,
+                       limit_flag(settings, stretch));
+  }
+  return fmt::format(
+      "{}: no answer is right, or none is found where {} looks: check --label-key, and that prompts ask for the form "
+      "in which it finds an answer (samples/ shows both)",
+      opening, settings.grader);
+}
+
+std::string rewards_equal(const SignalSettings& settings, const Stretch& stretch) {
+  return fmt::format("{}: all {} rewards are {:.6g}, {}: {} does not tell completions apart: check what it looks at",
+                     title(stretch), stretch.num_samples, stretch.lowest_reward, effect(stretch), settings.grader);
+}
+
+std::string group_rewards_equal(const SignalSettings& settings, const Stretch& stretch) {
+  const std::string opening = fmt::format("{}: rewards differ between prompts but in none of {} groups, {}",
+                                          title(stretch), stretch.num_groups, effect(stretch));
+  if (2 * stretch.num_identical_groups > stretch.num_groups) {
+    return fmt::format(
+        "{}: the completions of a group are all the same: raise --rollout-temperature {:g}, or widen "
+        "--rollout-top-p or --rollout-top-k",
+        opening, settings.temperature);
+  }
+  return fmt::format(
+      "{}: {} looks at the prompt or its label alone, or every prompt is far too easy or too hard: check it, or give "
+      "prompts that are sometimes answered right",
+      opening, settings.grader);
+}
+
+std::string advantages_zero(const Stretch& stretch) {
+  if (stretch.num_groups == 0) {
+    return fmt::format(
+        "{}: no group has two samples with a reward, so all {} advantages are 0 and nothing is learnt: raise "
+        "--n-samples-per-prompt, or mend the grader where samples failed",
+        title(stretch), stretch.num_samples);
+  }
+  return fmt::format(
+      "{}: all {} advantages are 0 although rewards differ ({:.6g} to {:.6g}), so nothing is learnt: the differences "
+      "are lost in --group-epsilon or in --advantage-estimator: scale the reward up",
+      title(stretch), stretch.num_samples, stretch.lowest_reward, stretch.highest_reward);
+}
+
+}  // namespace
+
+std::string fault_sentence(Fault fault, const SignalSettings& settings, const Stretch& stretch) {
+  switch (fault) {
+    case Fault::kGraderAlwaysFails:
+      return fmt::format(
+          "{}: the grader failed on all {} samples, so none has a reward and nothing is learnt: mend {}, or raise "
+          "--rm-timeout or --rm-memory-bytes where the failure above asks for it",
+          title(stretch), stretch.num_samples, settings.grader);
+    case Fault::kEosNeverSampled: return eos_never_sampled(settings, stretch);
+    case Fault::kCompletionsTruncated: return truncated(settings, stretch);
+    case Fault::kCompletionsEmpty: return empty(settings, stretch);
+    case Fault::kTemplateOpensNoAnswer: return template_opens_no_answer(settings);
+    case Fault::kPromptsDropped: return prompts_dropped(settings);
+    case Fault::kAnswerNeverRight: return answer_never_right(settings, stretch);
+    case Fault::kRewardsEqual: return rewards_equal(settings, stretch);
+    case Fault::kGroupRewardsEqual: return group_rewards_equal(settings, stretch);
+    case Fault::kAdvantagesZero: return advantages_zero(stretch);
+    case Fault::kTaskSolved:
+    case Fault::kLearningRateZero:
+    case Fault::kLossMaskZero: break;
+  }
+  TANDEM_CHECK(false, "this fault has a sentence of its own", key(fault));
+  return "";
+}
+
+std::string solved_sentence(const SignalSettings& settings, const Stretch& stretch, bool from_the_start) {
+  const std::string opening =
+      fmt::format("{}: all {} rewards are {:.6g}", title(stretch), stretch.num_samples, stretch.highest_reward);
+  if (from_the_start) {
+    return fmt::format(
+        "{} from the start, {}: the task is solved already, or {} gives it to every completion: give "
+        "harder prompts, or check it",
+        opening, effect(stretch), settings.grader);
+  }
+  return fmt::format("{}: the task is solved and more steps teach nothing: stop here, or give harder prompts", opening);
+}
+
+std::string learning_rate_sentence(const SignalSettings& settings, int64_t step) {
+  if (settings.lr == 0.0) {
+    return fmt::format(
+        "optimizer step {}: the learning rate is 0, so the weights never change: give --lr more than 0, such as 1e-6",
+        step + 1);
+  }
+  if (step == 0) {
+    return "optimizer step 1: the run's only step is the first of its warm-up, whose learning rate is 0: give "
+           "--lr-warmup-iters 0, or more steps";
+  }
+  return fmt::format(
+      "optimizer step {}: the learning rate has fallen to 0 with {} of {} steps still to come: raise --lr-decay-iters "
+      "or --min-lr",
+      step + 1, std::max<int64_t>(settings.num_steps - step, 0), settings.num_steps);
+}
+
+std::string loss_mask_sentence(int64_t step, int64_t num_samples, int64_t num_tokens) {
+  return fmt::format(
+      "optimizer step {}: none of the {} tokens of {} completions is trained, the loss mask is 0 everywhere, so the "
+      "gradient is 0: check what masks them",
+      step + 1, num_tokens, num_samples);
+}
+
+}  // namespace tandem::rl

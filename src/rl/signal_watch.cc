@@ -1,0 +1,262 @@
+#include "rl/signal_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+#include "rl/signal_sentences.h"
+
+namespace tandem::rl {
+namespace {
+
+// Evidence that asks for speech. Of a healthy run that truncates 30 % of its completions, 12 all cut are one chance in
+// two million; 24 with more than half cut in each of two rollouts, one in seven hundred.
+constexpr int64_t kSamplesAllAffected = 12;
+constexpr int64_t kSamplesMostAffected = 24;
+constexpr int64_t kSamplesOfOneRollout = 128;  // that speak without a second rollout
+constexpr int64_t kFailedSamples = 4;
+// A stretch of equal rewards, once rewards have differed, is no chance below this probability: runs have thousands of
+// rollouts, each of which may begin one.
+constexpr double kChance = 1e-6;
+
+constexpr double kTruncatedShare = 0.5, kEmptyShare = 0.2, kDroppedShare = 0.01;
+
+// A limit that most answers fit in: the default of --rollout-max-response-len.
+constexpr int64_t kGenerousTokens = 1024;
+
+constexpr double kSolvedReward = 1.0;  // as pass@k counts
+
+bool is_above(int64_t part, int64_t whole, double limit) {
+  return static_cast<double>(part) > limit * static_cast<double>(whole);
+}
+
+bool is_enough(const Stretch& stretch) {
+  if (stretch.num_samples >= (stretch.all_affected() ? kSamplesAllAffected : kSamplesOfOneRollout)) return true;
+  return stretch.num_rollouts >= 2 && stretch.num_samples >= kSamplesMostAffected;
+}
+
+std::string metric(Fault fault) { return std::string("fault/") + key(fault); }
+
+void add(Stretch& stretch, int64_t rollout, const RolloutSignal& signal, int64_t num_samples, int64_t num_affected) {
+  if (stretch.num_rollouts == 0) {
+    stretch.first = rollout;
+    stretch.lowest_reward = signal.lowest_reward;
+    stretch.highest_reward = signal.highest_reward;
+  }
+  stretch.last = rollout;
+  stretch.num_rollouts += 1;
+  stretch.num_samples += num_samples;
+  stretch.num_affected += num_affected;
+  stretch.num_groups += signal.num_groups;
+  stretch.num_identical_groups += signal.num_identical_groups;
+  stretch.num_truncated += signal.num_truncated;
+  stretch.num_repetitive += signal.num_repetitive;
+  stretch.longest_tokens = std::max(stretch.longest_tokens, signal.longest_tokens);
+  if (signal.highest_reward > stretch.highest_reward) stretch.num_best = 0;
+  if (signal.highest_reward >= stretch.highest_reward) stretch.num_best += signal.num_best;
+  stretch.lowest_reward = std::min(stretch.lowest_reward, signal.lowest_reward);
+  stretch.highest_reward = std::max(stretch.highest_reward, signal.highest_reward);
+  stretch.all_advantages_zero = stretch.all_advantages_zero && signal.all_advantages_zero;
+}
+
+}  // namespace
+
+const char* key(Fault fault) {
+  switch (fault) {
+    case Fault::kGraderAlwaysFails: return "grader_always_fails";
+    case Fault::kLossMaskZero: return "loss_mask_zero";
+    case Fault::kEosNeverSampled: return "eos_never_sampled";
+    case Fault::kCompletionsTruncated: return "completions_truncated";
+    case Fault::kCompletionsEmpty: return "completions_empty";
+    case Fault::kTemplateOpensNoAnswer: return "template_opens_no_answer";
+    case Fault::kPromptsDropped: return "prompts_dropped";
+    case Fault::kAnswerNeverRight: return "answer_never_right";
+    case Fault::kRewardsEqual: return "rewards_equal";
+    case Fault::kGroupRewardsEqual: return "group_rewards_equal";
+    case Fault::kTaskSolved: return "task_solved";
+    case Fault::kAdvantagesZero: return "advantages_zero";
+    case Fault::kLearningRateZero: return "learning_rate_zero";
+  }
+  return "unknown";
+}
+
+SignalWatch::SignalWatch(SignalSettings settings, Say warn, Say inform)
+    : settings_(std::move(settings)), warn_(std::move(warn)), inform_(std::move(inform)) {}
+
+SignalWatch::SignalWatch(SignalSettings settings)
+    : SignalWatch(
+          std::move(settings), [](const std::string& line) { base::log_warning("{}", line); },
+          [](const std::string& line) { base::log_info("{}", line); }) {}
+
+SignalWatch::Counts SignalWatch::see_rollout(int64_t rollout, std::span<const Sample* const> samples) {
+  Counts counts;
+  const RolloutSignal signal = measure_signal(samples);
+  see_prompts(rollout, signal, counts);
+  see_graders(rollout, signal, counts);
+  see_completions(rollout, signal, counts);
+  see_rewards(rollout, signal, counts);
+  return counts;
+}
+
+SignalWatch::Counts SignalWatch::see_step(int64_t step, std::span<const Sample* const> samples, double lr) {
+  Counts counts;
+  int64_t num_kept = 0, num_tokens = 0, num_trained = 0;
+  for (const Sample* sample : samples) {
+    if (sample->remove) continue;
+    const auto num_masked = std::count(sample->loss_mask.begin(), sample->loss_mask.end(), uint8_t{0});
+    num_kept += 1;
+    num_tokens += static_cast<int64_t>(sample->completion.size());
+    num_trained += static_cast<int64_t>(sample->loss_mask.size()) - num_masked;
+  }
+  if (num_kept > 0 && num_trained == 0) {
+    counts[metric(Fault::kLossMaskZero)] = static_cast<double>(num_kept);
+    mark_held(Fault::kLossMaskZero, step);
+    say(Fault::kLossMaskZero, step, loss_mask_sentence(step, num_kept, num_tokens), warn_);
+  }
+  const bool warms_up = step == 0 && settings_.lr_warmup_steps > 0 && settings_.lr > 0.0 && settings_.num_steps > 1;
+  if (lr == 0.0 && !warms_up) {
+    counts[metric(Fault::kLearningRateZero)] = 1.0;
+    mark_held(Fault::kLearningRateZero, step);
+    say(Fault::kLearningRateZero, step, learning_rate_sentence(settings_, step), warn_);
+  }
+  return counts;
+}
+
+const Stretch& SignalWatch::hold(Fault fault, int64_t rollout, const RolloutSignal& signal, int64_t num_samples,
+                                 int64_t num_affected) {
+  Case& watched = cases_[fault];
+  if (watched.voice.last_held != rollout - 1) watched.stretch = {};
+  mark_held(fault, rollout);
+  add(watched.stretch, rollout, signal, num_samples, num_affected);
+  return watched.stretch;
+}
+
+void SignalWatch::mark_held(Fault fault, int64_t at) {
+  Voice& voice = cases_[fault].voice;
+  if (voice.last_held && at - *voice.last_held > kForgetAfter) voice.said = false;
+  voice.last_held = at;
+}
+
+void SignalWatch::say(Fault fault, int64_t at, const std::string& line, const Say& to) {
+  Voice& voice = cases_[fault].voice;
+  if (voice.said && at - *voice.last_said < kRepeatEvery) return;
+  voice.said = true;
+  voice.last_said = at;
+  to(line);
+}
+
+// Known before the first rollout, said and counted with it.
+void SignalWatch::see_prompts(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+  if (!settings_.template_opens_answer) {
+    counts[metric(Fault::kTemplateOpensNoAnswer)] = static_cast<double>(signal.num_samples);
+    const Stretch& stretch =
+        hold(Fault::kTemplateOpensNoAnswer, rollout, signal, signal.num_samples, signal.num_samples);
+    say(Fault::kTemplateOpensNoAnswer, rollout, fault_sentence(Fault::kTemplateOpensNoAnswer, settings_, stretch),
+        warn_);
+  }
+  if (rollout == 0 && is_above(settings_.num_prompts_dropped, settings_.num_prompts_read, kDroppedShare)) {
+    counts[metric(Fault::kPromptsDropped)] = static_cast<double>(settings_.num_prompts_dropped);
+    warn_(fault_sentence(Fault::kPromptsDropped, settings_, {}));
+  }
+}
+
+void SignalWatch::see_graders(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+  if (signal.num_samples == 0 || signal.num_graded() > 0) return;
+  counts[metric(Fault::kGraderAlwaysFails)] = static_cast<double>(signal.num_failed);
+  const Stretch& stretch = hold(Fault::kGraderAlwaysFails, rollout, signal, signal.num_samples, signal.num_failed);
+  if (stretch.num_samples < kFailedSamples) return;
+  say(Fault::kGraderAlwaysFails, rollout, fault_sentence(Fault::kGraderAlwaysFails, settings_, stretch), warn_);
+}
+
+void SignalWatch::see_completions(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+  // How a completion ended is known of those that have a reward: the others' status is that they failed.
+  const int64_t num_ended = signal.num_graded();
+  if (!settings_.ignore_eos && is_above(signal.num_truncated, num_ended, kTruncatedShare)) {
+    const bool all = signal.num_truncated == num_ended;
+    const bool generous = signal.longest_tokens >= kGenerousTokens || is_above(signal.num_repetitive, num_ended, 0.5);
+    const Fault cause =
+        all && (!settings_.can_stop || generous) ? Fault::kEosNeverSampled : Fault::kCompletionsTruncated;
+    counts[metric(Fault::kCompletionsTruncated)] = static_cast<double>(signal.num_truncated);
+    if (cause == Fault::kEosNeverSampled) counts[metric(cause)] = static_cast<double>(num_ended);
+    const Stretch& stretch = hold(cause, rollout, signal, num_ended, signal.num_truncated);
+    if (is_enough(stretch)) say(cause, rollout, fault_sentence(cause, settings_, stretch), warn_);
+  }
+  if (is_above(signal.num_empty, signal.num_samples, kEmptyShare)) {
+    counts[metric(Fault::kCompletionsEmpty)] = static_cast<double>(signal.num_empty);
+    const Stretch& stretch = hold(Fault::kCompletionsEmpty, rollout, signal, signal.num_samples, signal.num_empty);
+    if (is_enough(stretch)) {
+      say(Fault::kCompletionsEmpty, rollout, fault_sentence(Fault::kCompletionsEmpty, settings_, stretch), warn_);
+    }
+  }
+}
+
+void SignalWatch::see_rewards(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+  const int64_t num_graded = signal.num_graded();
+  if (num_graded < 2) return;
+  if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_graded);
+  const bool is_flat = signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal());
+  if (!is_flat) {
+    learn_chance(signal);
+    if (!signal.all_advantages_zero) return;
+    const Stretch& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_graded, num_graded);
+    say(Fault::kAdvantagesZero, rollout, fault_sentence(Fault::kAdvantagesZero, settings_, stretch), warn_);
+    return;
+  }
+  const Fault here = reward_fault(signal.lowest_reward, signal.highest_reward);
+  counts[metric(here)] = static_cast<double>(here == Fault::kGroupRewardsEqual ? signal.num_groups : num_graded);
+  add(flat_, rollout, signal, num_graded, num_graded);
+  if (!is_no_chance()) return;
+  const Fault fault = flat_fault();
+  const bool has_differed = highest_reward_seen_.has_value();
+  mark_held(fault, rollout);
+  if (fault == Fault::kTaskSolved) {
+    say(fault, rollout, solved_sentence(settings_, flat_, !has_differed), inform_);
+  } else {
+    say(fault, rollout, fault_sentence(fault, settings_, flat_), warn_);
+  }
+}
+
+// A rollout whose rewards differ ends the flat stretch before it. To an estimator that does not compare within groups
+// a rollout is one group.
+void SignalWatch::learn_chance(const RolloutSignal& signal) {
+  const int64_t num_flat = settings_.compares_group ? flat_.num_groups : flat_.num_rollouts;
+  num_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_groups : 1);
+  num_equal_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_equal_groups : 0);
+  highest_reward_seen_ = std::max(highest_reward_seen_.value_or(signal.highest_reward), signal.highest_reward);
+  flat_ = {};
+}
+
+// What equal rewards, or those equal within each group, mean.
+Fault SignalWatch::reward_fault(double lowest, double highest) const {
+  if (lowest != highest) return Fault::kGroupRewardsEqual;
+  if (lowest == settings_.lowest_reward.value_or(0.0)) return Fault::kAnswerNeverRight;
+  return lowest == kSolvedReward ? Fault::kTaskSolved : Fault::kRewardsEqual;
+}
+
+// The same of the whole flat stretch, knowing what was the best reward before it.
+Fault SignalWatch::flat_fault() const {
+  const Fault fault = reward_fault(flat_.lowest_reward, flat_.highest_reward);
+  if (fault == Fault::kGroupRewardsEqual || !highest_reward_seen_) return fault;
+  if (flat_.highest_reward >= *highest_reward_seen_) return Fault::kTaskSolved;  // whatever number the best one is
+  return fault == Fault::kTaskSolved ? Fault::kRewardsEqual : fault;
+}
+
+// In a run whose rewards have never differed, enough samples of two rollouts. Later, as many groups in a row as the
+// groups before let chance give less than once in a million (their share of equal ones, by Laplace's rule of
+// succession).
+bool SignalWatch::is_no_chance() const {
+  if (flat_.num_samples < kSamplesMostAffected) return false;
+  const bool has_differed = highest_reward_seen_.has_value();
+  const bool in_groups_only = flat_.lowest_reward != flat_.highest_reward;
+  // Groups at the best reward say little where most prompts are solved.
+  const int64_t needed = has_differed ? kSamplesMostAffected : kSamplesAllAffected;
+  if (in_groups_only && flat_.num_samples - flat_.num_best < needed) return false;
+  if (!has_differed) return flat_.num_rollouts >= 2 || flat_.num_samples >= kSamplesOfOneRollout;
+  const double equal_share =
+      static_cast<double>(num_equal_groups_seen_ + 1) / static_cast<double>(num_groups_seen_ + 2);
+  const auto num_groups = static_cast<double>(settings_.compares_group ? flat_.num_groups : flat_.num_rollouts);
+  return num_groups * std::log(equal_share) < std::log(kChance);
+}
+
+}  // namespace tandem::rl

@@ -1,0 +1,128 @@
+// Says when a run cannot learn, and why: no reward, no difference between rewards, no finished answer, no trained
+// token, no learning rate. Each case has a key. It is counted as fault/<key> in every rollout or step in which it
+// holds, and said once in a line with the likely cause and the flag to change; again only every kRepeatEvery rollouts,
+// or when it comes back after kForgetAfter rollouts without it. docs/RELIABILITY.md lists cases, keys and sentences.
+//
+// Counting looks at one rollout alone. Speaking needs evidence: four samples that are all wrong are chance, as are
+// equal rewards in a run that has nearly solved its task. So a case is said once a stretch of consecutive rollouts
+// shows it in enough samples; a run of 12 samples a rollout or more hears of it within two rollouts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "rl/rollout_signal.h"
+#include "rl/sample.h"
+
+namespace tandem::rl {
+
+// What sentences name, and what is normal in this run. Flags are written as the user gave them.
+struct SignalSettings {
+  std::string grader;                   // "--rm-type math", "--custom-rm-path reward.py:reward"
+  std::optional<double> lowest_reward;  // that the grader gives, where it is known
+  bool compares_group = true;           // the advantage of a sample depends on the others of its group
+  double temperature = 1.0;
+  int64_t max_response_tokens = 0;  // 0: no such limit
+  bool ignore_eos = false;          // completions are meant to be cut
+  bool can_stop = true;             // an EOS, a stop token or a stop text exists
+  bool has_stop_texts = false;
+  std::string eos_token_ids;          // "151645, 151643"
+  bool template_opens_answer = true;  // false: rendered prompts end before the assistant's header
+  bool template_told_not_to = false;  // --apply-chat-template-kwargs asks for that
+  int64_t num_prompts_dropped = 0;    // of num_prompts_read, longer than the limit
+  int64_t num_prompts_read = 0;
+  double lr = 0.0;              // --lr
+  int64_t lr_warmup_steps = 0;  // the first of them has learning rate 0
+  int64_t num_steps = 0;        // optimizer steps of the run
+};
+
+enum class Fault : uint8_t {
+  kGraderAlwaysFails,
+  kLossMaskZero,
+  kEosNeverSampled,
+  kCompletionsTruncated,
+  kCompletionsEmpty,
+  kTemplateOpensNoAnswer,
+  kPromptsDropped,
+  kAnswerNeverRight,
+  kRewardsEqual,
+  kGroupRewardsEqual,
+  kTaskSolved,
+  kAdvantagesZero,
+  kLearningRateZero,
+};
+// The end of the metric's name: "fault/" + key.
+const char* key(Fault fault);
+
+// Consecutive rollouts that all show one case, added up.
+struct Stretch {
+  int64_t first = 0, last = 0;  // from 0
+  int64_t num_rollouts = 0;
+  int64_t num_samples = 0, num_affected = 0;
+  int64_t num_groups = 0, num_identical_groups = 0;
+  int64_t num_truncated = 0, num_repetitive = 0, longest_tokens = 0;
+  double lowest_reward = 0.0, highest_reward = 0.0;
+  int64_t num_best = 0;  // samples with the highest reward
+  bool all_advantages_zero = true;
+
+  bool all_affected() const { return num_affected == num_samples; }
+};
+
+class SignalWatch {
+ public:
+  using Say = std::function<void(const std::string& line)>;
+  using Counts = std::map<std::string, double>;  // "fault/<key>" to how many; what does not hold is absent
+
+  static constexpr int64_t kRepeatEvery = 50;
+  static constexpr int64_t kForgetAfter = 10;
+
+  // `warn` gets what a run should not go on with; `inform` that every reward is the best one, which late in a run is
+  // success.
+  SignalWatch(SignalSettings settings, Say warn, Say inform);
+  // Both go to the log.
+  explicit SignalWatch(SignalSettings settings);
+
+  // After rewards and advantages of a rollout, before it is trained on. `rollout` counts from 0.
+  Counts see_rollout(int64_t rollout, std::span<const Sample* const> samples);
+  // After an optimizer step, which counts from 0 over the run: the samples it was made of, and its learning rate.
+  Counts see_step(int64_t step, std::span<const Sample* const> samples, double lr);
+
+ private:
+  struct Voice {
+    std::optional<int64_t> last_held, last_said;
+    bool said = false;  // since the case last came (back)
+  };
+  struct Case {
+    Stretch stretch;
+    Voice voice;
+  };
+
+  // The fault holds in this rollout, for `num_affected` of `num_samples`: its stretch with the rollout in it.
+  const Stretch& hold(Fault fault, int64_t rollout, const RolloutSignal& signal, int64_t num_samples,
+                      int64_t num_affected);
+  void mark_held(Fault fault, int64_t at);
+  void say(Fault fault, int64_t at, const std::string& line, const Say& to);
+  void see_graders(int64_t rollout, const RolloutSignal& signal, Counts& counts);
+  void see_completions(int64_t rollout, const RolloutSignal& signal, Counts& counts);
+  void see_prompts(int64_t rollout, const RolloutSignal& signal, Counts& counts);
+  void see_rewards(int64_t rollout, const RolloutSignal& signal, Counts& counts);
+  void learn_chance(const RolloutSignal& signal);
+  Fault reward_fault(double lowest, double highest) const;
+  Fault flat_fault() const;
+  bool is_no_chance() const;
+
+  SignalSettings settings_;
+  Say warn_, inform_;
+  std::map<Fault, Case> cases_;
+  // Rollouts whose rewards differ nowhere; which fault that is, all of them together tell.
+  Stretch flat_;
+  // Groups before flat_, once rewards have differed: how often equal ones are chance in this run.
+  int64_t num_groups_seen_ = 0, num_equal_groups_seen_ = 0;
+  std::optional<double> highest_reward_seen_;
+};
+
+}  // namespace tandem::rl

@@ -1,0 +1,56 @@
+#include "run/signal_settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/json.h"
+#include "rl/losses.h"
+
+namespace tandem::run {
+
+namespace {
+
+// A function of the user, and the other numbers of a reward that is a dict, may be anything.
+std::optional<double> lowest_reward(const RewardOptions& reward) {
+  if (!reward.rm_type || !reward.reward_key.empty()) return std::nullopt;
+  return *reward.rm_type == "dapo" ? -1.0 : 0.0;
+}
+
+bool told_not_to_open(const DataOptions& data) {
+  const base::Json given = base::parse_json(data.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
+  const auto found = given.find("add_generation_prompt");
+  return found != given.end() && *found == false;
+}
+
+}  // namespace
+
+rl::SignalSettings signal_settings(const OptimizerOptions& optimizer, int64_t num_steps) {
+  rl::SignalSettings settings;
+  settings.lr = optimizer.lr;
+  settings.lr_warmup_steps = optimizer.lr_warmup_iters;
+  settings.num_steps = num_steps;
+  return settings;
+}
+
+rl::SignalSettings signal_settings(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
+                                   int64_t num_steps) {
+  rl::SignalSettings settings = signal_settings(config.optimizer, num_steps);
+  settings.grader = config.reward.rm_type ? "--rm-type " + *config.reward.rm_type
+                                          : "--custom-rm-path " + config.reward.custom_rm_path;
+  settings.lowest_reward = lowest_reward(config.reward);
+  settings.compares_group =
+      rl::find_estimator(config.loss.loss).needs_group && !config.loss.loss.disable_rewards_normalization;
+  settings.temperature = config.rollout.temperature;
+  settings.max_response_tokens = config.rollout.response_len();
+  settings.ignore_eos = config.rollout.ignore_eos;
+  settings.has_stop_texts = !config.rollout.stop.empty();
+  settings.can_stop = !model.eos_token_ids.empty() || !config.rollout.stop_token_ids.empty() || settings.has_stop_texts;
+  settings.eos_token_ids = fmt::format("{}", fmt::join(model.eos_token_ids, ", "));
+  settings.template_opens_answer = prompts.template_opens_answer;
+  settings.template_told_not_to = !prompts.template_opens_answer && told_not_to_open(config.data);
+  settings.num_prompts_dropped = prompts.num_too_long;
+  settings.num_prompts_read = prompts.num_too_long + static_cast<int64_t>(prompts.prompts.size());
+  return settings;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,19 @@
+// What rl::SignalWatch has to know of a run's options, model and data.
+#pragma once
+
+#include <cstdint>
+
+#include "model/config.h"
+#include "rl/signal_watch.h"
+#include "run/prompt_set.h"
+#include "run/train_config.h"
+
+namespace tandem::run {
+
+// `num_steps`: optimizer steps of the whole run.
+rl::SignalSettings signal_settings(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
+                                   int64_t num_steps);
+// Of a run without rollouts.
+rl::SignalSettings signal_settings(const OptimizerOptions& optimizer, int64_t num_steps);
+
+}  // namespace tandem::run

@@ -1,0 +1,79 @@
+// The internet sockets that a process and its descendants hold open, as /proc shows them.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/text/process_facts.h"
+
+namespace tandem::cli {
+
+struct InternetSocket {
+  std::string protocol;  // tcp, tcp6, udp, udp6
+  std::string address;   // local one in hexadecimal, as the kernel writes it: bytes of 32-bit words in host order
+  bool listens = false;  // anyone who reaches the address may talk to it
+
+  bool is_loopback() const {
+    if (address.size() == 8) return address.ends_with("7F");  // 127.x.x.x
+    return address == "00000000000000000000000001000000" ||   // ::1
+           (address.starts_with("0000000000000000FFFF0000") && address.ends_with("7F"));
+  }
+};
+
+// `root` and all processes below it that live.
+inline std::vector<std::string> process_tree(pid_t root) {
+  std::vector<std::string> tree = {std::to_string(root)};
+  std::vector<std::string> all;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") == std::string::npos) all.push_back(name);
+  }
+  for (size_t i = 0; i < tree.size(); ++i) {
+    for (const std::string& pid : all) {
+      if (std::to_string(text::process_state(pid).parent) == tree[i]) tree.push_back(pid);
+    }
+  }
+  return tree;
+}
+
+// Numbers of all sockets that a process has open, of any family.
+inline std::set<std::string> open_sockets(const std::string& pid) {
+  std::set<std::string> inodes;
+  std::error_code error;  // the process may end while it is looked at
+  for (std::filesystem::directory_iterator entry("/proc/" + pid + "/fd", error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const std::string target = std::filesystem::read_symlink(entry->path(), ignored).string();
+    if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  return inodes;
+}
+
+// Those of them that are of the internet, looked up in the process's own network namespace.
+inline std::vector<InternetSocket> internet_sockets(const std::string& pid) {
+  std::vector<InternetSocket> result;
+  const std::set<std::string> inodes = open_sockets(pid);
+  for (const std::string protocol : {"tcp", "tcp6", "udp", "udp6"}) {
+    std::ifstream table("/proc/" + pid + "/net/" + protocol);
+    std::string line;
+    std::getline(table, line);  // the heading
+    while (std::getline(table, line)) {
+      std::istringstream fields(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
+      if (inodes.count(inode) == 0) continue;
+      const bool is_tcp = protocol.starts_with("tcp");
+      // 0A: LISTEN. A UDP socket hears whoever writes to it as soon as it is bound.
+      result.push_back({protocol, local.substr(0, local.find(':')), !is_tcp || state == "0A"});
+    }
+  }
+  return result;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,485 @@
+// Runs that cannot learn are told so within two rollouts, with the cause; runs that can hear nothing.
+#include "rl/signal_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iostream>
+
+#include "tests/rl/simulated_run.h"
+
+namespace tandem::rl {
+namespace {
+
+std::vector<const Sample*> views(const std::vector<Sample>& samples) {
+  std::vector<const Sample*> result;
+  for (const Sample& sample : samples) result.push_back(&sample);
+  return result;
+}
+
+// A watch and what it has said and counted.
+struct Watched {
+  explicit Watched(const SimulatedRun& run)
+      : watch(
+            run.settings, [this](const std::string& line) { warnings.push_back(line); },
+            [this](const std::string& line) { notes.push_back(line); }) {}
+  SignalWatch watch;
+  std::vector<std::string> warnings, notes;
+  SignalWatch::Counts counts;  // of the last rollout and its steps
+};
+
+using Break = std::function<void(SimulatedRun&, std::vector<Sample>&)>;
+
+// One rollout and its optimizer steps, as a run does them; `spoil` changes samples before they have advantages.
+void go(SimulatedRun& run, Watched& watched, int64_t index, const Break& spoil = {},
+        const Break& spoil_after_advantages = {}) {
+  std::vector<Sample> samples = run.rollout(index);
+  if (spoil) spoil(run, samples);
+  std::vector<Sample*> pointers;
+  for (Sample& sample : samples) pointers.push_back(&sample);
+  assign_advantages(run.loss, pointers);
+  if (spoil_after_advantages) spoil_after_advantages(run, samples);
+  watched.counts = watched.watch.see_rollout(index, views(samples));
+  const std::vector<const Sample*> all = views(samples);
+  for (int64_t k = 0; k < run.steps_per_rollout; ++k) {
+    const int64_t step = index * run.steps_per_rollout + k;
+    watched.counts.merge(watched.watch.see_step(step, all, run.learning_rate(step)));
+  }
+}
+
+struct BadRun {
+  const char* key;
+  const char* says;                          // part of the sentence: its cause or remedy
+  std::function<void(SimulatedRun&)> setup;  // may be empty
+  Break spoil, spoil_after_advantages;
+};
+
+Break each(const std::function<void(SimulatedRun&, Sample&)>& change) {
+  return [change](SimulatedRun& run, std::vector<Sample>& samples) {
+    for (Sample& sample : samples) change(run, sample);
+  };
+}
+
+void truncate(SimulatedRun& run, Sample& sample) {
+  sample.completion.assign(static_cast<size_t>(run.response_tokens), 7);
+  for (int32_t& token : sample.completion) token = static_cast<int32_t>(run.draw(3, 500));
+  sample.loss_mask.assign(sample.completion.size(), 1);
+  sample.status = SampleStatus::kTruncated;
+}
+
+void use_groups(SimulatedRun& run) {
+  run.loss.advantage_estimator = "grpo";
+  run.settings.compares_group = true;
+}
+
+const std::vector<BadRun>& bad_runs() {
+  static const std::vector<BadRun> runs = {
+      {"rewards_equal", "does not tell completions apart", {}, each([](auto&, Sample& s) { s.reward = 0.25; }), {}},
+      {"group_rewards_equal",
+       "looks at the prompt",
+       [](SimulatedRun& run) {
+         use_groups(run);
+         run.num_groups = std::max<int64_t>(run.num_groups, 3);
+       },
+       each([](auto&, Sample& s) { s.reward = static_cast<double>(s.group_id % 3); }),
+       {}},
+      {"answer_never_right",
+       "--label-key",
+       [](SimulatedRun& run) { run.settings.lowest_reward = 0.0; },
+       each([](auto&, Sample& s) { s.reward = 0.0; }),
+       {}},
+      {"task_solved", "solved already", {}, each([](auto&, Sample& s) { s.reward = 1.0; }), {}},
+      {"advantages_zero",
+       "--group-epsilon",
+       [](SimulatedRun& run) {
+         use_groups(run);
+         run.graded_by_length = true;
+       },
+       {},
+       each([](auto&, Sample& s) { s.advantages.assign(1, 0.0); })},
+      {"completions_truncated", "--rollout-max-response-len", {}, each(truncate), {}},
+      {"completions_truncated",
+       "--rollout-max-response-len",
+       [](SimulatedRun& run) { run.num_groups += 12; },
+       [](SimulatedRun& run, std::vector<Sample>& samples) {
+         for (size_t i = 0; i < samples.size() * 7 / 10; ++i) truncate(run, samples[i]);
+       },
+       {}},
+      {"eos_never_sampled",
+       "names no EOS",
+       [](SimulatedRun& run) {
+         run.settings.can_stop = false;
+         run.settings.eos_token_ids = "";
+       },
+       each(truncate),
+       {}},
+      {"eos_never_sampled",
+       "never samples EOS 2",
+       [](SimulatedRun& run) {
+         run.response_tokens = run.settings.max_response_tokens = 1024;
+         run.num_groups = 12;
+         run.num_per_group = 2;
+       },
+       each(truncate),
+       {}},
+      {"completions_empty",
+       "before it begins",
+       {},
+       [](SimulatedRun& run, std::vector<Sample>& samples) {
+         for (size_t i = 0; i < samples.size(); i += 3) samples[i].text = run.draw(0, 1) == 0 ? "" : " \n";
+       },
+       {}},
+      {"grader_always_fails",
+       "--rm-timeout",
+       {},
+       each([](auto&, Sample& s) {
+         s.status = SampleStatus::kFailed;
+         s.remove = true;
+         s.reward = 0.0;
+       }),
+       {}},
+      {"template_opens_no_answer",
+       "add_generation_prompt",
+       [](SimulatedRun& run) { run.settings.template_opens_answer = false; },
+       {},
+       {}},
+      {"learning_rate_zero", "--lr more than 0", [](SimulatedRun& run) { run.settings.lr = 0.0; }, {}, {}},
+      {"loss_mask_zero",
+       "loss mask is 0",
+       {},
+       each([](auto&, Sample& s) { std::fill(s.loss_mask.begin(), s.loss_mask.end(), uint8_t{0}); }),
+       {}},
+      {"prompts_dropped",
+       "--rollout-max-prompt-len",
+       [](SimulatedRun& run) { run.settings.num_prompts_dropped = run.draw(11, 900); },
+       {},
+       {}},
+  };
+  return runs;
+}
+
+TEST(SignalWatch, NamesEveryFaultWithinTwoRollouts) {
+  for (const BadRun& bad : bad_runs()) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      SCOPED_TRACE(testing::Message() << bad.key << ", \"" << bad.says << "\", seed " << seed);
+      SimulatedRun run(seed);
+      run.make_large_enough();
+      if (bad.setup) bad.setup(run);
+      Watched watched(run);
+      double first_count = 0.0;
+      for (int64_t index = 0; index < 2; ++index) {
+        go(run, watched, index, bad.spoil, bad.spoil_after_advantages);
+        if (index == 0) first_count = watched.counts[std::string("fault/") + bad.key];
+      }
+      EXPECT_GT(first_count, 0.0);
+      std::vector<std::string> lines = watched.warnings;
+      lines.insert(lines.end(), watched.notes.begin(), watched.notes.end());
+      const auto says = [&bad](const std::string& line) { return line.find(bad.says) != std::string::npos; };
+      EXPECT_EQ(std::count_if(lines.begin(), lines.end(), says), 1) << testing::PrintToString(lines);
+      EXPECT_EQ(lines.size(), 1U) << testing::PrintToString(lines);
+      for (const std::string& line : lines) EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+    }
+  }
+}
+
+TEST(SignalWatch, IsSilentOnHealthyRuns) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedRun run(seed);
+    Watched watched(run);
+    for (int64_t index = 0; index < run.num_rollouts; ++index) go(run, watched, index);
+    EXPECT_TRUE(watched.warnings.empty())
+        << "seed " << seed << ", " << run.loss.advantage_estimator << ", " << run.num_groups << " x "
+        << run.num_per_group << ": " << testing::PrintToString(watched.warnings);
+  }
+}
+
+// Nine groups of ten are all right and teach nothing; the tenth does.
+TEST(SignalWatch, IsSilentWhereMostGroupsAreSolved) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedRun run(seed);
+    run.loss.advantage_estimator = "grpo";
+    run.settings.compares_group = true;
+    run.graded_by_length = false;
+    Watched watched(run);
+    for (int64_t index = 0; index < run.num_rollouts; ++index) {
+      go(run, watched, index, [](SimulatedRun& r, std::vector<Sample>& samples) {
+        for (size_t i = 0; i < samples.size(); i += static_cast<size_t>(r.num_per_group)) {
+          if (r.uniform() > 0.9) continue;
+          for (size_t k = i; k < i + static_cast<size_t>(r.num_per_group); ++k) samples[k].reward = 1.0;
+        }
+      });
+    }
+    EXPECT_TRUE(watched.warnings.empty()) << "seed " << seed << ": " << testing::PrintToString(watched.warnings);
+  }
+}
+
+// A run of four samples a rollout, half of them right: every eighth rollout has equal rewards.
+TEST(SignalWatch, IsSilentOnRolloutsOfFourSamples) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedRun run(seed);
+    run.num_groups = 1;
+    run.num_per_group = 4;
+    run.accuracy = 0.5;
+    run.num_rollouts = 100;
+    run.settings.num_steps = 100 * run.steps_per_rollout;
+    Watched watched(run);
+    for (int64_t index = 0; index < run.num_rollouts; ++index) go(run, watched, index);
+    EXPECT_TRUE(watched.warnings.empty()) << "seed " << seed << ": " << testing::PrintToString(watched.warnings);
+  }
+}
+
+// One answer in twenty is right: rollouts without a right one are frequent, and no alarm once there was one.
+TEST(SignalWatch, IsSilentWhereRightAnswersAreRare) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedRun run(seed);
+    use_groups(run);
+    run.num_groups = 4;
+    run.num_per_group = 8;
+    run.graded_by_length = false;
+    Watched watched(run);
+    for (int64_t index = 0; index < run.num_rollouts; ++index) {
+      go(run, watched, index, [index](SimulatedRun& r, std::vector<Sample>& samples) {
+        for (Sample& sample : samples) sample.reward = r.uniform() < 0.05 ? 1.0 : 0.0;
+        if (index == 0) samples[0].reward = 1.0;
+      });
+    }
+    EXPECT_TRUE(watched.warnings.empty()) << "seed " << seed << ": " << testing::PrintToString(watched.warnings);
+  }
+}
+
+TEST(SignalWatch, WaitsForASecondRollout) {
+  SimulatedRun run(17);
+  use_groups(run);
+  run.num_groups = 8;
+  run.num_per_group = 8;
+  Watched watched(run);
+  go(run, watched, 0, each([](auto&, Sample& s) { s.reward = 0.0; }));
+  go(run, watched, 1);
+  EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
+}
+
+TEST(SignalWatch, EvidenceOfEqualRewardsIsInARow) {
+  SimulatedRun run(31);
+  use_groups(run);
+  run.graded_by_length = true;
+  run.num_groups = 2;
+  run.num_per_group = 12;
+  Watched watched(run);
+  int64_t index = 0;
+  while (index < 50) go(run, watched, index++);
+  const Break equal = each([](auto&, Sample& s) { s.reward = 0.0; });
+  for (const Break& spoil : {equal, Break(), equal, Break(), equal}) go(run, watched, index++, spoil);
+  EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
+  for (int i = 0; i < 2; ++i) go(run, watched, index++, equal);
+  EXPECT_EQ(watched.warnings.size(), 1U) << "six groups in a row";
+}
+
+TEST(SignalWatch, RoundingIsNoAdvantage) {
+  for (const char* estimator : {"grpo", "reinforce_plus_plus_baseline"}) {
+    SimulatedRun run(19);
+    use_groups(run);
+    run.loss.advantage_estimator = estimator;
+    run.num_groups = 5;
+    run.num_per_group = 3;
+    Watched watched(run);
+    go(run, watched, 0, each([](auto&, Sample& s) { s.reward = 0.1; }));  // 0.1 + 0.1 + 0.1 is not 3 times 0.1
+    EXPECT_EQ(watched.counts["fault/advantages_zero"], 15.0) << estimator;
+  }
+}
+
+TEST(SignalWatch, SaysThatGroupsOfOneTeachNothing) {
+  SimulatedRun run(23);
+  use_groups(run);
+  run.graded_by_length = true;
+  run.num_groups = 12;
+  run.num_per_group = 2;
+  Watched watched(run);
+  go(run, watched, 0, [](SimulatedRun&, std::vector<Sample>& samples) {
+    for (size_t i = 0; i < samples.size(); i += 2) samples[i].status = SampleStatus::kFailed;
+  });
+  ASSERT_EQ(watched.warnings.size(), 1U);
+  EXPECT_NE(watched.warnings[0].find("no group has two samples with a reward, so all 12 advantages are 0"),
+            std::string::npos)
+      << watched.warnings[0];
+}
+
+// Samples that are out of the loss train nothing, whatever their masks say.
+TEST(SignalWatch, LooksAtTheMasksOfSamplesInTheLoss) {
+  SimulatedRun run(29);
+  Watched watched(run);
+  std::vector<Sample> samples = run.rollout(0);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].remove = i % 2 == 0;
+    if (!samples[i].remove) samples[i].loss_mask.assign(samples[i].loss_mask.size(), 0);
+  }
+  const auto kept = static_cast<double>(samples.size() / 2);
+  EXPECT_EQ(watched.watch.see_step(0, views(samples), 1e-6), (SignalWatch::Counts{{"fault/loss_mask_zero", kept}}));
+  samples[1].loss_mask[0] = 1;
+  EXPECT_TRUE(watched.watch.see_step(1, views(samples), 1e-6).empty());
+  for (Sample& sample : samples) sample.remove = true;
+  EXPECT_TRUE(watched.watch.see_step(2, views(samples), 1e-6).empty()) << "the graders' fault";
+}
+
+TEST(SignalWatch, CountsExactly) {
+  SimulatedRun run(7);
+  use_groups(run);
+  run.num_groups = 5;
+  run.num_per_group = 4;
+  run.truncated_share = run.empty_share = 0.0;
+  run.graded_by_length = true;
+  run.settings.lr_warmup_steps = run.warmup_steps = 0;
+  run.steps_per_rollout = 1;
+  Watched watched(run);
+  go(run, watched, 0);
+  EXPECT_EQ(watched.counts, SignalWatch::Counts());
+  const auto first = [](int64_t count, const std::function<void(SimulatedRun&, Sample&)>& change) {
+    return [count, change](SimulatedRun& r, std::vector<Sample>& samples) {
+      for (int64_t i = 0; i < count; ++i) change(r, samples[static_cast<size_t>(i)]);
+    };
+  };
+  using Counts = SignalWatch::Counts;
+  go(run, watched, 1, first(10, truncate));  // half is not more than half
+  EXPECT_EQ(watched.counts, Counts());
+  go(run, watched, 2, first(11, truncate));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/completions_truncated", 11}}));
+  go(run, watched, 3, first(4, [](auto&, Sample& s) { s.text.clear(); }));  // a fifth is not more
+  EXPECT_EQ(watched.counts, Counts());
+  go(run, watched, 4, first(5, [](auto&, Sample& s) { s.text.clear(); }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/completions_empty", 5}}));
+  go(run, watched, 5, first(20, [](auto&, Sample& s) { s.reward = 0.3; }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/rewards_equal", 20}, {"fault/advantages_zero", 20}}));
+  go(run, watched, 6, first(20, [](auto&, Sample& s) { s.reward = 0.0; }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/answer_never_right", 20}, {"fault/advantages_zero", 20}}));
+  go(run, watched, 7, first(20, [](auto&, Sample& s) { s.reward = 1.0; }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/task_solved", 20}, {"fault/advantages_zero", 20}}));
+  go(run, watched, 8, first(20, [](auto&, Sample& s) { s.reward = static_cast<double>(s.group_id); }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/group_rewards_equal", 5}, {"fault/advantages_zero", 20}}));
+  go(run, watched, 9, first(20, [](auto&, Sample& s) {
+       s.status = SampleStatus::kFailed;
+       s.remove = true;
+     }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/grader_always_fails", 20}}));
+  go(run, watched, 10, first(20, [](auto&, Sample& s) { s.loss_mask.assign(s.loss_mask.size(), 0); }));
+  EXPECT_EQ(watched.counts, (Counts{{"fault/loss_mask_zero", 20}}));
+  run.settings.lr = 0.0;
+  go(run, watched, 11);
+  EXPECT_EQ(watched.counts, (Counts{{"fault/learning_rate_zero", 1}}));
+}
+
+// What a resumed run counts must not depend on what it saw before it was killed.
+TEST(SignalWatch, CountsOneRolloutAlone) {
+  for (const BadRun& bad : bad_runs()) {
+    SimulatedRun run(3), resumed(3);
+    for (SimulatedRun* each_run : {&run, &resumed}) {
+      each_run->make_large_enough();
+      if (bad.setup) bad.setup(*each_run);
+    }
+    Watched watched(run), watched_later(resumed);
+    for (int64_t index = 0; index < 5; ++index) {
+      const std::mt19937_64 before = run.random;
+      go(run, watched, index, bad.spoil, bad.spoil_after_advantages);
+      if (index < 4) continue;
+      resumed.random = before;
+      go(resumed, watched_later, index, bad.spoil, bad.spoil_after_advantages);
+    }
+    EXPECT_EQ(watched.counts, watched_later.counts) << bad.key;
+  }
+}
+
+TEST(SignalWatch, RepeatsItselfRarelyAndWhenAFaultComesBack) {
+  SimulatedRun run(11);
+  run.make_large_enough();
+  run.truncated_share = 0.0;
+  Watched watched(run);
+  int64_t index = 0;
+  const auto cut_until = [&](int64_t end) {
+    for (; index < end; ++index) go(run, watched, index, each(truncate));
+    const auto is_cut = [](const std::string& line) { return line.find("were cut") != std::string::npos; };
+    return std::count_if(watched.warnings.begin(), watched.warnings.end(), is_cut);
+  };
+  EXPECT_EQ(cut_until(SignalWatch::kRepeatEvery), 1);
+  EXPECT_EQ(cut_until(SignalWatch::kRepeatEvery + 2), 2);
+  const auto pause = [&](int64_t count) {
+    for (const int64_t end = index + count; index < end; ++index) go(run, watched, index);
+  };
+  pause(SignalWatch::kForgetAfter - 1);
+  EXPECT_EQ(cut_until(index + 2), 2) << "a short pause is no absence";
+  pause(SignalWatch::kForgetAfter);
+  EXPECT_EQ(cut_until(index + 2), 3);
+}
+
+// Equal rewards late in a run: at the best reward the task is solved, which is no alarm; at another the policy broke.
+TEST(SignalWatch, TellsASolvedTaskFromABrokenPolicy) {
+  for (const double reward : {1.0, 0.0}) {
+    SimulatedRun run(5);
+    use_groups(run);
+    run.graded_by_length = false;
+    run.num_groups = 8;
+    run.num_per_group = 8;
+    run.accuracy = 0.5;
+    Watched watched(run);
+    for (int64_t index = 0; index < 10; ++index) go(run, watched, index);
+    ASSERT_TRUE(watched.warnings.empty() && watched.notes.empty());
+    for (int64_t index = 10; index < 12; ++index) {
+      go(run, watched, index, each([reward](auto&, Sample& s) { s.reward = reward; }));
+    }
+    ASSERT_EQ(watched.warnings.size(), reward == 1.0 ? 0U : 1U);
+    ASSERT_EQ(watched.notes.size(), reward == 1.0 ? 1U : 0U);
+    if (reward == 1.0) {
+      EXPECT_NE(watched.notes[0].find("the task is solved and more steps teach nothing"), std::string::npos)
+          << watched.notes[0];
+    }
+  }
+}
+
+TEST(SignalWatch, ExplainsWrongAnswersByTheirCut) {
+  SimulatedRun run(9);
+  run.make_large_enough();
+  Watched watched(run);
+  for (int64_t index = 0; index < 2; ++index) {
+    go(run, watched, index, each([](SimulatedRun& r, Sample& s) {
+         truncate(r, s);
+         s.reward = 0.0;
+       }));
+  }
+  ASSERT_EQ(watched.warnings.size(), 2U) << testing::PrintToString(watched.warnings);
+  EXPECT_NE(watched.warnings[0].find("so no answer was ever finished: raise --rollout-max-response-len"),
+            std::string::npos)
+      << watched.warnings[0];
+  EXPECT_NE(watched.warnings[1].find("most likely because all"), std::string::npos) << watched.warnings[1];
+}
+
+TEST(SignalWatch, KnowsWhenCutCompletionsAreWanted) {
+  SimulatedRun run(13);
+  run.make_large_enough();
+  run.settings.ignore_eos = true;
+  Watched watched(run);
+  for (int64_t index = 0; index < 3; ++index) go(run, watched, index, each(truncate));
+  EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
+}
+
+TEST(SignalWatch, KnowsTheScheduleOfTheLearningRate) {
+  const auto warnings = [](double lr, int64_t warmup_steps, int64_t num_steps, const std::vector<double>& rates) {
+    SimulatedRun run(1);
+    run.settings.lr = lr;
+    run.settings.lr_warmup_steps = warmup_steps;
+    run.settings.num_steps = num_steps;
+    Watched watched(run);
+    for (size_t step = 0; step < rates.size(); ++step)
+      watched.watch.see_step(static_cast<int64_t>(step), {}, rates[step]);
+    return watched.warnings;
+  };
+  EXPECT_TRUE(warnings(1e-6, 2, 10, {0.0, 5e-7, 1e-6}).empty());
+  EXPECT_EQ(warnings(1e-6, 2, 1, {0.0}).size(), 1U);
+  EXPECT_EQ(warnings(0.0, 2, 10, {0.0, 0.0, 0.0}).size(), 1U);
+  const std::vector<std::string> decayed = warnings(1e-6, 0, 10, {1e-6, 5e-7, 0.0, 0.0});
+  ASSERT_EQ(decayed.size(), 1U);
+  EXPECT_NE(decayed[0].find("optimizer step 3: the learning rate has fallen to 0 with 8 of 10 steps still to come"),
+            std::string::npos)
+      << decayed[0];
+}
+
+}  // namespace
+}  // namespace tandem::rl
