@@ -8,12 +8,18 @@ std::string one_line(std::string_view text, size_t max_bytes) {
   const std::string quoted = Json(std::string(text.substr(0, max_bytes)))
                                  .dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   std::string line;
+  bool is_cut = text.size() > max_bytes;
   for (size_t i = 1; i + 1 < quoted.size(); ++i) {
+    const bool begins_character = (static_cast<unsigned char>(quoted[i]) & 0xC0) != 0x80;
+    if (line.size() >= max_bytes && begins_character) {
+      is_cut = true;
+      break;
+    }
     // Quotes and backslashes are harmless as they stand.
     if (quoted[i] == '\\' && (quoted[i + 1] == '"' || quoted[i + 1] == '\\')) ++i;
     line += quoted[i];
   }
-  return text.size() > max_bytes ? line + "..." : line;
+  return is_cut ? line + "..." : line;
 }
 
 std::string place_in_text(const std::string& name, std::string_view text, size_t offset, int64_t first_line) {

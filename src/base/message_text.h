@@ -8,7 +8,7 @@
 
 namespace tandem::base {
 
-// Text from a file or another process as a message shows it: on one line, valid UTF-8, cut off after `max_bytes`.
+// Text from a file or another process as a message shows it: on one line, valid UTF-8, cut off after about `max_bytes`.
 std::string one_line(std::string_view text, size_t max_bytes = 80);
 
 // Where the byte `offset` of `text` is, as an editor shows it: "NAME:LINE:COLUMN". Columns count characters, from 1.

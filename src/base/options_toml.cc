@@ -93,22 +93,39 @@ size_t string_end(std::string_view text, size_t begin) {
   return std::min(at, text.size());
 }
 
-// Only strings and comments may hold other characters than ASCII. toml++ 3.3 does not see that: it takes some of them
-// for unreachable and does whatever the compiler makes of it.
+// Refuses what toml++ 3.3 does not survive. Outside of strings and comments: other characters than ASCII, some of which
+// it takes for unreachable code, and names of so many parts that freeing their tables overflows the stack. A string may
+// begin only where a value or a name does: within a word, toml++ reads over its quotes to what they hide from us.
 void check_unquoted_text(std::string_view text, const std::string& path) {
+  constexpr int kMaxDots = 8;  // of one name; a number has one
+  constexpr std::string_view kNameEnds = ",=\n[]{}";
+  constexpr std::string_view kStringBegins = ",=\n[{";
+  const auto check = [&](bool holds, size_t at, const char* what) {
+    TANDEM_USER_CHECK(holds, place_in_text(path, text, at) + ": " + what);
+  };
   size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // a byte order mark
+  char previous = '\n';                                  // the last character that is no space
+  int num_dots = 0;
   while (at < text.size()) {
     const char c = text[at];
     if (c == '#') {
       at = std::min(text.find('\n', at), text.size());
-    } else if (c == '"' || c == '\'') {
-      at = string_end(text, at);
-    } else {
-      TANDEM_USER_CHECK(static_cast<unsigned char>(c) < 0x80, place_in_text(path, text, at) +
-                                                                  ": a character that is not ASCII stands outside of "
-                                                                  "quotes; put text in quotes");
-      ++at;
+      continue;
     }
+    check(static_cast<unsigned char>(c) < 0x80, at,
+          "a character that is not ASCII stands outside of quotes; put text in quotes");
+    if (c == '"' || c == '\'') {
+      check(kStringBegins.find(previous) != std::string_view::npos, at,
+            "a quote within a word; put all of it in quotes");
+      previous = c;
+      at = string_end(text, at);
+      continue;
+    }
+    num_dots = c == '.' ? num_dots + 1 : num_dots;
+    if (kNameEnds.find(c) != std::string_view::npos) num_dots = 0;
+    check(num_dots <= kMaxDots, at, "a name of many parts; write every option as name = value");
+    if (c != ' ' && c != '\t' && c != '\r') previous = c;
+    ++at;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -238,10 +239,9 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
 }
 
 void add_eos_ids(const std::vector<int32_t>& ids, ModelConfig& config) {
+  std::unordered_set<int32_t> known(config.eos_token_ids.begin(), config.eos_token_ids.end());
   for (const int32_t id : ids) {
-    if (std::find(config.eos_token_ids.begin(), config.eos_token_ids.end(), id) == config.eos_token_ids.end()) {
-      config.eos_token_ids.push_back(id);
-    }
+    if (known.insert(id).second) config.eos_token_ids.push_back(id);
   }
 }
 

@@ -23,6 +23,7 @@ LIBFUZZER = ["-max_len=512", "-timeout=10", "-rss_limit_mb=1024", "-malloc_limit
 # Faster, and what they leave out does not find bugs: bookkeeping of rare features, ever smaller inputs.
 LIBFUZZER += ["-entropic=0", "-reduce_inputs=0", "-reload=0", "-len_control=0"]
 SANITIZERS = "malloc_context_size=4:quarantine_size_mb=8:detect_leaks=1"
+INTERRUPTED = 72  # how libFuzzer ends at Ctrl-C
 CHUNK = {"fuzz_text_worker": 5000, "fuzz_safetensors_differential": 50000}
 
 
@@ -74,7 +75,7 @@ class Target:
         self.state["executions"] += counts[0] if counts else 0
         self.state["seconds"] += time.monotonic() - start
         self.state["slices"] += 1
-        if code != 0:
+        if code not in (0, INTERRUPTED):
             self.state["findings"] += 1
             log_path = log_path.rename(self.folder / f"found-{self.name}.log")
             print(f"{self.name}: exit code {code}, see {log_path}", file=sys.stderr, flush=True)

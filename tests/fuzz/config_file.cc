@@ -64,6 +64,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::string text = given.text();
+  constexpr size_t kMaxFileBytes = size_t{1} << 20;  // what is accepted may be longer when written with spaces
+  if (text.size() > kMaxFileBytes) return 0;
   file.write(text);
   ConfigFile again;
   const bool reads_back =
