@@ -3,7 +3,7 @@
     python tests/fuzz/campaign.py BUILD [--runs N] [--seconds S] [--only NAME ...] [--slice-seconds S]
 
 BUILD is the build folder. A target ends at N executions (the text worker at N / 100, the differential at N / 10), or
-after S seconds. Work goes in slices, the target that is furthest behind first; BUILD/campaign keeps totals, corpora and
+after S seconds. Work goes in slices, to the target that has had the least time; BUILD/campaign keeps totals, corpora and
 what was found, so an interrupted campaign goes on where it was, unless the program has changed. Exit code 1: something
 was found.
 """
@@ -46,9 +46,6 @@ class Target:
     def is_done(self, seconds):
         state = self.state
         return state["findings"] > 0 or state["executions"] >= self.goal or (seconds and state["seconds"] >= seconds)
-
-    def share(self):
-        return self.state["executions"] / self.goal
 
     def command(self, slice_seconds):
         left, seed = self.goal - self.state["executions"], 1 + self.state["slices"]
@@ -115,7 +112,7 @@ def main():
     targets = read_targets(arguments.build, arguments.runs, arguments.only)
     try:
         while waiting := [target for target in targets if not target.is_done(arguments.seconds)]:
-            min(waiting, key=Target.share).run(arguments.slice_seconds)
+            min(waiting, key=lambda target: target.state["seconds"]).run(arguments.slice_seconds)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
     print("\n".join(table(targets)))

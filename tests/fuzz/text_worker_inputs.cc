@@ -66,17 +66,20 @@ class Draw {
   }
 
   std::string conversation() {
+    if (below(20) == 0) return json(100);
     std::string list = "[";
-    for (size_t i = below(5); i > 0; --i) list += message() + (i > 1 ? "," : "");
-    return below(20) == 0 ? json(100) : list + "]";
+    for (size_t i = below(20) == 0 ? 0 : 1 + below(4); i > 0; --i) list += message() + (i > 1 ? "," : "");
+    return list + "]";
   }
 
   std::string kwargs() {
-    switch (below(6)) {
+    switch (below(8)) {
       case 0: return "{}";
-      case 1: return R"({"add_generation_prompt": true})";
-      case 2: return R"({"enable_thinking": )" + json(10) + "}";
-      case 3: return R"({"tools": )" + json(110) + "}";
+      case 1:
+      case 2: return R"({"add_generation_prompt": true})";
+      case 3: return R"({"enable_thinking": )" + json(10) + "}";
+      case 4: return R"({"tools": [{"type": "function", "function": )" + json(100) + "}]}";
+      case 5: return R"({"tools": )" + json(110) + "}";
       default: return "{" + Json(one_of(kKeys)).dump() + ": " + json(110) + "}";
     }
   }
@@ -126,12 +129,23 @@ class Draw {
     return begin + one_of(kNumbers) + end;
   }
 
+  std::string tool_calls() {
+    if (below(4) == 0) return json(20);
+    return R"([{"type": "function", "function": {"name": "f", "arguments": )" + json(60) + "}}]";
+  }
+
+  std::string role() {
+    if (below(40) == 0) return json(3);
+    return Json(below(20) == 0 ? one_of(kOddRoles) : one_of(kRoles)).dump();
+  }
+
+  // Mostly of the shape that data files may have, so that templates get far.
   std::string message() {
-    if (below(10) == 0) return json(20);
-    std::string text = R"({"role": )" + (below(5) == 0 ? json(3) : Json(one_of(kRoles)).dump());
-    if (below(10) != 0) text += R"(, "content": )" + (below(5) == 0 ? json(20) : Json(valid_text()).dump());
-    if (below(4) == 0) text += R"(, "tool_calls": )" + json(20);
-    if (below(6) == 0) text += R"(, "reasoning_content": )" + json(5);
+    if (below(40) == 0) return json(20);
+    std::string text = R"({"role": )" + role();
+    if (below(20) != 0) text += R"(, "content": )" + (below(20) == 0 ? json(20) : Json(valid_text()).dump());
+    if (below(6) == 0) text += R"(, "tool_calls": )" + tool_calls();
+    if (below(8) == 0) text += R"(, "reasoning_content": )" + (below(2) == 0 ? json(5) : Json(valid_text()).dump());
     return text + "}";
   }
 
@@ -182,7 +196,9 @@ class Draw {
                                                         "strftime_now",
                                                         "a",
                                                         ""};
-  static inline const std::vector<std::string> kRoles = {"system", "user", "assistant", "tool", "", "developer"};
+  // The template knows the first four.
+  static inline const std::vector<std::string> kRoles = {"system", "user", "assistant", "tool"};
+  static inline const std::vector<std::string> kOddRoles = {"", "developer", "User", "user\n"};
 
   std::mt19937_64 engine_;
 };
