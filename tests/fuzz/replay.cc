@@ -4,6 +4,7 @@
 //
 // An input that breaks a promise, crashes or hangs is left in crash-PROGRAM; given as PATH with --runs 0 it does so
 // again.
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
