@@ -33,8 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kChannelFd = 3;                    // where the child finds its socket (protocol.py)
-constexpr int kFirstOwnFd = 10;                  // ours stay clear of 0..3, which the child's are moved to
+constexpr int kChannelFd = 3;    // where the child finds its socket (protocol.py)
+constexpr int kFirstOwnFd = 10;  // ours stay clear of 0..3, which the child's are moved to
 constexpr size_t kOutputTailBytes = 4096;
 
 // Time to die by itself for a child that closed its line, so that we report its own exit and not our signal.

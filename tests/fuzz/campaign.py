@@ -3,8 +3,8 @@
     python tests/fuzz/campaign.py BUILD [--runs N] [--seconds S] [--only NAME ...] [--slice-seconds S]
 
 BUILD is the build folder. A target ends at N executions (the text worker at N / 100, the differential at N / 10), or
-after S seconds. Work goes in slices, to the target that has had the least time; BUILD/campaign keeps totals, corpora and
-what was found, so an interrupted campaign goes on where it was, unless the program has changed. Exit code 1: something
+after S seconds. Work goes in slices, to the target that has had the least time. BUILD/campaign keeps totals, corpora
+and what was found: an interrupted campaign goes on where it was, unless the program has changed. Exit code 1: something
 was found.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 LIBFUZZER = ["-max_len=512", "-timeout=10", "-rss_limit_mb=1024", "-malloc_limit_mb=256", "-print_final_stats=1"]
 # Faster, and what they leave out does not find bugs: bookkeeping of rare features, ever smaller inputs.
 LIBFUZZER += ["-entropic=0", "-reduce_inputs=0", "-reload=0", "-len_control=0"]
+LIBFUZZER += ["-dict=tests/fuzz/words.dict"]
 SANITIZERS = "malloc_context_size=4:quarantine_size_mb=8:detect_leaks=1"
 INTERRUPTED = 72  # how libFuzzer ends at Ctrl-C
 CHUNK = {"fuzz_text_worker": 5000, "fuzz_safetensors_differential": 50000}
@@ -45,7 +46,8 @@ class Target:
 
     def is_done(self, seconds):
         state = self.state
-        return state["findings"] > 0 or state["executions"] >= self.goal or (seconds and state["seconds"] >= seconds)
+        is_timed_out = seconds and state["seconds"] >= seconds
+        return state["findings"] > 0 or state["executions"] >= self.goal or is_timed_out
 
     def command(self, slice_seconds):
         left, seed = self.goal - self.state["executions"], 1 + self.state["slices"]
@@ -53,19 +55,21 @@ class Target:
             return [self.program, "--runs", min(left, CHUNK[self.name]), "--seed", seed]
         if self.name == "fuzz_safetensors_differential":
             script = Path(__file__).with_name("safetensors_differential.py")
-            return [sys.executable, "-B", script, self.program, "--count", min(left, CHUNK[self.name]), "--seed", seed]
+            count = min(left, CHUNK[self.name])
+            return [sys.executable, "-B", script, self.program, "--count", count, "--seed", seed]
         corpus = self.folder / "corpus" / self.name
         corpus.mkdir(parents=True, exist_ok=True)
         return [self.program, f"-seed={seed}", f"-runs={left}", f"-max_total_time={slice_seconds}", *LIBFUZZER,
-                f"-artifact_prefix={self.folder}/found-{self.name}-", "-dict=tests/fuzz/words.dict", corpus, *self.seeds]
+                f"-artifact_prefix={self.folder}/found-{self.name}-", corpus, *self.seeds]
 
     def run(self, slice_seconds):
         self.folder.mkdir(parents=True, exist_ok=True)
         log_path = self.folder / f"{self.name}.log"
         start = time.monotonic()
+        environment = {**os.environ, "ASAN_OPTIONS": SANITIZERS, "UBSAN_OPTIONS": "print_stacktrace=1"}
+        command = [str(word) for word in self.command(slice_seconds)]
         with open(log_path, "wb") as log:
-            code = subprocess.call([str(word) for word in self.command(slice_seconds)], stdout=log, stderr=log,
-                                   env={**os.environ, "ASAN_OPTIONS": SANITIZERS, "UBSAN_OPTIONS": "print_stacktrace=1"})
+            code = subprocess.call(command, stdout=log, stderr=log, env=environment)
         text = log_path.read_text(errors="replace")
         patterns = (r"stat::number_of_executed_units: (\d+)", r"(?m)^(\d+) calls of", r" in (\d+) mutants")
         counts = [int(match[1]) for pattern in patterns if (match := re.search(pattern, text))]

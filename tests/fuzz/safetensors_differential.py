@@ -2,8 +2,9 @@
 
     python tests/fuzz/safetensors_differential.py PROGRAM [--count N] [--seed S]
 
-PROGRAM is safetensors_mutants. What only Tandem refuses must break one of the stricter rules that src/weights/safetensors.h
-lists, found here with another JSON parser; what both accept must have the same tensors, bytes and metadata.
+PROGRAM is safetensors_mutants. What only Tandem refuses must break one of the stricter rules that
+src/weights/safetensors.h lists, found here with another JSON parser; what both accept must have the same tensors, bytes
+and metadata.
 """
 
 import argparse
@@ -91,7 +92,8 @@ def judge(file, answer):
     if official is None:
         return ("both refuse", False) if "refused" in answer else ("only Tandem accepts", True)
     if "refused" not in answer:
-        return ("both accept", False) if same_content(file, official, answer) else ("accepted, but read otherwise", True)
+        is_same = same_content(file, official, answer)
+        return ("both accept", False) if is_same else ("accepted, but read otherwise", True)
     rules = sorted(set(stricter_rules(file)))
     return (f"stricter: {rules[0]}", False) if rules else ("only Tandem refuses, by no rule", True)
 
@@ -110,7 +112,8 @@ def main():
     print(f"safetensors {safetensors.__version__}, {arguments.count} mutants of --seed {arguments.seed}", flush=True)
     start = time.monotonic()
     kinds, num_wrong = collections.Counter(), 0
-    with subprocess.Popen([arguments.program, str(arguments.count), str(arguments.seed)], stdout=subprocess.PIPE) as child:
+    command = [arguments.program, str(arguments.count), str(arguments.seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         while (file := read_piece(child.stdout)) is not None:
             answer = json.loads(read_piece(child.stdout))
             kind, is_wrong = judge(file, answer)
