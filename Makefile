@@ -8,9 +8,11 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); 
 # TSan of g++ 12 does not start where the kernel randomises more address bits than it knows; without randomisation it
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
+FUZZ_RUNS ?= 10000000
+FUZZ_SECONDS ?= 0
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build demo test test-dev test-tsan tidy clang-tidy format clean
+.PHONY: help setup packages python build demo test test-dev test-tsan fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +44,12 @@ test-tsan: setup
 	cmake --preset tsan
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+
+fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, FUZZ_SECONDS=n at most
+	@tools/setup.sh fuzz
+	cmake --preset fuzz
+	cmake --build build/fuzz -j $(JOBS) --target fuzz_targets
+	.venv/bin/python -B tests/fuzz/campaign.py build/fuzz --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
 
 tidy:  ## the rules of layout and style (also one of the tests)
 	python3 tools/tidy.py

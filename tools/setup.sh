@@ -2,16 +2,19 @@
 # Everything that a build needs, on a fresh Debian 12: system packages, then .venv from the pinned requirements.
 # Does nothing where that is already there. As root it installs the packages; as another user it prints the line to type.
 #
-#   tools/setup.sh packages|python      PYTHON=python3.11 chooses the interpreter of .venv
+#   tools/setup.sh packages|python|fuzz      fuzz: what `make fuzz` alone needs. PYTHON=python3.11 chooses the interpreter of .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build make ccache lld nlohmann-json3-dev libtomlplusplus-dev libgtest-dev
   libbenchmark-dev libxxhash-dev zlib1g-dev python3 python3-venv git ca-certificates)
+fuzz_packages=(clang libclang-rt-dev)
 
 say() { echo "setup: $*" >&2; }
 
+# install_packages PACKAGE...
 install_packages() {
+  local packages=("$@")
   if ! command -v dpkg-query >/dev/null; then
     say "this is no Debian: the build needs what these packages hold: ${packages[*]}"
     for program in c++ cmake ninja python3 git; do
@@ -66,7 +69,8 @@ install_python() {
 }
 
 case "${1:-}" in
-  packages) install_packages ;;
+  packages) install_packages "${packages[@]}" ;;
+  fuzz) install_packages "${fuzz_packages[@]}" ;;
   python) install_python ;;
-  *) say "usage: tools/setup.sh packages|python"; exit 2 ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz"; exit 2 ;;
 esac

@@ -132,12 +132,14 @@ def listed_sources(tree):
         if not path.endswith("CMakeLists.txt"):
             continue
         folder = os.path.dirname(path)
-        for function in ("tandem_module", "tandem_test", "add_executable", "add_library"):
+        for function in ("tandem_module", "tandem_test", "tandem_fuzz_target", "tandem_fuzz_program", "add_executable",
+                         "add_library"):
             for arguments in cmake_calls(text, function):
                 names = source_arguments(arguments) if function.startswith("tandem") else arguments[1:]
+                is_core = "CORE" in arguments or function.startswith("tandem_fuzz")
                 for name in names:
                     if name.endswith((".cc", ".cu")):
-                        yield path, os.path.normpath(os.path.join(folder, name)), False, "CORE" in arguments
+                        yield path, os.path.normpath(os.path.join(folder, name)), False, is_core
         for arguments in cmake_calls(text, "file"):
             for name in arguments[1:] if arguments and arguments[0].startswith("GLOB") else []:
                 if name.endswith((".cc", ".cu")):

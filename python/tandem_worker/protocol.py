@@ -16,7 +16,7 @@ import socket
 import struct
 
 CHANNEL_FD = 3
-MAX_MESSAGE_BYTES = 1 << 28  # as in src/text/child_process.cc
+MAX_MESSAGE_BYTES = 1 << 28  # as in src/text/message.cc
 
 
 class UserFault(Exception):

@@ -10,6 +10,7 @@ from tandem_worker import protocol
 from tandem_worker.chat_template import ChatTemplate
 from tandem_worker.protocol import UserFault, one_line
 
+MAX_VOCABULARY = 1 << 24  # as in src/model/config.cc; tables are as long as the largest id
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -57,8 +58,12 @@ class Worker:
         self._template = ChatTemplate(directory, config)
         self._byte_level = (description.get("decoder") or {}).get("type") == "ByteLevel"
         added = self._tokenizer.get_added_tokens_decoder()
+        vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if vocab_size > MAX_VOCABULARY:
+            raise UserFault(f"{path}: holds the token id {vocab_size - 1}, where {MAX_VOCABULARY - 1} is the largest "
+                            "that is read here; take the file from the model's publisher again")
         return {
-            "vocab_size": 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1),
+            "vocab_size": vocab_size,
             "has_chat_template": self._template.exists,
             "byte_level": self._byte_level,
             "special_ids": sorted(id for id, token in added.items() if token.special),

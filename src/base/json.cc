@@ -13,30 +13,12 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/message_text.h"
 
 template class nlohmann::basic_json<nlohmann::ordered_map>;
 
 namespace tandem::base {
 namespace {
-
-// Where a byte offset is, as an editor shows it: columns count characters, from 1.
-struct Place {
-  int64_t line, column;
-};
-
-Place place_of(std::string_view text, size_t offset, int64_t first_line) {
-  Place place{first_line, 1};
-  for (size_t i = 0; i < offset && i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte == '\n') {
-      ++place.line;
-      place.column = 1;
-    } else if ((byte & 0xC0) != 0x80) {  // not a continuation byte of UTF-8
-      ++place.column;
-    }
-  }
-  return place;
-}
 
 // Reads characters and counts them: nlohmann's events do not say where they are. Copies share the count.
 class CountingIterator {
@@ -106,7 +88,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     if (!levels_.back().keys.insert(name).second) {
-      return fail(last_string_begin(), "the key \"" + name + "\" appears twice in one object; keep one");
+      return fail(last_string_begin(), "the key \"" + one_line(name) + "\" appears twice in one object; keep one");
     }
     key_ = std::move(name);
     return true;
@@ -182,8 +164,7 @@ class Builder : public nlohmann::json_sax<Json> {
 };
 
 [[noreturn]] void refuse(std::string_view text, const Mistake& mistake, const std::string& name, int64_t first_line) {
-  const Place place = place_of(text, mistake.offset, first_line);
-  throw UserError(name + ":" + std::to_string(place.line) + ":" + std::to_string(place.column) + ": " + mistake.what);
+  throw UserError(place_in_text(name, text, mistake.offset, first_line) + ": " + mistake.what);
 }
 
 template <typename Number>

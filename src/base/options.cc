@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/env.h"
+#include "base/message_text.h"
 
 namespace tandem::base {
 namespace {
@@ -43,13 +44,16 @@ std::string to_word(double value) {
   return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};  // the shortest that reads back
 }
 
+// What the user wrote, as a message shows it: a file can hold line breaks in any string.
+std::string shown(const std::string& word) { return "'" + one_line(word) + "'"; }
+
 template <typename Number>
 Number parse_number(const std::string& where, const std::string& word, const char* expected) {
   Number value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  TANDEM_USER_CHECK(error != std::errc::result_out_of_range, where + ": '" + word + "' is too large or too small");
+  TANDEM_USER_CHECK(error != std::errc::result_out_of_range, where + ": " + shown(word) + " is too large or too small");
   const bool whole = error == std::errc() && end == word.data() + word.size();
-  TANDEM_USER_CHECK(whole, where + ": expects", expected + std::string(", not '") + word + "'");
+  TANDEM_USER_CHECK(whole, where + ": expects", expected + std::string(", not ") + shown(word));
   return value;
 }
 
@@ -61,7 +65,7 @@ void parse_word(const std::string& where, const std::string& word, double& value
 }
 void parse_word(const std::string&, const std::string& word, std::string& value) { value = word; }
 void parse_word(const std::string& where, const std::string& word, bool& value) {
-  TANDEM_USER_CHECK(word == "true" || word == "false", where + ": expects true or false, not '" + word + "'");
+  TANDEM_USER_CHECK(word == "true" || word == "false", where + ": expects true or false, not " + shown(word));
   value = word == "true";
 }
 
@@ -143,6 +147,8 @@ std::optional<std::string> nearest_name(std::string_view name, const std::vector
   size_t best_distance = std::max<size_t>(2, wanted.size() / 3) + 1;
   std::optional<std::string> best;
   for (const std::string& candidate : candidates) {
+    // A name in a file may be a megabyte long: what differs too much in length is not measured.
+    if (wanted.size() >= candidate.size() + best_distance) continue;
     const size_t distance = edit_distance(wanted, candidate);
     if (distance < best_distance && distance < candidate.size()) {
       best_distance = distance;
@@ -267,7 +273,7 @@ void Option::check_range(const std::string& where, const std::string& word, doub
 void Option::check_choice(const std::string& where, const std::string& word) const {
   if (choices_.empty() || std::find(choices_.begin(), choices_.end(), word) != choices_.end()) return;
   const auto near = nearest_name(word, choices_);
-  throw UserError(fmt::format("{}: '{}' is none of {}{}", where, word, fmt::join(choices_, ", "),
+  throw UserError(fmt::format("{}: {} is none of {}{}", where, shown(word), fmt::join(choices_, ", "),
                               near ? "; did you mean " + *near + "?" : ""));
 }
 
@@ -325,11 +331,11 @@ void Options::read_arguments(const std::vector<std::string>& arguments) {
   std::vector<const Option*> seen;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
-    TANDEM_USER_CHECK(is_flag(word), "unexpected argument '" + word + "': every option begins with -- and a name");
+    TANDEM_USER_CHECK(is_flag(word), "unexpected argument " + shown(word) + ": every option begins with -- and a name");
     const size_t equals = word.find('=');
     const bool has_equals = equals != std::string::npos;
     const std::string name = word.substr(2, has_equals ? equals - 2 : equals);
-    const std::string where = "--" + name;
+    const std::string where = "--" + one_line(name);
     Option* option = find(name);
     std::vector<std::string> values;
     if (has_equals) values.push_back(word.substr(equals + 1));

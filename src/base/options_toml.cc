@@ -1,4 +1,7 @@
 // The config file: TOML with the flags' names at the top level, read with its places and written by --print-config.
+
+// toml++ asserts what its parser then refuses with a place: a file that begins with "[#" would end the process.
+#define TOML_ASSERT(expression) static_cast<void>(0)
 #include <toml++/toml.h>
 
 #include <fmt/format.h>
@@ -8,6 +11,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/files.h"
+#include "base/message_text.h"
 #include "base/options.h"
 
 namespace tandem::base {
@@ -76,15 +80,66 @@ std::string value_text(const Option& option, const std::vector<std::string>& wor
   return out + "]";
 }
 
+// The end of the string whose opening quote stands at `begin`, or of the text where nothing closes it.
+size_t string_end(std::string_view text, size_t begin) {
+  const char quote = text[begin];
+  const std::string delimiter(text.substr(begin).starts_with(std::string(3, quote)) ? 3 : 1, quote);
+  size_t at = begin + delimiter.size();
+  while (at < text.size() && !text.substr(at).starts_with(delimiter)) {
+    if (delimiter.size() == 1 && text[at] == '\n') return at;
+    at += quote == '"' && text[at] == '\\' ? 2 : 1;
+  }
+  at += delimiter.size();
+  while (delimiter.size() == 3 && at < text.size() && text[at] == quote) ++at;  // quotes that are the text's last
+  return std::min(at, text.size());
+}
+
+// Refuses what toml++ 3.3 does not survive. Outside of strings and comments: other characters than ASCII, some of which
+// it takes for unreachable code, and names of so many parts that freeing their tables overflows the stack. A string may
+// begin only where a value or a name does: within a word, toml++ reads over its quotes to what they hide from us.
+void check_unquoted_text(std::string_view text, const std::string& path) {
+  constexpr int kMaxDots = 8;  // of one name; a number has one
+  constexpr std::string_view kNameEnds = ",=\n[]{}";
+  constexpr std::string_view kStringBegins = ",=\n[{";
+  const auto check = [&](bool holds, size_t at, const char* what) {
+    TANDEM_USER_CHECK(holds, place_in_text(path, text, at) + ": " + what);
+  };
+  size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // a byte order mark
+  char previous = '\n';                                  // the last character that is no space
+  int num_dots = 0;
+  while (at < text.size()) {
+    const char c = text[at];
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    check(static_cast<unsigned char>(c) < 0x80, at,
+          "a character that is not ASCII stands outside of quotes; put text in quotes");
+    if (c == '"' || c == '\'') {
+      check(kStringBegins.find(previous) != std::string_view::npos, at,
+            "a quote within a word; put all of it in quotes");
+      previous = c;
+      at = string_end(text, at);
+      continue;
+    }
+    num_dots = c == '.' ? num_dots + 1 : num_dots;
+    if (kNameEnds.find(c) != std::string_view::npos) num_dots = 0;
+    check(num_dots <= kMaxDots, at, "a name of many parts; write every option as name = value");
+    if (c != ' ' && c != '\t' && c != '\r') previous = c;
+    ++at;
+  }
+}
+
 }  // namespace
 
 void Options::read_config_file(const std::string& path) {
   const std::string text = read_file(path, int64_t{1} << 20);
+  check_unquoted_text(text, path);
   toml::table table;
   try {
     table = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
-    throw UserError(place_text(path, error.source().begin) + ": " + std::string(error.description()));
+    throw UserError(place_text(path, error.source().begin) + ": " + one_line(error.description(), 300));
   }
   // The table is sorted by name; mistakes are told in the file's order.
   std::vector<std::pair<std::string, const toml::node*>> entries;
@@ -93,7 +148,7 @@ void Options::read_config_file(const std::string& path) {
     return a.second->source().begin.line < b.second->source().begin.line;
   });
   for (const auto& [name, node] : entries) {
-    const std::string where = place_text(path, node->source().begin) + ": " + name;
+    const std::string where = place_text(path, node->source().begin) + ": " + one_line(name);
     TANDEM_USER_CHECK(!node->is_table() && !node->is_array_of_tables(),
                       where + ": is a table; write every option as name = value at the top level");
     Option* const option = find(name);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -238,18 +239,10 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
 }
 
 void add_eos_ids(const std::vector<int32_t>& ids, ModelConfig& config) {
+  std::unordered_set<int32_t> known(config.eos_token_ids.begin(), config.eos_token_ids.end());
   for (const int32_t id : ids) {
-    if (std::find(config.eos_token_ids.begin(), config.eos_token_ids.end(), id) == config.eos_token_ids.end()) {
-      config.eos_token_ids.push_back(id);
-    }
+    if (known.insert(id).second) config.eos_token_ids.push_back(id);
   }
-}
-
-void read_generation_config(const std::string& path, ModelConfig& config) {
-  const Json json = base::read_json_file(path, kMaxConfigBytes);
-  const ConfigReader reader(json, path);
-  add_eos_ids(reader.token_ids("eos_token_id", config.vocab), config);
-  if (config.pad_token_id < 0) config.pad_token_id = reader.pad_token_id(config.vocab);
 }
 
 }  // namespace
@@ -298,6 +291,13 @@ ModelConfig parse_model_config(const std::string& json_text, const std::string& 
   return config;
 }
 
+void add_generation_config(const std::string& json_text, const std::string& name, ModelConfig& config) {
+  const Json json = base::parse_json(json_text, name);
+  const ConfigReader reader(json, name);
+  add_eos_ids(reader.token_ids("eos_token_id", config.vocab), config);
+  if (config.pad_token_id < 0) config.pad_token_id = reader.pad_token_id(config.vocab);
+}
+
 ModelConfig read_model_config(const std::string& directory) {
   TANDEM_USER_CHECK(base::directory_exists(directory),
                     directory + ": no such directory; --hf-checkpoint takes a local Hugging Face model directory");
@@ -306,7 +306,9 @@ ModelConfig read_model_config(const std::string& directory) {
                     path + ": no such file; --hf-checkpoint takes a Hugging Face model directory, which has one");
   ModelConfig config = parse_model_config(base::read_file(path, kMaxConfigBytes), path);
   const std::string generation_path = directory + "/generation_config.json";
-  if (base::file_exists(generation_path)) read_generation_config(generation_path, config);
+  if (base::file_exists(generation_path)) {
+    add_generation_config(base::read_file(generation_path, kMaxConfigBytes), generation_path, config);
+  }
   return config;
 }
 

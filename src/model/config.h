@@ -41,4 +41,7 @@ ModelConfig read_model_config(const std::string& directory);
 // The same from the text of config.json; `name` stands for the file in messages.
 ModelConfig parse_model_config(const std::string& json_text, const std::string& name);
 
+// Adds the EOS and padding ids of generation_config.json's text.
+void add_generation_config(const std::string& json_text, const std::string& name, ModelConfig& config);
+
 }  // namespace tandem::model

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -127,15 +128,26 @@ Json read_tools(const Json& object, const std::string& key, const Place& place) 
 
 Json read_metadata(const Json& object, const PromptOptions& options, const Place& place) {
   Json metadata = Json::object();
+  // By position, not by the object's own lookup: that is linear, and a line may have a hundred thousand keys.
+  auto& members = metadata.get_ref<Json::object_t&>();
+  std::unordered_map<std::string, size_t> positions;
+  const auto set = [&](const std::string& key, const Json& value) {
+    const auto [position, added] = positions.try_emplace(key, members.size());
+    if (added) {
+      members.emplace_back(key, value);
+    } else {
+      members.data()[position->second].second = value;
+    }
+  };
   for (const auto& [key, value] : object.items()) {
     const bool taken = key == options.input_key || key == options.label_key || key == options.tool_key;
-    if (!taken && key != options.metadata_key) metadata[key] = value;
+    if (!taken && key != options.metadata_key) set(key, value);
   }
   if (!object.contains(options.metadata_key) || object[options.metadata_key].is_null()) return metadata;
   const Json& own = object[options.metadata_key];
   if (!own.is_object())
     place.fail(options.metadata_key, options.metadata_key, "is a", own.type_name(), "- write an object {...}");
-  for (const auto& [key, value] : own.items()) metadata[key] = value;
+  for (const auto& [key, value] : own.items()) set(key, value);
   return metadata;
 }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "text/message.h"
 #include "text/utf8_stream.h"
 
 extern char** environ;
@@ -32,10 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kChannelFd = 3;                    // where the child finds its socket (protocol.py)
-constexpr int kFirstOwnFd = 10;                  // ours stay clear of 0..3, which the child's are moved to
-constexpr uint32_t kMaxMessageBytes = 1U << 28;  // as in protocol.py
-constexpr size_t kHeaderBytes = 4;
+constexpr int kChannelFd = 3;    // where the child finds its socket (protocol.py)
+constexpr int kFirstOwnFd = 10;  // ours stay clear of 0..3, which the child's are moved to
 constexpr size_t kOutputTailBytes = 4096;
 
 // Time to die by itself for a child that closed its line, so that we report its own exit and not our signal.
@@ -162,20 +161,6 @@ std::string describe_exit(int status) {
   return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
-std::string framed(const base::Json& message) {
-  std::string body;
-  try {
-    body = message.dump();
-  } catch (const base::Json::type_error&) {
-    throw UserError("text for a worker process is not UTF-8; convert it first");
-  }
-  TANDEM_USER_CHECK(body.size() <= kMaxMessageBytes, "one request to a worker process is too large:", body.size(),
-                    "bytes");
-  std::string frame(kHeaderBytes, '\0');
-  for (size_t i = 0; i < kHeaderBytes; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
-  return frame + body;
-}
-
 }  // namespace
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
@@ -219,27 +204,20 @@ base::Json ChildProcess::call(std::string_view name, const base::Json& arguments
   TANDEM_CHECK(!reaped_, "a call to a worker that has ended");
   const uint64_t id = ++last_id_;
   std::string incoming;
-  exchange(framed({{"id", id}, {"call", name}, {"arguments", arguments}}), incoming, deadline_s);
-  const base::Json reply =
-      base::Json::parse(incoming.begin() + kHeaderBytes, incoming.end(), nullptr, /*allow_exceptions=*/false);
-  if (!reply.is_object() || !reply.contains("id") || reply["id"] != id) {
-    lose(LossCause::kGarbage, "answered with something other than a reply");
+  exchange(framed_request(id, name, arguments), incoming, deadline_s);
+  try {
+    return result_of(incoming, id);
+  } catch (const BadReply& bad) {
+    lose(LossCause::kGarbage, bad.what());
   }
-  if (reply.contains("user_fault") && reply["user_fault"].is_string()) {
-    throw UserError(reply["user_fault"].get<std::string>());
-  }
-  if (reply.contains("machine_fault") && reply["machine_fault"].is_string()) {
-    throw EnvironmentError(reply["machine_fault"].get<std::string>());
-  }
-  if (!reply.contains("result")) lose(LossCause::kGarbage, "answered without a result");
-  return reply["result"];
 }
 
 // Sends and receives until `incoming` holds one whole message.
 void ChildProcess::exchange(std::string_view outgoing, std::string& incoming, double deadline_s) {
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline_s));
-  while (!is_complete(incoming)) {
+  for (Arrival arrival = Arrival::kPartial; arrival != Arrival::kWhole; arrival = arrival_of(incoming)) {
+    if (arrival == Arrival::kNonsense) lose(LossCause::kGarbage, "answered with something other than a reply");
     std::array<pollfd, 2> polled = {pollfd{socket_.get(), POLLIN, 0}, pollfd{output_.get(), POLLIN, 0}};
     if (!outgoing.empty()) polled[0].events |= POLLOUT;
     const double left_ms = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
@@ -267,16 +245,6 @@ bool ChildProcess::receive(std::string& incoming) {
   if (received < 0) return errno == EAGAIN || errno == EINTR;
   incoming.append(buffer.data(), static_cast<size_t>(received));
   return received > 0;
-}
-
-bool ChildProcess::is_complete(const std::string& incoming) {
-  if (incoming.size() < kHeaderBytes) return false;
-  uint32_t body_bytes = 0;
-  for (size_t i = 0; i < kHeaderBytes; ++i) body_bytes |= uint32_t{static_cast<uint8_t>(incoming[i])} << (8 * i);
-  if (body_bytes > kMaxMessageBytes || incoming.size() > kHeaderBytes + body_bytes) {
-    lose(LossCause::kGarbage, "answered with something other than a reply");
-  }
-  return incoming.size() == kHeaderBytes + body_bytes;
 }
 
 void ChildProcess::drain_output() {

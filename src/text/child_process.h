@@ -72,7 +72,6 @@ class ChildProcess {
   void start(const WorkerConfig& config);
   void exchange(std::string_view outgoing, std::string& incoming, double deadline_s);
   bool receive(std::string& incoming);
-  bool is_complete(const std::string& incoming);
   void drain_output();
   std::string last_line() const;
 

@@ -208,6 +208,33 @@ TEST_F(OptionsFile, PointsAtItsMistakes) {
   EXPECT_EQ(refusal({"--config"}), "--config: needs a file name");
 }
 
+// toml++ 3.3 ended the process in an assert at the first, ran into code that it declares unreachable at the next two,
+// and overflowed the stack with a million parts of the last (tests/fuzz/config_file.cc found the first three).
+TEST_F(OptionsFile, RefusesWhatItsLibraryDoesNotSurvive) {
+  EXPECT_TRUE(file_refusal("[#").starts_with("c.toml:1:2: ")) << file_refusal("[#");
+  EXPECT_EQ(file_refusal("lr = 1\nsave = \xD0\xA0\n"),
+            "c.toml:2:8: a character that is not ASCII stands outside of quotes; put text in quotes");
+  EXPECT_EQ(file_refusal("lr = 5'\xD0\xA0'\n"), "c.toml:1:7: a quote within a word; put all of it in quotes");
+  EXPECT_EQ(file_refusal("a.b.c.d.e.f.g.h.i.j = 1"),
+            "c.toml:1:18: a name of many parts; write every option as name = value");
+}
+
+TEST_F(OptionsFile, TakesAnyCharacterInStringsAndComments) {
+  Parsed p;
+  p.parse({"--config", write("\xEF\xBB\xBFsave = '\xD0\xA0 \"'  # \xD0\xA0 ' \"\n"
+                             "rollout-stop = [\"\\\"\xC3\xA9\", '''\n\xD0\xA0''''',\n  \"\"\"a\\\"\"\"\", # [\n\"\"]\n"
+                             "lr = 1.5\neps-clip-high = 0.25")});
+  EXPECT_EQ(p.config.save, "\xD0\xA0 \"");
+  EXPECT_EQ(p.config.stop, (Words{"\"\xC3\xA9", "\xD0\xA0''", "a\"", ""}));
+  EXPECT_EQ(p.config.clip_high, 0.25);
+}
+
+TEST_F(OptionsFile, IsToldOfOnOneLine) {
+  EXPECT_EQ(file_refusal("rm-type = \"ma\\nth\""),
+            "c.toml:1:11: rm-type: 'ma\\nth' is none of exact, math, dapo; did you mean math?");
+  EXPECT_EQ(file_refusal("\"l\\nr\" = 1"), "c.toml:1:10: l\\nr: unknown option; did you mean lr?");
+}
+
 TEST_F(OptionsFile, PrintedReadsBackToTheSameConfig) {
   Parsed first;
   first.config.lr = 123456789012345680000.0;

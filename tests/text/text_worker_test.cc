@@ -106,6 +106,16 @@ TEST(TextWorker, TakesMoreTextThanOneRequestHolds) {
   EXPECT_EQ(worker.decode(ids, false), texts);
 }
 
+// Tables of all ids are made here and in the worker: one id of four thousand million in a small file took gigabytes.
+TEST(TextWorker, RefusesATokenizerOfHugeIds) {
+  const ModelDirectory model;
+  base::Json tokenizer = base::read_json_file(model.path() + "/tokenizer.json");
+  tokenizer["model"]["vocab"]["!"] = 4000000000;
+  model.write("tokenizer.json", tokenizer.dump());
+  const std::string message = message_of<UserError>([&] { TextWorker(default_worker_config(), model.path()); });
+  EXPECT_NE(message.find("tokenizer.json: holds the token id 4000000000"), std::string::npos) << message;
+}
+
 TEST(TextWorker, RefusesTextThatIsNotUtf8AndLivesOn) {
   TextWorker worker(default_worker_config(), kModel);
   EXPECT_THROW(worker.encode({"\xFF"}), UserError);

@@ -1,0 +1,17 @@
+// How messages speak of text that others wrote: on one line, and by line and column.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tandem::base {
+
+// Text from a file or another process as a message shows it: on one line, valid UTF-8, cut off after about `max_bytes`.
+std::string one_line(std::string_view text, size_t max_bytes = 80);
+
+// Where the byte `offset` of `text` is, as an editor shows it: "NAME:LINE:COLUMN". Columns count characters, from 1.
+std::string place_in_text(const std::string& name, std::string_view text, size_t offset, int64_t first_line = 1);
+
+}  // namespace tandem::base

@@ -1,0 +1,83 @@
+// rl/prompts: every row becomes a record of the promised shape or is counted; a strict read accepts exactly the files
+// in which a lenient one counts nothing. The first byte chooses prompts or SFT data.
+#include "rl/prompts.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tests/fuzz/target.h"
+
+using namespace tandem::fuzz;
+using tandem::base::Json;
+
+namespace {
+
+void require_messages(const Json& messages) {
+  require(!messages.empty(), "a conversation has messages");
+  for (const Json& message : messages) {
+    require(message.is_object() && message.contains("role") && message["role"].is_string(), "a message has a role");
+    const bool has_text = message.contains("content") && message["content"].is_string();
+    require(has_text || message.contains("tool_calls"), "a message has text or calls");
+  }
+}
+
+void require_prompt(const Json& prompt) {
+  if (prompt.is_array()) return require_messages(prompt);
+  require(prompt.is_string() && !prompt.get_ref<const std::string&>().empty(), "a prompt has text");
+}
+
+void require_record(const tandem::rl::PromptRecord& record) {
+  require_prompt(record.prompt);
+  require(record.metadata.is_object(), "metadata is an object");
+  require(record.tools.is_null() || record.tools.is_array(), "tools are a list or nothing");
+}
+
+void require_record(const tandem::rl::SftRecord& record) {
+  require_prompt(record.prompt);
+  require(record.tools.is_null() || record.tools.is_array(), "tools are a list or nothing");
+}
+
+// Reads the file strictly and leniently.
+template <typename Options, typename Read>
+void check(Read read, const std::string& path, std::string_view text) {
+  using Data = decltype(read(Options{}));
+  const auto check_placed = [&](std::string_view message) {
+    if (message.find("no record to work on") != std::string_view::npos) return require_message(message, path);
+    require_placed_message(message, path);
+  };
+  std::optional<Data> strict, lenient;
+  accepts([&] { strict = read(Options{.path = path, .skip_bad_lines = false}); }, check_placed);
+  accepts([&] { lenient = read(Options{.path = path, .skip_bad_lines = true}); }, check_placed);
+  require(strict.has_value() == (lenient && lenient->bad_lines.count == 0),
+          "strict accepts what lenient counts as good");
+  if (!lenient) return;
+  const int64_t num_breaks = std::count(text.begin(), text.end(), '\n');
+  const int64_t num_lines = num_breaks + (text.empty() || text.back() == '\n' ? 0 : 1);
+  const auto num_records = static_cast<int64_t>(lenient->records.size());
+  require(num_records + lenient->num_blank_lines + lenient->bad_lines.count == num_lines,
+          "every line is accounted for");
+  require(static_cast<int64_t>(lenient->bad_lines.messages.size()) == std::min<int64_t>(lenient->bad_lines.count, 10),
+          "the first ten bad lines are told");
+  for (const std::string& message : lenient->bad_lines.messages) require_placed_message(message, path);
+  int64_t last_line = 0;
+  for (const auto& record : lenient->records) {
+    require(record.line > last_line && record.line <= num_lines, "records know their lines, in order");
+    last_line = record.line;
+    require_record(record);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const MemoryFile file;
+  if (size == 0) return 0;
+  const std::string_view text = text_of(data, size).substr(1);
+  file.write(text);
+  if (data[0] % 2 == 0) {
+    check<tandem::rl::PromptOptions>(tandem::rl::read_prompts, file.path(), text);
+  } else {
+    check<tandem::rl::SftOptions>(tandem::rl::read_sft, file.path(), text);
+  }
+  return 0;
+}
