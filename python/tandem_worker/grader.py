@@ -1,14 +1,20 @@
 """Grader worker: scores samples with a built-in reward or the user's function, and says of each that failed why."""
 
+import errno
 import math
 import random
 import signal
+import socket
 import sys
 import traceback
 
 from tandem_worker import protocol, rewards
 from tandem_worker.dialects import Function, WrongCount, describe
 from tandem_worker.protocol import UserFault, one_line
+
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # as the sandbox answers
+SANDBOX_HINT = "; reward code has no network and one scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
 
 class WrongType(Exception):
@@ -29,7 +35,8 @@ def number(value):
 
 
 class Worker:
-    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, arguments):
+    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, arguments, sandboxed):
+        self._sandboxed = sandboxed
         self._reward_key = reward_key
         self._function = None
         if custom_rm_path:
@@ -72,7 +79,9 @@ class Worker:
             return failure("exception", self._describe(error))
 
     def _describe(self, error):
-        return describe(error) if self._function is None else self._function.describe(error)
+        text = describe(error) if self._function is None else self._function.describe(error)
+        refused = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in REFUSALS)
+        return text + SANDBOX_HINT if self._sandboxed and refused else text
 
     def _outcome(self, value):
         extras = {}

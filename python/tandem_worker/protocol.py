@@ -2,7 +2,7 @@
 
 A message is a 4-byte little-endian length and that many bytes of UTF-8 JSON. A request is {"id", "call", "arguments"};
 its reply has the same id and either "result", "user_fault" or "machine_fault" (one line of text each). Any other
-exception ends the process: its last line on stderr is what the program reports.
+exception ends the process: its last line on stderr is what the program reports. The first request is "confine".
 
 The parent gives four descriptors: 0, a pipe that it never writes and that closes when it dies; 1 and 2, captured
 output; 3, the socket.
@@ -14,6 +14,8 @@ import os
 import signal
 import socket
 import struct
+
+from tandem_worker import sandbox
 
 CHANNEL_FD = 3
 MAX_MESSAGE_BYTES = 1 << 28  # as in src/text/child_process.cc
@@ -82,6 +84,7 @@ def die_with_parent():
 def serve(calls):
     """Answers requests with calls[name](**arguments) until the parent hangs up."""
     die_with_parent()
+    calls = {"confine": sandbox.confine, **calls}
     channel = Channel(CHANNEL_FD)
     while (request := channel.read()) is not None:
         reply = {"id": request["id"]}

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,15 +16,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "text/child_environment.h"
 #include "text/utf8_stream.h"
-
-extern char** environ;
 
 namespace tandem::text {
 namespace {
@@ -35,6 +32,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kChannelFd = 3;                    // where the child finds its socket (protocol.py)
 constexpr int kFirstOwnFd = 10;                  // ours stay clear of 0..3, which the child's are moved to
 constexpr uint32_t kMaxMessageBytes = 1U << 28;  // as in protocol.py
+constexpr int kMaxReplyDepth = 16;
 constexpr size_t kHeaderBytes = 4;
 constexpr size_t kOutputTailBytes = 4096;
 
@@ -73,40 +71,6 @@ std::pair<Descriptor, Descriptor> make_socket_pair() {
 void set_nonblocking(const Descriptor& descriptor) {
   const int flags = ::fcntl(descriptor.get(), F_GETFL);
   TANDEM_CHECK(flags >= 0 && ::fcntl(descriptor.get(), F_SETFL, flags | O_NONBLOCK) == 0, std::strerror(errno));
-}
-
-// Our environment, and what makes a worker the same everywhere: our package first on the import path, no module of the
-// working directory, UTF-8, unbuffered output, one order of sets, no files written beside the sources. Thread pools
-// stay small unless the user says otherwise: workers share the machine with the trainer, and address space is limited.
-std::vector<std::string> child_environment(const WorkerConfig& config) {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string_view::npos) continue;
-    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  const auto path = variables.find("PYTHONPATH");
-  variables["PYTHONPATH"] = path == variables.end() || path->second.empty()
-                                ? config.worker_directory
-                                : config.worker_directory + ":" + path->second;
-  for (const auto& [name, value] : {std::pair{"PYTHONSAFEPATH", "1"},
-                                    {"PYTHONUTF8", "1"},
-                                    {"PYTHONUNBUFFERED", "1"},
-                                    {"PYTHONHASHSEED", "0"},
-                                    {"PYTHONDONTWRITEBYTECODE", "1"}}) {
-    variables[name] = value;
-  }
-  for (const auto& [name, value] : {std::pair{"OMP_NUM_THREADS", "1"},
-                                    {"OPENBLAS_NUM_THREADS", "1"},
-                                    {"RAYON_NUM_THREADS", "4"},
-                                    {"MALLOC_ARENA_MAX", "4"}}) {
-    variables.emplace(name, value);
-  }
-  std::vector<std::string> entries;
-  entries.reserve(variables.size());
-  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
-  return entries;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -150,13 +114,6 @@ pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> argument
   return pid;
 }
 
-void limit(pid_t pid, __rlimit_resource resource, rlim_t value) {
-  const rlimit limits = {value, value};
-  // A child that is gone already is found by the first call.
-  TANDEM_ENV_CHECK(::prlimit(pid, resource, &limits, nullptr) == 0 || errno == ESRCH,
-                   "cannot limit a worker process: prlimit:", std::strerror(errno));
-}
-
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
   return fmt::format("exited with code {}", WEXITSTATUS(status));
@@ -190,8 +147,14 @@ void Descriptor::close() {
 
 ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
                            std::function<void(std::string_view)> on_output)
-    : mode_(std::move(mode)), on_output_(std::move(on_output)) {
+    : mode_(std::move(mode)), on_output_(std::move(on_output)), max_reply_bytes_(config.max_reply_bytes) {
   start(config);
+  try {
+    confine(config);
+  } catch (...) {
+    if (!reaped_) end(/*let_it_finish=*/false);
+    throw;
+  }
 }
 
 ChildProcess::~ChildProcess() {
@@ -210,9 +173,22 @@ void ChildProcess::start(const WorkerConfig& config) {
   lifeline_ = std::move(lifeline);
   output_ = std::move(output);
   socket_ = std::move(socket);
-  // The child runs nothing of the user's before our first request, so limits set now are in time.
-  limit(pid_, RLIMIT_CORE, 0);
-  if (config.memory_bytes > 0) limit(pid_, RLIMIT_AS, static_cast<rlim_t>(config.memory_bytes));
+}
+
+// The child reads no file of the user's before its first request, so what it gives up here is given up in time.
+void ChildProcess::confine(const WorkerConfig& config) {
+  const base::Json limits = {{"memory_bytes", config.memory_bytes},
+                             {"file_bytes", config.max_file_bytes},
+                             {"open_files", config.max_open_files},
+                             {"processes", config.max_processes}};
+  const base::Json writable = config.writable ? base::Json(*config.writable) : base::Json(nullptr);
+  const base::Json missing =
+      call("confine", {{"sandbox", config.sandboxed}, {"writable", writable}, {"limits", limits}}, config.deadline_s);
+  try {
+    missing_layers_ = missing.get<std::vector<std::string>>();
+  } catch (const base::Json::exception&) {
+    lose(LossCause::kGarbage, "answered something else than its missing layers");
+  }
 }
 
 base::Json ChildProcess::call(std::string_view name, const base::Json& arguments, double deadline_s) {
@@ -220,8 +196,11 @@ base::Json ChildProcess::call(std::string_view name, const base::Json& arguments
   const uint64_t id = ++last_id_;
   std::string incoming;
   exchange(framed({{"id", id}, {"call", name}, {"arguments", arguments}}), incoming, deadline_s);
-  const base::Json reply =
-      base::Json::parse(incoming.begin() + kHeaderBytes, incoming.end(), nullptr, /*allow_exceptions=*/false);
+  base::Json reply;
+  try {
+    reply = base::parse_json(std::string_view(incoming).substr(kHeaderBytes), "reply", 1, kMaxReplyDepth);
+  } catch (const UserError&) {  // left empty, which is refused below
+  }
   if (!reply.is_object() || !reply.contains("id") || reply["id"] != id) {
     lose(LossCause::kGarbage, "answered with something other than a reply");
   }
@@ -273,7 +252,7 @@ bool ChildProcess::is_complete(const std::string& incoming) {
   if (incoming.size() < kHeaderBytes) return false;
   uint32_t body_bytes = 0;
   for (size_t i = 0; i < kHeaderBytes; ++i) body_bytes |= uint32_t{static_cast<uint8_t>(incoming[i])} << (8 * i);
-  if (body_bytes > kMaxMessageBytes || incoming.size() > kHeaderBytes + body_bytes) {
+  if (body_bytes > max_reply_bytes_ || incoming.size() > kHeaderBytes + body_bytes) {
     lose(LossCause::kGarbage, "answered with something other than a reply");
   }
   return incoming.size() == kHeaderBytes + body_bytes;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "text/text_worker.h"
@@ -48,8 +49,9 @@ class Descriptor {
 
 class ChildProcess {
  public:
-  // Starts `python -m tandem_worker.<mode>`; EnvironmentError when it cannot. What the child prints goes to
-  // `on_output` (during calls and at the end), its last line also into errors.
+  // Starts `python -m tandem_worker.<mode>`, which then gives up what `config` does not grant it; EnvironmentError or
+  // ChildLost when it cannot. What the child prints goes to `on_output` (during calls and at the end), its last line
+  // also into errors.
   ChildProcess(const WorkerConfig& config, std::string mode, std::function<void(std::string_view)> on_output = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -64,12 +66,15 @@ class ChildProcess {
   // Ends the call that is in flight on another thread, and with it the child.
   void interrupt();
   pid_t process_id() const { return pid_; }
+  // What this machine's kernel lacks for the sandbox that was asked for, one text a layer.
+  const std::vector<std::string>& missing_layers() const { return missing_layers_; }
 
  private:
   [[noreturn]] void lose(LossCause cause, const std::string& what);
   // Kills and reaps; says how the process ended: "was killed by signal 9", "exited with code 3".
   std::string end(bool let_it_finish);
   void start(const WorkerConfig& config);
+  void confine(const WorkerConfig& config);
   void exchange(std::string_view outgoing, std::string& incoming, double deadline_s);
   bool receive(std::string& incoming);
   bool is_complete(const std::string& incoming);
@@ -83,6 +88,8 @@ class ChildProcess {
   bool reaped_ = false;
   std::atomic<bool> interrupted_ = false;
   uint64_t last_id_ = 0;
+  int64_t max_reply_bytes_;
+  std::vector<std::string> missing_layers_;
   std::string output_tail_;
 };
 

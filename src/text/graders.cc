@@ -1,7 +1,10 @@
 #include "text/graders.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -15,10 +18,14 @@
 #include "base/log.h"
 #include "text/child_process.h"
 #include "text/output_file.h"
+#include "text/scratch_folder.h"
 #include "text/utf8_stream.h"
 
 namespace tandem::text {
 namespace {
+
+// Far above what a group of samples answers, far below what would hurt us.
+constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
 
 // One call of one process: a sample, or with group_rm a group. Its grades go to results[first_result...].
 struct Job {
@@ -60,8 +67,12 @@ base::Json to_json(const GradeRequest& sample) {
 Grade to_grade(uint64_t sample_id, const base::Json& outcome) {
   Grade grade{.sample_id = sample_id, .reason_class = "", .reason = "", .extras = {}};
   if (outcome.contains("failed")) {
+    constexpr std::array kClasses = {"exception", "deadline", "memory", "not_finite", "wrong_type", "wrong_count"};
     grade.failed = true;
     grade.reason_class = outcome.at("failed").get<std::string>();
+    if (std::find(kClasses.begin(), kClasses.end(), grade.reason_class) == kClasses.end()) {
+      throw EnvironmentError("no class of failures: " + grade.reason_class);
+    }
     grade.reason = outcome.at("reason").get<std::string>();
     return grade;
   }
@@ -102,6 +113,10 @@ struct Graders::Impl {
   explicit Impl(const GraderConfig& grader_config)
       : config(grader_config), output(config.output_path, config.max_output_bytes) {
     config.worker.memory_bytes = config.memory_bytes;
+    config.worker.max_reply_bytes = kMaxReplyBytes;
+    config.worker.sandboxed = config.sandbox != Sandbox::kOff;
+    config.worker.writable.reset();
+    if (config.worker.sandboxed) config.worker.writable = {scratch.path()};
   }
 
   ~Impl() { stop(); }
@@ -120,11 +135,25 @@ struct Graders::Impl {
     }
   }
 
+  // What the kernel lacks is the same for every process, and said once.
+  void judge(const std::vector<std::string>& missing_layers) {
+    if (missing_layers.empty()) return;
+    const std::string missing = fmt::format("{}", fmt::join(missing_layers, ", "));
+    TANDEM_ENV_CHECK(config.sandbox != Sandbox::kRequire, "--rm-sandbox require: this machine cannot give",
+                     missing + "; use --rm-sandbox auto to go as far as it can");
+    if (!config.warn_of_missing_layers || warned.exchange(true)) return;
+    base::log_warning(
+        "the sandbox of the reward code is incomplete, for this machine cannot give {}; the code may reach what that "
+        "layer would close (--rm-sandbox require refuses such a machine)",
+        missing);
+  }
+
   // A process that has loaded the reward. Throws what went wrong; the slot is then empty.
   void start_child(Slot& slot) {
     auto child =
         std::make_unique<ChildProcess>(config.worker, "grader", [this](std::string_view text) { output.write(text); });
     ChildProcess& started = *child;
+    judge(started.missing_layers());
     {
       const std::lock_guard lock(mutex);
       slot.child = std::move(child);
@@ -139,7 +168,8 @@ struct Graders::Impl {
                                              {"reward_key", config.reward_key},
                                              {"group_rm", config.group_rm},
                                              {"label_key", config.label_key},
-                                             {"arguments", config.arguments}},
+                                             {"arguments", config.arguments},
+                                             {"sandboxed", config.worker.sandboxed}},
                                             config.worker.deadline_s);
       const std::lock_guard lock(mutex);
       dialect = facts.at("dialect").get<std::string>();
@@ -217,6 +247,9 @@ struct Graders::Impl {
     } catch (const base::Json::exception&) {
       drop_child(slot);
       return all_failed(job, "died", "the grader answered with something other than grades");
+    } catch (const EnvironmentError&) {  // a grader that has loaded has no such answer: user code wrote it
+      drop_child(slot);
+      return all_failed(job, "died", "the grader answered with something other than grades");
     } catch (const UserError& error) {  // a request that cannot be sent
       return all_failed(job, "exception", error.what());
     }
@@ -246,7 +279,9 @@ struct Graders::Impl {
   }
 
   GraderConfig config;
+  ScratchFolder scratch;
   OutputFile output;
+  std::atomic<bool> warned = false;
   mutable std::mutex mutex;
   std::condition_variable work_changed;
   std::deque<Slot> slots;
@@ -333,6 +368,8 @@ std::vector<int64_t> Graders::process_ids() const {
   }
   return ids;
 }
+
+const std::string& Graders::scratch_folder() const { return impl_->scratch.path(); }
 
 std::string Graders::dialect() const {
   const std::lock_guard lock(impl_->mutex);
