@@ -35,17 +35,24 @@ def number(value):
 
 
 class Worker:
+    _dialect = None
+    _function = None
+
     def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, arguments, sandboxed):
+        if self._dialect is None:  # else this is a worker whose warm parent has done it
+            self._dialect = self._load(rm_type, custom_rm_path, group_rm, label_key, arguments)
         self._sandboxed = sandboxed
         self._reward_key = reward_key
-        self._function = None
+        return {"dialect": self._dialect}
+
+    def _load(self, rm_type, custom_rm_path, group_rm, label_key, arguments):
         if custom_rm_path:
             self._function = Function(custom_rm_path, group_rm, label_key, arguments)
-            return {"dialect": self._function.dialect}
+            return self._function.dialect
         if rm_type not in rewards.MAKERS:
             raise UserFault(f"--rm-type {rm_type}: not one of {', '.join(rewards.MAKERS)}")
         self._rule = rewards.MAKERS[rm_type]()
-        return {"dialect": "built-in"}
+        return "built-in"
 
     def grade(self, samples):
         # A function that draws random numbers gives the same ones whichever process it runs in.
@@ -105,7 +112,7 @@ class Worker:
 
 def main():
     worker = Worker()
-    protocol.serve({"load": worker.load, "grade": worker.grade})
+    protocol.serve({"load": worker.load, "grade": worker.grade}, forks="tandem_worker.grader")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ are hard, namespaces, Landlock domains and system call filters hold for the proc
     layer                          closes
     resource limits                memory, open files, size of a written file, number of processes, core dumps
     user, network, mount namespace every network but an empty one; every mount is read-only but the scratch folder
+    process namespaces             sight of other processes; what a dead worker started dies with it (processes.py)
     Landlock                       writing outside the scratch folder, also to devices; signals to and tracing of others
     system call filter             sockets of every kind (a read-only file system does not stop a connect to one)
 
@@ -20,9 +21,14 @@ import platform
 import resource
 import struct
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+from tandem_worker import processes
 
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
+LIBC = ctypes.CDLL(None, use_errno=True)
+ROOT = os.geteuid() == 0  # before a namespace of our own
+confined = in_process_namespace = False
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
+RESERVED_PROCESS_IDS = 300  # which the kernel leaves out once it has counted through all
 MS_BIND, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 0x1000, -100, 0x8000, 0x1
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 MOUNT_SETATTR, LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 442, 444, 445, 446
@@ -70,6 +76,27 @@ def counts_processes_by_namespace():
 
 def enter_namespaces():
     call("unshare", LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS))
+
+
+def new_process_namespace():
+    """For the next child of this process, which is its init, and those after."""
+    call("unshare", LIBC.unshare(CLONE_NEWPID))
+
+
+def enter_worker_namespace():
+    """In a fork of a warm parent: a namespace for its children, where `confine` could make one for the parent."""
+    if in_process_namespace:
+        new_process_namespace()
+
+
+def limit_process_ids(num_processes):
+    """Of this process's namespace: the one limit of processes that root, too, is under. Linux 6.14 and newer."""
+    try:
+        with open("/proc/sys/kernel/pid_max", "w") as file:
+            file.write(str(RESERVED_PROCESS_IDS + num_processes))
+    except OSError:
+        if ROOT:
+            raise
 
 
 def make_mounts_read_only(writable):
@@ -122,6 +149,12 @@ def drop_capabilities():
     system_call("capset", machine[2], header, nothing)
 
 
+def drop_what_forks_need():
+    """In a worker of a confined warm parent. On a machine not known here `confine` has named a missing layer already."""
+    if confined and platform.machine() in MACHINES:
+        drop_capabilities()
+
+
 class Instruction(ctypes.Structure):
     _fields_ = [("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("value", ctypes.c_uint)]
 
@@ -146,11 +179,13 @@ def filter_system_calls():
     call("system call filter", LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
 
 
-def confine(sandbox, writable, limits):
+def confine(sandbox, writable, limits, forks):
     """Gives up all of the above; says what the kernel refused, one text a layer.
 
-    sandbox: False leaves only the limits. writable: folders that may be written, None for anywhere.
+    sandbox: False leaves only the limits. writable: folders that may be written, None for anywhere. forks: this process
+    is to fork workers, keeps the power to give each a process namespace of its own, and returns from here in another.
     """
+    global confined, in_process_namespace
     missing = []
 
     def layer(name, function, *arguments):
@@ -162,16 +197,21 @@ def confine(sandbox, writable, limits):
         return True
 
     limits = dict(limits)
-    processes = limits.pop("processes")
+    processes_allowed = limits.pop("processes")
+    confined = sandbox
     if sandbox:
         call("no_new_privs", LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if layer("namespaces", enter_namespaces):
+            if forks and layer("process namespace", new_process_namespace):
+                in_process_namespace = True
+                processes.descend(lambda: layer("limit of processes", limit_process_ids, processes_allowed))
             if writable is not None:
                 layer("read-only mounts", make_mounts_read_only, writable)
             if counts_processes_by_namespace():
-                limits["processes"] = processes
+                limits["processes"] = processes_allowed
         layer("Landlock", restrict_by_landlock, writable)
-        layer("capabilities", drop_capabilities)
+        if not forks:
+            layer("capabilities", drop_capabilities)
         layer("system call filter", filter_system_calls)
     limit(limits)
     return missing

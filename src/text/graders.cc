@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -24,8 +26,13 @@
 namespace tandem::text {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Far above what a group of samples answers, far below what would hurt us.
 constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
+
+constexpr auto kBombGrace = std::chrono::seconds(5);
+constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
 // One call of one process: a sample, or with group_rm a group. Its grades go to results[first_result...].
 struct Job {
@@ -148,38 +155,79 @@ struct Graders::Impl {
         missing);
   }
 
-  // A process that has loaded the reward. Throws what went wrong; the slot is then empty.
+  // Makes a process load the reward, which a fork of the warm parent has done already; returns the dialect.
+  std::string load(ChildProcess& child) const {
+    const base::Json facts = child.call("load",
+                                        {{"rm_type", config.rm_type},
+                                         {"custom_rm_path", config.custom_rm_path},
+                                         {"reward_key", config.reward_key},
+                                         {"group_rm", config.group_rm},
+                                         {"label_key", config.label_key},
+                                         {"arguments", config.arguments},
+                                         {"sandboxed", config.worker.sandboxed}},
+                                        config.worker.deadline_s);
+    try {
+      return facts.at("dialect").get<std::string>();
+    } catch (const base::Json::exception&) {
+      throw WorkerError("grader worker answered something else than a result");
+    }
+  }
+
+  // Throws what is wrong with the reward, or with this machine.
+  void start_warm_parent() {
+    warm_parent.reset();
+    auto started = std::make_unique<ChildProcess>(config.worker, "grader", write_output());
+    judge(started->missing_layers());
+    const std::string found = load(*started);
+    warm_parent = std::move(started);
+    const std::lock_guard lock(mutex);
+    dialect = found;
+  }
+
+  std::unique_ptr<ChildProcess> fork_worker() {
+    const std::lock_guard lock(warm_parent_mutex);
+    if (warm_parent == nullptr || !warm_parent->alive()) start_warm_parent();
+    try {
+      return std::make_unique<ChildProcess>(*warm_parent, config.worker, write_output());
+    } catch (const WorkerError&) {
+      warm_parent.reset();
+      throw;
+    }
+  }
+
+  std::function<void(std::string_view)> write_output() {
+    return [this](std::string_view text) { output.write(text); };
+  }
+
+  // A process that has loaded the reward. Throws what went wrong; the slot is then empty. While a neighbour's fork bomb
+  // uses up the processes a start fails, so it is tried until that neighbour's deadline has passed.
   void start_child(Slot& slot) {
-    auto child =
-        std::make_unique<ChildProcess>(config.worker, "grader", [this](std::string_view text) { output.write(text); });
+    const auto give_up = Clock::now() + std::chrono::duration<double>(config.deadline_s) + kBombGrace;
+    while (true) {
+      try {
+        try_to_start_child(slot);
+        return;
+      } catch (const std::runtime_error&) {
+        drop_child(slot);
+        const std::lock_guard lock(mutex);
+        if (stopping || !slot.replacing || Clock::now() > give_up) throw;
+      }
+      std::this_thread::sleep_for(kRetryPause);
+    }
+  }
+
+  void try_to_start_child(Slot& slot) {
+    auto child = fork_worker();
     ChildProcess& started = *child;
-    judge(started.missing_layers());
     {
       const std::lock_guard lock(mutex);
       slot.child = std::move(child);
       if (stopping) started.interrupt();
-      if (slot.replacing) ++num_restarts;
-      slot.replacing = true;
     }
-    try {
-      const base::Json facts = started.call("load",
-                                            {{"rm_type", config.rm_type},
-                                             {"custom_rm_path", config.custom_rm_path},
-                                             {"reward_key", config.reward_key},
-                                             {"group_rm", config.group_rm},
-                                             {"label_key", config.label_key},
-                                             {"arguments", config.arguments},
-                                             {"sandboxed", config.worker.sandboxed}},
-                                            config.worker.deadline_s);
-      const std::lock_guard lock(mutex);
-      dialect = facts.at("dialect").get<std::string>();
-    } catch (const base::Json::exception&) {
-      drop_child(slot);
-      throw WorkerError("grader worker answered something else than a result");
-    } catch (...) {
-      drop_child(slot);
-      throw;
-    }
+    load(started);
+    const std::lock_guard lock(mutex);
+    if (slot.replacing) ++num_restarts;
+    slot.replacing = true;
   }
 
   void drop_child(Slot& slot) {
@@ -284,6 +332,8 @@ struct Graders::Impl {
   std::atomic<bool> warned = false;
   mutable std::mutex mutex;
   std::condition_variable work_changed;
+  std::mutex warm_parent_mutex;  // over the warm parent; taken before `mutex`
+  std::unique_ptr<ChildProcess> warm_parent;
   std::deque<Slot> slots;
   std::deque<Job> jobs;
   std::vector<Grade> results;  // in submission order
@@ -302,6 +352,11 @@ Graders::Graders(const GraderConfig& config) {
   TANDEM_USER_CHECK(config.deadline_s > 0, "deadline of a reward: must be above 0 s, not", config.deadline_s);
   impl_ = std::make_unique<Impl>(config);
   Impl& impl = *impl_;
+  try {
+    impl.start_warm_parent();
+  } catch (const WorkerError& lost) {
+    throw EnvironmentError(std::string("cannot start the graders: ") + lost.what());
+  }
   impl.slots.resize(static_cast<size_t>(config.num_processes));
   for (Impl::Slot& slot : impl.slots) slot.thread = std::thread([&impl, &slot] { impl.run(slot); });
   std::exception_ptr error;

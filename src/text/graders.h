@@ -2,8 +2,9 @@
 // slime dialects (python/tandem_worker/dialects.py says how they are told apart and called). Each call has a deadline
 // and limits of memory, files and output; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead
 // process: the sample is marked failed, with the reason, and grading goes on. A process that hung, died or ran out of
-// memory is replaced by a fresh one. As far as the kernel goes, reward code reaches no network, no secret of the
-// environment and no process of ours, and writes in one scratch folder alone (tandem_worker/sandbox.py).
+// memory is replaced, in milliseconds, by a fork of a warm parent that has imported the reward. As far as the kernel
+// goes, reward code reaches no network, no secret of the environment and no process of ours, and writes in one scratch
+// folder alone (tandem_worker/sandbox.py).
 #pragma once
 
 #include <cstdint>

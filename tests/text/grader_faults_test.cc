@@ -132,7 +132,7 @@ TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
   Graders graders(config);
   const int64_t pid = graders.process_ids().at(0);
   ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
-  wait_for_exit(pid);
+  wait_until_gone(pid);
   EXPECT_EQ(grade_one(graders, request(1, "3")).reward, 3.0);  // it was idle: no sample is lost
   EXPECT_EQ(graders.restarts(), 1);
   EXPECT_TRUE(graders.failures().empty());

@@ -52,6 +52,11 @@ inline void wait_for_exit(int64_t pid) {
   }
 }
 
+// Until no process has that number, whoever reaps it.
+inline void wait_until_gone(int64_t pid) {
+  while (process_state(std::to_string(pid)).state != '?') ::usleep(2000);
+}
+
 inline int num_descriptors() {
   int count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
