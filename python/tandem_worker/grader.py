@@ -13,6 +13,7 @@ from tandem_worker.dialects import Function, WrongCount, describe
 from tandem_worker.protocol import UserFault, one_line
 
 
+MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # as the sandbox answers
 SANDBOX_HINT = "; reward code has no network and one scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
@@ -82,7 +83,7 @@ class Worker:
         except WrongType as error:
             return failure("wrong_type", error)
         except BaseException as error:  # sys.exit() in a reward function ends a grade, not the grader
-            traceback.print_exc()
+            print(traceback.format_exc()[-MAX_TRACE_CHARACTERS:], file=sys.stderr)
             return failure("exception", self._describe(error))
 
     def _describe(self, error):

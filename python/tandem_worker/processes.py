@@ -59,23 +59,36 @@ def has_threads():
     return len(os.listdir("/proc/self/task")) > 1
 
 
+def end_namespace(worker, in_namespace):
+    """All at once, before any of them has to be scheduled: the members of a fork bomb hold up each other's end."""
+    try:
+        os.kill(-1, signal.SIGKILL) if in_namespace else os.killpg(worker, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def fork_worker(descriptors, new_namespace):
     """False in this process, True in the worker; the worker's init, and one process on the way there, do not return."""
     if len(descriptors) != NUM_DESCRIPTORS:
         raise ValueError(f"{len(descriptors)} descriptors came with a fork")
     report = descriptors[-1]
-    passing = os.fork()
+    try:
+        passing = os.fork()
+    except OSError:  # a fork bomb has taken all processes; the descriptors tell the program that no worker came
+        passing = -1
     if passing != 0:
         for descriptor in descriptors:
             os.close(descriptor)
-        os.waitpid(passing, 0)
+        if passing > 0:
+            os.waitpid(passing, 0)
         return False
     try:
-        new_namespace()
+        in_namespace = new_namespace()
         if os.fork() != 0:
             os._exit(0)
         worker = os.fork()
         if worker != 0:
+            signal.signal(signal.SIGTERM, lambda *_: end_namespace(worker, in_namespace))
             os.closerange(0, report)
             os.closerange(report + 1, 1 << 16)
             status = wait_for(worker)

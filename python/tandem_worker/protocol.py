@@ -30,7 +30,7 @@ class MachineFault(Exception):
 
 
 def one_line(text, limit=500):
-    line = " ".join(str(text).split())
+    line = " ".join(str(text)[: 8 * limit].split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 

@@ -87,6 +87,7 @@ def enter_worker_namespace():
     """In a fork of a warm parent: a namespace for its children, where `confine` could make one for the parent."""
     if in_process_namespace:
         new_process_namespace()
+    return in_process_namespace
 
 
 def limit_process_ids(num_processes):

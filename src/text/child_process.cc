@@ -16,6 +16,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -112,6 +114,18 @@ pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> argument
                    fmt::format("cannot start the Python interpreter {}: {}; run `make setup`, or name another one",
                                arguments[0], std::strerror(error)));
   return pid;
+}
+
+// -1 when there is no such process.
+pid_t parent_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  char state = 0;
+  pid_t parent = -1;
+  if (name_end != std::string::npos) std::istringstream(line.substr(name_end + 1)) >> state >> parent;
+  return parent;
 }
 
 std::string describe_exit(int status) {
@@ -234,6 +248,7 @@ base::Json ChildProcess::call(std::string_view name, const base::Json& arguments
   base::Json result = call_with(name, arguments, deadline_s, {});
   if (workers_lifeline_.get() >= 0) {  // whom the kernel will kill for us is who answered
     pid_ = std::max(::fcntl(workers_lifeline_.get(), F_GETOWN), -1);
+    if (pid_ > 0) init_pid_ = parent_of(pid_);
     workers_lifeline_.close();
   }
   return result;
@@ -376,9 +391,12 @@ std::string ChildProcess::end(bool let_it_finish) {
 }
 
 std::string ChildProcess::end_forked(bool let_it_finish) {
-  if (let_it_finish) wait_for_report(kExitGrace);
+  if (!let_it_finish || !wait_for_report(kExitGrace)) {
+    if (init_pid_ > 0) ::kill(init_pid_, SIGTERM);  // it lives until it has reported
+  }
   lifeline_.close();
-  if (!wait_for_report(kExitGrace) && pid_ > 0) {  // it has cut its lifeline; its init still holds its number
+  if (!reported_status_ && !wait_for_report(kExitGrace) &&
+      pid_ > 0) {  // it has cut its lifeline; its init still holds its number
     ::kill(-pid_, SIGKILL);
     ::kill(pid_, SIGKILL);
     wait_for_report(kExitGrace);
@@ -388,7 +406,8 @@ std::string ChildProcess::end_forked(bool let_it_finish) {
   return reported_status_ ? describe_exit(*reported_status_) : "ended";
 }
 
-// Whether the init of a forked process has ended, and with it all that the process started.
+// Whether a forked process has ended. Its init ends next, and with it all that the process started: a fork bomb may
+// take a second to die, for which nobody needs to wait.
 bool ChildProcess::wait_for_report(std::chrono::milliseconds patience) {
   const auto give_up = Clock::now() + patience;
   while (true) {
@@ -398,7 +417,7 @@ bool ChildProcess::wait_for_report(std::chrono::milliseconds patience) {
     int status = 0;
     const ssize_t received = ::read(report_.get(), &status, sizeof status);
     if (received == sizeof status) reported_status_ = status;
-    if (received == 0) return true;
+    if (received == sizeof status || received == 0) return true;
   }
 }
 

@@ -102,6 +102,7 @@ class ChildProcess {
   Descriptor workers_lifeline_;  // its end of the lifeline, which knows its process id
   std::optional<int> reported_status_;
   pid_t pid_ = -1;
+  pid_t init_pid_ = -1;  // of a forked process
   bool reaped_ = false;
   std::atomic<bool> interrupted_ = false;
   uint64_t last_id_ = 0;

@@ -31,6 +31,11 @@ using Clock = std::chrono::steady_clock;
 // Far above what a group of samples answers, far below what would hurt us.
 constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
 
+// What reward code may start beside the graders' own, all together, threads counted. Few, for processes that fork
+// without end slow down all others that share memory with them.
+constexpr int64_t kProcessesAllowed = 64;
+constexpr int kProcessesPerGrader = 4;  // it and its init, and others while they come and go
+
 constexpr auto kBombGrace = std::chrono::seconds(5);
 constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
@@ -121,6 +126,7 @@ struct Graders::Impl {
       : config(grader_config), output(config.output_path, config.max_output_bytes) {
     config.worker.memory_bytes = config.memory_bytes;
     config.worker.max_reply_bytes = kMaxReplyBytes;
+    config.worker.max_processes = kProcessesAllowed + int64_t{kProcessesPerGrader} * config.num_processes;
     config.worker.sandboxed = config.sandbox != Sandbox::kOff;
     config.worker.writable.reset();
     if (config.worker.sandboxed) config.worker.writable = {scratch.path()};
