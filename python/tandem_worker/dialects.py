@@ -130,11 +130,14 @@ class Function:
             raise UserFault(
                 f"--custom-rm-path {spec}: a verl function scores one sample at a time; leave out --group-rm"
             )
-        # One loop for the life of the process: clients that a module keeps are bound to the loop that made them.
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
+        self._loop = None
 
     def call(self, requests):
+        if self._loop is None:
+            # One loop for the life of the process: clients that a module keeps are bound to the loop that made them.
+            # Not before the first call, for a loop cannot be shared with the process that this one was forked from.
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
         values = getattr(self, "_call_" + self.dialect)(requests)
         if inspect.isawaitable(values):
             values = self._loop.run_until_complete(values)

@@ -1,14 +1,21 @@
 """Grader worker: scores samples with a built-in reward or the user's function, and says of each that failed why."""
 
+import errno
 import math
 import random
 import signal
+import socket
 import sys
 import traceback
 
 from tandem_worker import protocol, rewards
 from tandem_worker.dialects import Function, WrongCount, describe
 from tandem_worker.protocol import UserFault, one_line
+
+
+MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # as the sandbox answers
+SANDBOX_HINT = "; reward code has no network and one scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
 
 class WrongType(Exception):
@@ -29,16 +36,24 @@ def number(value):
 
 
 class Worker:
-    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, arguments):
+    _dialect = None
+    _function = None
+
+    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, arguments, sandboxed):
+        if self._dialect is None:  # else this is a worker whose warm parent has done it
+            self._dialect = self._load(rm_type, custom_rm_path, group_rm, label_key, arguments)
+        self._sandboxed = sandboxed
         self._reward_key = reward_key
-        self._function = None
+        return {"dialect": self._dialect}
+
+    def _load(self, rm_type, custom_rm_path, group_rm, label_key, arguments):
         if custom_rm_path:
             self._function = Function(custom_rm_path, group_rm, label_key, arguments)
-            return {"dialect": self._function.dialect}
+            return self._function.dialect
         if rm_type not in rewards.MAKERS:
             raise UserFault(f"--rm-type {rm_type}: not one of {', '.join(rewards.MAKERS)}")
         self._rule = rewards.MAKERS[rm_type]()
-        return {"dialect": "built-in"}
+        return "built-in"
 
     def grade(self, samples):
         # A function that draws random numbers gives the same ones whichever process it runs in.
@@ -68,11 +83,13 @@ class Worker:
         except WrongType as error:
             return failure("wrong_type", error)
         except BaseException as error:  # sys.exit() in a reward function ends a grade, not the grader
-            traceback.print_exc()
+            print(traceback.format_exc()[-MAX_TRACE_CHARACTERS:], file=sys.stderr)
             return failure("exception", self._describe(error))
 
     def _describe(self, error):
-        return describe(error) if self._function is None else self._function.describe(error)
+        text = describe(error) if self._function is None else self._function.describe(error)
+        refused = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in REFUSALS)
+        return text + SANDBOX_HINT if self._sandboxed and refused else text
 
     def _outcome(self, value):
         extras = {}
@@ -96,7 +113,7 @@ class Worker:
 
 def main():
     worker = Worker()
-    protocol.serve({"load": worker.load, "grade": worker.grade})
+    protocol.serve({"load": worker.load, "grade": worker.grade}, forks="tandem_worker.grader")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,12 @@ void RewardOptions::visit(base::Options& options) {
   options.option(memory_bytes, "rm-memory-bytes", group, "memory limit of each scoring process")
       .at_least(64 << 20)
       .changes_no_number();
+  options
+      .option(sandbox, "rm-sandbox", group,
+              "no network, secrets or writing outside a scratch folder for reward code: auto (as far as this machine "
+              "can), require (refuse a machine that cannot) or off")
+      .one_of({"auto", "require", "off"})
+      .changes_no_number();
 }
 
 void RewardOptions::check() const {
@@ -34,6 +40,7 @@ void RewardOptions::try_out(const std::string& label_key, const std::string& hf_
   if (custom_rm_path.empty()) return;
   text::GraderConfig config = graders(label_key, hf_checkpoint, /*output_path=*/"");
   config.num_processes = 1;
+  config.warn_of_missing_layers = false;  // the run's own graders say it
   const text::Graders graders(config);
 }
 
@@ -53,6 +60,9 @@ text::GraderConfig RewardOptions::graders(const std::string& label_key, const st
   config.num_processes = static_cast<int>(num_workers);
   config.deadline_s = deadline_s;
   config.memory_bytes = memory_bytes;
+  config.sandbox = sandbox == "off"       ? text::Sandbox::kOff
+                   : sandbox == "require" ? text::Sandbox::kRequire
+                                          : text::Sandbox::kAuto;
   return config;
 }
 

@@ -18,6 +18,7 @@ struct RewardOptions {
   int64_t num_workers = 2;
   double deadline_s = 30.0;
   int64_t memory_bytes = int64_t{2} << 30;
+  std::string sandbox = "auto";
 
   void visit(base::Options& options);
   bool given() const { return rm_type.has_value() || !custom_rm_path.empty(); }

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,16 +16,16 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <map>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "text/child_environment.h"
 #include "text/message.h"
 #include "text/utf8_stream.h"
-
-extern char** environ;
 
 namespace tandem::text {
 namespace {
@@ -74,40 +73,6 @@ void set_nonblocking(const Descriptor& descriptor) {
   TANDEM_CHECK(flags >= 0 && ::fcntl(descriptor.get(), F_SETFL, flags | O_NONBLOCK) == 0, std::strerror(errno));
 }
 
-// Our environment, and what makes a worker the same everywhere: our package first on the import path, no module of the
-// working directory, UTF-8, unbuffered output, one order of sets, no files written beside the sources. Thread pools
-// stay small unless the user says otherwise: workers share the machine with the trainer, and address space is limited.
-std::vector<std::string> child_environment(const WorkerConfig& config) {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string_view::npos) continue;
-    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  const auto path = variables.find("PYTHONPATH");
-  variables["PYTHONPATH"] = path == variables.end() || path->second.empty()
-                                ? config.worker_directory
-                                : config.worker_directory + ":" + path->second;
-  for (const auto& [name, value] : {std::pair{"PYTHONSAFEPATH", "1"},
-                                    {"PYTHONUTF8", "1"},
-                                    {"PYTHONUNBUFFERED", "1"},
-                                    {"PYTHONHASHSEED", "0"},
-                                    {"PYTHONDONTWRITEBYTECODE", "1"}}) {
-    variables[name] = value;
-  }
-  for (const auto& [name, value] : {std::pair{"OMP_NUM_THREADS", "1"},
-                                    {"OPENBLAS_NUM_THREADS", "1"},
-                                    {"RAYON_NUM_THREADS", "4"},
-                                    {"MALLOC_ARENA_MAX", "4"}}) {
-    variables.emplace(name, value);
-  }
-  std::vector<std::string> entries;
-  entries.reserve(variables.size());
-  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
-  return entries;
-}
-
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
   result.reserve(texts.size() + 1);
@@ -149,16 +114,42 @@ pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> argument
   return pid;
 }
 
-void limit(pid_t pid, __rlimit_resource resource, rlim_t value) {
-  const rlimit limits = {value, value};
-  // A child that is gone already is found by the first call.
-  TANDEM_ENV_CHECK(::prlimit(pid, resource, &limits, nullptr) == 0 || errno == ESRCH,
-                   "cannot limit a worker process: prlimit:", std::strerror(errno));
+// -1 when there is no such process.
+pid_t parent_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  char state = 0;
+  pid_t parent = -1;
+  if (name_end != std::string::npos) std::istringstream(line.substr(name_end + 1)) >> state >> parent;
+  return parent;
 }
 
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
   return fmt::format("exited with code {}", WEXITSTATUS(status));
+}
+
+// The descriptors arrive with the first byte.
+ssize_t send(int socket, std::string_view bytes, const std::vector<int>& descriptors) {
+  iovec content = {const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message = {};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  constexpr size_t kMaxDescriptors = 8;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
+  if (!descriptors.empty()) {
+    TANDEM_CHECK(descriptors.size() <= kMaxDescriptors, descriptors.size());
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
 }  // namespace
@@ -175,36 +166,84 @@ void Descriptor::close() {
 
 ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
                            std::function<void(std::string_view)> on_output)
-    : mode_(std::move(mode)), on_output_(std::move(on_output)) {
+    : mode_(std::move(mode)), on_output_(std::move(on_output)), max_reply_bytes_(config.max_reply_bytes) {
   start(config);
+  try {
+    confine(config);
+  } catch (...) {
+    if (!reaped_) end(/*let_it_finish=*/false);
+    throw;
+  }
 }
 
 ChildProcess::~ChildProcess() {
   if (!reaped_) end(/*let_it_finish=*/false);
 }
 
-void ChildProcess::start(const WorkerConfig& config) {
+std::array<Descriptor, 4> ChildProcess::open_lines() {
   auto [child_lifeline, lifeline] = make_pipe();
   auto [output, child_output] = make_pipe();
   auto [socket, child_socket] = make_socket_pair();
   set_nonblocking(socket);
   set_nonblocking(output);
-  static_assert(kChannelFd == 3, "the fourth descriptor below");
-  pid_ = spawn({child_lifeline.get(), child_output.get(), child_output.get(), child_socket.get()},
-               {config.python, "-m", "tandem_worker." + mode_}, child_environment(config));
+  const int child_errors = ::fcntl(child_output.get(), F_DUPFD_CLOEXEC, kFirstOwnFd);
   lifeline_ = std::move(lifeline);
   output_ = std::move(output);
   socket_ = std::move(socket);
-  // The child runs nothing of the user's before our first request, so limits set now are in time.
-  limit(pid_, RLIMIT_CORE, 0);
-  if (config.memory_bytes > 0) limit(pid_, RLIMIT_AS, static_cast<rlim_t>(config.memory_bytes));
+  static_assert(kChannelFd == 3, "the fourth descriptor");
+  return {std::move(child_lifeline), std::move(child_output), above_standard(child_errors, "pipe:"),
+          std::move(child_socket)};
+}
+
+void ChildProcess::start(const WorkerConfig& config) {
+  const auto [lifeline, output, errors, socket] = open_lines();
+  pid_ = spawn({lifeline.get(), output.get(), errors.get(), socket.get()},
+               {config.python, "-m", "tandem_worker." + mode_}, child_environment(config));
+}
+
+ChildProcess::ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config,
+                           std::function<void(std::string_view)> on_output)
+    : mode_(warm_parent.mode_), on_output_(std::move(on_output)), max_reply_bytes_(config.max_reply_bytes) {
+  auto [lifeline, output, errors, socket] = open_lines();
+  auto [report, child_report] = make_pipe();
+  report_ = std::move(report);
+  workers_lifeline_ = std::move(lifeline);
+  warm_parent.call_with("fork", base::Json::object(), config.deadline_s,
+                        {workers_lifeline_.get(), output.get(), errors.get(), socket.get(), child_report.get()});
+}
+
+// The child reads no file of the user's before its first request, so what it gives up here is given up in time.
+void ChildProcess::confine(const WorkerConfig& config) {
+  const base::Json limits = {{"memory_bytes", config.memory_bytes},
+                             {"file_bytes", config.max_file_bytes},
+                             {"open_files", config.max_open_files},
+                             {"processes", config.max_processes}};
+  const base::Json writable = config.writable ? base::Json(*config.writable) : base::Json(nullptr);
+  const base::Json missing =
+      call("confine", {{"sandbox", config.sandboxed}, {"writable", writable}, {"limits", limits}}, config.deadline_s);
+  try {
+    missing_layers_ = missing.get<std::vector<std::string>>();
+  } catch (const base::Json::exception&) {
+    lose(LossCause::kGarbage, "answered something else than its missing layers");
+  }
 }
 
 base::Json ChildProcess::call(std::string_view name, const base::Json& arguments, double deadline_s) {
+  base::Json result = call_with(name, arguments, deadline_s, {});
+  if (workers_lifeline_.get() >= 0) {  // whom the kernel will kill for us is who answered
+    pid_ = std::max(::fcntl(workers_lifeline_.get(), F_GETOWN), -1);
+    if (pid_ > 0) init_pid_ = parent_of(pid_);
+    workers_lifeline_.close();
+  }
+  return result;
+}
+
+base::Json ChildProcess::call_with(std::string_view name, const base::Json& arguments, double deadline_s,
+                                   const std::vector<int>& descriptors) {
   TANDEM_CHECK(!reaped_, "a call to a worker that has ended");
   const uint64_t id = ++last_id_;
   std::string incoming;
-  exchange(framed_request(id, name, arguments), incoming, deadline_s);
+  exchange(framed_request(id, name, arguments), incoming, deadline_s, descriptors);
   try {
     return result_of(incoming, id);
   } catch (const BadReply& bad) {
@@ -213,7 +252,8 @@ base::Json ChildProcess::call(std::string_view name, const base::Json& arguments
 }
 
 // Sends and receives until `incoming` holds one whole message.
-void ChildProcess::exchange(std::string_view outgoing, std::string& incoming, double deadline_s) {
+void ChildProcess::exchange(std::string_view outgoing, std::string& incoming, double deadline_s,
+                            std::vector<int> descriptors) {
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline_s));
   for (Arrival arrival = Arrival::kPartial; arrival != Arrival::kWhole; arrival = arrival_of(incoming)) {
@@ -228,8 +268,11 @@ void ChildProcess::exchange(std::string_view outgoing, std::string& incoming, do
     if (ready <= 0) continue;
     if (polled[1].revents != 0) drain_output();
     if ((polled[0].revents & POLLOUT) != 0 && !outgoing.empty()) {
-      const ssize_t sent = ::send(socket_.get(), outgoing.data(), outgoing.size(), MSG_NOSIGNAL);
-      if (sent > 0) outgoing.remove_prefix(static_cast<size_t>(sent));
+      const ssize_t sent = send(socket_.get(), outgoing, descriptors);
+      if (sent > 0) {
+        outgoing.remove_prefix(static_cast<size_t>(sent));
+        descriptors.clear();
+      }
       // A failed send means a closed line, which receive() reports.
       if (sent < 0 && errno != EAGAIN && errno != EINTR) outgoing = {};
     }
@@ -286,13 +329,19 @@ void ChildProcess::lose(LossCause cause, const std::string& what) {
 }
 
 std::string ChildProcess::end(bool let_it_finish) {
-  const auto give_up = Clock::now() + kExitGrace;
-  siginfo_t info = {};
-  while (let_it_finish && Clock::now() < give_up) {
+  if (report_.get() >= 0) return end_forked(let_it_finish);
+  const auto wait_for_exit = [&](std::chrono::milliseconds patience) {
     // WNOWAIT: the process stays a zombie, so its group still exists for the kill below.
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+    siginfo_t info = {};
+    for (const auto give_up = Clock::now() + patience; Clock::now() < give_up;) {
+      if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  };
+  if (let_it_finish) wait_for_exit(kExitGrace);
+  lifeline_.close();
+  // What stands in front of a warm parent ends after all that runs behind it; that is worth waiting for.
+  if (mode_ == "grader") wait_for_exit(kExitGrace);
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);  // should it have left its group
   int status = 0;
@@ -305,8 +354,43 @@ std::string ChildProcess::end(bool let_it_finish) {
   return waited == pid_ ? describe_exit(status) : "ended";
 }
 
+std::string ChildProcess::end_forked(bool let_it_finish) {
+  if (!let_it_finish || !wait_for_report(kExitGrace)) {
+    if (init_pid_ > 0) ::kill(init_pid_, SIGTERM);  // it lives until it has reported
+  }
+  lifeline_.close();
+  if (!reported_status_ && !wait_for_report(kExitGrace) &&
+      pid_ > 0) {  // it has cut its lifeline; its init still holds its number
+    ::kill(-pid_, SIGKILL);
+    ::kill(pid_, SIGKILL);
+    wait_for_report(kExitGrace);
+  }
+  reaped_ = true;
+  drain_output();
+  return reported_status_ ? describe_exit(*reported_status_) : "ended";
+}
+
+// Whether a forked process has ended. Its init ends next, and with it all that the process started: a fork bomb may
+// take a second to die, for which nobody needs to wait.
+bool ChildProcess::wait_for_report(std::chrono::milliseconds patience) {
+  const auto give_up = Clock::now() + patience;
+  while (true) {
+    pollfd polled = {report_.get(), POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now());
+    if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) return false;
+    int status = 0;
+    const ssize_t received = ::read(report_.get(), &status, sizeof status);
+    if (received == sizeof status) reported_status_ = status;
+    if (received == sizeof status || received == 0) return true;
+  }
+}
+
 bool ChildProcess::alive() {
   if (reaped_) return false;
+  if (report_.get() >= 0) {
+    pollfd polled = {report_.get(), POLLIN, 0};
+    return ::poll(&polled, 1, 0) == 0;
+  }
   siginfo_t info = {};
   const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
   return result == 0 && info.si_pid == 0;

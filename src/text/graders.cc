@@ -1,11 +1,16 @@
 #include "text/graders.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,10 +20,24 @@
 #include "base/log.h"
 #include "text/child_process.h"
 #include "text/output_file.h"
+#include "text/scratch_folder.h"
 #include "text/utf8_stream.h"
 
 namespace tandem::text {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Far above what a group of samples answers, far below what would hurt us.
+constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
+
+// What reward code may start beside the graders' own, all together, threads counted. Few, for processes that fork
+// without end slow down all others that share memory with them.
+constexpr int64_t kProcessesAllowed = 64;
+constexpr int kProcessesPerGrader = 4;  // it and its init, and others while they come and go
+
+constexpr auto kBombGrace = std::chrono::seconds(5);
+constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
 // One call of one process: a sample, or with group_rm a group. Its grades go to results[first_result...].
 struct Job {
@@ -60,8 +79,12 @@ base::Json to_json(const GradeRequest& sample) {
 Grade to_grade(uint64_t sample_id, const base::Json& outcome) {
   Grade grade{.sample_id = sample_id, .reason_class = "", .reason = "", .extras = {}};
   if (outcome.contains("failed")) {
+    constexpr std::array kClasses = {"exception", "deadline", "memory", "not_finite", "wrong_type", "wrong_count"};
     grade.failed = true;
     grade.reason_class = outcome.at("failed").get<std::string>();
+    if (std::find(kClasses.begin(), kClasses.end(), grade.reason_class) == kClasses.end()) {
+      throw EnvironmentError("no class of failures: " + grade.reason_class);
+    }
     grade.reason = outcome.at("reason").get<std::string>();
     return grade;
   }
@@ -102,6 +125,11 @@ struct Graders::Impl {
   explicit Impl(const GraderConfig& grader_config)
       : config(grader_config), output(config.output_path, config.max_output_bytes) {
     config.worker.memory_bytes = config.memory_bytes;
+    config.worker.max_reply_bytes = kMaxReplyBytes;
+    config.worker.max_processes = kProcessesAllowed + int64_t{kProcessesPerGrader} * config.num_processes;
+    config.worker.sandboxed = config.sandbox != Sandbox::kOff;
+    config.worker.writable.reset();
+    if (config.worker.sandboxed) config.worker.writable = {scratch.path()};
   }
 
   ~Impl() { stop(); }
@@ -120,36 +148,92 @@ struct Graders::Impl {
     }
   }
 
-  // A process that has loaded the reward. Throws what went wrong; the slot is then empty.
+  // What the kernel lacks is the same for every process, and said once.
+  void judge(const std::vector<std::string>& missing_layers) {
+    if (missing_layers.empty()) return;
+    const std::string missing = fmt::format("{}", fmt::join(missing_layers, ", "));
+    TANDEM_ENV_CHECK(config.sandbox != Sandbox::kRequire, "--rm-sandbox require: this machine cannot give",
+                     missing + "; use --rm-sandbox auto to go as far as it can");
+    if (!config.warn_of_missing_layers || warned.exchange(true)) return;
+    base::log_warning(
+        "the sandbox of the reward code is incomplete, for this machine cannot give {}; the code may reach what that "
+        "layer would close (--rm-sandbox require refuses such a machine)",
+        missing);
+  }
+
+  // Makes a process load the reward, which a fork of the warm parent has done already; returns the dialect.
+  std::string load(ChildProcess& child) const {
+    const base::Json facts = child.call("load",
+                                        {{"rm_type", config.rm_type},
+                                         {"custom_rm_path", config.custom_rm_path},
+                                         {"reward_key", config.reward_key},
+                                         {"group_rm", config.group_rm},
+                                         {"label_key", config.label_key},
+                                         {"arguments", config.arguments},
+                                         {"sandboxed", config.worker.sandboxed}},
+                                        config.worker.deadline_s);
+    try {
+      return facts.at("dialect").get<std::string>();
+    } catch (const base::Json::exception&) {
+      throw WorkerError("grader worker answered something else than a result");
+    }
+  }
+
+  // Throws what is wrong with the reward, or with this machine.
+  void start_warm_parent() {
+    warm_parent.reset();
+    auto started = std::make_unique<ChildProcess>(config.worker, "grader", write_output());
+    judge(started->missing_layers());
+    const std::string found = load(*started);
+    warm_parent = std::move(started);
+    const std::lock_guard lock(mutex);
+    dialect = found;
+  }
+
+  std::unique_ptr<ChildProcess> fork_worker() {
+    const std::lock_guard lock(warm_parent_mutex);
+    if (warm_parent == nullptr || !warm_parent->alive()) start_warm_parent();
+    try {
+      return std::make_unique<ChildProcess>(*warm_parent, config.worker, write_output());
+    } catch (const WorkerError&) {
+      warm_parent.reset();
+      throw;
+    }
+  }
+
+  std::function<void(std::string_view)> write_output() {
+    return [this](std::string_view text) { output.write(text); };
+  }
+
+  // A process that has loaded the reward. Throws what went wrong; the slot is then empty. While a neighbour's fork bomb
+  // uses up the processes a start fails, so it is tried until that neighbour's deadline has passed.
   void start_child(Slot& slot) {
-    auto child =
-        std::make_unique<ChildProcess>(config.worker, "grader", [this](std::string_view text) { output.write(text); });
+    const auto give_up = Clock::now() + std::chrono::duration<double>(config.deadline_s) + kBombGrace;
+    while (true) {
+      try {
+        try_to_start_child(slot);
+        return;
+      } catch (const std::runtime_error&) {
+        drop_child(slot);
+        const std::lock_guard lock(mutex);
+        if (stopping || !slot.replacing || Clock::now() > give_up) throw;
+      }
+      std::this_thread::sleep_for(kRetryPause);
+    }
+  }
+
+  void try_to_start_child(Slot& slot) {
+    auto child = fork_worker();
     ChildProcess& started = *child;
     {
       const std::lock_guard lock(mutex);
       slot.child = std::move(child);
       if (stopping) started.interrupt();
-      if (slot.replacing) ++num_restarts;
-      slot.replacing = true;
     }
-    try {
-      const base::Json facts = started.call("load",
-                                            {{"rm_type", config.rm_type},
-                                             {"custom_rm_path", config.custom_rm_path},
-                                             {"reward_key", config.reward_key},
-                                             {"group_rm", config.group_rm},
-                                             {"label_key", config.label_key},
-                                             {"arguments", config.arguments}},
-                                            config.worker.deadline_s);
-      const std::lock_guard lock(mutex);
-      dialect = facts.at("dialect").get<std::string>();
-    } catch (const base::Json::exception&) {
-      drop_child(slot);
-      throw WorkerError("grader worker answered something else than a result");
-    } catch (...) {
-      drop_child(slot);
-      throw;
-    }
+    load(started);
+    const std::lock_guard lock(mutex);
+    if (slot.replacing) ++num_restarts;
+    slot.replacing = true;
   }
 
   void drop_child(Slot& slot) {
@@ -217,6 +301,9 @@ struct Graders::Impl {
     } catch (const base::Json::exception&) {
       drop_child(slot);
       return all_failed(job, "died", "the grader answered with something other than grades");
+    } catch (const EnvironmentError&) {  // a grader that has loaded has no such answer: user code wrote it
+      drop_child(slot);
+      return all_failed(job, "died", "the grader answered with something other than grades");
     } catch (const UserError& error) {  // a request that cannot be sent
       return all_failed(job, "exception", error.what());
     }
@@ -246,9 +333,13 @@ struct Graders::Impl {
   }
 
   GraderConfig config;
+  ScratchFolder scratch;
   OutputFile output;
+  std::atomic<bool> warned = false;
   mutable std::mutex mutex;
   std::condition_variable work_changed;
+  std::mutex warm_parent_mutex;  // over the warm parent; taken before `mutex`
+  std::unique_ptr<ChildProcess> warm_parent;
   std::deque<Slot> slots;
   std::deque<Job> jobs;
   std::vector<Grade> results;  // in submission order
@@ -267,6 +358,11 @@ Graders::Graders(const GraderConfig& config) {
   TANDEM_USER_CHECK(config.deadline_s > 0, "deadline of a reward: must be above 0 s, not", config.deadline_s);
   impl_ = std::make_unique<Impl>(config);
   Impl& impl = *impl_;
+  try {
+    impl.start_warm_parent();
+  } catch (const WorkerError& lost) {
+    throw EnvironmentError(std::string("cannot start the graders: ") + lost.what());
+  }
   impl.slots.resize(static_cast<size_t>(config.num_processes));
   for (Impl::Slot& slot : impl.slots) slot.thread = std::thread([&impl, &slot] { impl.run(slot); });
   std::exception_ptr error;
@@ -333,6 +429,8 @@ std::vector<int64_t> Graders::process_ids() const {
   }
   return ids;
 }
+
+const std::string& Graders::scratch_folder() const { return impl_->scratch.path(); }
 
 std::string Graders::dialect() const {
   const std::lock_guard lock(impl_->mutex);

@@ -1,8 +1,10 @@
 // Rewards in worker processes: rule-based (exact, math, dapo) and the user's Python functions in the TRL, verl and
 // slime dialects (python/tandem_worker/dialects.py says how they are told apart and called). Each call has a deadline
-// and a memory limit; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead process: the sample is
-// marked failed, with the reason, and grading goes on. A process that hung, died or ran out of memory is replaced by a
-// fresh one.
+// and limits of memory, files and output; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead
+// process: the sample is marked failed, with the reason, and grading goes on. A process that hung, died or ran out of
+// memory is replaced, in milliseconds, by a fork of a warm parent that has imported the reward. As far as the kernel
+// goes, reward code reaches no network, no secret of the environment and no process of ours, and writes in one scratch
+// folder alone (tandem_worker/sandbox.py).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,10 @@
 #include "text/text_worker.h"
 
 namespace tandem::text {
+
+// kAuto: as far as the kernel goes, with one warning that names what it lacks. kRequire: EnvironmentError when it lacks
+// anything. kOff: limits only; reward code may do what we may and sees our environment.
+enum class Sandbox : uint8_t { kAuto, kRequire, kOff };
 
 struct GraderConfig {
   WorkerConfig worker;
@@ -29,6 +35,8 @@ struct GraderConfig {
   int num_processes = 2;
   double deadline_s = 30.0;  // per sample (per group with group_rm)
   int64_t memory_bytes = int64_t{2} << 30;
+  Sandbox sandbox = Sandbox::kAuto;
+  bool warn_of_missing_layers = true;
 };
 
 struct GradeRequest {
@@ -67,7 +75,8 @@ class Graders {
   std::map<std::string, int64_t> failures() const;
   int64_t restarts() const;                  // processes replaced so far
   std::vector<int64_t> process_ids() const;  // of the processes that run
-  std::string dialect() const;               // "trl", "verl", "slime" or "built-in"
+  const std::string& scratch_folder() const;
+  std::string dialect() const;  // "trl", "verl", "slime" or "built-in"
 
  private:
   struct Impl;

@@ -133,6 +133,7 @@ struct TensorBoardSink::Impl {
 TensorBoardSink::TensorBoardSink(const WorkerConfig& config, const std::string& directory)
     : impl_(std::make_unique<Impl>()) {
   impl_->config = config;
+  impl_->config.writable.reset();  // its folder is yet to be made, and no code of the user's runs there
   impl_->directory = directory;
   try {
     impl_->start_child();

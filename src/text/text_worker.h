@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,10 +21,18 @@ class WorkerError : public std::runtime_error {
 };
 
 struct WorkerConfig {
-  std::string python;                       // interpreter; default: the build's (TANDEM_PYTHON)
-  std::string worker_directory;             // holds tandem_worker/; default: the build's
-  double deadline_s = 60.0;                 // of one call
-  int64_t memory_bytes = int64_t{4} << 30;  // address-space limit of the child
+  std::string python;            // interpreter; default: the build's (TANDEM_PYTHON)
+  std::string worker_directory;  // holds tandem_worker/; default: the build's
+  double deadline_s = 60.0;      // of one call
+  // Limits of the child; tandem_worker/sandbox.py sets them.
+  int64_t memory_bytes = int64_t{4} << 30;  // address space
+  int64_t max_reply_bytes = int64_t{256} << 20;
+  int64_t max_file_bytes = int64_t{1} << 30;  // of one file that it writes
+  int64_t max_open_files = 256;
+  int64_t max_processes = 256;  // it and all that it starts, threads included
+  // No network, few environment variables, files changed in `writable` alone (none: nowhere; nullopt: anywhere).
+  bool sandboxed = true;
+  std::optional<std::vector<std::string>> writable = std::vector<std::string>{};
 };
 WorkerConfig default_worker_config();
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <random>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tandem/error.h"
 #include "tests/text/grader_fixture.h"
 #include "tests/text/process_facts.h"
+#include "tests/text/repeat.h"
 
 namespace tandem::text {
 namespace {
@@ -57,6 +59,45 @@ const std::vector<Fault> kQuickFaults = {
     {"stdin", nullptr, "", 0.0},
 };
 
+const std::vector<Fault> kFaultsThatNeedASandbox = {
+    {"kills_group", "died", "killed by signal 9"},
+    {"fork_bomb", "deadline", "the deadline of"},
+    {"daemon", "died", "exited with code 4"},
+    {"outside", "exception", "--rm-sandbox off lifts that"},
+    {"network", "exception", "--rm-sandbox off lifts that"},
+    {"secret", "exception", "KeyError: 'HF_TOKEN'"},
+};
+
+const std::vector<Fault> kFaultsOfTheTable = {
+    {"hangs", "deadline", "the deadline of"},
+    {"busy", "deadline", "the deadline of"},
+    {"bignum", "deadline", "the deadline of"},
+    {"stops_itself", "deadline", "the deadline of"},
+    {"shouts", "deadline", "the deadline of"},
+    {"async", "deadline", "the deadline of"},
+    {"memory", "memory", "MemoryError"},
+    {"os_exit", "died", "exited with code 3"},
+    {"segfault", "died", "killed by signal 11"},
+    {"real_segfault", "died", "killed by signal 11"},
+    {"closes", "died", "grader worker"},
+    {"leaves_child", "died", "exited with code 0"},
+    {"channel", "died", "something other than a reply"},
+    {"fake_reply", "died", "something other than a reply"},
+    {"fake_fault", "died", "something other than"},
+    {"raises", "exception", "ValueError: no such answer"},
+    {"huge_message", "exception", "ValueError: long long"},
+    {"recursion", "exception", "RecursionError"},
+    {"sys_exit", "exception", "SystemExit: 3"},
+    {"import", "exception", "ModuleNotFoundError"},
+    {"floods", "exception", "File too large"},
+    {"nan", "not_finite", "the reward is nan"},
+    {"text", "wrong_type", "the reward is a str"},
+    {"thread", nullptr, "", 0.75},
+    {"stdin", nullptr, "", 0.0},
+    {"loud", nullptr, "", 1.0},
+    {"deletes_folder", nullptr, "", 0.5},
+};
+
 GraderConfig faults() {
   GraderConfig config = function("faults.py:score");
   config.num_processes = 2;
@@ -89,6 +130,86 @@ TEST(GraderFaults, CostTheSampleAndNoOther) {
     }
   }
   EXPECT_EQ(graders.failures(), counts);
+}
+
+bool sandbox_is_complete() {
+  GraderConfig config = rule("exact");
+  config.sandbox = Sandbox::kRequire;
+  try {
+    const Graders graders(config);
+  } catch (const EnvironmentError& error) {
+    std::cout << error.what() << "; faults that it bounds are left out\n";
+    return false;
+  }
+  return true;
+}
+
+// Every kind of fault, beside samples that are well, --repeat times.
+TEST(GraderFaults, KeepToTheTable) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  std::vector<Fault> kinds = kFaultsOfTheTable;
+  if (sandbox_is_complete()) kinds.insert(kinds.end(), kFaultsThatNeedASandbox.begin(), kFaultsThatNeedASandbox.end());
+  ::setenv("HF_TOKEN", "canary", 1);
+
+  const int descriptors_before = num_descriptors();
+  std::string folder;
+  int64_t num_faults = 0;
+  double worst_overshoot_s = 0;
+  {
+    GraderConfig config = faults();
+    config.deadline_s = 1.5;
+    config.memory_bytes = int64_t{256} << 20;
+    config.worker.max_file_bytes = int64_t{64} << 20;
+    Graders graders(config);
+    folder = "TMPDIR=" + graders.scratch_folder();
+    const int descriptors = num_descriptors();
+    std::map<std::string, int64_t> counts;
+    int64_t num_lost = 0;
+    for (int round = 0; round < repeat(); ++round) {
+      std::shuffle(kinds.begin(), kinds.end(), random);
+      for (const Fault& kind : kinds) {
+        const auto begin = Clock::now();
+        graders.submit({request(1, "0.5"), request(2, kind.response), request(3, "0.25"), request(4, "0.125")});
+        const std::vector<Grade> grades = graders.collect();
+        const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin).count();
+        worst_overshoot_s = std::max(worst_overshoot_s, elapsed_s - config.deadline_s);
+        ASSERT_EQ(grades.size(), 4U);
+        for (const size_t i : {0, 2, 3}) EXPECT_FALSE(grades[i].failed) << kind.response << ": " << grades[i].reason;
+        EXPECT_EQ(grades[0].reward, 0.5) << kind.response;
+        EXPECT_EQ(grades[2].reward, 0.25) << kind.response;
+        EXPECT_EQ(grades[3].reward, 0.125) << kind.response;
+        const Grade& grade = grades[1];
+        const std::string expected = kind.reason_class == nullptr ? "" : kind.reason_class;
+        EXPECT_EQ(grade.reason_class, expected) << kind.response << ": " << grade.reason;
+        EXPECT_EQ(grade.failed, kind.reason_class != nullptr) << kind.response;
+        EXPECT_EQ(grade.reward, kind.reward) << kind.response;
+        EXPECT_NE(grade.reason.find(kind.reason), std::string::npos) << kind.response << ": " << grade.reason;
+        EXPECT_LT(grade.reason.size(), 1000U) << kind.response;
+        EXPECT_LE(elapsed_s, config.deadline_s + 1.0) << kind.response;
+        if (!expected.empty()) ++counts[expected];
+        if (expected == "died" || expected == "deadline" || expected == "memory") ++num_lost;
+        ++num_faults;
+      }
+      EXPECT_LE(num_descriptors(), descriptors) << "round " << round;
+      EXPECT_EQ(num_children(), 1) << "round " << round;
+      // Guard, init and warm parent; worker and init twice.
+      const auto is_settled = [&] { return num_processes_with(folder) <= 7 && num_zombies() == 0; };
+      const auto give_up = Clock::now() + std::chrono::seconds(5);  // the processes of a bomb may yet be dying
+      while (!is_settled() && Clock::now() < give_up) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(is_settled()) << num_processes_with(folder) << " processes, " << num_zombies() << " zombies";
+    }
+    EXPECT_EQ(graders.failures(), counts);
+    EXPECT_LE(graders.restarts(), num_lost);
+    EXPECT_GE(graders.restarts(), num_lost - config.num_processes);
+  }
+  EXPECT_EQ(num_descriptors(), descriptors_before);
+  EXPECT_EQ(num_children(), 0);
+  EXPECT_EQ(num_zombies(), 0);
+  EXPECT_EQ(num_processes_with(folder), 0);
+  std::cout << num_faults << " faults of " << kinds.size() << " kinds; longest over the deadline: " << worst_overshoot_s
+            << " s\n";
 }
 
 TEST(GraderFaults, EndAtTheDeadline) {
@@ -132,7 +253,7 @@ TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
   Graders graders(config);
   const int64_t pid = graders.process_ids().at(0);
   ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
-  wait_for_exit(pid);
+  wait_until_gone(pid);
   EXPECT_EQ(grade_one(graders, request(1, "3")).reward, 3.0);  // it was idle: no sample is lost
   EXPECT_EQ(graders.restarts(), 1);
   EXPECT_TRUE(graders.failures().empty());

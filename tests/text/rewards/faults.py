@@ -1,10 +1,14 @@
 """A verl function that does what its response tells it to, and what bad user code does."""
 
+import asyncio
+import ctypes
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -81,6 +85,59 @@ def reads_stdin():
     return float(len(sys.stdin.read()))
 
 
+def fakes_a_machine_fault():
+    reply = b'{"id": 2, "machine_fault": "stop the run"}'
+    os.write(3, len(reply).to_bytes(4, "little") + reply)
+    time.sleep(1000)
+
+
+def fork_bomb():
+    while True:
+        try:
+            if os.fork() == 0:
+                os.setsid()
+        except OSError:
+            time.sleep(0.01)
+
+
+def shouts():
+    while True:
+        print("x" * (1 << 16))
+
+
+def kills_its_parents_group():
+    for kill in (lambda: os.kill(-1, signal.SIGKILL), lambda: os.kill(os.getppid(), signal.SIGKILL),
+                 lambda: os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)):  # fmt: skip
+        try:
+            kill()
+        except ProcessLookupError:
+            pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def leaves_a_daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 64)
+            time.sleep(1000)
+        os._exit(0)
+    os.wait()
+    os._exit(4)
+
+
+def deletes_its_folder():
+    os.chdir(tempfile.mkdtemp())
+    os.rmdir(os.getcwd())
+    return 0.5
+
+
+def floods_the_folder():
+    with open(os.path.join(tempfile.gettempdir(), "flood"), "wb") as file:
+        while True:
+            file.write(bytes(1 << 24))
+
+
 class NumberLike:
     def item(self):
         return 1.5
@@ -116,6 +173,20 @@ FAULTS = {
     "alarm": leaves_an_alarm,
     "stdin": reads_stdin,
     "surrogate": lambda: (_ for _ in ()).throw(ValueError("\ud800")),
+    "fake_fault": fakes_a_machine_fault,
+    "fork_bomb": fork_bomb,
+    "shouts": shouts,
+    "kills_group": kills_its_parents_group,
+    "daemon": leaves_a_daemon,
+    "deletes_folder": deletes_its_folder,
+    "floods": floods_the_folder,
+    "real_segfault": lambda: ctypes.string_at(0),
+    "huge_message": lambda: (_ for _ in ()).throw(ValueError("long " * (1 << 22))),
+    "async": lambda: asyncio.run(asyncio.Event().wait()),
+    "import": lambda: __import__("no_such_module"),
+    "outside": lambda: open("/tmp/tandem_outside", "w"),
+    "network": lambda: socket.create_connection(("127.0.0.1", 9), timeout=1),
+    "secret": lambda: os.environ["HF_TOKEN"],
     "limit": lambda: float(resource.getrlimit(resource.RLIMIT_AS)[0]),
 }
 

@@ -20,6 +20,9 @@ def send(text):
 
 while True:
     request = read()
+    if request["call"] == "confine":
+        send(json.dumps({"id": request["id"], "result": []}).encode())
+        continue
     if request["call"] == "load":
         result = {"vocab_size": 1, "has_chat_template": False, "byte_level": True, "special_ids": []}
         send(json.dumps({"id": request["id"], "result": result}).encode())

@@ -1,0 +1,81 @@
+// How fast graders score: graders_bench FILE.jsonl, lines of {"response", "label"}, scored by --rm-type math.
+// Prints one line of JSON: the seconds of each batch on two processes, and those that one sample costs when its process
+// was killed before, with and without that.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/json.h"
+#include "text/graders.h"
+
+namespace {
+
+using namespace tandem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBatches = 7;
+constexpr int kReplacements = 10;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+text::GraderConfig math(int num_processes) {
+  text::GraderConfig config;
+  config.worker = text::default_worker_config();
+  config.rm_type = "math";
+  config.num_processes = num_processes;
+  return config;
+}
+
+double seconds_of(text::Graders& graders, const std::vector<text::GradeRequest>& requests) {
+  const auto begin = Clock::now();
+  graders.submit(requests);
+  graders.collect();
+  return seconds_since(begin);
+}
+
+// Until the process has ended, whoever its parent is.
+void kill_and_wait(int64_t pid) {
+  ::kill(static_cast<pid_t>(pid), SIGKILL);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: graders_bench FILE.jsonl\n");
+    return 2;
+  }
+  std::vector<text::GradeRequest> requests;
+  std::ifstream file(argv[1]);
+  for (std::string line; std::getline(file, line);) {
+    const auto json = base::parse_json(line, argv[1]);
+    text::GradeRequest request;
+    request.sample_id = requests.size();
+    request.response = json.at("response").get<std::string>();
+    request.label = json.at("label").get<std::string>();
+    requests.push_back(request);
+  }
+  base::Json report;
+  {
+    text::Graders graders(math(2));
+    seconds_of(graders, requests);
+    for (int i = 0; i < kBatches; ++i) report["batch_s"].push_back(seconds_of(graders, requests));
+    report["failures"] = graders.failures();
+  }
+  text::Graders graders(math(1));
+  const std::vector<text::GradeRequest> one = {requests.front()};
+  seconds_of(graders, one);
+  for (int i = 0; i < kReplacements; ++i) {
+    report["one_s"].push_back(seconds_of(graders, one));
+    kill_and_wait(graders.process_ids().at(0));
+    report["one_after_death_s"].push_back(seconds_of(graders, one));
+  }
+  fmt::print("{}\n", base::dump_json(report));
+  return 0;
+}

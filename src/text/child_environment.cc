@@ -1,0 +1,61 @@
+#include "text/child_environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+#include <utility>
+
+extern char** environ;
+
+namespace tandem::text {
+namespace {
+
+bool may_reach_a_sandbox(std::string_view name) {
+  constexpr std::array<std::string_view, 12> kNames = {"PATH",        "HOME",       "USER",       "LOGNAME",
+                                                       "LANG",        "LANGUAGE",   "TZ",         "TERMINFO",
+                                                       "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name.starts_with("LC_") ||
+         name.ends_with("_NUM_THREADS");
+}
+
+}  // namespace
+
+std::vector<std::string> child_environment(const WorkerConfig& config) {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = text.substr(0, equals);
+    if (!config.sandboxed || may_reach_a_sandbox(name)) variables.emplace(name, text.substr(equals + 1));
+  }
+  const auto path = variables.find("PYTHONPATH");
+  variables["PYTHONPATH"] = path == variables.end() || path->second.empty()
+                                ? config.worker_directory
+                                : config.worker_directory + ":" + path->second;
+  for (const auto& [name, value] : {std::pair{"PYTHONSAFEPATH", "1"},
+                                    {"PYTHONUTF8", "1"},
+                                    {"PYTHONUNBUFFERED", "1"},
+                                    {"PYTHONHASHSEED", "0"},
+                                    {"PYTHONDONTWRITEBYTECODE", "1"}}) {
+    variables[name] = value;
+  }
+  if (config.writable && !config.writable->empty()) variables["TMPDIR"] = config.writable->front();
+  // Thread pools stay small unless the user says otherwise: workers share the machine with the trainer, and address
+  // space is limited.
+  for (const auto& [name, value] : {std::pair{"OMP_NUM_THREADS", "1"},
+                                    {"OPENBLAS_NUM_THREADS", "1"},
+                                    {"RAYON_NUM_THREADS", "4"},
+                                    {"MALLOC_ARENA_MAX", "4"}}) {
+    variables.emplace(name, value);
+  }
+  std::vector<std::string> entries;
+  entries.reserve(variables.size());
+  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,17 @@
+// The environment variables that a worker process starts with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "text/text_worker.h"
+
+namespace tandem::text {
+
+// "NAME=value" each. A sandboxed worker gets those of ours that a Python program needs to run, by name, so that no
+// secret of the run (HF_TOKEN, AWS_*, *_API_KEY, ...) reaches it; another gets all. Both get what makes a worker the
+// same everywhere: our package first on the import path, no module of the working directory, UTF-8, unbuffered output,
+// one order of sets, no files written beside the sources. Temporary files go to the first writable directory.
+std::vector<std::string> child_environment(const WorkerConfig& config);
+
+}  // namespace tandem::text
