@@ -25,8 +25,12 @@ using ShardContents = std::map<std::string, std::set<std::string>>;
 
 // A shard lies beside its index. A name that leads elsewhere would make us read files that the user did not name.
 void check_shard_name(const std::string& index_path, const std::string& shard) {
-  const bool plain = shard.find('/') == std::string::npos && shard.find('\\') == std::string::npos &&
-                     shard.find("..") == std::string::npos && shard.find('\0') == std::string::npos &&
+  // Names with control characters would also break the one line of each message that holds a path.
+  const bool has_control =
+      std::any_of(shard.begin(), shard.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+  constexpr size_t kMaxNameBytes = 255;
+  const bool plain = shard.size() <= kMaxNameBytes && shard.find('/') == std::string::npos &&
+                     shard.find('\\') == std::string::npos && shard.find("..") == std::string::npos && !has_control &&
                      shard.ends_with(".safetensors") && !shard.starts_with('.');
   TANDEM_USER_CHECK(plain, fmt::format("{}: weight_map: {} is not the plain name of a .safetensors file beside the "
                                        "index; do not use this checkpoint unless you trust its source",

@@ -2,7 +2,7 @@
 //
 //   fuzz_json [--runs N] [--seed S] PATH...      files and folders of the corpus; the same seed makes the same inputs
 //
-// An input that breaks a promise, crashes or hangs is left in crash-PROGRAM; given as PATH with --runs 0 it does so
+// An input that breaks a promise, crashes or hangs is left in PROGRAM-crash; given as PATH with --runs 0 it does so
 // again.
 #include <algorithm>
 #include <csignal>
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
       add_corpus(word);
     }
   }
-  crash_path = "crash-" + std::filesystem::path(argv[0]).filename().string();
+  crash_path = std::string(argv[0]) + "-crash";
   engine.seed(seed);
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(keep_present_input);
   for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, on_signal);
