@@ -60,6 +60,7 @@ class Worker:
         return {
             "vocab_size": 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1),
             "has_chat_template": self._template.exists,
+            "template_path": self._template.path,
             "byte_level": self._byte_level,
             "special_ids": sorted(id for id, token in added.items() if token.special),
         }
