@@ -15,7 +15,7 @@ import time
 import machine
 
 NUM_SAMPLES = 256
-NUM_BATCHES = 7
+NUM_BATCHES = 3
 
 
 def samples():

@@ -18,7 +18,7 @@ namespace {
 using namespace tandem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kBatches = 7;
+constexpr int kBatches = 3;
 constexpr int kReplacements = 10;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
