@@ -15,7 +15,7 @@ import time
 import machine
 
 NUM_SAMPLES = 256
-NUM_BATCHES = 7
+NUM_BATCHES = 3
 
 
 def samples():
@@ -29,7 +29,7 @@ def samples():
         lambda a, b: (f"({a}, {b}]", f"({a}, {b + 1}]"),
         lambda a, b: (f"{a}.5", f"\\frac{{{2 * a + 1}}}{{2}}"),
     )
-    for _ in range(NUM_SAMPLES):
+    for _ in range(NUM_SAMPLES * (NUM_BATCHES + 1)):
         answer, label = draw.choice(forms)(draw.randint(2, 99), draw.randint(2, 99))
         thinking = "Let us see. " * draw.randint(10, 200)
         yield {"response": f"{thinking}So it is \\boxed{{{answer}}}.", "label": label}
@@ -41,9 +41,9 @@ def plain_seconds(batch):
 
     grade = Math()
     seconds = []
-    for _ in range(NUM_BATCHES + 1):
+    for first in range(0, len(batch), NUM_SAMPLES):  # each batch is new to sympy's caches, as it is to the graders'
         begin = time.perf_counter()
-        for sample in batch:
+        for sample in batch[first : first + NUM_SAMPLES]:
             grade(sample)
         seconds.append(time.perf_counter() - begin)
     return seconds[1:]
@@ -62,7 +62,6 @@ def main():
         file.flush()
         program = machine.ROOT / "build" / "release" / "bench" / "graders_bench"
         result = json.loads(subprocess.run([program, file.name], capture_output=True, text=True, check=True).stdout)
-    plain += plain_seconds(batch)
     print(f"`bench/graders.py` on {facts['cores']} cores of {facts['processor']}, commit {facts['commit']}, load "
           f"{facts['load_before'][0]} before; median (least) of {NUM_BATCHES} batches.\n")  # fmt: skip
     print("| | s |\n|---|---|")

@@ -1,9 +1,16 @@
-"""A model's chat template, rendered as transformers renders it, in jinja2's immutable sandbox."""
+"""A model's chat template, rendered as transformers renders it, in jinja2's immutable sandbox and within limits.
 
+A template comes with a model, from anywhere. It reaches no Python object beyond what the sandbox allows, and reading
+or rendering it ends after MAX_SECONDS and MAX_CHARACTERS. What a signal cannot interrupt, a product or a power of huge
+numbers, is refused before it is computed; the process's memory limit bounds the rest.
+"""
+
+import contextlib
 import datetime
 import importlib.metadata
 import json
 import os
+import signal
 
 import jinja2
 import jinja2.ext
@@ -12,7 +19,56 @@ import jinja2.sandbox
 from tandem_worker.protocol import MachineFault, UserFault, one_line
 
 SAFE_JINJA = (3, 1, 6)  # the release that closed the sandbox's last known escapes (CVE-2024-56326, CVE-2025-27516)
+MAX_SECONDS = 5.0  # for one conversation
+MAX_CHARACTERS = 16 << 20  # of one rendered conversation
+MAX_TEMPLATE_CHARACTERS = 1 << 20
+MAX_POWER_BITS = 4096
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class OverLimit(BaseException):
+    """No Exception, so that nothing on the way up takes it for an ordinary failure."""
+
+
+@contextlib.contextmanager
+def limits(subject):
+    """UserFault, beginning with `subject`, for a block that takes too much time, memory or nesting."""
+
+    def ring(*_):
+        raise OverLimit(f"takes longer than {MAX_SECONDS:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except OverLimit as error:
+        raise UserFault(f"{subject} {error}") from None
+    except MemoryError:
+        raise UserFault(f"{subject} takes more memory than a text worker has") from None
+    except RecursionError:
+        raise UserFault(f"{subject} nests or calls itself too deeply") from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context, operator, left, right):
+        size = 0
+        if isinstance(left, int) and isinstance(right, int):
+            bits = abs(right) * left.bit_length() if operator == "**" else left.bit_length() + right.bit_length()
+            size = 0 if bits <= MAX_POWER_BITS else MAX_CHARACTERS + 1
+        elif operator == "*":
+            for text, times in ((left, right), (right, left)):
+                if isinstance(times, int) and hasattr(text, "__len__"):
+                    size = len(text) * times
+        if size > MAX_CHARACTERS:
+            raise jinja2.exceptions.SecurityError(f"a {operator} in it makes something too large")
+        return super().call_binop(context, operator, left, right)
 
 
 class GenerationTag(jinja2.ext.Extension):
@@ -43,7 +99,7 @@ def make_environment():
     if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < SAFE_JINJA:
         floor = ".".join(map(str, SAFE_JINJA))
         raise MachineFault(f"jinja2 {version} has known sandbox escapes; install {floor} or newer")
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, GenerationTag]
     )
     environment.filters["tojson"] = tojson
@@ -81,12 +137,19 @@ class ChatTemplate:
         path, sources = read_templates(directory, config)
         environment = make_environment()
         self._directory = directory
+        self.path = path
         self._compiled = {}
         for name, source in sources.items():
-            try:
-                self._compiled[name] = environment.from_string(source)
-            except jinja2.exceptions.TemplateError as error:
-                raise UserFault(f"{path}: chat template {name!r}: {one_line(error)}") from None
+            subject = f"{path}: chat template {name!r}"
+            if len(source) > MAX_TEMPLATE_CHARACTERS:
+                raise UserFault(f"{subject} is longer than {MAX_TEMPLATE_CHARACTERS} characters")
+            with limits(subject):
+                try:
+                    self._compiled[name] = environment.from_string(source)
+                except (RecursionError, MemoryError):
+                    raise
+                except Exception as error:  # what a template may not be, or a constant in it that cannot be computed
+                    raise UserFault(f"{subject}: {one_line(error)}") from None
         self._special_tokens = {}
         for name in SPECIAL_TOKENS:
             token = config.get(name)
@@ -108,10 +171,22 @@ class ChatTemplate:
             raise UserFault(f"{self._directory}: no chat template is named 'default', only {sorted(self._compiled)}")
         variables = {"tools": None, "documents": None, "add_generation_prompt": False, **self._special_tokens, **kwargs}
         variables["messages"] = messages
-        try:
-            return self._compiled[name].render(variables)
-        except MemoryError:
-            raise
-        except Exception as error:  # a template can raise whatever its expressions raise
-            kind = "" if type(error) is jinja2.exceptions.TemplateError else f"{type(error).__name__}: "
-            raise UserFault(f"chat template refused conversation {index}: {kind}{one_line(error)}") from None
+        with limits(f"{self.path}: chat template for conversation {index}"):
+            try:
+                return self._join(self._compiled[name].generate(variables))
+            except (MemoryError, RecursionError):
+                raise
+            except Exception as error:  # a template can raise whatever its expressions raise
+                kind = "" if type(error) is jinja2.exceptions.TemplateError else f"{type(error).__name__}: "
+                raise UserFault(
+                    f"{self.path}: chat template refused conversation {index}: {kind}{one_line(error)}"
+                ) from None
+
+    def _join(self, parts):
+        texts, num_characters = [], 0
+        for part in parts:
+            num_characters += len(part)
+            if num_characters > MAX_CHARACTERS:
+                raise OverLimit(f"writes more than {MAX_CHARACTERS} characters")
+            texts.append(part)
+        return "".join(texts)

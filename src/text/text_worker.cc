@@ -105,6 +105,7 @@ struct TextWorker::Impl {
   int64_t num_restarts = 0;
   int64_t vocab_size = 0;
   bool has_chat_template = false;
+  std::string template_path;
   bool byte_level = false;
   std::vector<bool> is_special;          // by id
   std::vector<std::string> token_bytes;  // by id; empty until asked for
@@ -114,6 +115,7 @@ struct TextWorker::Impl {
     const auto facts = request<base::Json>("load", {{"directory", directory}});
     vocab_size = facts.at("vocab_size").get<int64_t>();
     has_chat_template = facts.at("has_chat_template").get<bool>();
+    template_path = facts.value("template_path", "");
     byte_level = facts.at("byte_level").get<bool>();
     is_special.assign(static_cast<size_t>(vocab_size), false);
     for (const auto id : facts.at("special_ids").get<std::vector<size_t>>()) is_special.at(id) = true;
@@ -210,8 +212,16 @@ std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base:
     for (size_t i = texts.size(); i < std::min(conversations.size(), texts.size() + kPiece); ++i) {
       piece.push_back(conversations[i]);
     }
-    impl_->call_into(texts, piece.size(), "apply_chat_template",
-                     {{"conversations", piece}, {"kwargs", variables}, {"first", texts.size()}});
+    try {
+      impl_->call_into(texts, piece.size(), "apply_chat_template",
+                       {{"conversations", piece}, {"kwargs", variables}, {"first", texts.size()}});
+    } catch (const ChildLost& lost) {
+      // The template ran in C code that its own alarm cannot interrupt.
+      TANDEM_USER_CHECK(lost.cause() != LossCause::kDeadline,
+                        impl_->template_path + ": the chat template did not end in", impl_->config.deadline_s,
+                        "s for conversations from", texts.size(), "on; use another template");
+      throw;
+    }
   }
   return texts;
 }

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -247,14 +248,88 @@ TEST(ChatTemplate, RunsInASandbox) {
 }
 
 TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
+  struct Bomb {
+    const char* text;
+    const char* said;
+  };
+  const std::vector<Bomb> bombs = {
+      {"{{ 'x' * 4000000000 }}", "too large"},
+      {"{{ messages * 4000000000 }}", "too large"},
+      {"{{ 9 ** 9 ** 9 ** 9 ** 9 }}", "too large"},
+      {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "longer than 5 s"},
+      {"{% for a in range(99999) %}{% for b in range(99999) %}0123456789{% endfor %}{% endfor %}", "characters"},
+      {"{% set n = namespace(t='0123456789') %}{% for a in range(99) %}{% set n.t = n.t ~ n.t %}{% endfor %}{{ n.t }}",
+       "more memory"},
+      {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too deeply"},
+      {"{{ range(9999999999) | list }}", "Range too big"},
+      {"{{ 'x' | center(4000000000) }}", "more memory"},
+  };
   ModelDirectory model;
   WorkerConfig config = default_worker_config();
   config.memory_bytes = int64_t{1} << 30;
-  config.deadline_s = 60;
-  model.write("chat_template.jinja", "{{ 'x' * 4000000000 }}");
+  for (const Bomb& bomb : bombs) {
+    model.write("chat_template.jinja", bomb.text);
+    const std::string message = message_of<UserError>([&] {
+      TextWorker worker(config, model.path());
+      const int64_t pid = worker.process_id();
+      try {
+        worker.apply_chat_template({base::Json::array({"a", "b"})}, {});
+      } catch (const UserError&) {
+        EXPECT_EQ(worker.encode({""})[0].size(), 0U) << bomb.text;
+        EXPECT_EQ(worker.process_id(), pid) << bomb.text;
+        throw;
+      }
+    });
+    EXPECT_NE(message.find("chat_template.jinja: "), std::string::npos) << message;
+    EXPECT_NE(message.find(bomb.said), std::string::npos) << bomb.text << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+  model.write("chat_template.jinja", "{{ " + std::string(100000, '(') + "1" + std::string(100000, ')') + " }}");
+  EXPECT_NE(message_of<UserError>([&] { render(model); }).find("too deeply"), std::string::npos);
+  model.write("chat_template.jinja", std::string(2 << 20, ' '));
+  EXPECT_NE(message_of<UserError>([&] { render(model); }).find("is longer than"), std::string::npos);
+}
+
+// What only the parent's deadline ends is the template's fault too.
+TEST(ChatTemplate, ThatCannotBeInterruptedIsNamed) {
+  ModelDirectory model;
+  WorkerConfig config = default_worker_config();
+  config.deadline_s = 3;
+  model.write("chat_template.jinja", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   TextWorker worker(config, model.path());
-  EXPECT_THROW(worker.apply_chat_template({base::Json::array()}, {}), WorkerError);
+  const std::string message = message_of<UserError>([&] { worker.apply_chat_template({base::Json::array()}, {}); });
+  EXPECT_NE(message.find("chat_template.jinja: the chat template did not end in 3 s"), std::string::npos) << message;
   EXPECT_EQ(worker.encode({""})[0].size(), 0U);
+  EXPECT_EQ(worker.restarts(), 1);
+}
+
+// auto_map, Python files and pickles beside the weights: other loaders run them.
+TEST(TextWorker, RunsNothingOfAModelDirectory) {
+  ModelDirectory model;
+  const std::string canary = model.path() + "/canary";
+  const std::string code = "open('" + canary + "', 'w').write('ran')\n";
+  const std::string pickle = "cbuiltins\nexec\n(V" + code.substr(0, code.size() - 1) + "\ntR.";
+  for (const char* name : {"tokenization_canary.py", "modeling_canary.py", "configuration_canary.py", "__init__.py",
+                           "sitecustomize.py", "usercustomize.py", "tokenizers.py", "jinja2.py", "conftest.py"}) {
+    model.write(name, code);
+  }
+  for (const char* name : {"pytorch_model.bin", "tokenizer.pkl", "tokenizer.bin", "training_args.bin"}) {
+    model.write(name, pickle);
+  }
+  model.write("tokenizer_config.json", R"({"tokenizer_class": "CanaryTokenizer", "trust_remote_code": true,
+      "auto_map": {"AutoTokenizer": ["tokenization_canary.CanaryTokenizer", null]}, "chat_template": "plain"})");
+  model.write("config.json", R"({"auto_map": {"AutoModelForCausalLM": "modeling_canary.Canary"}})");
+  // The pickle would do it, and so would the file.
+  const std::string check = default_worker_config().python + " -c \"import pickle; pickle.load(open('" + model.path() +
+                            "/tokenizer.pkl', 'rb'))\"";
+  ASSERT_EQ(std::system(check.c_str()), 0);
+  ASSERT_TRUE(std::filesystem::remove(canary));
+
+  TextWorker worker(default_worker_config(), model.path());
+  EXPECT_EQ(worker.apply_chat_template({base::Json::array()}, {})[0], "plain");
+  worker.decode(worker.encode({"and the"}), false);
+  worker.token_bytes();
+  EXPECT_FALSE(std::filesystem::exists(canary));
 }
 
 TEST(ChatTemplate, IsMissedWhenAskedFor) {
