@@ -12,7 +12,7 @@ FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build demo test test-dev test-tsan fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,6 +44,13 @@ test-tsan: setup
 	cmake --preset tsan
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+
+soak: setup  ## the fault tests with their full counts; hours
+	cmake --preset dev
+	cmake --build build/dev -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
+	build/dev/tests/run/checkpoints_test --soak
+	build/dev/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
+	build/dev/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*'
 
 fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, FUZZ_SECONDS=n at most
 	@tools/setup.sh fuzz

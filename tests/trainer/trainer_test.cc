@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <random>
 
 #include "tandem/error.h"
 #include "tests/trainer/fixture.h"
@@ -264,6 +266,48 @@ TEST(Trainer, ANonFiniteGradientStopsBeforeTheWeightsChange) {
   EXPECT_TRUE(m.store->tensor("layers.0.qkv").isfinite().all().item<bool>());
   EXPECT_FALSE(m.store->tensor("layers.0.qkv").equal(before));
   EXPECT_EQ(m.store->version(), 1U);
+}
+
+// Whatever goes wrong in whichever sample: weights, masters and moments keep every bit, and healthy steps go on
+// between.
+TEST(Trainer, AStepThatGoesWrongChangesNoBit) {
+  constexpr int kInjections = 1000;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TestModel m = make_small_model(dtype, true, test_ops());
+    TrainerConfig config = all_terms();
+    config.max_grad_norm_skip = 1e4;
+    const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
+    trainer->step(pointers(random_samples(30, 2, 2)));
+    std::mt19937_64 random(31);
+    for (int i = 0; i < kInjections / 2; ++i) {
+      SCOPED_TRACE("injection " + std::to_string(i));
+      std::map<std::string, at::Tensor> before;
+      for (const auto& [name, tensor] : trainer->state()) before[name] = tensor.clone();
+      for (const auto& packed : m.store->layout().tensors) before[packed.name] = m.store->tensor(packed.name).clone();
+      const uint64_t version = m.store->version();
+      const int64_t updates = trainer->progress().updates, steps = trainer->progress().steps;
+
+      std::vector<rl::Sample> samples = random_samples(static_cast<uint32_t>(100 + i), 2, 2);
+      rl::Sample& bad = samples[random() % samples.size()];
+      bad.loss_mask.assign(bad.completion.size(), 1);
+      bad.remove = false;
+      const float values[] = {NAN, INFINITY, -INFINITY};
+      switch (random() % 3) {
+        case 0: bad.advantages.assign(bad.completion.size(), values[random() % 3]); break;
+        case 1: bad.rollout_logprobs[random() % bad.completion.size()] = NAN; break;
+        default: bad.advantages.assign(bad.completion.size(), random() % 2 == 0 ? 1e9 : -1e9);  // a spike
+      }
+      ASSERT_EQ(trainer->step(pointers(samples)).at("step_skipped"), 1.0);
+      for (const auto& [name, tensor] : trainer->state()) ASSERT_TRUE(tensor.equal(before.at(name))) << name;
+      for (const auto& packed : m.store->layout().tensors) {
+        ASSERT_TRUE(m.store->tensor(packed.name).equal(before.at(packed.name))) << packed.name;
+      }
+      EXPECT_EQ(m.store->version(), version);
+      EXPECT_EQ(trainer->progress(), (OptimizerProgress{.updates = updates, .steps = steps + 1}));
+      if (i % 100 != 0) continue;
+      EXPECT_EQ(trainer->step(pointers(random_samples(30, 2, 2))).at("step_skipped"), 0.0);
+    }
+  }
 }
 
 TEST(Trainer, ClipsToTheNormAndSaysSo) {
