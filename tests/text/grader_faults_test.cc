@@ -33,7 +33,7 @@ struct Fault {
 };
 
 const std::vector<Fault> kQuickFaults = {
-    {"raises", "exception", "ValueError: no such answer second line (faults.py:13)"},
+    {"raises", "exception", "ValueError: no such answer second line (faults.py:17)"},
     {"recursion", "exception", "RecursionError"},
     {"sys_exit", "exception", "SystemExit: 3"},
     {"memory", "memory", "MemoryError"},
