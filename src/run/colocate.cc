@@ -73,7 +73,8 @@ class ColocatedRun {
   int64_t context_tokens_;
   int64_t kv_cache_bytes_;
   trainer::TrainerConfig trainer_config_;
-  std::optional<Checkpoint> checkpoint_;  // to go on from
+  std::optional<Checkpoint> checkpoint_;        // to go on from
+  std::map<std::string, std::string> numbers_;  // what results depend on
   rl::SignalWatch signal_watch_;
   RunDirectory directory_;
 
@@ -142,14 +143,13 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
     if (!pattern.empty()) rollout_path(flag, pattern, 0);
   }
+  numbers_ = numbers();  // once: an input that is edited while the run goes on is another one
   if (checkpoint_) {
     const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
-    check_same_numbers(saved.numbers, numbers(), config.checkpoints.allow_changed_config);
-    TANDEM_USER_CHECK(
-        saved.cursor.offset < static_cast<int64_t>(prompts_.prompts.size()),
-        fmt::format("--load: prompt {} of the epoch comes next, and --prompt-data has {}; give the data of "
-                    "the run",
-                    saved.cursor.offset, prompts_.prompts.size()));
+    check_same_numbers(saved.numbers, numbers_, config.checkpoints.allow_changed_config);
+    TANDEM_USER_CHECK(saved.cursor.offset < static_cast<int64_t>(prompts_.prompts.size()),
+                      fmt::format("--load: prompt {} comes next and --prompt-data has {}; give the data of the run",
+                                  saved.cursor.offset, prompts_.prompts.size()));
   }
   if (config.rollout.sampling().truncates()) {
     base::log_warning(
@@ -214,13 +214,11 @@ void ColocatedRun::go_on() {
   engine_->update_weights(session_.store().view());
   order_.set_cursor(saved.cursor);
   cursor_ = saved.cursor;
-  rollout_id_ = saved_step_ = saved.step;
+  rollout_id_ = saved.step;
   skipped_in_a_row_ = saved.skipped_in_a_row;
-  if (config_.checkpoints.goes_on_in(config_.output.save)) {
-    directory_.cut_back(saved.step, saved.file_bytes);
-  } else {
-    saved_step_ = 0;  // the new directory has no checkpoint yet
-  }
+  const bool in_place = config_.checkpoints.goes_on_in(config_.output.save);
+  if (in_place) directory_.cut_back(saved.step, saved.file_bytes);
+  saved_step_ = in_place ? saved.step : 0;  // another directory has no checkpoint yet
 }
 
 RunState ColocatedRun::state() {
@@ -230,7 +228,7 @@ RunState ColocatedRun::state() {
           .weight_version = session_.store().version(),
           .cursor = cursor_,
           .file_bytes = directory_.growing_files(),
-          .numbers = numbers()};
+          .numbers = numbers_};
 }
 
 std::map<std::string, std::string> ColocatedRun::numbers() const {
