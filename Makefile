@@ -56,7 +56,7 @@ fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of ea
 	@tools/setup.sh fuzz
 	cmake --preset fuzz
 	cmake --build build/fuzz -j $(JOBS) --target fuzz_targets
-	.venv/bin/python -B tests/fuzz/campaign.py build/fuzz --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+	.venv/bin/python -B tests/fuzz/campaign.py build/fuzz --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
 
 tidy:  ## the rules of layout and style (also one of the tests)
 	python3 tools/tidy.py

@@ -30,6 +30,9 @@ confined = in_process_namespace = False
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
 RESERVED_PROCESS_IDS = 300  # which the kernel leaves out once it has counted through all
 MS_BIND, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 0x1000, -100, 0x8000, 0x1
+MS_NOSUID_NODEV_NOEXEC = 0x2 | 0x4 | 0x8
+SHARED_MEMORY = "/dev/shm"  # where multiprocessing keeps its locks
+SHARED_MEMORY_OPTIONS = b"size=64m,mode=1777"
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 MOUNT_SETATTR, LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 442, 444, 445, 446
 
@@ -100,9 +103,17 @@ def limit_process_ids(num_processes):
             raise
 
 
+def mount_own_shared_memory():
+    """An empty one, seen by this process and its children alone, that goes with the last of them."""
+    call("mount of /dev/shm", LIBC.mount(b"tmpfs", os.fsencode(SHARED_MEMORY), b"tmpfs",
+                                         ctypes.c_ulong(MS_NOSUID_NODEV_NOEXEC), SHARED_MEMORY_OPTIONS))  # fmt: skip
+
+
 def make_mounts_read_only(writable):
     """Of this process's own copy of the mount table. Also stops what Landlock does not: modes, owners and times."""
     for folder in writable:
+        if folder == SHARED_MEMORY:
+            continue
         path = os.fsencode(folder)
         call("mount", LIBC.mount(path, path, None, ctypes.c_ulong(MS_BIND), None))
 
@@ -206,6 +217,8 @@ def confine(sandbox, writable, limits, forks):
             if forks and layer("process namespace", new_process_namespace):
                 in_process_namespace = True
                 processes.descend(lambda: layer("limit of processes", limit_process_ids, processes_allowed))
+            if writable and layer("shared memory of its own", mount_own_shared_memory):
+                writable = [*writable, SHARED_MEMORY]
             if writable is not None:
                 layer("read-only mounts", make_mounts_read_only, writable)
             if counts_processes_by_namespace():

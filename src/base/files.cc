@@ -100,13 +100,6 @@ void sync_directory(const std::string& path) {
   }
 }
 
-void sync_file(const std::string& path) {
-  const OwnedFd fd(
-      retry_interrupted([&] { return file_calls().open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0); }));
-  if (fd.get() < 0) fail_write(path, "open", errno);
-  if (retry_interrupted([&] { return file_calls().fsync(fd.get()); }) < 0) fail_write(path, "sync", errno);
-}
-
 // Everything under `path`, files before the directory that names them.
 void sync_tree(const std::string& path) {
   for (const std::string& name : list_directory(path)) {
@@ -116,7 +109,7 @@ void sync_tree(const std::string& path) {
     if (S_ISDIR(info.st_mode)) {
       sync_tree(member);
     } else if (S_ISREG(info.st_mode)) {
-      sync_file(member);
+      sync_durably(member);
     }
   }
   sync_directory(path);
@@ -133,11 +126,6 @@ std::string nearest_existing(const std::string& path) {
 // A name beside `path` that no other process or thread uses.
 std::string temporary_name(const std::string& path, int64_t attempt) {
   return path + kTemporaryMark + std::to_string(::getpid()) + "-" + std::to_string(attempt);
-}
-
-std::string without_trailing_slashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
 }
 
 std::atomic<int64_t> next_temporary{0};
@@ -169,6 +157,11 @@ bool file_exists(const std::string& path) {
 bool directory_exists(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+std::string without_trailing_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
 }
 
 void make_directories(const std::string& path) {
@@ -359,6 +352,8 @@ void remove_temporaries(const std::string& directory) {
     if (name.find(kTemporaryMark) != std::string::npos) remove_tree(directory + "/" + name);
 }
 
+std::string name_without_temporary_mark(const std::string& name) { return name.substr(0, name.find(kTemporaryMark)); }
+
 void link_durably(const std::string& target, const std::string& path) {
   const std::string temporary = temporary_name(path, next_temporary++);
   if (file_calls().symlink(target.c_str(), temporary.c_str()) < 0) fail_write(path, "make the link", errno);
@@ -373,9 +368,7 @@ void truncate_durably(const std::string& path, int64_t size_bytes) {
   if (retry_interrupted([&] { return file_calls().fsync(fd.get()); }) < 0) fail_write(path, "sync", errno);
 }
 
-void sync_durably(const std::string& path) { sync_file(path); }
-
-DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "/lock") {
+DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "/" + kName) {
   OwnedFd fd(retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); }));
   if (fd.get() < 0) fail_write(path_, "open", errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) < 0) {
@@ -387,6 +380,13 @@ DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "
 
 DirectoryLock::~DirectoryLock() { ::close(fd_); }
 
+void sync_durably(const std::string& path) {
+  const OwnedFd fd(
+      retry_interrupted([&] { return file_calls().open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0); }));
+  if (fd.get() < 0) fail_write(path, "open", errno);
+  if (retry_interrupted([&] { return file_calls().fsync(fd.get()); }) < 0) fail_write(path, "sync", errno);
+}
+
 LineFile::LineFile(const std::string& path, bool truncate) : path_(path) {
   make_directories(parent_directory(path));
   const int flags = O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | (truncate ? O_TRUNC : 0);
@@ -396,13 +396,19 @@ LineFile::LineFile(const std::string& path, bool truncate) : path_(path) {
   // Half a line that a power cut left must not swallow the next one.
   const int64_t size_bytes = ::lseek(fd_, 0, SEEK_END);
   char last = '\n';
-  if (size_bytes > 0 && ::pread(fd_, &last, 1, size_bytes - 1) == 1 && last != '\n') write_line("");
+  if (size_bytes > 0 && ::pread(fd_, &last, 1, size_bytes - 1) == 1 && last != '\n') append("");
   owner.release();
 }
 
 LineFile::~LineFile() { file_calls().close(fd_); }
 
 void LineFile::write_line(std::string_view line) {
+  const std::scoped_lock lock(mutex_);
+  write_kept();
+  append(line);
+}
+
+void LineFile::append(std::string_view line) {
   std::string text(line);
   text += '\n';
   size_t num_written = 0;
@@ -416,7 +422,32 @@ void LineFile::write_line(std::string_view line) {
   fail_write(path_, "write", error);
 }
 
+void LineFile::write_kept() {
+  while (!kept_.empty()) {
+    append(kept_.front());
+    kept_.pop_front();
+  }
+}
+
+std::string LineFile::write_or_keep_line(std::string_view line) {
+  const std::scoped_lock lock(mutex_);
+  kept_.emplace_back(line);
+  try {
+    write_kept();
+  } catch (const EnvironmentError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+int64_t LineFile::num_kept() const {
+  const std::scoped_lock lock(mutex_);
+  return static_cast<int64_t>(kept_.size());
+}
+
 void LineFile::sync() {
+  const std::scoped_lock lock(mutex_);
+  write_kept();
   // A pipe or a terminal has nothing to sync and says EINVAL.
   if (retry_interrupted([&] { return file_calls().fsync(fd_); }) < 0 && errno != EINVAL)
     fail_write(path_, "sync", errno);

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +20,7 @@ bool file_exists(const std::string& path);  // anything but a directory
 bool directory_exists(const std::string& path);
 void make_directories(const std::string& path);                    // EnvironmentError when it cannot
 std::vector<std::string> list_directory(const std::string& path);  // names, sorted
+std::string without_trailing_slashes(std::string path);            // "/" stays
 
 // A file opened for positioned reads. Movable.
 class ReadableFile {
@@ -84,6 +87,8 @@ void remove_durably(const std::string& path);
 // Removes what killed processes left in a directory: unfinished files and half-removed directories. Only where no other
 // process writes (DirectoryLock).
 void remove_temporaries(const std::string& directory);
+// The name that a temporary was to get; any other name as it is.
+std::string name_without_temporary_mark(const std::string& name);
 // A symbolic link, replaced in one step.
 void link_durably(const std::string& target, const std::string& path);
 // Cuts a file to `size_bytes`.
@@ -95,6 +100,7 @@ void sync_durably(const std::string& path);
 // process ends, however it ends.
 class DirectoryLock {
  public:
+  static constexpr const char* kName = "lock";
   explicit DirectoryLock(const std::string& directory);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
@@ -113,13 +119,22 @@ class LineFile {
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
-  void write_line(std::string_view line);  // adds '\n'
-  void sync();
+  void write_line(std::string_view line);  // adds '\n'; lines that were kept go first
+  // The same, but lines that the disk refuses are kept, and go out in their order before the next one or at sync().
+  // Returns why they could not be written; "": nothing is kept.
+  std::string write_or_keep_line(std::string_view line);
+  int64_t num_kept() const;
+  void sync();  // throws where a kept line is still refused
   const std::string& path() const { return path_; }
 
  private:
+  void append(std::string_view line);
+  void write_kept();
+
   std::string path_;
   int fd_ = -1;
+  mutable std::mutex mutex_;  // of the order of lines
+  std::deque<std::string> kept_;
 };
 
 // Whether a directory can be written, or created where it is not there, with `needed_bytes` free; EnvironmentError says

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/message_text.h"
 #include "base/options.h"
+#include "base/stand_ins.h"
 
 namespace tandem::base {
 namespace {
@@ -80,53 +81,14 @@ std::string value_text(const Option& option, const std::vector<std::string>& wor
   return out + "]";
 }
 
-// The end of the string whose opening quote stands at `begin`, or of the text where nothing closes it.
-size_t string_end(std::string_view text, size_t begin) {
-  const char quote = text[begin];
-  const std::string delimiter(text.substr(begin).starts_with(std::string(3, quote)) ? 3 : 1, quote);
-  size_t at = begin + delimiter.size();
-  while (at < text.size() && !text.substr(at).starts_with(delimiter)) {
-    if (delimiter.size() == 1 && text[at] == '\n') return at;
-    at += quote == '"' && text[at] == '\\' ? 2 : 1;
-  }
-  at += delimiter.size();
-  while (delimiter.size() == 3 && at < text.size() && text[at] == quote) ++at;  // quotes that are the text's last
-  return std::min(at, text.size());
-}
-
-// Refuses what toml++ 3.3 does not survive. Outside of strings and comments: other characters than ASCII, some of which
-// it takes for unreachable code, and names of so many parts that freeing their tables overflows the stack. A string may
-// begin only where a value or a name does: within a word, toml++ reads over its quotes to what they hide from us.
-void check_unquoted_text(std::string_view text, const std::string& path) {
-  constexpr int kMaxDots = 8;  // of one name; a number has one
-  constexpr std::string_view kNameEnds = ",=\n[]{}";
-  constexpr std::string_view kStringBegins = ",=\n[{";
-  const auto check = [&](bool holds, size_t at, const char* what) {
-    TANDEM_USER_CHECK(holds, place_in_text(path, text, at) + ": " + what);
-  };
-  size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // a byte order mark
-  char previous = '\n';                                  // the last character that is no space
+// toml++ 3.3 frees a table within a table within a table: a name of very many parts overflows the stack.
+void check_dots(std::string_view text, const std::string& path) {
+  constexpr int kMaxDotsOfLine = 500;
   int num_dots = 0;
-  while (at < text.size()) {
-    const char c = text[at];
-    if (c == '#') {
-      at = std::min(text.find('\n', at), text.size());
-      continue;
-    }
-    check(static_cast<unsigned char>(c) < 0x80, at,
-          "a character that is not ASCII stands outside of quotes; put text in quotes");
-    if (c == '"' || c == '\'') {
-      check(kStringBegins.find(previous) != std::string_view::npos, at,
-            "a quote within a word; put all of it in quotes");
-      previous = c;
-      at = string_end(text, at);
-      continue;
-    }
-    num_dots = c == '.' ? num_dots + 1 : num_dots;
-    if (kNameEnds.find(c) != std::string_view::npos) num_dots = 0;
-    check(num_dots <= kMaxDots, at, "a name of many parts; write every option as name = value");
-    if (c != ' ' && c != '\t' && c != '\r') previous = c;
-    ++at;
+  for (size_t at = 0; at < text.size(); ++at) {
+    num_dots = text[at] == '\n' ? 0 : num_dots + (text[at] == '.' ? 1 : 0);
+    TANDEM_USER_CHECK(num_dots <= kMaxDotsOfLine,
+                      place_in_text(path, text, at) + ": a name of many parts; write every option as name = value");
   }
 }
 
@@ -134,16 +96,22 @@ void check_unquoted_text(std::string_view text, const std::string& path) {
 
 void Options::read_config_file(const std::string& path) {
   const std::string text = read_file(path, int64_t{1} << 20);
-  check_unquoted_text(text, path);
+  check_dots(text, path);
+  // Of characters that are not ASCII toml++ 3.3 takes some for unreachable code.
+  StandIns stand_ins;
+  const std::string_view byte_order_mark = "\xEF\xBB\xBF";
+  const std::string_view body = std::string_view(text).substr(text.starts_with(byte_order_mark) ? 3 : 0);
+  const std::string safe_text = stand_ins.replace(body, path);
   toml::table table;
   try {
-    table = toml::parse(text, path);
+    table = toml::parse(safe_text, path);
   } catch (const toml::parse_error& error) {
-    throw UserError(place_text(path, error.source().begin) + ": " + one_line(error.description(), 300));
+    throw UserError(place_text(path, error.source().begin) + ": " +
+                    one_line(stand_ins.restore(error.description()), 300));
   }
   // The table is sorted by name; mistakes are told in the file's order.
   std::vector<std::pair<std::string, const toml::node*>> entries;
-  for (const auto& [key, node] : table) entries.emplace_back(std::string(key.str()), &node);
+  for (const auto& [key, node] : table) entries.emplace_back(stand_ins.restore(key.str()), &node);
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return a.second->source().begin.line < b.second->source().begin.line;
   });
@@ -153,7 +121,9 @@ void Options::read_config_file(const std::string& path) {
                       where + ": is a table; write every option as name = value at the top level");
     Option* const option = find(name);
     if (option == nullptr) refuse_name(where, name);
-    set(*option, where, to_words(where, *node, *option));
+    std::vector<std::string> words = to_words(where, *node, *option);
+    for (std::string& word : words) word = stand_ins.restore(word);
+    set(*option, where, words);
   }
 }
 

@@ -25,8 +25,9 @@ void add_groups(std::span<const Sample* const> samples, RolloutSignal& signal) {
   }
   for (const auto& [id, group] : groups) {
     if (group.size() < 2) continue;
-    const auto all = [&group](auto same) {
-      return std::all_of(group.begin(), group.end(), [&](const Sample* sample) { return same(*sample, *group[0]); });
+    const std::vector<const Sample*>& members = group;  // clang 14 captures no structured binding
+    const auto all = [&members](auto same) {
+      return std::all_of(members.begin(), members.end(), [&](const Sample* s) { return same(*s, *members[0]); });
     };
     signal.num_groups += 1;
     signal.num_equal_groups += all([](const Sample& a, const Sample& b) { return a.reward == b.reward; }) ? 1 : 0;

@@ -1,22 +1,21 @@
 #include "run/checkpoint_writer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace tandem::run {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using base::Clock;
+using base::seconds_since;
 
 // Tokenizer files of published models are 10-20 MB; logs and metrics of the run go into the same room.
 constexpr int64_t kOtherFilesBytes = int64_t{32} << 20;
 constexpr int64_t kOptimizerBytesPerParameter = 12;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 }  // namespace
 

@@ -191,11 +191,7 @@ void Checkpoints::rewind(int64_t step) const {
   base::remove_temporaries(folder_);
 }
 
-void Checkpoints::clear() const {
-  // The pointer first: it never names what is half removed.
-  base::remove_durably(folder_ + "/latest");
-  base::remove_durably(folder_);
-}
+void Checkpoints::clear() const { base::remove_durably(folder_); }
 
 std::vector<int64_t> Checkpoints::steps() const {
   std::vector<int64_t> result;
@@ -218,12 +214,13 @@ std::optional<int64_t> Checkpoints::pointed_to() const {
 }
 
 Checkpoint Checkpoints::open(std::optional<int64_t> step) const {
+  if (!step) step = pointed_to();
   if (!step) {
-    step = pointed_to();
-    if (!step) {
-      refuse(base::file_exists(folder_ + "/latest") ? folder_ + "/latest: names no checkpoint: it is damaged"
-                                                    : folder_ + "/latest: is missing");
-    }
+    if (base::file_exists(folder_ + "/latest")) refuse(folder_ + "/latest: names no checkpoint: it is damaged");
+    // A process that dies between its first checkpoint and the pointer leaves this.
+    const std::vector<int64_t> there = steps();
+    if (there.empty()) refuse(folder_ + "/latest: is missing");
+    step = there.back();
   }
   if (!base::directory_exists(path(*step))) refuse(path(*step) + ": is missing");
   try {

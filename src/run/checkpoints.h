@@ -60,8 +60,8 @@ class Checkpoints {
   void clear() const;
 
   std::vector<int64_t> steps() const;  // of those that are there, ascending; they may be damaged
-  // The one that the pointer names, or that of `step`. UserError when it is damaged or absent: what is wrong, and the
-  // newest good one.
+  // The one that the pointer names (where there is no pointer yet, the newest), or that of `step`. UserError when it is
+  // damaged or absent: what is wrong, and the newest good one.
   Checkpoint open(std::optional<int64_t> step) const;
   // What a run is to be told when it has none to go on from: nothing was ever saved here.
   bool empty() const;

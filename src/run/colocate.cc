@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "rl/advantages.h"
@@ -27,6 +28,7 @@
 #include "run/samples.h"
 #include "run/session.h"
 #include "run/signal_settings.h"
+#include "run/step_line.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
 
@@ -34,9 +36,8 @@ namespace tandem::run {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+using base::Clock;
+using base::seconds_since;
 
 class ColocatedRun {
  public:
@@ -60,8 +61,8 @@ class ColocatedRun {
   void assign_advantages(Rollout& rollout, Metrics& metrics);
   Metrics train(const Rollout& rollout, Metrics& metrics);
   void count_skipped(const Metrics& step_metrics, const Rollout& rollout);
-  void dump(const Rollout& rollout) const;
-  void say_step(const Rollout& rollout, const Metrics& metrics, const Metrics& last_step);
+  void dump(const Rollout& rollout, const std::string& path, SampleDetail detail);
+  void written(const std::string& what, const char* counter, const std::function<void()>& write);
 
   TrainConfig config_;
   RunMode mode_;
@@ -90,9 +91,8 @@ class ColocatedRun {
   int64_t rollout_id_ = 0;     // rollouts that are finished
   rl::PromptCursor cursor_;    // behind them
   bool between_steps_ = true;  // weights and cursor are those of rollout_id_
-  int64_t saved_step_ = 0;     // or being saved
+  int64_t saved_step_ = 0;     // the last; durable
   int64_t skipped_in_a_row_ = 0;
-  int64_t save_errors_ = 0;
   double waited_s_ = 0.0;  // since the last training: rollout, evaluation, checkpoint
   Metrics carried_;        // perf/* of what followed a rollout's record: in the next one
 };
@@ -162,7 +162,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
 }
 
 void ColocatedRun::say_plan() const {
-  Report report(nullptr, false);
+  Report report(nullptr, {});
   report.line(fmt::format("model: {} parameters in {}, {} layers, context {}", session_.config().num_parameters(),
                           model::to_string(session_.config().dtype), session_.config().num_layers,
                           session_.config().max_positions));
@@ -193,7 +193,10 @@ void ColocatedRun::start() {
   if (checkpoint_) go_on();
   writer_ = std::make_unique<CheckpointWriter>(session_, directory_, config_.checkpoints.keep_latest);
   base::write_file_durably(directory_.config_file(), mode_.config_text);
-  report_ = std::make_unique<Report>(&directory_, config_.output.use_tensorboard, checkpoint_.has_value());
+  report_ = std::make_unique<Report>(&directory_,
+                                     Report::Options{.use_tensorboard = config_.output.use_tensorboard,
+                                                     .go_on = checkpoint_.has_value(),
+                                                     .keep_unwritten = config_.checkpoints.goes_on_after_save_error()});
   const std::string output = directory_.grader_output_file();
   graders_ =
       std::make_unique<text::Graders>(config_.reward.graders(config_.data.label_key, session_.directory(), output));
@@ -276,11 +279,11 @@ void ColocatedRun::loop() {
     std::optional<Rollout> rollout = generate();
     if (!rollout) break;
     Metrics metrics = rollout_times(*rollout);
-    metrics.merge(carried_);
     waited_s_ += seconds_since(begin);
 
     // The train phase: activations and gradients do. It changes what a checkpoint is being written from.
     finish_save();
+    metrics.merge(std::exchange(carried_, {}));
     between_steps_ = false;
     const Clock::time_point train_begin = Clock::now();
     score_reference(*rollout, metrics);
@@ -304,14 +307,20 @@ void ColocatedRun::loop() {
     metrics["perf/step_time"] = waited_s_ + metrics["perf/train_time"];
     metrics["perf/wait_time_ratio"] = waited_s_ / metrics["perf/step_time"];
     report_->log("rollout", rollout_id_, metrics);
-    dump(*rollout);
+    const int64_t interval = config_.output.sample_dump_interval;
+    if (interval > 0 && rollout_id_ % interval == 0) {
+      dump(*rollout, fmt::format("{}/rollout_{:06}.jsonl", directory_.samples_folder(), rollout_id_),
+           SampleDetail::kReadable);
+    }
+    if (const std::string& pattern = config_.output.save_debug_rollout_data; !pattern.empty()) {
+      dump(*rollout, rollout_path("--save-debug-rollout-data", pattern, rollout_id_), SampleDetail::kFull);
+    }
     ++rollout_id_;
     cursor_ = order_.cursor();
     between_steps_ = true;
-    say_step(*rollout, metrics, last_step);
+    report_->line(step_line(rollout_id_, num_rollouts_, config_.rollout_batch_size, *rollout, metrics, last_step));
 
     const Clock::time_point after = Clock::now();
-    carried_.clear();
     const bool eval_due = config_.eval_interval && rollout_id_ % *config_.eval_interval == 0;
     if (eval_due || rollout_id_ == num_rollouts_) evaluate(rollout_id_);
     if (config_.output.is_save_step(rollout_id_, num_rollouts_)) save();
@@ -322,24 +331,32 @@ void ColocatedRun::loop() {
 // Begins to save the step; the weights stay as they are while the next rollout runs.
 void ColocatedRun::save() {
   if (rollout_id_ == saved_step_ || !between_steps_) return;
-  report_->sync();
-  writer_->start(state(), optimizer_tensors(*trainer_, session_.store().layout()));
-  saved_step_ = rollout_id_;
+  written(fmt::format("step {}", rollout_id_), "fault/save_errors", [this] {
+    report_->sync();
+    writer_->start(state(), optimizer_tensors(*trainer_, session_.store().layout()));
+  });
 }
 
 // The step that is being saved counts as saved when this has said so.
 void ColocatedRun::finish_save() {
-  try {
+  written("a checkpoint", "fault/save_errors", [this] {
     const std::optional<CheckpointWriter::Saved> saved = writer_->wait();
     if (!saved) return;
+    saved_step_ = saved->step;
     carried_["perf/save_model_time"] = saved->seconds;
     carried_["perf/save_model_wait_time"] = saved->waited_seconds;
     report_->line(fmt::format("saved {}", Checkpoints(directory_.path()).path(saved->step)));
+  });
+}
+
+// Writes into the run directory. What the disk refuses ends the run, or is counted and said, as --on-save-error has it.
+void ColocatedRun::written(const std::string& what, const char* counter, const std::function<void()>& write) {
+  try {
+    write();
   } catch (const EnvironmentError& error) {
     if (!config_.checkpoints.goes_on_after_save_error()) throw;
-    saved_step_ = 0;
-    carried_["fault/save_errors"] = static_cast<double>(++save_errors_);
-    base::log_warning("step {} could not be saved, and the run goes on (--on-save-error continue): {}", rollout_id_,
+    carried_[counter] += 1.0;
+    base::log_warning("{} could not be written, and the run goes on (--on-save-error continue): {}", what,
                       error.what());
   }
 }
@@ -354,8 +371,8 @@ void ColocatedRun::evaluate(int64_t step) {
     report_->log("eval", step, result.metrics);
     report_->line(eval_line(result));
     if (config_.output.sample_dump_interval > 0) {
-      write_samples(fmt::format("{}/eval_{}_{:06}.jsonl", directory_.samples_folder(), result.name, step),
-                    result.rollout, SampleDetail::kReadable);
+      dump(result.rollout, fmt::format("{}/eval_{}_{:06}.jsonl", directory_.samples_folder(), result.name, step),
+           SampleDetail::kReadable);
     }
   }
 }
@@ -450,38 +467,8 @@ void ColocatedRun::count_skipped(const Metrics& step_metrics, const Rollout& rol
                   skipped_in_a_row_, path, directory_.fault_folder()));
 }
 
-void ColocatedRun::dump(const Rollout& rollout) const {
-  const int64_t interval = config_.output.sample_dump_interval;
-  if (interval > 0 && rollout_id_ % interval == 0) {
-    write_samples(fmt::format("{}/rollout_{:06}.jsonl", directory_.samples_folder(), rollout_id_), rollout,
-                  SampleDetail::kReadable);
-  }
-  if (!config_.output.save_debug_rollout_data.empty()) {
-    write_samples(rollout_path("--save-debug-rollout-data", config_.output.save_debug_rollout_data, rollout_id_),
-                  rollout, SampleDetail::kFull);
-  }
-}
-
-void ColocatedRun::say_step(const Rollout& rollout, const Metrics& metrics, const Metrics& last_step) {
-  double zero_signal = 0.0;
-  for (const auto& [name, value] : metrics) {
-    if (name.starts_with("rollout/zero_std/")) zero_signal += value;
-  }
-  Metrics shown = metrics;
-  shown.insert(last_step.begin(), last_step.end());
-  std::string line = fmt::format("step {}/{}  {}", rollout_id_, num_rollouts_,
-                                 summary(shown, {{"reward", "rollout/raw_reward"},
-                                                 {"length", "rollout/response_len/mean"},
-                                                 {"truncated", "rollout/truncated_ratio"},
-                                                 {"loss", "train/loss"},
-                                                 {"entropy", "train/entropy_loss"},
-                                                 {"kl", "train/kl_loss"},
-                                                 {"grad", "train/grad_norm"}}));
-  if (shown["train/grad_clipped"] > 0) line += " (clipped)";
-  line += fmt::format("  no signal {}/{} groups", zero_signal, config_.rollout_batch_size);
-  if (rollout.num_failed > 0) line += fmt::format("  failed {}", rollout.num_failed);
-  line += fmt::format("  rollout {:.2f} s  train {:.2f} s", shown["perf/rollout_time"], shown["perf/train_time"]);
-  report_->line(line);
+void ColocatedRun::dump(const Rollout& rollout, const std::string& path, SampleDetail detail) {
+  written(path, "fault/unwritten_samples", [&] { write_samples(path, rollout, detail); });
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   const int64_t kv_bytes = choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(), context);
   evaluation.rollout().sampling();
   config.reward.try_out(config.data.label_key, session.directory());
-  Report report(nullptr, false);
+  Report report(nullptr, {});
   if (mode.dry_run) {
     report.line(fmt::format("{} completions at most in one data set; keys and values {} bytes",
                             evaluation.max_sequences(), kv_bytes));

@@ -19,7 +19,7 @@ int export_checkpoint(const ExportConfig& config, const RunMode& mode) {
   const model::ModelConfig shape = read_model(model);
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   base::check_writable_directory(config.output, bytes);
-  Report report(nullptr, false);
+  Report report(nullptr, {});
   if (mode.dry_run) {
     report.line(fmt::format("{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, config.output, bytes,
                             model::to_string(shape.dtype)));

@@ -24,20 +24,20 @@ std::string record(const std::string& kind, int64_t step, double seconds, const 
 
 }  // namespace
 
-Report::Report(const RunDirectory* directory, bool use_tensorboard, bool go_on) {
+Report::Report(const RunDirectory* directory, const Options& options) : keep_unwritten_(options.keep_unwritten) {
   base::set_log_terminal([this](const std::string& line) { terminal_.message(line); });
   if (directory == nullptr) return;
-  metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), !go_on);
-  log_ = std::make_unique<base::LineFile>(directory->log_file(), !go_on);
-  if (use_tensorboard) {
+  metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), !options.go_on);
+  log_ = std::make_unique<base::LineFile>(directory->log_file(), !options.go_on);
+  if (options.use_tensorboard) {
     tensorboard_ =
         std::make_unique<text::TensorBoardSink>(text::default_worker_config(), directory->tensorboard_folder());
   }
   base::set_log_sink([this](base::LogLevel, const std::string& line) {
     try {
-      log_->write_line(redaction_.apply(line));
-    } catch (const EnvironmentError&) {
-      // A full disk must not throw out of whoever logs, on whatever thread: the next metrics record ends the run.
+      log_->write_or_keep_line(redaction_.apply(line));
+    } catch (const std::exception&) {
+      // Must not throw out of whoever logs, on whatever thread.
     }
   });
 }
@@ -48,7 +48,13 @@ Report::~Report() {
 }
 
 void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) {
-  if (metrics_) metrics_->write_line(record(kind, step, seconds(), metrics));
+  if (metrics_) {
+    Metrics counted = metrics;
+    if (const int64_t kept = metrics_->num_kept(); kept > 0) {
+      counted["fault/unwritten_records"] = static_cast<double>(kept);
+    }
+    write(*metrics_, record(kind, step, seconds(), counted));
+  }
   if (tensorboard_) tensorboard_->write(step, metrics);
 }
 
@@ -61,17 +67,24 @@ void Report::progress(const std::string& prefix, int64_t done, int64_t total, co
 
 void Report::line(const std::string& text) {
   terminal_.line(text);
-  if (log_) log_->write_line(redaction_.apply(text));
+  if (log_) write(*log_, redaction_.apply(text));
+}
+
+void Report::write(base::LineFile& file, const std::string& line) {
+  if (!keep_unwritten_) {
+    file.write_line(line);
+    return;
+  }
+  const std::string error = file.write_or_keep_line(line);
+  if (error.empty() || is_keeping_) return;
+  is_keeping_ = true;
+  base::log_warning("records are kept in memory until the disk takes them, and the run goes on: {}", error);
 }
 
 void Report::sync() {
   if (metrics_) metrics_->sync();
   if (log_) log_->sync();
   if (tensorboard_) tensorboard_->flush(kTensorBoardFlushSeconds);
-}
-
-double Report::seconds() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
 }
 
 std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names) {

@@ -6,7 +6,6 @@
 // and perf/* two runs with one seed write the same bytes.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/files.h"
 #include "run/run_directory.h"
@@ -27,8 +27,14 @@ using Metrics = std::map<std::string, double>;
 class Report {
  public:
   // Without a directory (verbs that keep no run) only the terminal is written. The directory is borrowed for the call.
-  // `go_on`: the records are added to those that are there.
-  Report(const RunDirectory* directory, bool use_tensorboard, bool go_on = false);
+  // `go_on`: the records are added to those that are there. `keep_unwritten`: a disk that refuses a record does not end
+  // the run; the record is kept, counted (fault/unwritten_records) and written when the disk takes it again.
+  struct Options {
+    bool use_tensorboard = false;
+    bool go_on = false;
+    bool keep_unwritten = false;
+  };
+  Report(const RunDirectory* directory, const Options& options);
   ~Report();
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
@@ -39,13 +45,18 @@ class Report {
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
   // A line that stays, on the terminal and in log.txt; there without secrets and home directory.
   void line(const std::string& text);
-  // Makes all that was written durable; before a checkpoint and at the end.
+  // Makes all that was written durable; before a checkpoint and at the end. EnvironmentError where the disk still
+  // refuses.
   void sync();
 
-  double seconds() const;  // since construction
+  double seconds() const { return base::seconds_since(begin_); }  // since construction
 
  private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  void write(base::LineFile& file, const std::string& line);
+
+  base::Clock::time_point begin_ = base::Clock::now();
+  bool keep_unwritten_ = false;
+  bool is_keeping_ = false;  // and has said so
   Terminal terminal_ = standard_terminal();
   base::Redaction redaction_;
   std::unique_ptr<base::LineFile> metrics_, log_;

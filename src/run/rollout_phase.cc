@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "rl/metrics.h"
@@ -15,9 +15,8 @@ namespace tandem::run {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+using base::Clock;
+using base::seconds_since;
 
 rl::SampleStatus status_of(rl::FinishReason reason) {
   if (reason == rl::FinishReason::kStop) return rl::SampleStatus::kCompleted;

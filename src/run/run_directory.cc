@@ -18,9 +18,9 @@ namespace tandem::run {
 
 namespace {
 
-constexpr std::array<const char*, 9> kNames = {"config.toml", "metrics.jsonl", "log.txt",     "grader_output.txt",
-                                               "samples",     "tensorboard",   "checkpoints", "hf",
-                                               "fault"};
+constexpr const char* kConfig = "config.toml";
+constexpr std::array<const char*, 9> kNames = {
+    kConfig, "metrics.jsonl", "log.txt", "grader_output.txt", "samples", "tensorboard", "checkpoints", "hf", "fault"};
 
 std::string step_name(int64_t step) { return fmt::format("step_{:06}", step); }
 
@@ -35,6 +35,16 @@ std::optional<int64_t> number_before_suffix(std::string_view name, std::string_v
   return number;
 }
 
+// A run has its options, or has died before it wrote them and left nothing but names of its own.
+bool is_run(const std::vector<std::string>& entries) {
+  if (std::ranges::find(entries, kConfig) != entries.end()) return true;
+  const bool has_lock = std::ranges::find(entries, base::DirectoryLock::kName) != entries.end();
+  return has_lock && std::ranges::all_of(entries, [](const std::string& entry) {
+           const std::string name = base::name_without_temporary_mark(entry);
+           return name == base::DirectoryLock::kName || std::ranges::find(kNames, name) != kNames.end();
+         });
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes)
@@ -47,8 +57,7 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
                       fmt::format("--save {0}: the directory is not empty; name another one, give --load {0} to go on "
                                   "with the run in it, or --overwrite to replace that",
                                   path_));
-    const bool is_run = std::ranges::find(entries, "config.toml") != entries.end();
-    TANDEM_USER_CHECK(entries.empty() || is_run,
+    TANDEM_USER_CHECK(entries.empty() || is_run(entries),
                       fmt::format("--save {}: holds files but no run (no config.toml), so it is left alone; "
                                   "name another directory",
                                   path_));
@@ -85,6 +94,8 @@ std::map<std::string, int64_t> RunDirectory::growing_files() const {
 }
 
 void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const {
+  // First the pointer: no checkpoint is gone on from whose records are cut away.
+  Checkpoints(path_).rewind(step);
   for (const auto& [name, bytes] : growing_files()) {
     const std::string path = fmt::format("{}/{}", path_, name);
     const auto found = file_bytes.find(name);
@@ -110,7 +121,6 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
     if (name.starts_with("step_") && number && *number > step) base::remove_durably(path_ + "/hf/" + name);
   }
   if (base::directory_exists(checkpoint(step))) set_latest(step);
-  Checkpoints(path_).rewind(step);
 }
 
 std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + step_name(step); }

@@ -121,7 +121,7 @@ int score(const ScoreConfig& config, const RunMode& mode) {
   Session session(config.model);
   const std::vector<rl::Sample> samples = load_samples(read_lines(config.prompt_data), session);
   if (mode.dry_run) {
-    Report(nullptr, false).line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
+    Report(nullptr, {}).line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;
   }
   session.load_weights();

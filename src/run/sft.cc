@@ -107,7 +107,7 @@ class SupervisedRun {
   }
 
   void say_plan() const {
-    Report report(nullptr, false);
+    Report report(nullptr, {});
     report.line(fmt::format("{} parameters in {}; {} samples; {} optimizer steps of {} samples",
                             session_.config().num_parameters(), model::to_string(session_.config().dtype),
                             samples_.size(), num_steps_, config_.global_batch_size));
@@ -140,7 +140,7 @@ int SupervisedRun::run(const RunMode& mode) {
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *model_);
   directory_.create();
   base::write_file_durably(directory_.config_file(), mode.config_text);
-  report_ = std::make_unique<Report>(&directory_, config_.output.use_tensorboard);
+  report_ = std::make_unique<Report>(&directory_, Report::Options{.use_tensorboard = config_.output.use_tensorboard});
   report_->line(fmt::format("{} parameters in {} on {}; {} samples; {} steps of {} -> {}",
                             session_.config().num_parameters(), model::to_string(session_.config().dtype),
                             session_.ops().name(), samples_.size(), num_steps_, config_.global_batch_size,

@@ -163,11 +163,6 @@ void check_target(const std::string& directory, bool overwrite) {
   }
 }
 
-std::string without_trailing_slashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
 }  // namespace
 
 void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
@@ -178,7 +173,7 @@ void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
 
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
   TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
-  const std::string target = without_trailing_slashes(directory);
+  const std::string target = base::without_trailing_slashes(directory);
   check_target(target, options.overwrite);
   const std::string config = rewritten_config(options.source_directory, store.dtype());
   const std::string parent = std::filesystem::absolute(target).parent_path().string();

@@ -128,6 +128,7 @@ class Program {
     execv(words[0], words.data());
     _exit(127);
   }
+  pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
   // Whether it ended by itself in that time; its exit code is wait()'s, then or later.
   bool wait_for(double seconds) const {

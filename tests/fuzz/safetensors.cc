@@ -92,6 +92,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   const bool is_file = size >= kLengthBytes && stated_header_bytes(data) <= size - kLengthBytes;
   if (!is_file || seed % 2 == 0) return LLVMFuzzerMutate(data, size, max_size);
   const std::vector<uint8_t> tail(data + kLengthBytes + stated_header_bytes(data), data + size);
+  // Without room LLVMFuzzerMutate writes a byte all the same.
+  if (kLengthBytes + tail.size() >= max_size) return LLVMFuzzerMutate(data, size, max_size);
   const size_t room = max_size - kLengthBytes - tail.size();
   const uint64_t header_bytes = LLVMFuzzerMutate(data + kLengthBytes, stated_header_bytes(data), room);
   std::memcpy(data, &header_bytes, kLengthBytes);

@@ -51,6 +51,19 @@ def write_much(_):
             file.write(b"x" * (1 << 20))
 
 
+def fill(path):
+    with open(path, "wb") as file:
+        for _ in range(65):
+            file.write(b"x" * (1 << 20))
+
+
+def locks(_):
+    import multiprocessing
+
+    with multiprocessing.Lock():
+        pass
+
+
 def open_many(_):
     files = [open("/dev/null") for _ in range(10000)]
     assert files
@@ -68,6 +81,8 @@ def secret_of(pid):
 PROBES = {
     "write": write,
     "write_scratch": write_scratch,
+    "fill": fill,
+    "locks": locks,
     "escape_by_link": escape_by_link,
     "write_by_child": write_by_child,
     "remove": os.remove,
@@ -78,7 +93,6 @@ PROBES = {
     "mkdir": lambda path: os.mkdir(path + ".folder"),
     "link_in": lambda path: os.link(path, tempfile.mktemp()),
     "read": lambda path: open(path).read(),
-    "shared_memory": lambda _: write("/dev/shm/tandem_probe"),
     "kernel_setting": lambda _: write("/proc/sys/kernel/core_pattern"),
     "tcp": lambda port: socket.create_connection(("127.0.0.1", int(port)), timeout=2),
     "udp": lambda _: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 53)),

@@ -1,0 +1,161 @@
+// A long run under random faults goes on, loses nothing, and takes no more memory and descriptors than in the
+// beginning.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "base/clock.h"
+#include "tests/base/soak.h"
+#include "tests/cli/process_sockets.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr int64_t kMaxFileBytes = int64_t{1} << 40;
+constexpr const char* kReward =
+    "import os, signal, time, zlib\n"
+    "def reward(prompts, completions, **kwargs):\n"
+    "    text = completions[0][0]['content']\n"
+    "    fault = zlib.crc32(text.encode()) % 1000\n"
+    "    if fault < 5: raise ValueError('x' * 10000)\n"
+    "    if fault < 8: os._exit(1)\n"
+    "    if fault < 10: return [float('nan')]\n"
+    "    if fault < 12: os.kill(os.getpid(), signal.SIGSEGV)\n"
+    "    if fault < 14: hog = [bytearray(1 << 28) for _ in range(64)]\n"
+    "    if fault < 16: print('y' * 1000000)\n"
+    "    if fault < 17: time.sleep(60)\n"
+    "    return [float(len(text) % 5)]\n";
+
+struct Size {
+  int64_t rss_bytes = 0;
+  int64_t num_descriptors = 0;
+};
+
+Size size_of(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  Size size;
+  int64_t pages = 0;
+  std::ifstream(folder + "/statm") >> pages >> pages;
+  size.rss_bytes = pages * sysconf(_SC_PAGESIZE);
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder + "/fd", error), end; !error && at != end; at.increment(error))
+    ++size.num_descriptors;
+  return size;
+}
+
+// Of the sizes between two shares of the run: the median of memory, the most common number of descriptors, which are
+// a few more while a checkpoint is written or a grader starts.
+Size usual(const std::vector<Size>& sizes, double begin, double end) {
+  std::vector<int64_t> rss_bytes;
+  std::map<int64_t, int> num_times;
+  const auto at = [&](double share) { return static_cast<size_t>(share * static_cast<double>(sizes.size())); };
+  for (size_t i = at(begin); i < at(end); ++i) {
+    rss_bytes.push_back(sizes[i].rss_bytes);
+    ++num_times[sizes[i].num_descriptors];
+  }
+  if (rss_bytes.empty()) return {};
+  std::nth_element(rss_bytes.begin(), rss_bytes.begin() + static_cast<int64_t>(rss_bytes.size() / 2), rss_bytes.end());
+  const auto most = std::max_element(num_times.begin(), num_times.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return {rss_bytes[rss_bytes.size() / 2], most->first};
+}
+
+// One of the processes that grade, at random, killed from outside.
+bool kill_a_grader(pid_t root, std::mt19937_64& random) {
+  std::vector<pid_t> graders;
+  for (const std::string& pid : process_tree(root)) {
+    std::ifstream file("/proc/" + pid + "/cmdline");
+    const std::string words((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (words.find("tandem_worker.grader") != std::string::npos) graders.push_back(std::stoi(pid));
+  }
+  return !graders.empty() && kill(graders[random() % graders.size()], SIGKILL) == 0;
+}
+
+// From now on no file of the process grows beyond that, as on a full disk.
+void limit_files(pid_t pid, int64_t bytes) {
+  const rlimit limit = {static_cast<rlim_t>(bytes), RLIM_INFINITY};
+  prlimit(pid, RLIMIT_FSIZE, &limit, nullptr);
+}
+
+TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
+  const int64_t num_rollouts = base::short_or_full(20, 1000);  // of two optimizer steps
+  const int seed = testing::UnitTest::GetInstance()->random_seed();
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py", kReward);
+  const std::string run_path = folder / "run";
+  Arguments words = with_custom_reward(train_arguments(run_path), folder / "reward.py:reward");
+  words = with_flag(with_flag(words, "--num-rollout", std::to_string(num_rollouts)), "--lr", "1e-5");
+  for (const char* word : {"--save-interval", "10", "--on-save-error", "continue", "--rm-timeout", "1",
+                           "--rm-memory-bytes", "1000000000", "--rollout-shuffle"})
+    words.emplace_back(word);
+  // A sanitizer keeps freed memory for a while; that is no growth of ours.
+  if (const char* options = std::getenv("ASAN_OPTIONS"))
+    setenv("ASAN_OPTIONS", (std::string(options) + ":quarantine_size_mb=4").c_str(), 1);
+
+  const Program program(words, kMaxFileBytes);
+  std::vector<Size> sizes;
+  int64_t num_kills = 0, num_full_disks = 0;
+  const base::Clock::time_point begin = base::Clock::now();
+  double next_kill_s = 5.0, next_full_s = 6.0, free_again_s = 0.0;
+  const auto soon = [&](double mean) { return std::exponential_distribution<double>(1.0 / mean)(random); };
+  while (!program.wait_for(0.05)) {
+    const double now_s = base::seconds_since(begin);
+    if (base::file_exists(run_path + "/samples/rollout_000000.jsonl")) sizes.push_back(size_of(program.pid()));
+    if (now_s > next_kill_s) {
+      num_kills += kill_a_grader(program.pid(), random) ? 1 : 0;
+      next_kill_s = now_s + soon(3.0);
+    }
+    if (free_again_s > 0.0 && now_s > free_again_s) {
+      limit_files(program.pid(), kMaxFileBytes);
+      free_again_s = 0.0;
+    } else if (now_s > next_full_s) {
+      limit_files(program.pid(), 1000);
+      ++num_full_disks;
+      free_again_s = now_s + 0.5;
+      next_full_s = now_s + soon(6.0);
+    }
+  }
+  EXPECT_EQ(program.wait(), 0) << "seed " << seed;
+
+  // Every record is there once and in order, whatever the disk said meanwhile.
+  int64_t rollouts = 0, steps = 0;
+  std::map<std::string, double> faults;
+  for (const base::Json& record : json_lines(run_path + "/metrics.jsonl")) {
+    if (record.contains("rollout/step")) {
+      ASSERT_EQ(record.at("rollout/step").get<int64_t>(), rollouts++);
+    }
+    if (record.contains("train/step")) {
+      ASSERT_EQ(record.at("train/step").get<int64_t>(), steps++);
+    }
+    for (const auto& [name, value] : record.items()) {
+      if (name.starts_with("fault/") || name.starts_with("rollout/failed")) faults[name] += value.get<double>();
+    }
+  }
+  EXPECT_EQ(rollouts, num_rollouts);
+  EXPECT_EQ(steps, 2 * num_rollouts);
+  EXPECT_FALSE(weights_of(run_path).empty());
+  const Size early = usual(sizes, 0.2, 0.3), late = usual(sizes, 0.9, 1.0);
+  const double growth = static_cast<double>(late.rss_bytes) / static_cast<double>(early.rss_bytes) - 1.0;
+  std::printf(
+      "seed %d: %ld steps in %.0f s, %ld graders killed, %ld full disks; memory %.1f -> %.1f MiB (%+.2f %%), "
+      "descriptors %ld -> %ld\n",
+      seed, steps, base::seconds_since(begin), num_kills, num_full_disks,
+      static_cast<double>(early.rss_bytes) / 1048576.0, static_cast<double>(late.rss_bytes) / 1048576.0, 100.0 * growth,
+      early.num_descriptors, late.num_descriptors);
+  for (const auto& [name, value] : faults) std::printf("  %s %g\n", name.c_str(), value);
+  EXPECT_EQ(early.num_descriptors, late.num_descriptors);
+  if (base::soaking()) {
+    EXPECT_LT(growth, 0.01);
+    EXPECT_GT(num_kills, 10);
+    EXPECT_GT(num_full_disks, 10);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cli
