@@ -1,6 +1,7 @@
 #include "memory/tag.h"
 
 #include <array>
+#include <cstddef>
 
 namespace tandem::memory {
 
