@@ -41,7 +41,7 @@ struct ArenaOptions {
   bool hide_idle_view = false;
   // Waits for what is queued on the device. Called once before extents change hands, not at all where none does, with
   // no lock held. It must not move the lease itself.
-  std::function<void()> synchronize;
+  std::function<void()> synchronize = {};
   // What a message tells the user to change.
   std::string size_flag = "the size of the arena";
 };

@@ -34,7 +34,7 @@ struct LedgerOptions {
   int64_t event_bytes = int64_t{64} << 20;
   // Beyond that many, until they are taken, the oldest half is dropped and a note says so.
   int64_t max_events = 100'000;
-  std::function<int64_t()> clock_us;  // empty: since the ledger began
+  std::function<int64_t()> clock_us = {};  // empty: since the ledger began
 };
 
 // Thread-safe. Begins in Phase::kLoad.

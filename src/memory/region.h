@@ -27,9 +27,9 @@ struct RegionOptions {
   int64_t bytes = 0;
   Content content = Content::kDiscard;
   // Writes the contents, at every resume(); for kRebuild.
-  std::function<void(std::byte* data, int64_t bytes)> rebuild;
+  std::function<void(std::byte* data, int64_t bytes)> rebuild = {};
   // Waits for what is queued on the device; called before memory is unmapped.
-  std::function<void()> synchronize;
+  std::function<void()> synchronize = {};
 };
 
 // Owns its addresses for life and its memory while it is not paused. Addresses never change, so tensors and captured

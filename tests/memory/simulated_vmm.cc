@@ -70,9 +70,9 @@ bool SimulatedVmm::map(std::byte* address, ExtentId extent) {
   TANDEM_CHECK(is_reserved, "not in one reservation");
   for (const auto& [at, mapping] : mappings_) {
     TANDEM_CHECK(end <= at || begin >= at + static_cast<uintptr_t>(mapping.bytes), "mapped already");
-    TANDEM_CHECK(can_alias_ || mapping.contents != contents, "the extent is mapped elsewhere");
+    TANDEM_CHECK(can_alias_ || mapping.extent != extent, "the extent is mapped elsewhere");
   }
-  mappings_[begin] = {.bytes = bytes, .is_open = false, .contents = contents};
+  mappings_[begin] = {.bytes = bytes, .is_open = false, .extent = extent, .contents = contents};
   return true;
 }
 

@@ -39,6 +39,7 @@ class SimulatedVmm : public device::Vmm {
   struct Mapping {
     int64_t bytes = 0;
     bool is_open = false;
+    device::ExtentId extent = {};
     Contents contents;
   };
   using Mappings = std::map<uintptr_t, Mapping>;
