@@ -1,0 +1,168 @@
+#include "device/cpu/cpu_vmm.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/files.h"
+
+namespace tandem::device {
+
+namespace {
+
+[[noreturn]] void fail_call(const char* call, int64_t bytes, int error) {
+  const char* remedy = error == EMFILE || error == ENFILE
+                           ? "raise the limit of open files (ulimit -n) or take larger extents"
+                           : "see whether the system limits mappings (vm.max_map_count) or memory files";
+  throw EnvironmentError(base::join_message(call, "of", bytes, "bytes:", std::strerror(error)) + "; " + remedy);
+}
+
+bool is_out_of_memory(int error) { return error == ENOMEM || error == ENOSPC || error == EAGAIN; }
+
+}  // namespace
+
+int64_t available_host_bytes() {
+  const std::string text = base::read_file("/proc/meminfo");
+  constexpr std::string_view kKey = "MemAvailable:";
+  size_t at = text.find(kKey);
+  TANDEM_ENV_CHECK(at != std::string::npos, "/proc/meminfo has no line MemAvailable; Linux 3.14 or later is needed");
+  at = text.find_first_not_of(' ', at + kKey.size());
+  int64_t available_kib = 0;
+  std::from_chars(text.data() + at, text.data() + text.size(), available_kib);
+  return available_kib * 1024;
+}
+
+CpuVmm::CpuVmm(int64_t total_bytes, bool can_alias)
+    : granularity_bytes_(sysconf(_SC_PAGESIZE)),
+      total_bytes_(total_bytes > 0 ? total_bytes : available_host_bytes()),
+      can_alias_(can_alias),
+      table_(granularity_bytes_, can_alias) {}
+
+CpuVmm::~CpuVmm() {
+  for (const auto& [extent, descriptor] : descriptors_) ::close(descriptor);
+}
+
+DeviceBytes CpuVmm::device_bytes() const {
+  std::lock_guard lock(mutex_);
+  return {.free = total_bytes_ - table_.taken_bytes(), .total = total_bytes_};
+}
+
+VmmCounts CpuVmm::counts() const {
+  std::lock_guard lock(mutex_);
+  return table_.counts();
+}
+
+std::byte* CpuVmm::reserve_addresses(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  table_.check_bytes(bytes);
+  void* address =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    if (is_out_of_memory(errno)) return nullptr;
+    fail_call("mmap", bytes, errno);
+  }
+  table_.reserved(static_cast<std::byte*>(address), bytes);
+  return static_cast<std::byte*>(address);
+}
+
+void CpuVmm::free_addresses(std::byte* address, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  table_.check_free(address, bytes);
+  if (::munmap(address, static_cast<size_t>(bytes)) != 0) fail_call("munmap", bytes, errno);
+  table_.freed(address);
+}
+
+std::optional<ExtentId> CpuVmm::create_extent(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  table_.check_bytes(bytes);
+  // The kernel would rather end a process than refuse pages of a memfd: ask before it comes to that.
+  if (bytes > total_bytes_ - table_.taken_bytes() || bytes > available_host_bytes()) return std::nullopt;
+  const int descriptor = ::memfd_create("tandem_extent", MFD_CLOEXEC);
+  if (descriptor < 0) {
+    if (is_out_of_memory(errno)) return std::nullopt;
+    fail_call("memfd_create", bytes, errno);
+  }
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor, 0, 0, bytes);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    const int error = errno;
+    ::close(descriptor);
+    if (is_out_of_memory(error)) return std::nullopt;
+    fail_call("fallocate", bytes, error);
+  }
+  const ExtentId extent = table_.created(bytes);
+  descriptors_[extent] = descriptor;
+  return extent;
+}
+
+void CpuVmm::release_extent(ExtentId extent) {
+  std::lock_guard lock(mutex_);
+  table_.check_extent(extent);
+  ::close(descriptors_.at(extent));  // Linux closes it even where it reports an error
+  descriptors_.erase(extent);
+  table_.released(extent);
+}
+
+bool CpuVmm::map(std::byte* address, ExtentId extent) {
+  std::lock_guard lock(mutex_);
+  table_.check_map(address, extent);
+  const int64_t bytes = table_.extent_bytes(extent);
+  if (::mmap(address, static_cast<size_t>(bytes), PROT_NONE, MAP_SHARED | MAP_FIXED, descriptors_.at(extent), 0) ==
+      MAP_FAILED) {
+    if (is_out_of_memory(errno)) return false;
+    fail_call("mmap", bytes, errno);
+  }
+  table_.mapped(address, extent);
+  return true;
+}
+
+void CpuVmm::unmap(std::byte* address, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  table_.check_mapped(address, bytes);
+  // Back to a reservation: the addresses stay ours.
+  if (::mmap(address, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+             -1, 0) == MAP_FAILED)
+    fail_call("mmap", bytes, errno);
+  table_.unmapped(address, bytes);
+}
+
+bool CpuVmm::set_access(std::byte* address, int64_t bytes, Access access) {
+  std::lock_guard lock(mutex_);
+  table_.check_mapped(address, bytes);
+  const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_NONE;
+  if (::mprotect(address, static_cast<size_t>(bytes), protection) == 0) return true;
+  if (!is_out_of_memory(errno)) fail_call("mprotect", bytes, errno);
+  return false;
+}
+
+int CpuVmm::export_extent(ExtentId extent) {
+  std::lock_guard lock(mutex_);
+  table_.check_extent(extent);
+  const int descriptor = ::fcntl(descriptors_.at(extent), F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) fail_call("fcntl(F_DUPFD_CLOEXEC)", table_.extent_bytes(extent), errno);
+  return descriptor;
+}
+
+std::optional<ExtentId> CpuVmm::import_extent(int file_descriptor, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  table_.check_bytes(bytes);
+  struct stat status {};
+  if (::fstat(file_descriptor, &status) != 0) fail_call("fstat", bytes, errno);
+  TANDEM_CHECK_EQ(static_cast<int64_t>(status.st_size), bytes, "bytes: an extent is imported whole");
+  const int descriptor = ::fcntl(file_descriptor, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) fail_call("fcntl(F_DUPFD_CLOEXEC)", bytes, errno);
+  const ExtentId extent = table_.created(bytes);
+  descriptors_[extent] = descriptor;
+  return extent;
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,71 @@
+// The virtual memory of a device, as a contract: addresses are reserved, memory is created in extents, and an extent is
+// mapped at as many addresses as its users need. No torch.
+//
+// How calls end:
+//   out of memory    an outcome: nullptr, std::nullopt or false, and nothing has changed
+//   misuse           a bug: BugError before the device is asked, and nothing has changed
+//   anything else    EnvironmentError, one line that names the call, the bytes, the device's words and a remedy
+//
+// Every size and address is a multiple of granularity_bytes(). Calls may come from any thread. None of them waits for
+// the device: who unmaps has waited for the work that uses the mapping.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tandem::device {
+
+enum class ExtentId : int64_t {};
+enum class Access : uint8_t { kNone, kReadWrite };
+
+struct DeviceBytes {
+  int64_t free = 0;
+  int64_t total = 0;
+};
+
+// What a Vmm has given and not got back.
+struct VmmCounts {
+  int64_t num_reservations = 0;
+  int64_t num_extents = 0;  // created or imported, and not yet released
+  int64_t num_mappings = 0;
+  bool operator==(const VmmCounts&) const = default;
+};
+
+class Vmm {
+ public:
+  virtual ~Vmm() = default;
+
+  virtual int64_t granularity_bytes() const = 0;
+  // Whether one extent may be mapped at several addresses at once. Where it may not, map() of a mapped extent is
+  // misuse.
+  virtual bool can_alias() const = 0;
+  virtual DeviceBytes device_bytes() const = 0;
+  virtual VmmCounts counts() const = 0;
+
+  // Addresses without memory; touching them faults. nullptr: none are left.
+  virtual std::byte* reserve_addresses(int64_t bytes) = 0;
+  // A whole reservation with nothing mapped in it.
+  virtual void free_addresses(std::byte* address, int64_t bytes) = 0;
+
+  // Memory without an address. Its contents are not defined. std::nullopt: out of memory.
+  virtual std::optional<ExtentId> create_extent(int64_t bytes) = 0;
+  // Legal while mapped: the bytes go back to the device with the last mapping, here or in another process.
+  virtual void release_extent(ExtentId extent) = 0;
+
+  // The whole extent, onto addresses of one reservation where nothing is mapped. It cannot be touched before
+  // set_access(). False: no memory for page tables.
+  virtual bool map(std::byte* address, ExtentId extent) = 0;
+  // Whole mappings that lie side by side, in one call.
+  virtual void unmap(std::byte* address, int64_t bytes) = 0;
+  // The same, for access. False: no memory for page tables; the access is then undefined until it is set again.
+  virtual bool set_access(std::byte* address, int64_t bytes, Access access) = 0;
+
+  // A new file descriptor by which another process, or this one, imports the extent. The caller closes it.
+  virtual int export_extent(ExtentId extent) = 0;
+  // The memory of an exported extent of that many bytes; the descriptor stays the caller's. Released like one created.
+  virtual std::optional<ExtentId> import_extent(int file_descriptor, int64_t bytes) = 0;
+};
+
+}  // namespace tandem::device

@@ -1,0 +1,295 @@
+#include "memory/arena.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace tandem::memory {
+
+namespace {
+
+View other(View view) { return view == View::kRollout ? View::kTrain : View::kRollout; }
+
+std::vector<int64_t> all_slots(int64_t num_slots) {
+  std::vector<int64_t> slots(static_cast<size_t>(num_slots));
+  std::iota(slots.begin(), slots.end(), 0);
+  return slots;
+}
+
+}  // namespace
+
+const char* to_string(View view) { return view == View::kRollout ? "rollout" : "train"; }
+
+Arena::Arena(ExtentPool& pool, ArenaOptions options)
+    : pool_(pool),
+      ledger_(pool.ledger()),
+      options_(std::move(options)),
+      extent_bytes_(pool.extent_bytes()),
+      num_extents_(options_.num_extents),
+      is_idle_view_mapped_(pool.vmm().can_alias() && !options_.hide_idle_view),
+      loan_(pool.borrow(options_.num_extents)),
+      allocators_{ViewAllocator(GrowsFrom::kLowEnd), ViewAllocator(GrowsFrom::kHighEnd)} {
+  TANDEM_CHECK(num_extents_ > 0, num_extents_);
+  TANDEM_ENV_CHECK(loan_.has_value(), "the device has", pool.vmm().device_bytes().free, "bytes free, and the arena is",
+                   bytes(), "bytes; lower", options_.size_flag);
+  for (auto& range : ranges_) range = std::make_unique<AddressRange>(pool.vmm(), extent_bytes_, num_extents_);
+  const View first = view_of(ledger_.phase());
+  const std::vector<int64_t> extents = all_slots(num_extents_);
+  for (const View view : {first, other(first)}) {
+    if (view != first && !is_idle_view_mapped_) continue;
+    TANDEM_ENV_CHECK(map(view, extents), "the device has no memory left to map", bytes(), "bytes; lower",
+                     options_.size_flag);
+  }
+  holders_.assign(static_cast<size_t>(num_extents_), first);
+  allocator(first).add(0, bytes());
+}
+
+Arena::~Arena() {
+  for (const View view : {View::kRollout, View::kTrain})
+    for (const auto& [offset, allocation] : allocator(view).allocations()) {
+      base::log_error("bug: {} of tag {} is still allocated as the arena ends", allocation.name,
+                      to_string(allocation.tag));
+      ledger_.give_back(allocation.tag, allocation.bytes);
+    }
+  try {
+    if (options_.synchronize) options_.synchronize();
+  } catch (const std::exception& error) {
+    base::log_error("waiting for the device: {}", error.what());
+  }
+}
+
+void Arena::enter(Phase phase) {
+  std::lock_guard moving(move_mutex_);
+  move(all_slots(num_extents_), view_of(phase));
+  ledger_.enter(phase);
+}
+
+void Arena::hand_over(std::span<const int64_t> extents, View to) {
+  std::lock_guard moving(move_mutex_);
+  std::vector<int64_t> sorted(extents.begin(), extents.end());
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  TANDEM_CHECK(sorted.empty() || (sorted.front() >= 0 && sorted.back() < num_extents_), "the arena has", num_extents_,
+               "extents");
+  move(std::move(sorted), to);
+}
+
+void Arena::move(std::vector<int64_t> extents, View to) {
+  std::vector<Holding> moving;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(extents, [&](int64_t extent) { return holder_of(extent) == to; });
+    if (extents.empty()) return;
+    moving = holdings(extents);
+    check_idle(moving);  // a bug is told without waiting for the device
+  }
+  if (options_.synchronize) options_.synchronize();
+  std::lock_guard lock(mutex_);
+  check_idle(moving);
+  if (!is_idle_view_mapped_) remap(extents, to);
+  for (const auto& [run, holder] : moving) {
+    const int64_t offset = run.begin * extent_bytes_, bytes = (run.end - run.begin) * extent_bytes_;
+    if (holder) allocator(*holder).remove(offset, bytes);
+    allocator(to).add(offset, bytes);
+    std::fill(holders_.begin() + run.begin, holders_.begin() + run.end, to);
+  }
+}
+
+std::vector<Arena::Holding> Arena::holdings(std::span<const int64_t> extents) const {
+  std::vector<Holding> found;
+  for (const int64_t extent : extents) {
+    const std::optional<View> holder = holders_[static_cast<size_t>(extent)];
+    if (found.empty() || found.back().run.end != extent || found.back().holder != holder)
+      found.push_back({{extent, extent}, holder});
+    found.back().run.end = extent + 1;
+  }
+  return found;
+}
+
+void Arena::check_idle(std::span<const Holding> moving) const {
+  for (const auto& [run, holder] : moving) {
+    if (!holder) continue;
+    const auto live =
+        allocator(*holder).allocations_in(run.begin * extent_bytes_, (run.end - run.begin) * extent_bytes_);
+    if (live.empty()) continue;
+    const Allocation& first = live.front();
+    const int64_t num_extents = (first.offset + first.bytes - 1) / extent_bytes_ - first.offset / extent_bytes_ + 1;
+    const std::string more = live.size() > 1 ? base::join_message(" (and", live.size() - 1, "more)") : "";
+    TANDEM_CHECK(live.empty(), base::join_message(first.name, "of tag", to_string(first.tag)) + ",", num_extents,
+                 num_extents == 1 ? "extent," : "extents,", "still live in the", to_string(*holder), "view" + more);
+  }
+}
+
+bool Arena::map(View view, std::span<const int64_t> extents) {
+  std::vector<device::ExtentId> ids;
+  ids.reserve(extents.size());
+  for (const int64_t extent : extents) ids.push_back(loan_->extents()[static_cast<size_t>(extent)]);
+  return range(view).map(extents, ids);
+}
+
+void Arena::remap(std::span<const int64_t> extents, View to) {
+  const auto unmap_source = [&] {
+    std::vector<int64_t> mapped;
+    for (const int64_t extent : extents)
+      if (range(other(to)).state(extent) != AddressRange::State::kUnmapped) mapped.push_back(extent);
+    range(other(to)).unmap(mapped);
+  };
+  const auto map_target = [&] {
+    TANDEM_ENV_CHECK(map(to, extents), "the device has no memory left to map",
+                     extent_bytes_ * static_cast<int64_t>(extents.size()), "bytes of the", to_string(to), "view; lower",
+                     options_.size_flag);
+  };
+  try {
+    // Mapping is what may fail: where it can, it comes before anything is given up.
+    if (pool_.vmm().can_alias()) {
+      map_target();
+      unmap_source();
+    } else {
+      unmap_source();
+      map_target();
+    }
+  } catch (const EnvironmentError&) {
+    restore(extents, to);
+    throw;
+  }
+}
+
+// After a remap() that failed: the source as it was, as far as the driver allows.
+void Arena::restore(std::span<const int64_t> extents, View to) {
+  std::vector<int64_t> mapped;
+  for (const int64_t extent : extents)
+    if (range(to).state(extent) == AddressRange::State::kMapped) mapped.push_back(extent);
+  range(to).unmap_or_leave_stale(mapped);
+  const View from = other(to);
+  for (const int64_t extent : extents) {
+    if (holder_of(extent) != from || range(from).state(extent) == AddressRange::State::kMapped) continue;
+    bool is_back = false;
+    try {
+      const bool is_free = pool_.vmm().can_alias() || range(to).state(extent) == AddressRange::State::kUnmapped;
+      is_back = is_free && map(from, {{extent}});
+    } catch (const EnvironmentError& error) {
+      base::log_error("extent {} of the {} view is out of use: {}", extent, to_string(from), error.what());
+    }
+    if (is_back) continue;
+    allocator(from).remove(extent * extent_bytes_, extent_bytes_);
+    holder_of(extent).reset();
+  }
+}
+
+std::optional<View> Arena::holder(int64_t extent) const {
+  std::lock_guard lock(mutex_);
+  return holders_.at(static_cast<size_t>(extent));
+}
+
+std::vector<int64_t> Arena::idle_extents(View view) const {
+  std::lock_guard lock(mutex_);
+  std::vector<int64_t> idle;
+  for (int64_t extent = 0; extent < num_extents_; ++extent)
+    if (holders_[static_cast<size_t>(extent)] == view &&
+        allocator(view).allocations_in(extent * extent_bytes_, extent_bytes_).empty())
+      idle.push_back(extent);
+  if (view == View::kRollout) std::reverse(idle.begin(), idle.end());
+  return idle;
+}
+
+std::byte* Arena::allocate(View view, int64_t bytes, Tag tag, std::string_view name) {
+  std::lock_guard lock(mutex_);
+  return allocate_locked(view, bytes, tag, name);
+}
+
+std::byte* Arena::allocate(View view, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  return allocate_locked(view, bytes, label_.tag, label_.name);
+}
+
+std::byte* Arena::allocate_locked(View view, int64_t bytes, Tag tag, std::string_view name) {
+  const int64_t before_bytes = allocator(view).allocated_bytes();
+  const std::optional<int64_t> offset = allocator(view).allocate(bytes, tag, name);
+  if (!offset) return nullptr;
+  ledger_.take(tag, allocator(view).allocated_bytes() - before_bytes);
+  return data(view) + *offset;
+}
+
+void Arena::free(std::byte* address) {
+  std::lock_guard lock(mutex_);
+  const auto [view, offset] = locate(address);
+  const Allocation freed = allocator(view).free(offset);
+  ledger_.give_back(freed.tag, freed.bytes);
+}
+
+void Arena::shrink(std::byte* address, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto [view, offset] = locate(address);
+  const auto allocation = allocator(view).allocations().find(offset);
+  TANDEM_CHECK(allocation != allocator(view).allocations().end(), "nothing is allocated at offset", offset);
+  ledger_.give_back(allocation->second.tag, allocator(view).shrink(offset, bytes));
+}
+
+std::pair<View, int64_t> Arena::locate(const std::byte* address) const {
+  for (const View view : {View::kRollout, View::kTrain}) {
+    const auto at = reinterpret_cast<uintptr_t>(address), begin = reinterpret_cast<uintptr_t>(data(view));
+    if (at >= begin && at < begin + static_cast<uintptr_t>(bytes())) return {view, static_cast<int64_t>(at - begin)};
+  }
+  TANDEM_CHECK(false, "the address is not of this arena");
+  return {};
+}
+
+Arena::ViewBytes Arena::view_bytes(View view) const {
+  std::lock_guard lock(mutex_);
+  const ViewAllocator& of_view = allocator(view);
+  return {.held = of_view.free_bytes() + of_view.allocated_bytes(),
+          .allocated = of_view.allocated_bytes(),
+          .free = of_view.free_bytes(),
+          .largest_hole = of_view.largest_hole_bytes()};
+}
+
+std::vector<Allocation> Arena::allocations(View view) const {
+  std::lock_guard lock(mutex_);
+  return allocator(view).allocations_in(0, bytes());
+}
+
+std::string Arena::shortage(View view, int64_t bytes, Tag tag) const {
+  const ViewBytes of_view = view_bytes(view);
+  return base::join_message(bytes, "bytes of tag", to_string(tag), "do not fit into the", to_string(view),
+                            "view: it holds", of_view.held, "bytes,", of_view.free, "are free, the largest hole has",
+                            of_view.largest_hole) +
+         "; change " + options_.size_flag;
+}
+
+Tag Arena::current_tag() const {
+  std::lock_guard lock(mutex_);
+  return label_.tag;
+}
+
+void Arena::check() const {
+  std::lock_guard lock(mutex_);
+  for (const View view : {View::kRollout, View::kTrain}) {
+    allocator(view).check();
+    int64_t held_bytes = 0;
+    for (int64_t extent = 0; extent < num_extents_; ++extent) {
+      const bool is_held = holders_[static_cast<size_t>(extent)] == view;
+      held_bytes += is_held ? extent_bytes_ : 0;
+      const bool is_mapped = range(view).state(extent) == AddressRange::State::kMapped;
+      TANDEM_CHECK(is_mapped == (is_held || is_idle_view_mapped_), "extent", extent, "of the", to_string(view), "view");
+      TANDEM_CHECK(is_held || allocator(view).allocations_in(extent * extent_bytes_, extent_bytes_).empty(), "extent",
+                   extent, "has an allocation of the", to_string(view), "view, which does not hold it");
+    }
+    TANDEM_CHECK_EQ(held_bytes, allocator(view).free_bytes() + allocator(view).allocated_bytes());
+  }
+}
+
+TagScope::TagScope(Arena& arena, Tag tag, std::string name) : arena_(arena) {
+  std::lock_guard lock(arena_.mutex_);
+  before_ = std::exchange(arena_.label_, {.tag = tag, .name = name.empty() ? to_string(tag) : std::move(name)});
+}
+
+TagScope::~TagScope() {
+  std::lock_guard lock(arena_.mutex_);
+  arena_.label_ = std::move(before_);
+}
+
+}  // namespace tandem::memory

@@ -1,0 +1,156 @@
+// The overlay arena: the same extents under two ranges of addresses, one for the rollout and one for training, which
+// never need them at the same time. No torch.
+//
+// Each extent is leased to one view. Moving the lease is a change of books: both views stay mapped for life, so no call
+// of the driver is made, and addresses within captured graphs or registered buffers stay valid. It moves extent by
+// extent, so that a rollout that drains can give up what it has emptied: extent i lies at the same offset in both
+// views, the rollout view allocates from the low end and the train view from the high end.
+//
+// Where a device maps an extent once, and where `hide_idle_view` asks for it, the idle view is unmapped instead, and a
+// stray access faults.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/address_range.h"
+#include "memory/extent_pool.h"
+#include "memory/ledger.h"
+#include "memory/tag.h"
+#include "memory/view_allocator.h"
+
+namespace tandem::memory {
+
+enum class View : uint8_t { kRollout, kTrain };
+constexpr int kNumViews = 2;
+const char* to_string(View view);  // "rollout"
+
+// Whose extents are in a phase: loading and training use the train view.
+constexpr View view_of(Phase phase) { return phase == Phase::kRollout ? View::kRollout : View::kTrain; }
+
+struct ArenaOptions {
+  int64_t num_extents = 0;
+  // For debugging: unmap what does not hold the lease. Costs two driver calls per extent and phase change.
+  bool hide_idle_view = false;
+  // Waits for what is queued on the device. Called once before extents change hands, not at all where none does, with
+  // no lock held. It must not move the lease itself.
+  std::function<void()> synchronize = {};
+  // What a message tells the user to change.
+  std::string size_flag = "the size of the arena";
+};
+
+// Thread-safe, so that the threads of a backward pass may allocate. Borrows the pool and its ledger.
+// At the start the phase is the ledger's, and view_of() it holds every extent.
+class Arena {
+ public:
+  // EnvironmentError when the device has too little memory.
+  Arena(ExtentPool& pool, ArenaOptions options);
+  ~Arena();  // waits for the device first
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int64_t extent_bytes() const { return extent_bytes_; }
+  int64_t num_extents() const { return num_extents_; }
+  int64_t bytes() const { return extent_bytes_ * num_extents_; }
+  std::byte* data(View view) const { return range(view).data(); }  // for life
+
+  // Moves every extent to view_of(phase), and the ledger into the phase.
+  // BugError: something of the other view is still allocated. EnvironmentError: a call of the driver failed (possible
+  // only where the idle view is unmapped). In both cases the phase is as before, and so are the leases, but for extents
+  // that the driver would map in neither view: nobody holds those until a later move succeeds.
+  void enter(Phase phase);
+  // The same for some extents, whatever the phase. Those that `to` holds stay there.
+  void hand_over(std::span<const int64_t> extents, View to);
+
+  std::optional<View> holder(int64_t extent) const;
+  // Extents that a view holds without an allocation in them, first those that are farthest from the end it grows from.
+  std::vector<int64_t> idle_extents(View view) const;
+
+  // Within extents that the view holds; a large allocation lies across neighbouring ones. nullptr: no hole is large
+  // enough, and shortage() says so in words. `bytes` > 0. Contents are not defined.
+  std::byte* allocate(View view, int64_t bytes, Tag tag, std::string_view name);
+  // With the tag and name of the TagScope in force.
+  std::byte* allocate(View view, int64_t bytes);
+  // The device may still be reading: the bytes change their owner only within the view, whose streams keep their order,
+  // until the lease moves, which waits.
+  void free(std::byte* address);
+  // Gives up the upper end of an allocation: how a drained cache empties whole extents.
+  void shrink(std::byte* address, int64_t bytes);
+
+  struct ViewBytes {
+    int64_t held = 0;  // of leased extents = allocated + free
+    int64_t allocated = 0;
+    int64_t free = 0;
+    int64_t largest_hole = 0;
+  };
+  ViewBytes view_bytes(View view) const;
+  std::vector<Allocation> allocations(View view) const;
+  // Why an allocation was refused: tag, bytes asked for, bytes free, the largest hole, and what to change.
+  std::string shortage(View view, int64_t bytes, Tag tag) const;
+  Tag current_tag() const;
+
+  // BugError when leases, allocations and mappings contradict one another.
+  void check() const;
+
+ private:
+  friend class TagScope;
+  struct Label {
+    Tag tag = Tag::kOverhead;
+    std::string name = "allocation";
+  };
+  struct Holding {  // a run of extents with one holder
+    SlotRun run;
+    std::optional<View> holder;
+  };
+
+  AddressRange& range(View view) const { return *ranges_[static_cast<size_t>(view)]; }
+  ViewAllocator& allocator(View view) { return allocators_[static_cast<size_t>(view)]; }
+  const ViewAllocator& allocator(View view) const { return allocators_[static_cast<size_t>(view)]; }
+  std::optional<View>& holder_of(int64_t extent) { return holders_[static_cast<size_t>(extent)]; }
+
+  std::vector<Holding> holdings(std::span<const int64_t> extents) const;
+  std::byte* allocate_locked(View view, int64_t bytes, Tag tag, std::string_view name);
+  std::pair<View, int64_t> locate(const std::byte* address) const;
+  void check_idle(std::span<const Holding> moving) const;
+  void move(std::vector<int64_t> extents, View to);
+  bool map(View view, std::span<const int64_t> extents);
+  void remap(std::span<const int64_t> extents, View to);
+  void restore(std::span<const int64_t> extents, View to);
+
+  ExtentPool& pool_;
+  Ledger& ledger_;
+  const ArenaOptions options_;
+  const int64_t extent_bytes_, num_extents_;
+  const bool is_idle_view_mapped_;
+  std::optional<ExtentLoan> loan_;  // ends after the ranges
+  std::array<std::unique_ptr<AddressRange>, kNumViews> ranges_;
+
+  std::mutex move_mutex_;  // one move at a time; taken before mutex_
+  mutable std::mutex mutex_;
+  std::vector<std::optional<View>> holders_;
+  std::array<ViewAllocator, kNumViews> allocators_;
+  Label label_;
+};
+
+// While it lives, allocations without a tag, of any thread, are of this one: the threads of a backward pass know
+// nothing of what they work for. Scopes nest; one thread, which drives the step, makes them.
+class TagScope {
+ public:
+  TagScope(Arena& arena, Tag tag, std::string name = "");  // "": the tag's
+  ~TagScope();
+  TagScope(const TagScope&) = delete;
+  TagScope& operator=(const TagScope&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Label before_;
+};
+
+}  // namespace tandem::memory

@@ -1,0 +1,36 @@
+// Host memory for what leaves the device for a while: pinned once, because pinning costs half a second per GiB, and
+// lent in stretches. No torch.
+#pragma once
+
+#include <string_view>
+
+#include "device/host_memory.h"
+#include "memory/tag.h"
+#include "memory/view_allocator.h"
+
+namespace tandem::memory {
+
+// Borrows the HostMemory, which also does the copies. Used from one thread at a time.
+class HostArena {
+ public:
+  // 0 bytes: nothing can be kept. EnvironmentError when the host has too little memory.
+  HostArena(device::HostMemory& memory, int64_t bytes);
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+
+  std::byte* allocate(int64_t bytes, Tag tag, std::string_view name);  // nullptr: full
+  void free(std::byte* address);
+
+  device::HostMemory& memory() const { return memory_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t free_bytes() const { return allocator_.free_bytes(); }
+
+ private:
+  device::HostMemory& memory_;
+  const int64_t bytes_;
+  std::byte* data_ = nullptr;
+  ViewAllocator allocator_{GrowsFrom::kLowEnd};
+};
+
+}  // namespace tandem::memory

@@ -1,0 +1,254 @@
+// One life of the memory plan, again and again: each time the next call of the device or of host memory fails, once or
+// from then on, as out of memory or as a driver error. Whatever fails, it is said in one line or answered with no, the
+// phase and the lease are the old ones or the new ones, kept bytes are kept, and nothing leaks.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <string>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "device/cpu/cpu_host_memory.h"
+#include "device/cpu/cpu_vmm.h"
+#include "memory/arena.h"
+#include "memory/region.h"
+#include "tests/device/failing_vmm.h"
+#include "tests/memory/simulated_vmm.h"
+
+namespace tandem::memory {
+
+namespace {
+
+using device::FailingHostMemory;
+using device::FailingVmm;
+using device::Outcome;
+
+constexpr int64_t kExtentBytes = 4096, kNumExtents = 5, kKeptBytes = 5000;
+
+class Life {
+ public:
+  Life(FailingVmm& vmm, FailingHostMemory& host_memory, device::HostMemory& working_host_memory, bool hide)
+      : vmm_(vmm), host_memory_(host_memory), working_host_memory_(working_host_memory), hide_(hide) {}
+
+  // How many of its steps failed.
+  int64_t run() {
+    Ledger ledger;
+    ExtentPool pool(vmm_, ledger, kExtentBytes);
+    ledger_ = &ledger;
+    std::optional<HostArena> host_arena;
+    std::optional<Arena> arena;
+    std::optional<Region> kept, rebuilt, zeroed;
+    const ArenaOptions arena_options{.num_extents = kNumExtents, .hide_idle_view = hide_};
+    attempt([&] { host_arena.emplace(host_memory_, 8192); });
+    attempt([&] { arena.emplace(pool, arena_options); });
+    if (!host_arena || !arena) return num_failed_;
+    arena_ = &*arena;
+    RegionOptions options{.name = "kept", .tag = Tag::kMoments, .bytes = kKeptBytes, .content = Content::kKeep};
+    attempt([&] { kept.emplace(pool, *host_arena, options); });
+    options = {.name = "zeroed", .tag = Tag::kReference, .bytes = 10, .content = Content::kZero};
+    attempt([&] { zeroed.emplace(pool, *host_arena, options); });
+    options = {.name = "rebuilt", .tag = Tag::kReference, .bytes = 10, .content = Content::kRebuild};
+    options.rebuild = [&](std::byte* data, int64_t bytes) { fill(data, bytes, std::byte{7}); };
+    attempt([&] { rebuilt.emplace(pool, *host_arena, options); });
+
+    for (int step = 0; step < 2; ++step) {
+      for (auto* region : {&kept, &zeroed, &rebuilt})
+        if (*region && (*region)->is_paused()) resume(**region);
+      enter(Phase::kRollout);
+      std::byte* const kv =
+          arena->allocate(View::kRollout, arena->view_bytes(View::kRollout).largest_hole + 1, Tag::kKv, "kv");
+      EXPECT_EQ(kv, nullptr) << "more than there is";
+      if (std::byte* const cache = arena->allocate(View::kRollout, 4 * kExtentBytes, Tag::kKv, "kv")) {
+        arena->shrink(cache, 2 * kExtentBytes);
+        hand_over(arena->idle_extents(View::kRollout), View::kTrain);
+        if (std::byte* const head = arena->allocate(View::kTrain, kExtentBytes, Tag::kHead, "head")) arena->free(head);
+        arena->free(cache);
+      }
+      if (kept && !kept->is_paused()) pause(*kept);
+      if (zeroed && !zeroed->is_paused()) pause(*zeroed);
+      attempt([&] { pool.trim(); });
+      enter(Phase::kTrain);
+      if (std::byte* const all = arena->allocate(View::kTrain, arena->bytes(), Tag::kHead, "all")) arena->free(all);
+      if (rebuilt && !rebuilt->is_paused()) pause(*rebuilt);
+    }
+    return num_failed_;
+  }
+
+ private:
+  bool attempt(const std::function<void()>& act) {
+    bool is_done = true;
+    try {
+      act();
+    } catch (const EnvironmentError& error) {
+      const std::string message = error.what();
+      EXPECT_FALSE(message.empty() || message.find('\n') != std::string::npos) << message;
+      EXPECT_NE(message.find(';'), std::string::npos) << "no remedy: " << message;
+      is_done = false;
+      ++num_failed_;
+    }
+    if (arena_ != nullptr) arena_->check();
+    return is_done;
+  }
+
+  void move(const std::vector<int64_t>& extents, View to, const std::function<void()>& act, Phase phase_after) {
+    const Phase phase_before = ledger_->phase();
+    std::vector<std::optional<View>> before;
+    for (int64_t e = 0; e < kNumExtents; ++e) before.push_back(arena_->holder(e));
+    const bool is_done = attempt(act);
+    EXPECT_EQ(ledger_->phase(), is_done ? phase_after : phase_before);
+    for (const int64_t e : extents) {
+      if (is_done) {
+        EXPECT_EQ(arena_->holder(e), to);
+      } else {
+        EXPECT_TRUE(!arena_->holder(e) || arena_->holder(e) == before[static_cast<size_t>(e)]) << "half entered";
+      }
+    }
+  }
+  void enter(Phase phase) {
+    std::vector<int64_t> all(kNumExtents);
+    std::iota(all.begin(), all.end(), 0);
+    move(
+        all, view_of(phase), [&] { arena_->enter(phase); }, phase);
+  }
+  void hand_over(const std::vector<int64_t>& extents, View to) {
+    move(
+        extents, to, [&] { arena_->hand_over(extents, to); }, ledger_->phase());
+  }
+
+  void resume(Region& region) {
+    bool says_yes = false;
+    const bool is_done = attempt([&] { says_yes = region.resume(); });
+    EXPECT_EQ(region.is_paused(), !(is_done && says_yes));
+    if (is_done && !says_yes) ++num_failed_;
+    if (region.is_paused()) return;
+    const auto [first, last] = ends_of(region);
+    if (region.name() == "zeroed") {
+      EXPECT_TRUE(first == std::byte{0} && last == std::byte{0});
+    }
+    if (region.name() == "rebuilt") {
+      EXPECT_TRUE(first == std::byte{7} && last == std::byte{7});
+    }
+    if (region.name() == "kept" && has_written_) {
+      EXPECT_TRUE(first == std::byte{9} && last == std::byte{9});
+    }
+    if (region.name() == "kept") fill(region.data(), region.bytes(), std::byte{9});
+    has_written_ = has_written_ || region.name() == "kept";
+  }
+  void pause(Region& region) {
+    const bool is_done = attempt([&] { region.pause(); });
+    EXPECT_EQ(region.is_paused(), is_done);
+    if (region.name() == "kept" && !is_done) {
+      const auto [first, last] = ends_of(region);
+      EXPECT_TRUE(first == std::byte{9} && last == std::byte{9}) << "a pause that failed lost what it should keep";
+    }
+  }
+
+  // Past the wrapper: the test looks without being a call that may fail.
+  void fill(std::byte* device, int64_t bytes, std::byte value) {
+    const std::vector<std::byte> values(static_cast<size_t>(bytes), value);
+    working_host_memory_.copy_to_device(device, values.data(), bytes);
+  }
+  std::pair<std::byte, std::byte> ends_of(const Region& region) {
+    std::pair<std::byte, std::byte> ends;
+    working_host_memory_.copy_to_host(&ends.first, region.data(), 1);
+    working_host_memory_.copy_to_host(&ends.second, region.data() + region.bytes() - 1, 1);
+    return ends;
+  }
+
+  FailingVmm& vmm_;
+  FailingHostMemory& host_memory_;
+  device::HostMemory& working_host_memory_;
+  const bool hide_;
+  Ledger* ledger_ = nullptr;
+  Arena* arena_ = nullptr;
+  int64_t num_failed_ = 0;
+  bool has_written_ = false;
+};
+
+struct Machine {
+  std::string name;
+  bool is_cpu, can_alias, hide;
+};
+
+class FaultSweep : public testing::TestWithParam<Machine> {
+ protected:
+  void SetUp() override {
+    base::set_log_terminal([](const std::string&) {});
+  }
+  void TearDown() override {
+    base::set_log_terminal({});
+    std::printf("%s: %ld lives, %ld of their steps failed\n", GetParam().name.c_str(), static_cast<long>(num_lives_),
+                static_cast<long>(num_failed_));
+  }
+
+  // False when the device or the host was asked too seldom for the k-th call to come.
+  bool live(int64_t device_k, int64_t host_k, bool for_good, Outcome outcome) {
+    SCOPED_TRACE(base::join_message("device call", device_k, "host call", host_k, for_good ? "for good" : "once",
+                                    outcome == Outcome::kOutOfMemory ? "out of memory" : "driver error"));
+    constexpr int64_t kTotalBytes = (kNumExtents + 4) * kExtentBytes;
+    std::unique_ptr<device::Vmm> vmm;
+    std::unique_ptr<device::HostMemory> host_memory;
+    SimulatedHostMemory* simulated_host_memory = nullptr;
+    if (GetParam().is_cpu) {
+      vmm = std::make_unique<device::CpuVmm>(kTotalBytes, GetParam().can_alias);
+      host_memory = std::make_unique<device::CpuHostMemory>();
+    } else {
+      auto simulated = std::make_unique<SimulatedVmm>(kTotalBytes, GetParam().can_alias);
+      auto memory = std::make_unique<SimulatedHostMemory>(*simulated);
+      simulated_host_memory = memory.get();
+      vmm = std::move(simulated);
+      host_memory = std::move(memory);
+    }
+    FailingVmm failing(*vmm);
+    if (device_k >= 0) failing.arm(device_k, for_good, outcome);
+    FailingHostMemory failing_host(*host_memory, host_k, for_good);
+    const int64_t num_failed = Life(failing, failing_host, *host_memory, GetParam().hide).run();
+    failing.settle();
+    EXPECT_EQ(vmm->counts().num_extents, 0);
+    EXPECT_EQ(vmm->counts().num_mappings, 0);
+    EXPECT_EQ(vmm->counts().num_reservations, 0);
+    EXPECT_EQ(vmm->device_bytes().free, kTotalBytes);
+    if (simulated_host_memory != nullptr) {
+      EXPECT_EQ(simulated_host_memory->num_allocations(), 0);
+    }
+    ++num_lives_;
+    num_failed_ += num_failed;
+    const bool has_failed = failing.has_failed() || failing_host.has_failed();
+    if (!has_failed) {
+      EXPECT_EQ(num_failed, 0);
+    }
+    return has_failed;
+  }
+
+  int64_t num_lives_ = 0, num_failed_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Machines, FaultSweep,
+                         testing::Values(Machine{"Simulated", false, true, false},
+                                         Machine{"SimulatedHiding", false, true, true},
+                                         Machine{"SimulatedMappedOnce", false, false, false},
+                                         Machine{"Cpu", true, true, false}, Machine{"CpuHiding", true, true, true},
+                                         Machine{"CpuMappedOnce", true, false, false}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(FaultSweep, EveryDeviceCallMayFail) {
+  for (const bool for_good : {false, true})
+    for (const Outcome outcome : {Outcome::kOutOfMemory, Outcome::kDriverError}) {
+      int64_t k = 0;
+      while (live(k, -1, for_good, outcome) && !HasFailure()) ++k;
+      EXPECT_GT(k, 50) << "it ends only when the life makes no k-th call";
+    }
+}
+
+TEST_P(FaultSweep, EveryHostCallMayFail) {
+  for (const bool for_good : {false, true}) {
+    int64_t k = 0;
+    while (live(-1, k, for_good, Outcome::kDriverError) && !HasFailure()) ++k;
+    EXPECT_GT(k, 10);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::memory
