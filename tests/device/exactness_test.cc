@@ -137,6 +137,9 @@ TEST_P(ExactnessTest, LinearRowsStandAloneAmongHundreds) {
 
 // A weight's rows stand alone too: a packed product gives what its slices give, so sharded and merged layouts agree.
 TEST_P(ExactnessTest, LinearColumnsStandAlone) {
+  for (const std::string& name : device_backends()) {
+    if (GetParam().isa == name) GTEST_SKIP() << "a library chooses its product by the weight's size: not promised";
+  }
   for_each_seed([&](Draw& draw) {
     const int64_t T = draw.integer(1, 20), K = draw.integer(1, 200), N = draw.integer(2, 150);
     const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
