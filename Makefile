@@ -12,7 +12,7 @@ FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,6 +27,11 @@ python: packages
 
 build: setup  ## the program, optimised: build/release/src/cli/tandem
 	cmake --preset release
+	cmake --build build/release -j $(JOBS) --target tandem
+
+cuda: setup  ## the program with its CUDA module: --device cuda; downloads the CUDA libraries, once
+	@tools/setup.sh cuda
+	cmake --preset cuda
 	cmake --build build/release -j $(JOBS) --target tandem
 
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes

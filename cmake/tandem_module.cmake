@@ -32,3 +32,21 @@ function(tandem_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "cpu;${arg_LABELS}"
     ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()
+
+# tandem_gpu_test(name TEST device_test): the tests of an existing program whose names hold a module's backend, as a ctest
+#   entry of its own with the label gpu. Where there is no device they are skipped, and say why. The program's own entry
+#   leaves them out.
+function(tandem_gpu_test name)
+  cmake_parse_arguments(arg "" "TEST" "ARGS" ${ARGN})
+  if(NOT TANDEM_TORCH)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_TEST} ${arg_ARGS} --gtest_filter=*cuda* WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  # The remedy in what tests say where the module or the device is missing.
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "gpu" RESOURCE_LOCK gpu
+    SKIP_REGULAR_EXPRESSION "give --device cpu")
+  set_property(TEST ${arg_TEST} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-*cuda*")
+  if(TARGET tandem_cuda)
+    add_dependencies(${arg_TEST} tandem_cuda)
+  endif()
+endfunction()

@@ -2,7 +2,8 @@
 # Everything that a build needs, on a fresh Debian 12: system packages, then .venv from the pinned requirements.
 # Does nothing where that is already there. As root it installs the packages; as another user it prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz      fuzz: what `make fuzz` alone needs. PYTHON=python3.11 chooses the interpreter of .venv
+#   tools/setup.sh packages|python|fuzz|cuda
+#   fuzz, cuda: what `make fuzz` and `make cuda` alone need. PYTHON=python3.11 chooses the interpreter of .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -68,9 +69,19 @@ install_python() {
   printf '%s\n' "$wanted" >"$stamp"
 }
 
+# The libraries that the CUDA module loads, into the .venv that is there.
+install_cuda() {
+  local stamp=.venv/installed-requirements-cuda
+  if [ -f "$stamp" ] && cmp -s "$stamp" requirements-cuda.txt; then return; fi
+  say "installing the CUDA libraries (about 2 GB, once)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-cuda.txt
+  cp requirements-cuda.txt "$stamp"
+}
+
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
   python) install_python ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz"; exit 2 ;;
+  cuda) install_cuda ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda"; exit 2 ;;
 esac

@@ -1,5 +1,6 @@
 #include "cli/command_line.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -104,6 +105,12 @@ int run_command_line(const std::vector<std::string>& arguments) {
   } catch (const std::bad_alloc&) {
     return fail(kExitEnvironment,
                 "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size");
+  } catch (const c10::OutOfMemoryError&) {
+    return fail(kExitEnvironment,
+                "out of memory on the device: lower --kv-cache-bytes, --max-tokens-per-gpu or --logprob-chunk-rows");
+  } catch (const c10::Error& error) {  // its what() ends in a page of stack
+    return fail(kExitBug,
+                fmt::format("{} (this is a bug in Tandem, please report it)", error.what_without_backtrace()));
   } catch (const std::exception& error) {
     return fail(kExitBug, fmt::format("{} (this is a bug in Tandem, please report it)", error.what()));
   }

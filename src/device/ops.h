@@ -5,7 +5,8 @@
 // spread over blocks. Backward operations are deterministic for given inputs and thread count-independent, no more.
 //
 // Dtypes: "model dtype" is float32 or bfloat16. Arithmetic inside is float32; one rounding per result.
-// All tensors are contiguous unless said otherwise. Letters: model/shapes.h.
+// All tensors are contiguous unless said otherwise, and lie on device(); those of AttentionRows lie on the host,
+// because they say how the work is cut. Letters: model/shapes.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,6 +31,8 @@ struct AttentionRows {
   // Backward only: rows [unit_offsets[u], unit_offsets[u+1]) of unit u share blocks with no other unit; units are
   // processed in parallel, rows within one in order. [U+1] int32, or undefined.
   Tensor unit_offsets;
+  // What Ops::prepare() made of them: the backend's own. Null: it is made anew at each call.
+  std::shared_ptr<const void> prepared = nullptr;
 };
 
 // KV of one layer: [B, 2, G, K * kBlockTokens] in model dtype; dim 0 may be strided (block-major caches hold all
@@ -38,7 +41,11 @@ class Ops {
  public:
   virtual ~Ops() = default;
   virtual std::string name() const = 0;  // "cpu/avx512"
-  virtual int num_threads() const = 0;
+  virtual int num_threads() const = 0;   // on the host
+  virtual at::Device device() const { return at::kCPU; }
+
+  // The rows of one batch made ready: a caller that runs several layers over them asks once.
+  virtual AttentionRows prepare(const AttentionRows& rows) const { return rows; }
 
   // y_TN = x_TK w_NK^T. out: at::kFloat or the model dtype.
   virtual Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const = 0;

@@ -1,43 +1,86 @@
 // The operations of device/ops.h in plain ATen. Written to be read beside the contract: float32 inside, one rounding
-// per result, no fusion, no shortcut.
+// per result, no fusion. What is called at which shape, and why: ops_aten.h.
 #include "device/ops_aten.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/index_put.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "device/attention_aten.h"
+#include "device/transfer.h"
 
 namespace tandem::device {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+// The shapes of library calls. Small on the CPU, where what is padded costs; on a GPU, whole tiles of its kernels, and
+// as many as keep it busy: below 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
+struct CallShape {
+  int64_t linear_rows, attention_tiles;
+};
+CallShape call_shape(at::Device device) {
+  return device.is_cpu() ? CallShape{.linear_rows = 16, .attention_tiles = 1}
+                         : CallShape{.linear_rows = 256, .attention_tiles = 64};
+}
 
 Tensor to_float(const Tensor& x) { return x.to(at::kFloat); }
+
+// a b in float32. CUDA multiplies bfloat16 with float32 sums; ATen's CPU does not.
+Tensor product(const Tensor& a, const Tensor& b) {
+  if (!a.is_cpu() && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16)
+    return at::mm(a, b, at::kFloat);
+  return at::mm(to_float(a), to_float(b));
+}
+void product_out(Tensor out, const Tensor& a, const Tensor& b) {
+  if (!a.is_cpu() && a.scalar_type() == at::kBFloat16) {
+    at::mm_outf(a, b, at::kFloat, out);
+  } else {
+    at::mm_outf(to_float(a), to_float(b), out);
+  }
+}
+
+// The sum over the last dim (kept, of size 1), by halves: element-wise additions, whose bits no shape can change.
+// Overwrites x.
+Tensor sum_by_halves(const Tensor& x) {
+  int64_t width = x.size(-1);
+  while (width > 1) {
+    const int64_t half = width / 2;
+    width -= half;
+    x.narrow(-1, 0, half).add_(x.narrow(-1, width, half));
+  }
+  return x.narrow(-1, 0, 1);
+}
+
+// target[ids[i]] += rows[i], in order of i.
+void add_rows(const Tensor& target, const Tensor& ids, const Tensor& rows) {
+  if (target.is_cpu()) {
+    target.index_add_(0, ids, rows);
+    return;
+  }
+  // CUDA's index_add_ adds by atomics, in any order; accumulation by index sorts first.
+  c10::List<std::optional<Tensor>> index;
+  index.push_back(ids.to(at::kLong));
+  target.index_put_(index, rows, /*accumulate=*/true);
+}
 
 // y = x / sqrt(mean(x^2) + eps) over the last dim, before the weight. float32.
 struct Normalised {
@@ -45,7 +88,7 @@ struct Normalised {
   Tensor inverse;  // 1 / sqrt(mean(x^2) + eps), last dim 1
 };
 Normalised normalise(const Tensor& x_float, double eps) {
-  const Tensor inverse = at::rsqrt(x_float.square().mean(-1, /*keepdim=*/true) + eps);
+  const Tensor inverse = at::rsqrt(sum_by_halves(x_float.square()) / static_cast<double>(x_float.size(-1)) + eps);
   return {x_float * inverse, inverse};
 }
 
@@ -64,9 +107,9 @@ struct Rotation {
   Tensor cos, sin;
 };
 Rotation rotation(const Tensor& positions_T, int64_t head_dim, double rope_theta) {
-  const auto options = positions_T.options().dtype(at::kFloat);
-  const Tensor exponents = at::arange(0, head_dim, 2, options) / static_cast<double>(head_dim);
-  const Tensor frequencies = at::pow(rope_theta, exponents).reciprocal();
+  // On the host: a frequency's last bit is a large angle at a late position, and pow() differs between devices.
+  const Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions(at::kFloat)) / static_cast<double>(head_dim);
+  const Tensor frequencies = to_device(at::pow(rope_theta, exponents).reciprocal(), positions_T.device());
   const Tensor angles = at::outer(to_float(positions_T), frequencies).unsqueeze(1);
   return {at::cos(angles), at::sin(angles)};
 }
@@ -79,11 +122,6 @@ Tensor rotate(const Tensor& x_float, const Rotation& r, double sign) {
   return at::cat({a * r.cos - b * sin, b * r.cos + a * sin}, -1);
 }
 
-// KV of a layer as [B, 2, G, kBlockTokens, K].
-Tensor as_slots(const Tensor& kv_layer) {
-  return kv_layer.view({kv_layer.size(0), 2, kv_layer.size(2), kBlockTokens, kv_layer.size(3) / kBlockTokens});
-}
-
 // The index [blocks, :, offsets] that picks slots [n] out of a [B, G, kBlockTokens, K] tensor as [n, G, K].
 c10::List<std::optional<Tensor>> slot_index(const Tensor& slots) {
   const Tensor wide = slots.to(at::kLong);
@@ -94,99 +132,48 @@ c10::List<std::optional<Tensor>> slot_index(const Tensor& slots) {
   return index;
 }
 
-// The rows of one sequence and the blocks that hold its keys.
-struct SequenceRows {
-  Tensor rows;    // [R] int64
-  Tensor blocks;  // [n] int64
-  Tensor hidden;  // [R, n * kBlockTokens] bool: keys after the row's position
-};
-std::vector<SequenceRows> rows_by_sequence(const AttentionRows& rows, const at::Device& device) {
-  const Tensor sequence = rows.row_sequence.to(at::kCPU, at::kInt).contiguous();
-  const Tensor position = rows.row_position.to(at::kCPU, at::kInt).contiguous();
-  std::vector<std::vector<int64_t>> members(static_cast<size_t>(rows.block_table.size(0)));
-  std::vector<int64_t> last_position(members.size(), -1);
-  for (int64_t t = 0; t < sequence.size(0); ++t) {
-    const auto s = static_cast<size_t>(sequence.const_data_ptr<int32_t>()[t]);
-    TANDEM_CHECK(s < members.size(), "attention row", t, "names sequence", s, "of", members.size());
-    members[s].push_back(t);
-    last_position[s] = std::max<int64_t>(last_position[s], position.const_data_ptr<int32_t>()[t]);
-  }
-  std::vector<SequenceRows> result;
-  for (size_t s = 0; s < members.size(); ++s) {
-    if (members[s].empty()) continue;
-    const int64_t num_blocks = last_position[s] / kBlockTokens + 1;
-    TANDEM_CHECK(num_blocks <= rows.block_table.size(1), "position", last_position[s], "lies past the block table");
-    SequenceRows r;
-    r.rows = at::empty({static_cast<int64_t>(members[s].size())}, at::kLong);
-    std::copy(members[s].begin(), members[s].end(), r.rows.mutable_data_ptr<int64_t>());
-    const Tensor positions = position.to(at::kLong).index_select(0, r.rows);
-    const Tensor keys = at::arange(num_blocks * kBlockTokens, at::TensorOptions(at::kLong));
-    r.hidden = keys.unsqueeze(0).gt(positions.unsqueeze(1)).to(device);
-    r.rows = r.rows.to(device);
-    r.blocks = rows.block_table.select(0, static_cast<int64_t>(s)).narrow(0, 0, num_blocks).to(device, at::kLong);
-    result.push_back(std::move(r));
-  }
-  return result;
-}
-
-// Keys (half 0) or values (half 1) of a sequence: [G, keys, K] float32. Slots after the last position may hold
-// anything, even NaN, which a weight of zero does not silence: they are zeroed.
-Tensor gather_keys(const Tensor& slots_B2GPK, const SequenceRows& r, int64_t half) {
-  const Tensor blocks = to_float(slots_B2GPK.select(1, half).index_select(0, r.blocks));
-  const Tensor keys = blocks.transpose(0, 1).reshape({blocks.size(1), -1, blocks.size(3)});
-  const Tensor unseen = r.hidden.all(0).view({1, -1, 1});
-  return keys.masked_fill(unseen, 0.0F);
-}
-
-// [T, H, K] rows of a sequence grouped by their KV head: [G, R * (H / G), K] float32.
-Tensor group_heads(const Tensor& x_THK, const SequenceRows& r, int64_t num_kv_heads) {
-  const int64_t num_rows = r.rows.size(0), per_group = x_THK.size(1) / num_kv_heads, head_dim = x_THK.size(2);
-  const Tensor rows = to_float(x_THK.index_select(0, r.rows));
-  return rows.view({num_rows, num_kv_heads, per_group, head_dim}).transpose(0, 1).reshape({num_kv_heads, -1, head_dim});
-}
-
-// The way back: [G, R * (H / G), X] to [R, H, X].
-Tensor ungroup_heads(const Tensor& x, int64_t num_rows) {
-  const int64_t num_kv_heads = x.size(0), per_group = x.size(1) / num_rows;
-  return x.view({num_kv_heads, num_rows, per_group, x.size(2)})
-      .transpose(0, 1)
-      .reshape({num_rows, num_kv_heads * per_group, x.size(2)});
-}
-
-// q k^T / sqrt(K) with the keys after each row's position at -inf: [G, R * (H / G), keys].
-Tensor masked_scores(const Tensor& q, const Tensor& k, const SequenceRows& r) {
-  const Tensor scores = at::bmm(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(q.size(2)));
-  const int64_t num_rows = r.rows.size(0), num_keys = k.size(1);
-  return scores.view({q.size(0), num_rows, -1, num_keys})
-      .masked_fill(r.hidden.view({1, num_rows, 1, num_keys}), kMinusInfinity)
-      .view({q.size(0), -1, num_keys});
-}
-
 class AtenOps final : public Ops {
  public:
-  explicit AtenOps(int num_threads)
-      : num_threads_(num_threads > 0 ? num_threads : static_cast<int>(std::thread::hardware_concurrency())) {
+  AtenOps(at::Device device, std::string name, int num_threads)
+      : device_(device),
+        name_(std::move(name)),
+        num_threads_(num_threads > 0 ? num_threads : static_cast<int>(std::thread::hardware_concurrency())),
+        linear_rows_(call_shape(device).linear_rows),
+        attention_(device, call_shape(device).attention_tiles) {
     at::set_num_threads(num_threads_);
   }
 
-  std::string name() const override { return "aten"; }
+  std::string name() const override { return name_; }
   int num_threads() const override { return num_threads_; }
+  at::Device device() const override { return device_; }
+  AttentionRows prepare(const AttentionRows& rows) const override {
+    AttentionRows prepared = rows;
+    prepared.prepared = attention_.plan(rows);
+    return prepared;
+  }
 
   Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
-    return at::mm(to_float(x_TK), to_float(w_NK).t()).to(out);
+    const int64_t num_rows = x_TK.size(0), step = linear_rows_;
+    const int64_t padded = (num_rows + step - 1) / step * step;
+    const Tensor y_TN = at::empty({padded, w_NK.size(0)}, x_TK.options().dtype(at::kFloat));
+    for (int64_t begin = 0; begin < num_rows; begin += step) {
+      const Tensor rows = x_TK.narrow(0, begin, std::min(step, num_rows - begin));
+      product_out(y_TN.narrow(0, begin, step), padded_rows(rows, step), w_NK.t());
+    }
+    return y_TN.narrow(0, 0, num_rows).to(out);
   }
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
-    return at::mm(to_float(dy_TN), to_float(w_NK)).to(w_NK.scalar_type());
+    return product(dy_TN, w_NK).to(w_NK.scalar_type());
   }
   void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const override {
-    dw_NK.addmm_(to_float(dy_TN).t(), to_float(x_TK));
+    dw_NK.add_(product(dy_TN.t(), x_TK));
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     return table_VE.index_select(0, ids_T);
   }
   void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
-    dtable_VE.index_add_(0, ids_T, to_float(dy_TE));
+    add_rows(dtable_VE, ids_T, to_float(dy_TE));
   }
 
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {
@@ -236,15 +223,16 @@ class AtenOps final : public Ops {
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                  const Tensor& slots) const override {
     const Tensor cache = as_slots(kv_layer);
-    cache.select(1, 0).index_put_(slot_index(slots), k_TGK.index_select(0, tokens));
-    cache.select(1, 1).index_put_(slot_index(slots), v_TGK.index_select(0, tokens));
+    const c10::List<std::optional<Tensor>> index = slot_index(slots);
+    cache.select(1, 0).index_put_(index, k_TGK.index_select(0, tokens));
+    cache.select(1, 1).index_put_(index, v_TGK.index_select(0, tokens));
   }
   KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
                             int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
     const Tensor dcache = as_slots(dkv);
     const auto collect = [&](int64_t half) {
       const Tensor sum = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
-      sum.index_add_(0, tokens, at::index(dcache.select(1, half), slot_index(slots)));
+      add_rows(sum, tokens, at::index(dcache.select(1, half), slot_index(slots)));
       return sum.to(dtype);
     };
     return {collect(0), collect(1)};
@@ -252,50 +240,25 @@ class AtenOps final : public Ops {
 
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse_TH) const override {
-    const Tensor cache = as_slots(kv_layer), out_THK = at::empty_like(q_THK);
-    for (const SequenceRows& r : rows_by_sequence(rows, q_THK.device())) {
-      const Tensor q = group_heads(q_THK, r, kv_layer.size(2));
-      const Tensor scores = masked_scores(q, gather_keys(cache, r, 0), r);
-      const Tensor lse = at::logsumexp(scores, -1, /*keepdim=*/true);
-      const Tensor out = at::bmm((scores - lse).exp(), gather_keys(cache, r, 1));
-      const int64_t num_rows = r.rows.size(0);
-      out_THK.index_copy_(0, r.rows, ungroup_heads(out, num_rows).to(q_THK.scalar_type()));
-      if (lse_TH.defined()) lse_TH.index_copy_(0, r.rows, ungroup_heads(lse, num_rows).squeeze(-1));
-    }
-    return out_THK;
+    return attention_.forward(q_THK, kv_layer, *tiles_of(rows), lse_TH);
   }
   Tensor paged_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
                                   const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
                                   const Tensor& dkv) const override {
-    const Tensor cache = as_slots(kv_layer), dcache = as_slots(dkv), dq_THK = at::empty_like(q_THK);
-    const int64_t num_kv_heads = kv_layer.size(2);
-    const double scale = 1.0 / std::sqrt(static_cast<double>(q_THK.size(2)));
-    for (const SequenceRows& r : rows_by_sequence(rows, q_THK.device())) {
-      const Tensor q = group_heads(q_THK, r, num_kv_heads), dout = group_heads(dout_THK, r, num_kv_heads);
-      const Tensor k = gather_keys(cache, r, 0), v = gather_keys(cache, r, 1);
-      const Tensor lse = group_heads(lse_TH.unsqueeze(-1), r, num_kv_heads);
-      const Tensor probability = (masked_scores(q, k, r) - lse).exp();
-      // sum_j p_j dp_j, which is dout . out because out = sum_j p_j v_j.
-      const Tensor mean_dprobability = (dout * group_heads(out_THK, r, num_kv_heads)).sum(-1, /*keepdim=*/true);
-      const Tensor dscores = probability * (at::bmm(dout, v.transpose(1, 2)) - mean_dprobability) * scale;
-      const Tensor dq = ungroup_heads(at::bmm(dscores, k), r.rows.size(0));
-      dq_THK.index_copy_(0, r.rows, dq.to(q_THK.scalar_type()));
-      scatter_keys(dcache, r, 0, at::bmm(dscores.transpose(1, 2), q));
-      scatter_keys(dcache, r, 1, at::bmm(probability.transpose(1, 2), dout));
-    }
-    return dq_THK;
+    return attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *tiles_of(rows), dkv);
   }
 
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
                const Tensor& entropy_R, const Tensor& lse_R) const override {
-    const Tensor scaled = logits_RV / temperature, lse = at::logsumexp(scaled, -1);
+    const Tensor scaled = logits_RV / temperature, largest = scaled.amax(-1, /*keepdim=*/true);
+    const Tensor lse = (largest + sum_by_halves((scaled - largest).exp_()).log()).squeeze(-1);
     const Tensor wide = targets_R.to(at::kLong);
     const Tensor picked = at::gather(scaled, 1, wide.clamp_min(0).unsqueeze(1)).squeeze(1);
     logp_R.copy_((picked - lse).masked_fill(wide.lt(0), 0.0F));
     lse_R.copy_(lse);
     if (!entropy_R.defined()) return;
     const Tensor log_probability = scaled - lse.unsqueeze(1);
-    entropy_R.copy_(-(log_probability.exp() * log_probability).sum(-1));
+    entropy_R.copy_(-sum_by_halves(log_probability.exp() * log_probability).squeeze(-1));
   }
   void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
                         const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R) const override {
@@ -323,14 +286,18 @@ class AtenOps final : public Ops {
     if (weight.const_data_ptr() != master.const_data_ptr()) weight.copy_(master);
   }
   double sum_of_squares(const Tensor& x) const override {
-    // Chunks below ATen's parallel grain: the order of addition then does not depend on the number of threads.
-    constexpr int64_t kChunk = 16384;
+    // On the CPU, chunks below ATen's parallel grain: the order of addition then does not depend on the number of
+    // threads. On a device a chunk's sum is one kernel's, the same for the same size.
+    const int64_t chunk_size = x.is_cpu() ? 16384 : int64_t{1} << 24;
     const Tensor flat = x.flatten();
-    double sum = 0.0;
-    for (int64_t begin = 0; begin < flat.size(0); begin += kChunk) {
-      const Tensor chunk = flat.narrow(0, begin, std::min(kChunk, flat.size(0) - begin));
-      sum += chunk.to(at::kDouble).square().sum().item<double>();
+    std::vector<Tensor> sums = {at::zeros({1}, flat.options().dtype(at::kDouble))};
+    for (int64_t begin = 0; begin < flat.size(0); begin += chunk_size) {
+      const Tensor chunk = flat.narrow(0, begin, std::min(chunk_size, flat.size(0) - begin));
+      sums.push_back(chunk.to(at::kDouble).square().sum().view({1}));
     }
+    const Tensor host = to_host(at::cat(sums));
+    double sum = 0.0;
+    for (int64_t i = 0; i < host.size(0); ++i) sum += host.const_data_ptr<double>()[i];
     return sum;
   }
 
@@ -350,18 +317,31 @@ class AtenOps final : public Ops {
     const int64_t width = gate_up_T2F.size(1) / 2;
     return {to_float(gate_up_T2F.narrow(1, 0, width)), to_float(gate_up_T2F.narrow(1, width, width))};
   }
-  // Adds [G, keys, K] to the blocks of a sequence: the transpose of gather_keys.
-  static void scatter_keys(const Tensor& dcache, const SequenceRows& r, int64_t half, const Tensor& dkeys) {
-    const int64_t num_kv_heads = dkeys.size(0), head_dim = dkeys.size(2);
-    const Tensor blocks = dkeys.view({num_kv_heads, -1, kBlockTokens, head_dim}).transpose(0, 1);
-    dcache.select(1, half).index_add_(0, r.blocks, blocks);
+  // [step, K]: the rows, and zeros below them.
+  static Tensor padded_rows(const Tensor& rows, int64_t step) {
+    if (rows.size(0) == step) return rows;
+    const Tensor padded = at::zeros({step, rows.size(1)}, rows.options());
+    padded.narrow(0, 0, rows.size(0)).copy_(rows);
+    return padded;
+  }
+  std::shared_ptr<const AttentionTiles> tiles_of(const AttentionRows& rows) const {
+    if (rows.prepared == nullptr) return attention_.plan(rows);
+    return std::static_pointer_cast<const AttentionTiles>(rows.prepared);
   }
 
-  int num_threads_;
+  const at::Device device_;
+  const std::string name_;
+  const int num_threads_;
+  const int64_t linear_rows_;
+  const AttentionAten attention_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> make_aten_ops(int num_threads) { return std::make_unique<AtenOps>(num_threads); }
+std::unique_ptr<Ops> make_aten_ops(int num_threads) { return make_aten_ops(at::kCPU, "aten", num_threads); }
+
+std::unique_ptr<Ops> make_aten_ops(at::Device device, const std::string& name, int num_threads) {
+  return std::make_unique<AtenOps>(device, name, num_threads);
+}
 
 }  // namespace tandem::device

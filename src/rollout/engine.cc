@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/transfer.h"
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
 #include "rollout/rollout_plan.h"
@@ -105,6 +106,7 @@ class PagedEngine final : public Engine {
   rl::FinishReason reason_to_end(ActiveGroup& group, size_t index, int32_t token) const;
   void hand_over(ActiveGroup& group);
 
+  at::Tensor on_device(const at::Tensor& host) const { return device::to_device(host, model_.ops().device()); }
   const SampleRef& sample(SequenceId sequence) const { return samples_[static_cast<size_t>(sequence)]; }
 
   EngineConfig config_;
@@ -238,8 +240,9 @@ at::Tensor PagedEngine::forward(const BatchPlan& plan) {
   rows.row_sequence = int32_view(plan.row_sequence, {num_rows});
   rows.row_position = int32_view(plan.positions, {num_rows});
   rows.block_table = int32_view(plan.block_table, {static_cast<int64_t>(plan.sequences.size()), plan.max_blocks});
-  attention_.set_batch(rows, int32_view(plan.slots, {num_rows}));
-  return model::forward_hidden(model_, int32_view(plan.token_ids, {num_rows}), rows.row_position, attention_);
+  attention_.set_batch(model_.ops().prepare(rows), on_device(int32_view(plan.slots, {num_rows})));
+  return model::forward_hidden(model_, on_device(int32_view(plan.token_ids, {num_rows})), on_device(rows.row_position),
+                               attention_);
 }
 
 void PagedEngine::draw_window(const BatchPlan& plan, const at::Tensor& hidden_TE,
@@ -249,11 +252,11 @@ void PagedEngine::draw_window(const BatchPlan& plan, const at::Tensor& hidden_TE
   const int64_t num_rows = draws.back().logits_index - first + 1;
   const at::Tensor rows = int32_view(plan.logits_rows, {static_cast<int64_t>(plan.logits_rows.size())});
   const bool every_row = rows.size(0) == hidden_TE.size(0);
-  const at::Tensor hidden_RE =
-      every_row ? hidden_TE.narrow(0, first, num_rows) : hidden_TE.index_select(0, rows.narrow(0, first, num_rows));
+  const at::Tensor hidden_RE = every_row ? hidden_TE.narrow(0, first, num_rows)
+                                         : hidden_TE.index_select(0, on_device(rows.narrow(0, first, num_rows)));
   const at::Tensor logits_RV = model_.head(hidden_RE);
-  draw_tokens(logits_RV, draws);
-  const at::Tensor logprobs = policy_logprobs(logits_RV, draws);
+  draw_tokens(device::to_host(logits_RV), draws);
+  const at::Tensor logprobs = device::to_host(policy_logprobs(logits_RV, draws));
   const float* logprob = logprobs.const_data_ptr<float>();
   for (size_t i = 0; i < draws.size(); ++i) accept(draws[i].sequence, drawn_[i], logprob[i]);
 }
@@ -292,10 +295,11 @@ at::Tensor PagedEngine::policy_logprobs(const at::Tensor& logits_RV, std::span<c
     targets_.push_back(drawn_[i].token);
     logits_index_.push_back(draws[i].logits_index - draws.front().logits_index);
   }
-  const at::Tensor targets = int32_view(targets_, {num_draws});
+  const at::Tensor targets = on_device(int32_view(targets_, {num_draws}));
   // Several samples draw their first token from the row of their common prompt.
   const bool one_each = logits_RV.size(0) == num_draws;
-  const at::Tensor logits = one_each ? logits_RV : logits_RV.index_select(0, int32_view(logits_index_, {num_draws}));
+  const at::Tensor logits =
+      one_each ? logits_RV : logits_RV.index_select(0, on_device(int32_view(logits_index_, {num_draws})));
   const at::Tensor logprobs = at::empty({num_draws}, logits.options());
   const at::Tensor lse = at::empty({num_draws}, logits.options());
   const auto temperature_of = [&](int64_t i) {
@@ -379,7 +383,8 @@ std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& mo
                     "but must be positive");
   TANDEM_USER_CHECK(config.max_running > 0, "max-running is", config.max_running, "but must be positive");
   // The weights' dtype and device, which need not be those of the checkpoint's config: ask the model itself.
-  const at::TensorOptions options = model.embed(at::zeros({1}, at::TensorOptions().dtype(at::kInt))).detach().options();
+  const at::TensorOptions options =
+      model.embed(at::zeros({1}, at::TensorOptions(at::kInt).device(model.ops().device()))).detach().options();
   const int64_t num_blocks =
       num_kv_blocks(model.config(), static_cast<int64_t>(options.dtype().itemsize()), config.kv_cache_bytes);
   return std::make_unique<PagedEngine>(config, model, options, num_blocks);

@@ -19,7 +19,7 @@ void ModelOptions::visit(base::Options& options) {
                  "draw the weights from --seed instead of reading them (initializer_range of config.json)");
   options.option(seed, "seed", group, "of drawn weights").at_least(0);
   const char* const device_group = "device";
-  options.option(device, "device", device_group, "where to compute").one_of({"cpu"});
+  options.option(device, "device", device_group, "where to compute: cpu, cuda, or cuda:N for GPU N");
   options
       .option(cpu_isa, "cpu-isa", device_group, "instruction set of the kernels; auto: the best that the machine has")
       .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});

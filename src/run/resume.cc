@@ -1,8 +1,10 @@
 #include "run/resume.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -26,6 +28,28 @@ void for_each_part(const trainer::Trainer& trainer, const weights::Layout& layou
       f(fmt::format("{}.{}", name.substr(0, dot), slice.hf_name),
         tensor.narrow(0, slice.row_begin, slice.shape.front()));
     }
+  }
+}
+
+// Fills a part from the checkpoint. One that lies on a device is read through a few MiB of host memory.
+void read_part(const Checkpoint& checkpoint, const std::string& name, const at::Tensor& part) {
+  const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
+    std::vector<int64_t> begin(static_cast<size_t>(part.dim()), 0);
+    begin.front() = first_row;
+    checkpoint.read(name, "F32", begin, host.sizes().vec(),
+                    {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
+  };
+  if (part.is_cpu()) {
+    read_into(part, 0);
+    return;
+  }
+  const int64_t num_rows = part.size(0), row_bytes = static_cast<int64_t>(part.nbytes()) / num_rows;
+  const int64_t step = std::max<int64_t>(1, weights::kStagingBytes / row_bytes);
+  for (int64_t begin = 0; begin < num_rows; begin += step) {
+    const at::Tensor rows = part.narrow(0, begin, std::min(step, num_rows - begin));
+    const at::Tensor host = at::empty(rows.sizes(), at::kFloat);
+    read_into(host, begin);
+    rows.copy_(host);
   }
 }
 
@@ -86,11 +110,8 @@ std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trai
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
-  for_each_part(trainer, store.layout(), [&](const std::string& name, const at::Tensor& part) {
-    const std::vector<int64_t> origin(static_cast<size_t>(part.dim()), 0);
-    checkpoint.read(name, "F32", origin, part.sizes().vec(),
-                    {static_cast<std::byte*>(part.data_ptr()), static_cast<size_t>(part.nbytes())});
-  });
+  for_each_part(trainer, store.layout(),
+                [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);
 }

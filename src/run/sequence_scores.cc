@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include "device/transfer.h"
 #include "rl/packing.h"
 #include "trainer/packed_batch.h"
 #include "trainer/varlen_attention.h"
@@ -17,12 +18,13 @@ SequenceScores score_sequences(const model::Model& model, const std::vector<cons
   for (const rl::MicroBatch& micro_batch : rl::split_into_micro_batches(samples, max_tokens)) {
     std::vector<const rl::Sample*> members;
     for (const int64_t index : micro_batch.samples) members.push_back(samples[static_cast<size_t>(index)]);
-    const trainer::PackedBatch batch = trainer::pack_batch(members);
+    const trainer::PackedBatch batch = trainer::pack_batch(members, model.ops());
     trainer::VarlenAttention attention(model.ops(), batch);
     const at::Tensor normed_TE = model::forward_hidden(model, batch.ids_T, batch.positions_T, attention);
     const trainer::TokenScores tokens = trainer::score_targets(model, batch, normed_TE, head, /*keep_logits=*/false);
-    const float* logprobs = tokens.logprobs_R.const_data_ptr<float>();
-    const float* entropy = tokens.entropy_R.const_data_ptr<float>();
+    const at::Tensor logprobs_R = device::to_host(tokens.logprobs_R), entropy_R = device::to_host(tokens.entropy_R);
+    const float* logprobs = logprobs_R.const_data_ptr<float>();
+    const float* entropy = entropy_R.const_data_ptr<float>();
     for (size_t i = 0; i < members.size(); ++i) {
       const auto index = static_cast<size_t>(micro_batch.samples[i]);
       const int64_t begin = batch.target_offsets[i], end = batch.target_offsets[i + 1];

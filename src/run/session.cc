@@ -4,18 +4,20 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "device/registry.h"
 #include "model/registry.h"
 
 namespace tandem::run {
 
 Session::Session(const ModelOptions& options) : options_(options), config_(read_model(options)) {
+  const device::DeviceSpec device = device::parse_device(options_.device);
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
   TANDEM_USER_CHECK(
       text_->vocab_size() <= config_.vocab,
       fmt::format("{}/tokenizer.json: has ids up to {}, the model's vocabulary (vocab_size of config.json) "
                   "ends at {}; use the checkpoint's own tokenizer",
                   options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
-  ops_ = device::make_cpu_ops(options_.cpu_isa, static_cast<int>(options_.num_threads));
+  ops_ = device::make_ops(device, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)});
 }
 
 at::ScalarType Session::dtype() const { return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16; }
@@ -23,7 +25,7 @@ at::ScalarType Session::dtype() const { return config_.dtype == model::Dtype::kF
 int64_t Session::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
 
 std::unique_ptr<weights::WeightStore> Session::read_weights() const {
-  auto store = std::make_unique<weights::WeightStore>(model::build_layout(config_), dtype());
+  auto store = std::make_unique<weights::WeightStore>(model::build_layout(config_), dtype(), ops_->device());
   if (options_.random_init) {
     weights::initialize_random(*store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
   } else {
@@ -71,7 +73,8 @@ std::unique_ptr<weights::WeightStore> load_reference(const Session& session, con
                     fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
                                 "model",
                                 directory, session.directory()));
-  auto store = std::make_unique<weights::WeightStore>(model::build_layout(own), session.dtype());
+  auto store =
+      std::make_unique<weights::WeightStore>(model::build_layout(own), session.dtype(), session.ops().device());
   weights::load_hf_checkpoint(directory, *store);
   return store;
 }

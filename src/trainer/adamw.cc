@@ -19,9 +19,10 @@ AdamW::AdamW(const AdamWConfig& config, weights::WeightStore& store, const devic
     p.name = packed.name;
     p.weight = weight.view(-1);
     p.master = store.dtype() == at::kFloat ? p.weight : p.weight.to(at::kFloat);
-    p.exp_avg = at::zeros({weight.numel()}, at::kFloat);
-    p.exp_avg_sq = at::zeros({weight.numel()}, at::kFloat);
-    p.gradient = at::empty(weight.sizes(), at::kFloat);
+    const at::TensorOptions wide = weight.options().dtype(at::kFloat);
+    p.exp_avg = at::zeros({weight.numel()}, wide);
+    p.exp_avg_sq = at::zeros({weight.numel()}, wide);
+    p.gradient = at::empty(weight.sizes(), wide);
     p.weight_decay = config.weight_decay_all || packed.shape.size() == 2 ? config.weight_decay : 0.0;
     index_[packed.name] = parameters_.size();
     parameters_.push_back(std::move(p));

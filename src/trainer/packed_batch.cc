@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/transfer.h"
 
 namespace tandem::trainer {
 namespace {
@@ -134,6 +135,16 @@ PackedBatch pack_batch(std::span<const rl::Sample* const> samples) {
     begin = end;
   }
   return std::move(packer).finish();
+}
+
+PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device::Ops& ops) {
+  PackedBatch batch = pack_batch(samples);
+  batch.attention = ops.prepare(batch.attention);
+  for (at::Tensor* tensor :
+       {&batch.ids_T, &batch.positions_T, &batch.kv_tokens, &batch.kv_slots, &batch.predictors_R, &batch.targets_R}) {
+    *tensor = device::to_device(*tensor, ops.device());
+  }
+  return batch;
 }
 
 }  // namespace tandem::trainer

@@ -38,7 +38,9 @@ struct PackedBatch {
 };
 
 // Neighbours of equal group_id and prompt share that prompt (rl/packing.h makes them neighbours). A sample without
-// completion tokens has no targets. Prompts have at least one token.
+// completion tokens has no targets. Prompts have at least one token. All of it on the host.
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples);
+// The same where `ops` computes, and its attention prepared.
+PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device::Ops& ops);
 
 }  // namespace tandem::trainer

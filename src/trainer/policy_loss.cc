@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "device/transfer.h"
 
 namespace tandem::trainer {
 namespace {
@@ -24,11 +25,11 @@ std::vector<double> token_advantages(const rl::Sample& sample) {
   return sample.advantages;
 }
 
-at::Tensor float_tensor(const std::vector<double>& values) {
+at::Tensor float_tensor(const std::vector<double>& values, at::Device device) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
   std::transform(values.begin(), values.end(), tensor.mutable_data_ptr<float>(),
                  [](double value) { return static_cast<float>(value); });
-  return tensor;
+  return device::to_device(tensor, device);
 }
 
 bool all_zero(const std::vector<double>& values) {
@@ -46,6 +47,7 @@ LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, co
                       rl::LossSums& sums) {
   const auto num_targets = static_cast<size_t>(batch.num_targets());
   const bool has_entropy_term = config.entropy_coef != 0.0;
+  const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
   std::vector<double> dlogprobs(num_targets), dentropy(has_entropy_term ? num_targets : 0);
   for (size_t s = 0; s < batch.samples.size(); ++s) {
     const rl::Sample& sample = *batch.samples[s];
@@ -55,8 +57,8 @@ LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, co
     const std::vector<double> advantages = token_advantages(sample);
     rl::LossInput input;
     input.length = batch.target_offsets[s + 1] - begin;
-    input.logprobs = scores.logprobs_R.const_data_ptr<float>() + begin;
-    input.entropy = scores.entropy_R.const_data_ptr<float>() + begin;
+    input.logprobs = logprobs_R.const_data_ptr<float>() + begin;
+    input.entropy = entropy_R.const_data_ptr<float>() + begin;
     input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
     input.rollout_logprobs = input.old_logprobs;
     input.sampled_logprobs = per_token(sample.sampled_logprobs, sample, "sampled log-probs");
@@ -68,8 +70,9 @@ LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, co
         {.dlogprobs = dlogprobs.data() + begin, .dentropy = has_entropy_term ? dentropy.data() + begin : nullptr},
         sums);
   }
-  return {.dlogprobs_R = float_tensor(dlogprobs),
-          .dentropy_R = has_entropy_term ? float_tensor(dentropy) : at::Tensor(),
+  const at::Device device = scores.logprobs_R.device();
+  return {.dlogprobs_R = float_tensor(dlogprobs, device),
+          .dentropy_R = has_entropy_term ? float_tensor(dentropy, device) : at::Tensor(),
           .is_zero = all_zero(dlogprobs) && all_zero(dentropy)};
 }
 

@@ -14,7 +14,7 @@
 namespace tandem::trainer {
 
 struct LossTerms {
-  at::Tensor dlogprobs_R;  // float32
+  at::Tensor dlogprobs_R;  // float32, where the scores are
   at::Tensor dentropy_R;   // float32; undefined where the loss has no entropy term
   bool is_zero = true;     // no target has a gradient: nothing to differentiate
 };

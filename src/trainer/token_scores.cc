@@ -26,9 +26,10 @@ TokenScores score_targets(const model::Model& model, const PackedBatch& batch, c
   const at::NoGradGuard without_graph;
   const device::Ops& ops = model.ops();
   const int64_t rows = batch.num_targets();
-  TokenScores scores = {.logprobs_R = at::empty({rows}, at::kFloat),
-                        .entropy_R = at::empty({rows}, at::kFloat),
-                        .logsumexp_R = at::empty({rows}, at::kFloat),
+  const at::TensorOptions wide = normed_TE.options().dtype(at::kFloat);
+  TokenScores scores = {.logprobs_R = at::empty({rows}, wide),
+                        .entropy_R = at::empty({rows}, wide),
+                        .logsumexp_R = at::empty({rows}, wide),
                         .logits_RV = {}};
   for_each_chunk(rows, options.chunk_rows, [&](int64_t begin, int64_t n) {
     at::Tensor logits = model.head(ops.embedding(normed_TE, batch.predictors_R.narrow(0, begin, n)));
@@ -45,7 +46,7 @@ at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& 
   const at::NoGradGuard without_graph;
   const device::Ops& ops = model.ops();
   // A prompt's last row predicts the first token of every sample of its group: their gradients add up in float32.
-  const at::Tensor dnormed_TE = at::zeros(normed_TE.sizes(), at::kFloat);
+  const at::Tensor dnormed_TE = at::zeros(normed_TE.sizes(), normed_TE.options().dtype(at::kFloat));
   for_each_chunk(batch.num_targets(), options.chunk_rows, [&](int64_t begin, int64_t n) {
     const at::Tensor predictors = batch.predictors_R.narrow(0, begin, n);
     const at::Tensor hidden_RE = ops.embedding(normed_TE, predictors);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/transfer.h"
 #include "rl/losses.h"
 #include "rl/packing.h"
 #include "trainer/adamw.h"
@@ -93,9 +94,10 @@ class TrainerImpl final : public Trainer {
                   .entropy = std::vector<std::vector<float>>(samples.size())};
     for_each_micro_batch(samples, [&](const PackedBatch& batch, const rl::MicroBatch& members) {
       const TokenScores tokens = score_batch(model, batch);
+      const at::Tensor logprobs_R = device::to_host(tokens.logprobs_R), entropy_R = device::to_host(tokens.entropy_R);
       for (size_t s = 0; s < members.samples.size(); ++s) {
-        scores.logprobs[members.samples[s]] = slice(tokens.logprobs_R, batch, s);
-        scores.entropy[members.samples[s]] = slice(tokens.entropy_R, batch, s);
+        scores.logprobs[members.samples[s]] = slice(logprobs_R, batch, s);
+        scores.entropy[members.samples[s]] = slice(entropy_R, batch, s);
       }
     });
     return scores;
@@ -119,7 +121,7 @@ class TrainerImpl final : public Trainer {
     for (const rl::MicroBatch& members : rl::split_into_micro_batches(samples, config_.max_tokens_per_gpu)) {
       Samples chosen;
       for (const int64_t index : members.samples) chosen.push_back(samples[static_cast<size_t>(index)]);
-      f(pack_batch(chosen), members);
+      f(pack_batch(chosen, model_.ops()), members);
     }
   }
 

@@ -21,9 +21,6 @@ namespace {
 
 using base::Json;
 
-// What a conversion reads at a time: the only memory that loading needs beside the store.
-constexpr int64_t kStagingBytes = int64_t{4} << 20;
-
 // What a model directory holds beside weights and config.json; copied as it is where the source has it.
 constexpr std::array<std::string_view, 8> kCopiedFiles = {
     "tokenizer.json",         "tokenizer_config.json", "vocab.json",        "merges.txt",
@@ -39,12 +36,13 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// Fills one slice of the store. `staging` is used where the dtypes differ.
+// Fills one slice of the store. `staging` is used where the dtypes differ or the store lies on a device: the only
+// memory that loading needs beside the store.
 void load_slice(const SliceSource& match, const WeightStore& store, std::vector<std::byte>& staging) {
   const auto& [file, info] = match.source;
   const at::Tensor target = store.slice(*match.packed, *match.slice).view(-1);
   const at::ScalarType from = torch_dtype(info->dtype, file->path());
-  if (from == store.dtype()) {
+  if (from == store.dtype() && target.is_cpu()) {
     file->read(*info, 0, bytes_of(target));
     return;
   }
@@ -67,7 +65,7 @@ std::vector<Shard> split_into_shards(const WeightStore& store, int64_t max_shard
   for (const PackedTensor& packed : store.layout().tensors) {
     for (const Slice& slice : packed.slices) {
       TensorBytes tensor = tensor_bytes(slice.hf_name, store.slice(packed, slice));
-      const auto bytes = static_cast<int64_t>(tensor.bytes.size());
+      const int64_t bytes = tensor.num_bytes();
       if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
         shards.emplace_back();
         shard_bytes = 0;
@@ -94,7 +92,7 @@ void write_weights(const std::string& directory, const WeightStore& store, int64
     write_safetensors(directory + "/" + name, shards[i], metadata, kDurable);
     for (const TensorBytes& tensor : shards[i]) {
       shard_of.emplace(tensor.name, name);
-      total_bytes += static_cast<int64_t>(tensor.bytes.size());
+      total_bytes += tensor.num_bytes();
     }
   }
   Json index;

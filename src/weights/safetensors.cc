@@ -272,12 +272,12 @@ std::string format_header(const std::vector<TensorBytes>& tensors, const std::ma
     header += "}";
     comma = ",";
   }
-  size_t offset = 0;
+  int64_t offset = 0;
   for (const TensorBytes& tensor : tensors) {
     header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", comma,
                           json_string(tensor.name), tensor.dtype, fmt::join(tensor.shape, ","), offset,
-                          offset + tensor.bytes.size());
-    offset += tensor.bytes.size();
+                          offset + tensor.num_bytes());
+    offset += tensor.num_bytes();
     comma = ",";
   }
   header += "}";
@@ -292,7 +292,22 @@ void check_writable(const std::vector<TensorBytes>& tensors) {
     int64_t bits = safetensors_dtype_bits(tensor.dtype);
     TANDEM_CHECK(bits > 0, "dtype", tensor.dtype);
     for (const int64_t dim : tensor.shape) bits *= dim;
-    TANDEM_CHECK_EQ(static_cast<int64_t>(tensor.bytes.size()) * 8, bits, tensor.name);
+    if (tensor.copy_out) {
+      TANDEM_CHECK(tensor.bytes.empty() && bits % 8 == 0, tensor.name);
+    } else {
+      TANDEM_CHECK_EQ(static_cast<int64_t>(tensor.bytes.size()) * 8, bits, tensor.name);
+    }
+  }
+}
+
+void write_staged(base::DurableFile& file, const TensorBytes& tensor) {
+  const int64_t num_bytes = tensor.num_bytes();
+  std::vector<std::byte> staging(static_cast<size_t>(std::min(num_bytes, kStagingBytes)));
+  for (int64_t offset = 0; offset < num_bytes; offset += kStagingBytes) {
+    const std::span<std::byte> part =
+        std::span(staging).first(static_cast<size_t>(std::min(num_bytes - offset, kStagingBytes)));
+    tensor.copy_out(offset, part);
+    file.write(part);
   }
 }
 
@@ -303,6 +318,12 @@ int64_t safetensors_dtype_bits(std::string_view dtype) {
     if (row.name == dtype) return row.bits;
   }
   return 0;
+}
+
+int64_t TensorBytes::num_bytes() const {
+  int64_t bits = safetensors_dtype_bits(dtype);
+  for (const int64_t dim : shape) bits *= dim;
+  return bits / 8;
 }
 
 std::string quoted_name(std::string_view name) {
@@ -366,7 +387,13 @@ void write_safetensors(const std::string& path, std::vector<TensorBytes> tensors
   base::DurableFile file(path, durable);
   file.write(length);
   file.write(header);
-  for (const TensorBytes& tensor : tensors) file.write(tensor.bytes);
+  for (const TensorBytes& tensor : tensors) {
+    if (tensor.copy_out) {
+      write_staged(file, tensor);
+    } else {
+      file.write(tensor.bytes);
+    }
+  }
   file.commit();
 }
 

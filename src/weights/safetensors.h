@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -63,12 +64,19 @@ class SafetensorsFile {
   int64_t data_offset_ = 0;
 };
 
+// What is copied at a time between a file and memory that the file cannot reach: a conversion, or a device.
+constexpr int64_t kStagingBytes = int64_t{4} << 20;
+
 // A tensor to be written: little-endian, row-major bytes that stay valid during the call.
 struct TensorBytes {
   std::string name;
   std::string dtype;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
+  std::span<const std::byte> bytes;  // in host memory; empty where `copy_out` is set
+  // Of bytes that lie elsewhere: copies out.size() of them, from `offset` on. Asked for kStagingBytes at a time.
+  std::function<void(int64_t offset, std::span<std::byte> out)> copy_out = nullptr;
+
+  int64_t num_bytes() const;  // as dtype and shape say
 };
 
 // Writes a file durably (base::DurableFile). Wider dtypes come first, otherwise in the order given, after a header

@@ -1,6 +1,7 @@
 #include "weights/store.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -30,6 +31,18 @@ int64_t aligned_elements(int64_t elements, int64_t element_bytes) {
 bool exceeds_machine(int64_t bytes) {
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
   return bytes / page_bytes >= sysconf(_SC_PHYS_PAGES);
+}
+
+at::Tensor allocate_on(at::Device device, int64_t elements, at::ScalarType dtype) {
+  try {
+    return at::empty({std::max<int64_t>(elements, 1)}, at::TensorOptions(dtype).device(device));
+  } catch (const c10::OutOfMemoryError&) {
+    throw EnvironmentError(
+        fmt::format("the weights need {:.2f} GiB of memory on {}, which has not as much free; take a smaller model or "
+                    "a free device",
+                    static_cast<double>(elements * static_cast<int64_t>(c10::elementSize(dtype))) / (int64_t{1} << 30),
+                    device.str()));
+  }
 }
 
 at::Tensor allocate(int64_t elements, at::ScalarType dtype) {
@@ -64,19 +77,42 @@ std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
   return result;
 }
 
+// Elements of a tensor from `first` on, which is a multiple of four, in host memory.
 template <typename Element>
-void fill_normal(const at::Tensor& tensor, float deviation, uint64_t seed, uint64_t tensor_index) {
-  Element* data = tensor.data_ptr<Element>();
-  const int64_t elements = tensor.numel();
+void fill_normal(const at::Tensor& part, int64_t first, float deviation, uint64_t seed, uint64_t tensor_index) {
+  Element* data = part.data_ptr<Element>();
+  const int64_t elements = part.numel();
   constexpr int64_t kGrainBlocks = 4096;
   at::parallel_for(0, (elements + 3) / 4, kGrainBlocks, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const std::array<float, 4> draws = normals(seed, tensor_index, static_cast<uint64_t>(block));
+      const std::array<float, 4> draws = normals(seed, tensor_index, static_cast<uint64_t>(first / 4 + block));
       for (int64_t i = 0; i < 4 && 4 * block + i < elements; ++i) {
         data[4 * block + i] = static_cast<Element>(deviation * draws[i]);
       }
     }
   });
+}
+
+void fill_normal(const at::Tensor& tensor, float deviation, uint64_t seed, uint64_t tensor_index) {
+  const auto fill = [&](const at::Tensor& part, int64_t first) {
+    if (part.scalar_type() == at::kFloat) {
+      fill_normal<float>(part, first, deviation, seed, tensor_index);
+    } else {
+      fill_normal<at::BFloat16>(part, first, deviation, seed, tensor_index);
+    }
+  };
+  if (tensor.is_cpu()) {
+    fill(tensor, 0);
+    return;
+  }
+  const at::Tensor flat = tensor.view(-1);
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  for (int64_t begin = 0; begin < flat.numel(); begin += kChunk) {
+    const at::Tensor target = flat.narrow(0, begin, std::min(kChunk, flat.numel() - begin));
+    const at::Tensor host = at::empty(target.sizes(), at::TensorOptions(tensor.scalar_type()));
+    fill(host, begin);
+    target.copy_(host);
+  }
 }
 
 }  // namespace
@@ -87,12 +123,13 @@ const at::Tensor& WeightsView::operator[](const std::string& name) const {
   return it->second;
 }
 
-WeightStore::WeightStore(Layout layout, at::ScalarType dtype) : layout_(std::move(layout)), dtype_(dtype) {
+WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device)
+    : layout_(std::move(layout)), dtype_(dtype) {
   TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "weights are float32 or bfloat16");
   const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
   int64_t total = 0;
   for (const PackedTensor& packed : layout_.tensors) total += aligned_elements(packed.num_elements(), element_bytes);
-  storage_ = allocate(total, dtype);
+  storage_ = device.is_cpu() ? allocate(total, dtype) : allocate_on(device, total, dtype);
   int64_t offset = 0;
   for (const PackedTensor& packed : layout_.tensors) {
     const int64_t elements = packed.num_elements();
@@ -128,10 +165,8 @@ void initialize_random(WeightStore& store, double initializer_range, uint64_t se
     const float deviation = static_cast<float>(initializer_range);
     if (packed.shape.size() == 1) {
       tensor.fill_(1);  // vectors are norms
-    } else if (store.dtype() == at::kFloat) {
-      fill_normal<float>(tensor, deviation, seed, index);
     } else {
-      fill_normal<at::BFloat16>(tensor, deviation, seed, index);
+      fill_normal(tensor, deviation, seed, index);
     }
     ++index;
   }

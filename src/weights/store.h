@@ -31,8 +31,8 @@ class WeightsView {
 class WeightStore {
  public:
   // Allocates every tensor of the layout, uninitialised. dtype: at::kFloat or at::kBFloat16. EnvironmentError when the
-  // machine has not the memory.
-  WeightStore(Layout layout, at::ScalarType dtype);
+  // machine, or the device, has not the memory.
+  WeightStore(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
   WeightStore(WeightStore&&) = default;
@@ -40,6 +40,7 @@ class WeightStore {
 
   const Layout& layout() const { return layout_; }
   at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return storage_.device(); }
   // Of the allocation: every element, and under 64 bytes of alignment per tensor.
   int64_t bytes() const;
 

@@ -1,6 +1,7 @@
 #include "weights/tensor_file.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -55,11 +56,18 @@ std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
 }
 
 TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {
-  TANDEM_CHECK(tensor.is_contiguous() && tensor.is_cpu(), name, "must be contiguous, in host memory");
-  return {.name = name,
-          .dtype = safetensors_dtype(tensor.scalar_type()),
-          .shape = tensor.sizes().vec(),
-          .bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}};
+  TANDEM_CHECK(tensor.is_contiguous(), name, "must be contiguous");
+  TensorBytes result{
+      .name = name, .dtype = safetensors_dtype(tensor.scalar_type()), .shape = tensor.sizes().vec(), .bytes = {}};
+  if (tensor.is_cpu()) {
+    result.bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+  } else {
+    result.copy_out = [bytes = tensor.view(-1).view(at::kByte)](int64_t offset, std::span<std::byte> out) {
+      const auto size = static_cast<int64_t>(out.size());
+      at::from_blob(out.data(), {size}, at::TensorOptions(at::kByte)).copy_(bytes.narrow(0, offset, size));
+    };
+  }
+  return result;
 }
 
 void write_tensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,

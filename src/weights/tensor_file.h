@@ -20,10 +20,11 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
 // All tensors of a file, by name.
 std::map<std::string, at::Tensor> read_tensors(const std::string& path);
 
-// The bytes of a contiguous CPU tensor, as write_safetensors() takes them. The tensor must outlive the result.
+// The bytes of a contiguous tensor, in host memory or on a device, as write_safetensors() takes them. The tensor must
+// outlive the result.
 TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor);
 
-// Writes contiguous CPU tensors durably. EnvironmentError when the disk refuses.
+// Writes contiguous tensors durably. EnvironmentError when the disk refuses.
 void write_tensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
                    const std::map<std::string, std::string>& metadata = {});
 

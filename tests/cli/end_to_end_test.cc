@@ -194,6 +194,15 @@ TEST(BadInput, OutputThatCannotBeWrittenIsTheMachinesFault) {
   expect_one_line_failure(run(train_arguments("/proc/tandem-run")), 3, "/proc");
 }
 
+TEST(BadInput, ADeviceThatIsNoneOrNotThereIsRefused) {
+  base::TemporaryDirectory folder;
+  expect_one_line_failure(run(train_arguments(folder / "run", {"--device", "gpu"})), 2, "cpu, cuda or cuda:N");
+  // No module, no library, no driver, no GPU, or fewer of them: one line, whichever it is here.
+  const Captured result = run(train_arguments(folder / "run", {"--device", "cuda:4096"}));
+  expect_one_line_failure(result, result.code == 2 ? 2 : 3, "--device cuda");
+  EXPECT_FALSE(base::directory_exists(folder / "run/checkpoints"));
+}
+
 TEST(Sft, LearnsWhatItIsShown) {
   base::TemporaryDirectory folder;
   std::string lines;

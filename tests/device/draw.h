@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -13,6 +14,9 @@
 #include "base/rng.h"
 #include "device/ops.h"
 #include "device/ops_aten.h"
+#include "device/registry.h"
+#include "tandem/error.h"
+#include "tests/device/hosted_ops.h"
 #include "tests/device/reference.h"
 
 namespace tandem::device {
@@ -79,8 +83,29 @@ inline std::vector<std::string> cpu_isas() {
   return result;
 }
 
+// The backends that are modules, each in tests of its own, whose names hold "cuda" (ctest: label gpu).
+inline std::vector<std::string> device_backends() { return {"cuda"}; }
+
+// Why this machine cannot test a backend; "" where it can.
+inline const std::string& why_missing(const std::string& backend) {
+  static std::map<std::string, std::string> reasons;
+  const auto [found, is_new] = reasons.try_emplace(backend);
+  if (is_new && backend == "cuda") {
+    try {
+      make_ops(parse_device(backend), {});
+    } catch (const EnvironmentError& error) {
+      found->second = error.what();
+    }
+  }
+  return found->second;
+}
+
+// Of host tensors, wherever it computes. Null for one that this machine is missing.
 inline std::unique_ptr<Ops> make_backend(const std::string& name, int num_threads) {
-  return name == "aten" ? make_aten_ops(num_threads) : make_cpu_ops(name, num_threads);
+  if (!why_missing(name).empty()) return nullptr;
+  if (name == "aten") return make_aten_ops(num_threads);
+  if (name != "cuda") return make_cpu_ops(name, num_threads);
+  return std::make_unique<HostedOps>(make_ops(parse_device(name), {.num_threads = num_threads}));
 }
 
 }  // namespace tandem::device

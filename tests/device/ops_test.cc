@@ -30,6 +30,7 @@ void PrintTo(const Backend& b, std::ostream* out) { *out << b.name << ' ' << b.d
 std::vector<Backend> backends() {
   std::vector<std::string> names = cpu_isas();
   names.emplace_back("aten");
+  for (const std::string& name : device_backends()) names.push_back(name);
   std::vector<Backend> result;
   for (const std::string& name : names)
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
@@ -40,6 +41,10 @@ class OpsTest : public testing::TestWithParam<Backend> {
  protected:
   // Sums of a hundred products of order one, in float32, in any order.
   static constexpr double kTolerance = 1e-5;
+
+  void SetUp() override {
+    if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam().name);
+  }
 
   at::ScalarType dtype() const { return GetParam().dtype; }
 
@@ -230,6 +235,7 @@ TEST_P(OpsTest, PagedAttentionAndItsGradients) {
     expect_close(fmt::format("paged_attention {}/{}x{}", H, G, K), out, want.out);
     expect_close("paged_attention lse", lse, want.lse);
     EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, cache.rows, Tensor())), to_values(out));
+    EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, ops_->prepare(cache.rows), Tensor())), to_values(out));
 
     const Tensor dkv = at::zeros({cache.num_blocks, 2, G, K * kBlockTokens}, at::kFloat);
     const Tensor dq = ops_->paged_attention_backward(dout, q, out, lse, cache.kv_layer, cache.rows, dkv);
@@ -241,6 +247,20 @@ TEST_P(OpsTest, PagedAttentionAndItsGradients) {
     expect_close("kv_append_backward dk", kv.dk_TGK, grad.dk);
     expect_close("kv_append_backward dv", kv.dv_TGK, grad.dv);
   }
+}
+
+TEST_P(OpsTest, PagedAttentionOverHundredsOfKeys) {
+  const int64_t H = 2, G = 1, K = 32;
+  const PagedCase c = draw_groups(draw_, 2, H, G, K, kLongPrompts);
+  const PagedCache cache = place(c, draw_, dtype(), /*share=*/true);
+  const int64_t T = c.num_tokens;
+  const Tensor q = normal({T, H, K}), k = normal({T, G, K}), v = normal({T, G, K});
+  ops_->kv_append(cache.kv_layer, k, v, cache.tokens, cache.slots);
+  const Tensor lse = at::empty({T, H}, at::kFloat);
+  const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
+  const reference::AttentionResult want = reference::attention(c.attention, to_values(q), to_values(k), to_values(v));
+  expect_close("paged_attention, long", out, want.out);
+  expect_close("paged_attention lse, long", lse, want.lse);
 }
 
 TEST_P(OpsTest, LogprobEntropyAndTheirGradient) {

@@ -21,7 +21,13 @@ struct PagedCase {
   int64_t num_tokens = 0;
 };
 
-inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K) {
+// Lengths on both sides of the 16 tokens of a block, and on it.
+inline const std::vector<int64_t> kShortPrompts = {1, 7, 15, 16, 17, 32, 37};
+// Likewise of the larger pieces in which a backend may walk a sequence.
+inline const std::vector<int64_t> kLongPrompts = {255, 256, 257, 300, 513};
+
+inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K,
+                             const std::vector<int64_t>& prompt_lengths = kShortPrompts) {
   PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {}, .row_sequence = {}, .row_position = {}},
               .unit_offsets = {0}};
   const auto add_row = [&](size_t sequence, reference::Ids& tokens) {
@@ -30,8 +36,7 @@ inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t 
     tokens.push_back(static_cast<int32_t>(c.num_tokens++));
   };
   for (int64_t group = 0; group < num_groups; ++group) {
-    // Lengths on both sides of the 16 tokens of a block, and on it.
-    const int64_t prompt_tokens = draw.choose<int64_t>({1, 7, 15, 16, 17, 32, 37});
+    const int64_t prompt_tokens = draw.choose(prompt_lengths);
     const int64_t num_samples = draw.integer(1, 3);
     reference::Ids prompt;
     for (int64_t i = 0; i < prompt_tokens; ++i) add_row(c.attention.sequences.size(), prompt);

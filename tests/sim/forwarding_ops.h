@@ -15,6 +15,8 @@ class ForwardingOps : public device::Ops {
 
   std::string name() const override { return inner_.name(); }
   int num_threads() const override { return inner_.num_threads(); }
+  at::Device device() const override { return inner_.device(); }
+  device::AttentionRows prepare(const device::AttentionRows& rows) const override { return inner_.prepare(rows); }
   Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
     return inner_.linear(x, w, out);
   }

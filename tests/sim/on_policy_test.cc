@@ -129,7 +129,8 @@ std::vector<rl::Sample> sample_all(rollout::Engine& engine, const Mix& mix) {
 
 Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops, uint64_t seed) {
   weights::WeightStore store(model::build_layout(mix.config),
-                             mix.config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16);
+                             mix.config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16,
+                             engine_ops.device());
   weights::initialize_random(store, 0.15, seed);
   const auto engine_model = model::make_model(mix.config, store.view(), engine_ops);
   const auto trainer_model = model::make_model(mix.config, store.view(), trainer_ops);
@@ -188,6 +189,25 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
   std::printf("[   info   ] %lld tokens, %lld preemptions, %lld shared prompt tokens, all equal\n",
               static_cast<long long>(total.tokens), static_cast<long long>(total.preemptions),
               static_cast<long long>(total.shared));
+}
+
+// The same on a device, engine and trainer with weights, cache and batches there.
+TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBitOn_cuda) {
+  if (!device::why_missing("cuda").empty()) GTEST_SKIP() << device::why_missing("cuda");
+  const auto ops = device::make_ops(device::parse_device("cuda"), {.num_threads = 2});
+  constexpr uint64_t kNumDeviceSeeds = 60;
+  int64_t tokens = 0;
+  for (uint64_t seed = 1; seed <= kNumDeviceSeeds; ++seed) {
+    Draw draw(seed);
+    const Mix mix(draw);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
+    const Outcome outcome = run(mix, *ops, *ops, seed);
+    tokens += outcome.tokens;
+    EXPECT_EQ(outcome.different, 0) << "of " << outcome.tokens << " log-probs differ";
+    EXPECT_EQ(outcome.reported_difference, 0.0);
+  }
+  EXPECT_GT(tokens, 1000);
+  std::printf("[   info   ] %s: %lld tokens, all equal\n", ops->name().c_str(), static_cast<long long>(tokens));
 }
 
 // A silu_mul that depends on how many rows the batch has: what the property test exists to catch.

@@ -193,6 +193,26 @@ TEST(Safetensors, WritesWhatItReads) {
   EXPECT_EQ(header_bytes % 8, 0U);
 }
 
+// What lies on a device is copied out a piece at a time: the same file.
+TEST(Safetensors, WritesBytesThatLieElsewhereInPieces) {
+  const TemporaryDirectory directory;
+  std::vector<std::byte> bytes(static_cast<size_t>(2 * kStagingBytes + 3));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+  const TensorBytes here = {
+      .name = "t", .dtype = "U8", .shape = {static_cast<int64_t>(bytes.size())}, .bytes = std::span(bytes)};
+  TensorBytes elsewhere = {.name = here.name, .dtype = here.dtype, .shape = here.shape, .bytes = {}};
+  int64_t pieces = 0;
+  elsewhere.copy_out = [&](int64_t offset, std::span<std::byte> out) {
+    EXPECT_LE(static_cast<int64_t>(out.size()), kStagingBytes);
+    std::copy_n(bytes.begin() + offset, out.size(), out.begin());
+    ++pieces;
+  };
+  write_safetensors(directory / "here.safetensors", {here});
+  write_safetensors(directory / "elsewhere.safetensors", {elsewhere});
+  EXPECT_EQ(read_bytes(directory / "here.safetensors"), read_bytes(directory / "elsewhere.safetensors"));
+  EXPECT_EQ(pieces, 3);
+}
+
 TEST(Safetensors, WritesAnEmptyFileThatReadsBack) {
   const TemporaryDirectory directory;
   write_safetensors(directory / "t.safetensors", {});

@@ -1,0 +1,13 @@
+# LibTorch's CUDA half, from the same wheel: what the CUDA module links. Its CUDA libraries are found beside the wheel
+# when the module is loaded; building needs only the headers, which the pinned nvidia-cuda-runtime brings.
+option(TANDEM_CUDA "Build the CUDA module (src/device/cuda)" OFF)
+if(TANDEM_CUDA AND TANDEM_TORCH)
+  if(NOT EXISTS "${site_packages}/nvidia/cu13/include/cuda_runtime_api.h")
+    message(FATAL_ERROR "no CUDA headers under .venv: run `make cuda` in ${CMAKE_SOURCE_DIR}")
+  endif()
+  add_library(tandem_torch_cuda INTERFACE)
+  target_include_directories(tandem_torch_cuda SYSTEM INTERFACE "${site_packages}/nvidia/cu13/include")
+  target_link_libraries(tandem_torch_cuda INTERFACE tandem_torch
+    "${TANDEM_TORCH_ROOT}/lib/libtorch_cuda.so" "${TANDEM_TORCH_ROOT}/lib/libc10_cuda.so"
+    "${site_packages}/nvidia/cu13/lib/libcudart.so.13")
+endif()

@@ -1,0 +1,54 @@
+// Paged attention in plain ATen, the part of ops_aten that cuts work into tiles.
+//
+// Forward: query rows of one sequence go into tiles of kTileRows, keys into tiles of kTileKeys from position 0 on, and
+// a row takes its key tiles in order, with a running maximum (Milakov & Gimelshein 2018). A tile that lies past a row's
+// position multiplies what the row has by exp(0) and adds 0: it changes no bit. Every library call has one shape,
+// `tiles_per_call` tiles, so the batch cannot show in it.
+// Backward: a sequence after the other, all its rows and keys at once; repeatable, no more.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/ops.h"
+
+namespace tandem::device {
+
+struct AttentionTiles {
+  // Tiles, those with most keys first, padded to a multiple of tiles_per_call. All int64, on the device.
+  Tensor rows;                      // [Q, kTileRows] row of q; T where there is none
+  Tensor positions;                 // [Q, kTileRows]; 0 where there is no row
+  Tensor last_positions;            // [Q]
+  Tensor blocks;                    // [Q, levels * blocks of a key tile]; 0 past the last
+  Tensor place_of_row;              // [T] among the Q * kTileRows places
+  std::vector<int64_t> num_active;  // tiles that have keys in key tile 0, 1, ...
+
+  // For backward; empty where AttentionRows has no units.
+  struct Sequence {
+    Tensor rows;    // [R] int64
+    Tensor blocks;  // [n] int64
+    Tensor hidden;  // [R, n * kBlockTokens] bool: keys after the row's position
+  };
+  std::vector<Sequence> sequences;
+};
+
+class AttentionAten {
+ public:
+  AttentionAten(at::Device device, int64_t tiles_per_call) : device_(device), tiles_per_call_(tiles_per_call) {}
+
+  std::shared_ptr<const AttentionTiles> plan(const AttentionRows& rows) const;
+
+  // As Ops::paged_attention() and its backward.
+  Tensor forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& lse_TH) const;
+  Tensor backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK, const Tensor& lse_TH,
+                  const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& dkv) const;
+
+ private:
+  at::Device device_;
+  int64_t tiles_per_call_;
+};
+
+// KV of a layer as [B, 2, G, kBlockTokens, K].
+Tensor as_slots(const Tensor& kv_layer);
+
+}  // namespace tandem::device

@@ -1,0 +1,26 @@
+// What a backend that is a module of its own, libtandem_<name>.so, shows the program that loads it: one exported
+// function, kBackendEntry, and what it returns. A module is built with the program, from the same tree.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/ops.h"
+
+namespace tandem::device {
+
+struct Backend {
+  int64_t contract;  // kBackendContract, as the module was built
+  // Devices that this process can use; where that is 0, why.
+  int (*num_devices)(std::string& why_none);
+  // Of device `index` of them. num_threads: on the host; 0: all cores.
+  std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
+};
+
+using BackendEntry = const Backend* (*)();
+constexpr const char* kBackendEntry = "tandem_backend";
+// Grows with every change of device/ops.h or of this file that a module of an older build would not survive.
+constexpr int64_t kBackendContract = 1;
+
+}  // namespace tandem::device

@@ -1,0 +1,93 @@
+#include "device/registry.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+#include "base/check.h"
+#include "device/backend.h"
+
+namespace tandem::device {
+namespace {
+
+// The backends that are modules.
+struct ModuleRow {
+  const char* backend;
+  const char* device;  // for messages
+  const char* remedy;  // where the module is missing or does not load
+};
+constexpr std::array kModules = {
+    ModuleRow{.backend = "cuda", .device = "NVIDIA GPU", .remedy = "build it with `make cuda`, or give --device cpu"},
+};
+
+const ModuleRow* find_module(const std::string& backend) {
+  for (const ModuleRow& row : kModules) {
+    if (row.backend == backend) return &row;
+  }
+  return nullptr;
+}
+
+std::string program_folder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+const Backend& load(const ModuleRow& row) {
+  const std::string path = module_path(program_folder(), row.backend);
+  TANDEM_ENV_CHECK(!path.empty(), fmt::format("--device {}: this build has no module libtandem_{}.so; {}", row.backend,
+                                              row.backend, row.remedy));
+  // For the life of the process: tensors and kernels point into it.
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* const why = module == nullptr ? dlerror() : "";
+  TANDEM_ENV_CHECK(module != nullptr, fmt::format("--device {}: {}; {}", row.backend, why, row.remedy));
+  const auto entry = reinterpret_cast<BackendEntry>(dlsym(module, kBackendEntry));
+  const Backend* const backend = entry == nullptr ? nullptr : entry();
+  TANDEM_ENV_CHECK(
+      backend != nullptr && backend->contract == kBackendContract,
+      fmt::format("--device {}: {} is of another build than the program; {}", row.backend, path, row.remedy));
+  return *backend;
+}
+
+}  // namespace
+
+DeviceSpec parse_device(const std::string& text) {
+  const size_t colon = text.find(':');
+  DeviceSpec spec{.backend = text.substr(0, colon)};
+  const std::string index = colon == std::string::npos ? "0" : text.substr(colon + 1);
+  const auto [end, error] = std::from_chars(index.data(), index.data() + index.size(), spec.index);
+  const bool is_number = error == std::errc() && end == index.data() + index.size() && spec.index >= 0;
+  const bool known = text == "cpu" || find_module(spec.backend) != nullptr;
+  TANDEM_USER_CHECK(known && is_number, fmt::format("--device {}: must be cpu, cuda or cuda:N", text));
+  return spec;
+}
+
+std::string module_path(const std::string& program_folder, const std::string& backend) {
+  const std::string name = fmt::format("libtandem_{}.so", backend);
+  for (const std::string& path : {fmt::format("{}/{}", program_folder, name),
+                                  fmt::format("{}/../../src/device/{}/{}", program_folder, backend, name)}) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) return std::filesystem::path(path).lexically_normal().string();
+  }
+  return "";
+}
+
+std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
+  if (device.backend == "cpu") return make_cpu_ops(host.isa, host.num_threads);
+  const ModuleRow* const row = find_module(device.backend);
+  TANDEM_CHECK(row != nullptr, "no backend", device.backend);
+  const Backend& backend = load(*row);
+  std::string why_none;
+  const int num_devices = backend.num_devices(why_none);
+  TANDEM_ENV_CHECK(num_devices > 0, fmt::format("--device {}: this process sees no {} ({}); give --device cpu",
+                                                row->backend, row->device, why_none));
+  TANDEM_USER_CHECK(device.index < num_devices,
+                    fmt::format("--device {}:{}: this process sees {} {}{}, numbered from 0; give a smaller number",
+                                row->backend, device.index, num_devices, row->device, num_devices == 1 ? "" : "s"));
+  return backend.make_ops(device.index, host.num_threads);
+}
+
+}  // namespace tandem::device

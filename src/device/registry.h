@@ -1,0 +1,35 @@
+// Which backend a run computes on: --device, turned into its operations. The CPU's are in the program; the others are
+// modules that are looked for and loaded here, when one is asked for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/ops.h"
+
+namespace tandem::device {
+
+// "cpu", "cuda", "cuda:1".
+struct DeviceSpec {
+  std::string backend = "cpu";
+  int index = 0;
+};
+
+// UserError for any other text: what may be given.
+DeviceSpec parse_device(const std::string& text);
+
+// What the host's side of every backend takes. isa is the CPU backend's alone.
+struct HostOptions {
+  std::string isa = "auto";
+  int num_threads = 0;  // 0: all cores
+};
+
+// Loads the backend's module where it has one; it stays loaded. UserError: no device of that index, or an instruction
+// set that the machine lacks. EnvironmentError: no module, or it cannot be loaded, or no device that it could use; the
+// message says what to do.
+std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host);
+
+// Where a module is looked for, first to last: beside the program, and in the build folder that the program is from.
+std::string module_path(const std::string& program_folder, const std::string& backend);
+
+}  // namespace tandem::device

@@ -1,0 +1,133 @@
+// The operations of a device on tensors of the host: arguments go there, results come back. So every test that asks the
+// CPU's backends asks the others the same, word for word.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/ops.h"
+
+namespace tandem::device {
+
+class HostedOps final : public Ops {
+ public:
+  explicit HostedOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
+
+  std::string name() const override { return inner_->name(); }
+  int num_threads() const override { return inner_->num_threads(); }
+  AttentionRows prepare(const AttentionRows& rows) const override { return inner_->prepare(rows); }
+
+  Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
+    return back(inner_->linear(there(x), there(w), out));
+  }
+  Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override {
+    return back(inner_->linear_grad_input(there(dy), there(w)));
+  }
+  void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw) const override {
+    const Written written(*this, {dw});
+    inner_->linear_grad_weight(there(dy), there(x), written[0]);
+  }
+  Tensor embedding(const Tensor& table, const Tensor& ids) const override {
+    return back(inner_->embedding(there(table), there(ids)));
+  }
+  void embedding_backward(const Tensor& dy, const Tensor& ids, const Tensor& dtable) const override {
+    const Written written(*this, {dtable});
+    inner_->embedding_backward(there(dy), there(ids), written[0]);
+  }
+  Tensor add(const Tensor& a, const Tensor& b) const override { return back(inner_->add(there(a), there(b))); }
+  Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override {
+    return back(inner_->rms_norm(there(x), there(w), eps));
+  }
+  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, double eps,
+                           const Tensor& dw) const override {
+    const Written written(*this, {dw});
+    return back(inner_->rms_norm_backward(there(dy), there(x), there(w), eps, written[0]));
+  }
+  Qkv qk_norm_rope(const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
+                   const QkvShape& shape) const override {
+    const Qkv result = inner_->qk_norm_rope(there(qkv), there(q_norm), there(k_norm), there(positions), shape);
+    return {back(result.q_THK), back(result.k_TGK), back(result.v_TGK)};
+  }
+  Tensor qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
+                               const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
+                               const QkvShape& shape, const Tensor& dq_norm, const Tensor& dk_norm) const override {
+    const Written written(*this, {dq_norm, dk_norm});
+    return back(inner_->qk_norm_rope_backward(there(dq), there(dk), there(dv), there(qkv), there(q_norm), there(k_norm),
+                                              there(positions), shape, written[0], written[1]));
+  }
+  Tensor silu_mul(const Tensor& gate_up) const override { return back(inner_->silu_mul(there(gate_up))); }
+  Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
+    return back(inner_->silu_mul_backward(there(dy), there(gate_up)));
+  }
+  void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
+                 const Tensor& slots) const override {
+    const Written written(*this, {kv_layer});
+    inner_->kv_append(written[0], there(k), there(v), there(tokens), there(slots));
+  }
+  Tensor paged_attention(const Tensor& q, const Tensor& kv_layer, const AttentionRows& rows,
+                         const Tensor& lse) const override {
+    const Written written(*this, {lse});
+    return back(inner_->paged_attention(there(q), there(kv_layer), rows, written[0]));
+  }
+  Tensor paged_attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
+                                  const Tensor& kv_layer, const AttentionRows& rows, const Tensor& dkv) const override {
+    const Written written(*this, {dkv});
+    return back(inner_->paged_attention_backward(there(dout), there(q), there(out), there(lse), there(kv_layer), rows,
+                                                 written[0]));
+  }
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+                            int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
+    const KvGrad result =
+        inner_->kv_append_backward(there(dkv), num_tokens, there(tokens), there(slots), num_kv_heads, head_dim, dtype);
+    return {back(result.dk_TGK), back(result.dv_TGK)};
+  }
+  void logprob(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& logp,
+               const Tensor& entropy, const Tensor& lse) const override {
+    const Written written(*this, {logp, entropy, lse});
+    inner_->logprob(there(logits), there(targets), temperature, written[0], written[1], written[2]);
+  }
+  void logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
+                        const Tensor& dentropy, const Tensor& entropy, const Tensor& lse) const override {
+    const Written written(*this, {logits});
+    inner_->logprob_backward(written[0], there(targets), temperature, there(dlogp), there(dentropy), there(entropy),
+                             there(lse));
+  }
+  void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
+             const AdamW& p) const override {
+    const Written written(*this, {master, m, v, weight});
+    const bool is_master = weight.const_data_ptr() == master.const_data_ptr();
+    inner_->adamw(written[is_master ? 0 : 3], written[0], there(grad), written[1], written[2], p);
+    if (is_master) written[3].copy_(written[0]);
+  }
+  double sum_of_squares(const Tensor& x) const override { return inner_->sum_of_squares(there(x)); }
+
+ private:
+  Tensor there(const Tensor& x) const { return x.defined() ? x.to(inner_->device()) : x; }
+  static Tensor back(const Tensor& x) { return x.to(at::kCPU); }
+
+  // Arguments that a call writes: they come back when it has.
+  class Written {
+   public:
+    Written(const HostedOps& ops, std::initializer_list<Tensor> host) : host_(host) {
+      for (const Tensor& x : host_) there_.push_back(ops.there(x));
+    }
+    ~Written() {
+      for (size_t i = 0; i < host_.size(); ++i) {
+        if (host_[i].defined()) host_[i].copy_(there_[i]);
+      }
+    }
+    Written(const Written&) = delete;
+    Written& operator=(const Written&) = delete;
+    const Tensor& operator[](size_t i) const { return there_[i]; }
+
+   private:
+    std::vector<Tensor> host_, there_;
+  };
+
+  std::unique_ptr<Ops> inner_;
+};
+
+}  // namespace tandem::device

@@ -1,0 +1,68 @@
+// What --device may be, and what is said where a backend is not to be had.
+#include "device/registry.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::device {
+namespace {
+
+TEST(Registry, ReadsADevice) {
+  EXPECT_EQ(parse_device("cpu").backend, "cpu");
+  for (const auto& [text, index] : {std::pair{"cuda", 0}, {"cuda:0", 0}, {"cuda:7", 7}}) {
+    const DeviceSpec spec = parse_device(text);
+    EXPECT_EQ(spec.backend, "cuda") << text;
+    EXPECT_EQ(spec.index, index) << text;
+  }
+}
+
+TEST(Registry, RefusesWhatIsNoDevice) {
+  for (const char* text :
+       {"", "gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999", "CUDA", ":1"}) {
+    try {
+      parse_device(text);
+      FAIL() << text;
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()), fmt::format("--device {}: must be cpu, cuda or cuda:N", text));
+    }
+  }
+}
+
+TEST(Registry, MakesTheCpuBackend) {
+  const std::unique_ptr<Ops> ops = make_ops({}, {.isa = "scalar", .num_threads = 1});
+  EXPECT_EQ(ops->name(), "cpu/scalar");
+  EXPECT_EQ(ops->device(), at::kCPU);
+}
+
+TEST(Registry, LooksForAModuleBesideTheProgramAndInItsBuildFolder) {
+  const base::TemporaryDirectory folder;
+  base::make_directories(folder / "src/cli");
+  base::make_directories(folder / "src/device/cuda");
+  EXPECT_EQ(module_path(folder / "src/cli", "cuda"), "");
+  base::write_file_durably(folder / "src/device/cuda/libtandem_cuda.so", "");
+  EXPECT_EQ(module_path(folder / "src/cli", "cuda"), folder / "src/device/cuda/libtandem_cuda.so");
+  base::write_file_durably(folder / "src/cli/libtandem_cuda.so", "");
+  EXPECT_EQ(module_path(folder / "src/cli", "cuda"), folder / "src/cli/libtandem_cuda.so");
+}
+
+// No machine has that many: whatever is missing here (module, libraries, driver, device) is said in one line.
+TEST(Registry, SaysWhatIsMissing) {
+  try {
+    make_ops(parse_device("cuda:4096"), {});
+    FAIL();
+  } catch (const EnvironmentError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("--device cuda: ")) << error.what();
+    EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos) << error.what();
+  } catch (const UserError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("--device cuda:4096: ")) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tandem::device
