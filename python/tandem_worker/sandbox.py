@@ -24,7 +24,8 @@ import struct
 from tandem_worker import processes
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-ROOT = os.geteuid() == 0  # before a namespace of our own
+USER, GROUP = os.geteuid(), os.getegid()  # before a namespace of our own
+ROOT = USER == 0
 confined = in_process_namespace = False
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
@@ -81,6 +82,13 @@ def enter_namespaces():
     call("unshare", LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS))
 
 
+def keep_user_and_group():
+    """By the same numbers inside: a file system of the namespace's own can have no files of a user it does not know."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{USER} {USER} 1"), ("gid_map", f"{GROUP} {GROUP} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
 def new_process_namespace():
     """For the next child of this process, which is its init, and those after."""
     call("unshare", LIBC.unshare(CLONE_NEWPID))
@@ -104,7 +112,9 @@ def limit_process_ids(num_processes):
 
 
 def mount_own_shared_memory():
-    """An empty one, seen by this process and its children alone, that goes with the last of them."""
+    """An empty one, seen by this process and its children alone, that goes with the last of them. Not a layer: where
+    the kernel gives none, /dev/shm is read-only as all else is."""
+    keep_user_and_group()
     call("mount of /dev/shm", LIBC.mount(b"tmpfs", os.fsencode(SHARED_MEMORY), b"tmpfs",
                                          ctypes.c_ulong(MS_NOSUID_NODEV_NOEXEC), SHARED_MEMORY_OPTIONS))  # fmt: skip
 
@@ -217,8 +227,12 @@ def confine(sandbox, writable, limits, forks):
             if forks and layer("process namespace", new_process_namespace):
                 in_process_namespace = True
                 processes.descend(lambda: layer("limit of processes", limit_process_ids, processes_allowed))
-            if writable and layer("shared memory of its own", mount_own_shared_memory):
-                writable = [*writable, SHARED_MEMORY]
+            if writable:
+                try:
+                    mount_own_shared_memory()
+                    writable = [*writable, SHARED_MEMORY]
+                except (Refused, OSError):
+                    pass
             if writable is not None:
                 layer("read-only mounts", make_mounts_read_only, writable)
             if counts_processes_by_namespace():
