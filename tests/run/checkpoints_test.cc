@@ -403,6 +403,17 @@ TEST_F(CheckpointsTest, FindEveryChangedBit) {
       write(bad);
       expect_refused(name + ", bit " + std::to_string(bit));
     }
+    // Several at once, as a bad sector or a cable changes them.
+    const int64_t num_bursts = base::short_or_full(100, 4000);
+    std::mt19937_64 random(name.size());
+    for (int64_t i = 0; i < num_bursts; ++i, ++num_flips) {
+      std::string bad = good;
+      for (uint64_t byte = 0; byte < 1 + i % 16; ++byte)
+        bad[random() % bad.size()] ^= static_cast<char>(1 + random() % 255);
+      if (bad == good) continue;
+      write(bad);
+      expect_refused(name + ", burst " + std::to_string(i));
+    }
     for (size_t size = 0; size < good.size(); ++size) {
       write(good.substr(0, size));
       expect_refused(name + ", cut to " + std::to_string(size));
