@@ -9,7 +9,7 @@ namespace tandem::run {
 
 struct MemoryOptions {
   double gpu_memory_utilization = 0.9;
-  int64_t train_memory_margin_bytes = 0;
+  int64_t train_memory_margin_bytes = int64_t{1} << 30;
   int64_t device_memory_bytes = 0;  // 0: what the machine says
 
   void visit(base::Options& options);

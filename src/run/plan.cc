@@ -149,15 +149,15 @@ class Parts {
   TagBytes standing_;
 };
 
-// What --gpu-memory-utilization and the train phase leave; no limit where the device is not known.
-int64_t bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config, const PlanFacts& facts) {
-  if (without_kv.device.bytes == 0) return std::numeric_limits<int64_t>::max();
-  const auto usable =
-      static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(without_kv.device.bytes));
-  int64_t left = usable - without_kv.memory.bytes(Phase::kRollout);
-  left = std::min(left, without_kv.limit_bytes(Phase::kLoad) - without_kv.memory.bytes(Phase::kLoad));
+// What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
+// --train-memory-margin-bytes taken off; no limit where the device is not known.
+int64_t bytes_left_for_kv(const memory::MemoryPlan& without_kv, const DeviceMemory& device, const TrainConfig& config,
+                          const PlanFacts& facts) {
+  if (device.bytes == 0) return std::numeric_limits<int64_t>::max();
+  const auto usable = static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(device.bytes));
+  int64_t left = usable - std::max(without_kv.bytes(Phase::kRollout), without_kv.bytes(Phase::kLoad));
   if (!facts.kv_shares_train_memory) {
-    left = std::min(left, without_kv.limit_bytes(Phase::kTrain) - without_kv.memory.bytes(Phase::kTrain));
+    left = std::min(left, device.bytes - config.memory.train_memory_margin_bytes - without_kv.bytes(Phase::kTrain));
   }
   return std::max<int64_t>(left, 0);
 }
@@ -166,34 +166,24 @@ int64_t bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config
 
 DeviceMemory device_memory(const TrainConfig& config) {
   if (config.memory.device_memory_bytes > 0) {
-    return {.bytes = config.memory.device_memory_bytes, .name = "--device-memory-bytes"};
+    return {.bytes = config.memory.device_memory_bytes, .name = "the device (--device-memory-bytes)"};
   }
   if (device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
-    return {.name = config.model.device + " (size not known: --device-memory-bytes)"};
+    return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
   }
   const base::MachineMemory machine = base::machine_memory();
   return {.bytes = machine.bytes, .name = fmt::format("this machine ({})", machine.limited_by), .is_shared = true};
 }
 
-int64_t TrainPlan::limit_bytes(Phase phase) const {
-  if (device.bytes == 0) return std::numeric_limits<int64_t>::max();
-  return device.bytes - (phase == Phase::kTrain ? train_margin_bytes : 0);
-}
+int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
 
-int64_t TrainPlan::missing_bytes() const {
-  int64_t missing = 0;
-  for (const Phase phase : {Phase::kLoad, Phase::kRollout, Phase::kTrain}) {
-    missing = std::max(missing, memory.bytes(phase) - limit_bytes(phase));
-  }
-  return missing;
-}
+int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(memory.peak_bytes() - limit_bytes(), 0); }
 
 TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
                         const DeviceMemory& device) {
   const Lengths length = lengths(config, model, facts);
   TrainPlan plan;
   plan.device = device;
-  plan.train_margin_bytes = config.memory.train_memory_margin_bytes;
   plan.longest_prompt = length.longest_prompt;
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max(length.context, facts.eval_context_tokens);
@@ -209,7 +199,7 @@ TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& mod
   const int64_t one = sequence_kv_bytes(model, plan.context_tokens);
   plan.kv_cache_bytes = config.rollout.kv_cache_bytes > 0
                             ? wanted
-                            : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config, facts)));
+                            : std::max(one, std::min(wanted, bytes_left_for_kv(plan.memory, device, config, facts)));
   const int64_t element_bytes = model::dtype_bytes(model.dtype);
   const int64_t blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
   plan.kv_tokens = blocks * device::kBlockTokens;
@@ -222,12 +212,6 @@ TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& mod
 void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::ModelConfig& model,
                 const PlanFacts& facts) {
   if (plan.fits()) return;
-  Phase worst = Phase::kLoad;
-  for (const Phase phase : {Phase::kRollout, Phase::kTrain}) {
-    if (plan.memory.bytes(phase) - plan.limit_bytes(phase) > plan.memory.bytes(worst) - plan.limit_bytes(worst)) {
-      worst = phase;
-    }
-  }
   const std::vector<PlanChange> changes = cheapest_changes(config, model, facts, plan.device);
   std::string remedy;
   for (const PlanChange& change : changes) remedy += (remedy.empty() ? "" : "; or ") + to_string(change);
@@ -236,10 +220,10 @@ void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::M
   } else {
     remedy = "give " + remedy;
   }
-  throw UserError(fmt::format(
-      "this run needs {} in the {} phase ({}), and {} has {}{}: {}", gib_text(plan.memory.bytes(worst)),
-      memory::to_string(worst), plan.memory.moment(worst), plan.device.name, gib_text(plan.limit_bytes(worst)),
-      worst == Phase::kTrain && plan.train_margin_bytes > 0 ? " without --train-memory-margin-bytes" : "", remedy));
+  const Phase peak = plan.memory.peak_phase();
+  throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}",
+                              gib_text(plan.memory.peak_bytes()), memory::to_string(peak), plan.memory.moment(peak),
+                              plan.device.name, gib_text(plan.limit_bytes()), remedy));
 }
 
 TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {

@@ -36,16 +36,16 @@ struct Lever {
   std::function<double(int64_t step)> slowdown;
 };
 
-// 15/16 of `from`, 14/16, ..., then halves, as long as it stays above `least`; multiples of `unit`. Descending.
+// 15/16 of `from`, 14/16, ... to a half, and so on from there, down to `least`; multiples of `unit`. Descending.
 std::vector<int64_t> steps_down(int64_t from, int64_t least, int64_t unit) {
   std::vector<int64_t> values;
   const auto add = [&](int64_t value) {
     value = std::max(value / unit * unit, least);
     if (value < (values.empty() ? from : values.back())) values.push_back(value);
   };
-  for (int64_t sixteenths = 15; sixteenths >= 8; --sixteenths)
-    add(from / 16 * sixteenths + from % 16 * sixteenths / 16);
-  for (int64_t value = from / 4; value > least; value /= 2) add(value);
+  for (int64_t octave = from; octave > least; octave /= 2) {
+    for (int64_t part = 15; part >= 8; --part) add(octave / 16 * part + octave % 16 * part / 16);
+  }
   add(least);
   return values;
 }
@@ -173,6 +173,7 @@ class Search {
       visit_subsets(size, 0, chosen);
       if (changes_.size() >= count) break;
     }
+    mix(count);
     if (changes_.empty() && levers_.size() > 3) {
       for (size_t i = 0; i < levers_.size(); ++i) chosen.push_back(i);
       try_subset(chosen);
@@ -211,28 +212,57 @@ class Search {
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return levers_[a].slowdown(levers_[a].num_steps) > levers_[b].slowdown(levers_[b].num_steps);
     });
-    for (const size_t i : order) {
-      int64_t too_mild = 0, enough = steps[i];
-      while (too_mild + 1 < enough) {
-        steps[i] = (too_mild + enough) / 2;
-        (plan(steps) ? enough : too_mild) = steps[i];
+    for (const size_t i : order) move_back(i, steps);
+    add(steps);
+    solved_.push_back(subset);
+  }
+
+  // Where few flags help: half of what one needs alone, and of another what is then missing.
+  void mix(size_t count) {
+    const std::vector<Steps> alone = found_;
+    for (const Steps& one : alone) {
+      const auto main =
+          static_cast<size_t>(std::ranges::find_if(one, [](int64_t step) { return step > 1; }) - one.begin());
+      if (main == one.size()) continue;
+      for (size_t other = 0; other < levers_.size() && changes_.size() < count; ++other) {
+        Steps steps = one;
+        steps[main] = one[main] / 2;
+        if (other == main || one[other] > 0) continue;
+        steps[other] = levers_[other].num_steps;
+        if (!plan(steps)) continue;
+        move_back(other, steps);
+        add(steps);
       }
-      steps[i] = enough;
     }
+  }
+
+  // The fewest steps of one lever with which the plan still fits.
+  void move_back(size_t lever, Steps& steps) const {
+    int64_t too_mild = 0, enough = steps[lever];
+    while (too_mild + 1 < enough) {
+      steps[lever] = (too_mild + enough) / 2;
+      (plan(steps) ? enough : too_mild) = steps[lever];
+    }
+    steps[lever] = enough;
+  }
+
+  void add(const Steps& steps) {
     const std::optional<TrainPlan> found = plan(steps);
     TANDEM_CHECK(found.has_value(), "a change that fitted no longer does");
     PlanChange change;
     Candidate candidate = start_;
-    for (const size_t i : subset) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i] == 0) continue;
       change.flags += (change.flags.empty() ? "" : " ") + levers_[i].apply(steps[i], candidate);
       change.slowdown += levers_[i].slowdown(steps[i]);
       change.changes_results |= levers_[i].changes_results;
     }
     change.peak_bytes = found->memory.peak_bytes();
+    change.kv_completions = found->kv_completions;
     change.config = candidate.config;
     change.model = candidate.model;
     changes_.push_back(std::move(change));
-    solved_.push_back(subset);
+    found_.push_back(steps);
   }
 
   // The plan with these steps, if it fits.
@@ -254,6 +284,7 @@ class Search {
   const DeviceMemory device_;
   std::vector<Lever> levers_;
   std::vector<PlanChange> changes_;
+  std::vector<Steps> found_;  // of each change
   std::vector<std::vector<size_t>> solved_;
 };
 
@@ -269,7 +300,8 @@ std::string to_string(const PlanChange& change) {
   std::string cost =
       percent == 0 ? "no slower" : fmt::format("about {} % {}", std::abs(percent), percent > 0 ? "slower" : "faster");
   if (change.changes_results) cost += ", other results";
-  return fmt::format("{} ({}, {})", change.flags, gib_text(change.peak_bytes), cost);
+  return fmt::format("{} ({}, {}, KV for {} completions)", change.flags, gib_text(change.peak_bytes), cost,
+                     change.kv_completions);
 }
 
 std::string gib_text(int64_t bytes) {

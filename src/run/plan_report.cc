@@ -40,7 +40,7 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
                   plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
   text += fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", plan.micro_batch.rows,
                       plan.micro_batch.targets, plan.recomputed_layers, model.num_layers);
-  text += fmt::format("KV            {} = {} tokens, {} completions of the longest sequence at once\n",
+  text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
                       gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
   text += plan.host_bytes > 0
               ? fmt::format("host          {} beside the device, {} of it pinned\n", gib_text(plan.host_bytes),
@@ -108,8 +108,7 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
   json["peak"] = {{"bytes", memory.peak_bytes()},
                   {"phase", memory::to_string(memory.peak_phase())},
                   {"moment", memory.moment(memory.peak_phase())}};
-  json["device"] = {
-      {"name", plan.device.name}, {"bytes", plan.device.bytes}, {"train_margin_bytes", plan.train_margin_bytes}};
+  json["device"] = {{"name", plan.device.name}, {"bytes", plan.device.bytes}};
   json["missing_bytes"] = plan.missing_bytes();
   json["fits"] = plan.fits();
   return json;

@@ -67,9 +67,16 @@ MicroBatchShape largest_micro_batch(const StepShape& step, int64_t max_tokens) {
   batch.rows = std::min(tokens - 1, all_tokens - step.num_samples);
   batch.targets = std::min(tokens - 1, step.num_samples * step.response_tokens);
   batch.sequences = std::min(step.num_samples, tokens - 1);
-  const int64_t own_rows = step.prompt_tokens % kBlock + step.response_tokens - 1;
-  const int64_t all_blocks =
-      groups * (step.prompt_tokens / kBlock) + step.num_samples * ((own_rows + kBlock - 1) / kBlock);
+  const auto own_blocks = [&](int64_t prompt) {
+    return (prompt % kBlock + step.response_tokens - 1 + kBlock - 1) / kBlock;
+  };
+  // A prompt that ends just before a block's end shares one block less, and each sample copies the most of it.
+  const int64_t shared = step.prompt_tokens / kBlock, copied = std::min(step.prompt_tokens, kBlock - 1);
+  int64_t all_blocks = groups * shared + step.num_samples * own_blocks(copied);
+  if (step.num_samples % step.group_size == 0) {
+    const int64_t shorter = shared > 0 ? groups * (shared - 1) + step.num_samples * own_blocks(kBlock - 1) : 0;
+    all_blocks = std::max(groups * shared + step.num_samples * own_blocks(step.prompt_tokens), shorter);
+  }
   // Each sample copies at most 15 prompt rows into blocks of its own, the last of which has at least one row.
   const int64_t bound = (batch.rows + batch.sequences * 2 * (kBlock - 1)) / kBlock;
   batch.kv_blocks = std::min(all_blocks, bound);
