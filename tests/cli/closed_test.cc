@@ -29,7 +29,9 @@ class Listener {
     where.sin_family = AF_INET;
     where.sin_addr.s_addr = htonl(address);
     EXPECT_EQ(bind(descriptor_, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
-    if (type == SOCK_STREAM) EXPECT_EQ(listen(descriptor_, 1), 0);
+    if (type == SOCK_STREAM) {
+      EXPECT_EQ(listen(descriptor_, 1), 0);
+    }
   }
   ~Listener() { close(descriptor_); }
 

@@ -78,8 +78,8 @@ bool kill_a_grader(pid_t root, std::mt19937_64& random) {
 
 // From now on no file of the process grows beyond that, as on a full disk.
 void limit_files(pid_t pid, int64_t bytes) {
-  const rlimit limit = {static_cast<rlim_t>(bytes), RLIM_INFINITY};
-  prlimit(pid, RLIMIT_FSIZE, &limit, nullptr);
+  const rlimit limit = {static_cast<rlim_t>(bytes), static_cast<rlim_t>(kMaxFileBytes)};
+  ASSERT_EQ(prlimit(pid, RLIMIT_FSIZE, &limit, nullptr), 0);
 }
 
 TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
@@ -102,11 +102,13 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
   std::vector<Size> sizes;
   int64_t num_kills = 0, num_full_disks = 0;
   const base::Clock::time_point begin = base::Clock::now();
-  double next_kill_s = 5.0, next_full_s = 6.0, free_again_s = 0.0;
+  double next_kill_s = 0.0, next_full_s = 0.0, free_again_s = 0.0;
   const auto soon = [&](double mean) { return std::exponential_distribution<double>(1.0 / mean)(random); };
   while (!program.wait_for(0.05)) {
     const double now_s = base::seconds_since(begin);
-    if (base::file_exists(run_path + "/samples/rollout_000000.jsonl")) sizes.push_back(size_of(program.pid()));
+    // Faults begin with the first rollout: a disk that is full at the start is refused.
+    if (!base::file_exists(run_path + "/samples/rollout_000000.jsonl")) continue;
+    sizes.push_back(size_of(program.pid()));
     if (now_s > next_kill_s) {
       num_kills += kill_a_grader(program.pid(), random) ? 1 : 0;
       next_kill_s = now_s + soon(3.0);
@@ -123,6 +125,7 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
   }
   EXPECT_EQ(program.wait(), 0) << "seed " << seed;
 
+  EXPECT_GT(num_full_disks, 0);
   // Every record is there once and in order, whatever the disk said meanwhile.
   int64_t rollouts = 0, steps = 0;
   std::map<std::string, double> faults;
@@ -140,7 +143,7 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
   EXPECT_EQ(rollouts, num_rollouts);
   EXPECT_EQ(steps, 2 * num_rollouts);
   EXPECT_FALSE(weights_of(run_path).empty());
-  const Size early = usual(sizes, 0.2, 0.3), late = usual(sizes, 0.9, 1.0);
+  const Size early = usual(sizes, 0.3, 0.4), late = usual(sizes, 0.8, 0.9);
   const double growth = static_cast<double>(late.rss_bytes) / static_cast<double>(early.rss_bytes) - 1.0;
   std::printf(
       "seed %d: %ld steps in %.0f s, %ld graders killed, %ld full disks; memory %.1f -> %.1f MiB (%+.2f %%), "

@@ -268,7 +268,8 @@ class World {
 
   void check() {
     arena_.check();
-    TANDEM_CHECK(arena_.data(View::kRollout) == addresses_[0] && arena_.data(View::kTrain) == addresses_[1]);
+    TANDEM_CHECK(arena_.data(View::kRollout) == addresses_[0] && arena_.data(View::kTrain) == addresses_[1],
+                 "a view has moved");
     int64_t allocated_bytes = 0, region_bytes = 0, num_region_extents = 0, num_unheld = 0;
     for (const LiveAllocation& allocation : live_) {
       TANDEM_CHECK(holds(allocation.address, allocation.bytes, allocation.stamp), "somebody wrote into an allocation");

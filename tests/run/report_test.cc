@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <sstream>
 
+#include "base/file_calls.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::run {
@@ -24,7 +28,7 @@ TEST(Report, WritesOneRecordPerCallWithItsAxis) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
-  Report report(&run, false);
+  Report report(&run, {});
   report.log("rollout", 3, {{"rollout/raw_reward", 0.5}, {"perf/rollout_time", 1.25}});
   report.log("train", 7, {{"train/loss", std::nan("")}});
   report.sync();
@@ -37,6 +41,51 @@ TEST(Report, WritesOneRecordPerCallWithItsAxis) {
   EXPECT_EQ(lines[1]["train/loss"], "nan");  // JSON has no such number
 }
 
+// Fails every write from now on until told otherwise.
+class FullDisk : public base::FileCalls {
+ public:
+  ssize_t write(int fd, const void* bytes, size_t count) override {
+    if (!is_full_) return base::FileCalls::write(fd, bytes, count);
+    errno = ENOSPC;
+    return -1;
+  }
+  bool is_full_ = false;
+};
+
+TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
+  base::TemporaryDirectory folder;
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
+  run.create();
+  FullDisk disk;
+  const base::ReplacedFileCalls replaced(disk);
+  testing::internal::CaptureStderr();
+  {
+    Report report(&run, {.keep_unwritten = true});
+    report.log("train", 0, {});
+    disk.is_full_ = true;
+    report.log("train", 1, {});
+    report.log("train", 2, {});
+    EXPECT_THROW(report.sync(), EnvironmentError);
+    disk.is_full_ = false;
+    report.log("train", 3, {});
+    report.sync();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("kept in memory"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  const std::vector<base::Json> lines = records(run.metrics_file());
+  ASSERT_EQ(lines.size(), 4U);
+  for (int step = 0; step < 4; ++step) EXPECT_EQ(lines[static_cast<size_t>(step)]["train/step"], step);
+  EXPECT_FALSE(lines[1].contains("fault/unwritten_records"));
+  EXPECT_EQ(lines[2]["fault/unwritten_records"], 1);
+  EXPECT_EQ(lines[3]["fault/unwritten_records"], 2);
+
+  Report report(&run, {.go_on = true});
+  disk.is_full_ = true;
+  EXPECT_THROW(report.log("train", 4, {}), EnvironmentError);
+  disk.is_full_ = false;
+}
+
 TEST(Report, KeepsWhatTheTerminalShowed) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);
@@ -44,7 +93,7 @@ TEST(Report, KeepsWhatTheTerminalShowed) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   {
-    Report report(&run, false);
+    Report report(&run, {});
     report.line("step 1/2");
     base::log_warning("odd");
     report.progress("rollout", 1, 2, "prompts");
@@ -58,7 +107,7 @@ TEST(Report, LeavesTheLogAloneWhenItEnds) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
-  { Report report(&run, false); }
+  { Report report(&run, {}); }
   testing::internal::CaptureStderr();
   base::log_warning("later");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: later\n");
@@ -70,7 +119,7 @@ TEST(Report, WritesTensorBoardEvents) {
   RunDirectory run(folder / "run", RunFolder::kNew, 0);
   run.create();
   {
-    Report report(&run, true);
+    Report report(&run, {.use_tensorboard = true});
     report.log("train", 1, {{"train/loss", 0.5}});
     report.sync();
   }
