@@ -17,9 +17,10 @@ constexpr int64_t kThreadBytes = int64_t{1} << 20;
 // device/attention_aten.cc: tiles of 256 keys that one call takes on a GPU.
 constexpr int64_t kTilesPerCall = 64, kTileKeys = 256;
 
+// To within what rounds a width up to 32 entries.
 int64_t packed_bytes(int64_t rows, int64_t inner) {
-  const int64_t together = std::max(kPackedFloats / std::max<int64_t>(inner, 1), kLeastPackedRows);
-  return std::min(rows, together) * ((inner + 31) / 32 * 32) * kFloatBytes;
+  const int64_t width = (inner + 31) / 32 * 32;
+  return std::min(rows * width, std::max(kPackedFloats, kLeastPackedRows * width)) * kFloatBytes;
 }
 
 // cpu::attention_scratch_floats of the largest tile, 16 rows (AMX).

@@ -70,7 +70,7 @@ Lever lowering(const std::string& flag, const std::vector<int64_t>& values,
 
 Lever recomputing(int64_t num_layers, int64_t already) {
   Lever lever;
-  lever.num_steps = num_layers - already;
+  lever.num_steps = num_layers - 1 - already;  // the last one saves nothing: one graph is needed anyway
   lever.apply = [already](int64_t step, Candidate& candidate) {
     candidate.config.optimizer.recompute_granularity = "full";
     candidate.config.optimizer.recompute_num_layers = already + step;
@@ -154,7 +154,7 @@ std::vector<Lever> levers_of(const Candidate& start, const TrainPlan& plan) {
   levers.push_back(lowering(
       "rollout-max-response-len", steps_down(response, std::min<int64_t>(response, 64), 16),
       [](TrainConfig& c, int64_t value) { c.rollout.max_response_len = value; }, [](int64_t) { return 0.0; }, true));
-  std::erase_if(levers, [](const Lever& lever) { return lever.num_steps == 0; });
+  std::erase_if(levers, [](const Lever& lever) { return lever.num_steps <= 0; });
   return levers;
 }
 

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "device/block.h"
 #include "model/model_plan.h"
-#include "model/registry.h"
 
 namespace tandem::trainer {
 
@@ -161,10 +160,7 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   }
 
   memory::TagBytes update = standing;
-  int64_t largest = 0;
-  for (const weights::PackedTensor& packed : model::build_layout(config).tensors) {
-    largest = std::max(largest, packed.num_elements());
-  }
+  const int64_t largest = config.hidden * std::max({config.vocab, ops.q_width + 2 * ops.kv_width, 2 * config.mlp});
   update[Tag::kStaging] += device::optimizer_temporary_bytes(shape.family, largest);
   plan.add(Phase::kTrain, "the optimizer's update", update);
 }

@@ -61,7 +61,12 @@ TEST(TrainerPlan, AMicroBatchOfTheWholeStepIsCountedExactly) {
   EXPECT_EQ(batch.rows, 20 + 2 * 8);
   EXPECT_EQ(batch.targets, 18);
   EXPECT_EQ(batch.sequences, 2);
-  EXPECT_EQ(batch.kv_blocks, 1 + 2) << "one block of the prompt shared, then 4 + 8 rows each";
+  EXPECT_EQ(batch.kv_blocks, 4) << "most where the prompt has 15 tokens: none shared, 15 + 8 rows each";
+  StepShape step = kStep;
+  step.prompt_tokens = 31;
+  EXPECT_EQ(largest_micro_batch(step, 1000).kv_blocks, 1 + 4) << "a block shared, 15 + 8 rows each";
+  step.prompt_tokens = 2;
+  EXPECT_EQ(largest_micro_batch(step, 1000).kv_blocks, 2) << "2 + 8 rows each";
 }
 
 TEST(TrainerPlan, ASampleBeyondTheBudgetStillRuns) {
@@ -139,11 +144,11 @@ memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int
 }
 
 TEST(TrainerPlan, SumsOfAStepByHand) {
-  // T 36, R 18, E 32, H 4, G 2, K 16, F 96, V 512, 6 layers, float32; 3 blocks of 16 tokens in the attention's cache.
+  // T 36, R 18, E 32, H 4, G 2, K 16, F 96, V 512, 6 layers, float32; 4 blocks of 16 tokens in the attention's cache.
   const memory::MemoryPlan plan = train_plan(model::Dtype::kFloat32, 0);
   EXPECT_EQ(plan.bytes(Tag::kWeights, Phase::kTrain), 1'000'000);
   EXPECT_EQ(plan.bytes(Tag::kBlockInputs, Phase::kTrain), 6 * 36 * 32 * 4);
-  const int64_t cache = 3 * 16 * 2 * 2 * 16 * 4;
+  const int64_t cache = 4 * 16 * 2 * 2 * 16 * 4;
   // qkv 128, q 64, attended 64, middle 32, gate_up 192; a logsumexp a head.
   const int64_t graph = 36 * (128 + 64 + 64 + 32 + 192 + 4) * 4 + cache;
   EXPECT_EQ(plan.bytes(Tag::kBlockGraphs, Phase::kTrain), 6 * graph);
