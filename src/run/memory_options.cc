@@ -6,13 +6,13 @@ void MemoryOptions::visit(base::Options& options) {
   const char* const group = "memory plan";
   options
       .option(gpu_memory_utilization, "gpu-memory-utilization", group,
-              "keys and values take what is left of this share of the device while sampling,")
+              "keys and values take what is left of this share of the device while sampling")
       .greater_than(0.0)
       .at_most(1.0)
       .changes_no_number();
   options
       .option(train_memory_margin_bytes, "train-memory-margin-bytes", group,
-              "and leave so many bytes free while training")
+              "bytes that keys and values leave free while training")
       .at_least(0)
       .changes_no_number();
   options

@@ -21,7 +21,10 @@ constexpr double kForwardShare = 1.0 / 3.0;  // of forward and backward: what ru
 constexpr double kTokensHalved = 0.02;       // of training: more micro-batches, each adding to all gradients
 constexpr double kChunkHalved = 0.01;        // of training: the head's matrix is read once a chunk
 constexpr double kBatchHalved = 0.02;        // of sampling: more forwards for the prompts
-constexpr double kBfloat16 = -0.3;           // half the bytes, and the faster matrix units
+// A cache that takes what is left is asked to hold so many completions, where the batch has them and that can be had:
+// with fewer, sampling reads all weights for each token of a few.
+constexpr int64_t kUsefulCompletions = 16;
+constexpr double kBfloat16 = -0.3;  // half the bytes, and the faster matrix units
 
 struct Candidate {
   TrainConfig config;
@@ -168,15 +171,15 @@ class Search {
   }
 
   std::vector<PlanChange> run(size_t count) {
-    std::vector<size_t> chosen;
-    for (size_t size = 1; size <= std::min<size_t>(3, levers_.size()); ++size) {
-      visit_subsets(size, 0, chosen);
-      if (changes_.size() >= count) break;
+    const TrainConfig& config = start_.config;
+    const int64_t samples = config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
+    if (config.rollout.kv_cache_bytes == 0) {
+      least_completions_ = std::min({kUsefulCompletions, samples, config.rollout.max_running});
+      search(count);
     }
-    mix(count);
-    if (changes_.empty() && levers_.size() > 3) {
-      for (size_t i = 0; i < levers_.size(); ++i) chosen.push_back(i);
-      try_subset(chosen);
+    if (changes_.empty()) {
+      least_completions_ = 0;
+      search(count);
     }
     std::stable_sort(changes_.begin(), changes_.end(), [](const PlanChange& a, const PlanChange& b) {
       return a.changes_results != b.changes_results ? b.changes_results : a.slowdown < b.slowdown;
@@ -187,6 +190,19 @@ class Search {
 
  private:
   using Steps = std::vector<int64_t>;  // of each lever; 0: as it is
+
+  void search(size_t count) {
+    std::vector<size_t> chosen;
+    for (size_t size = 1; size <= std::min<size_t>(3, levers_.size()); ++size) {
+      visit_subsets(size, 0, chosen);
+      if (changes_.size() >= count) break;
+    }
+    mix(count);
+    if (changes_.empty() && levers_.size() > 3) {
+      for (size_t i = 0; i < levers_.size(); ++i) chosen.push_back(i);
+      try_subset(chosen);
+    }
+  }
 
   void visit_subsets(size_t size, size_t begin, std::vector<size_t>& chosen) {
     if (chosen.size() == size) {
@@ -273,7 +289,7 @@ class Search {
     }
     try {
       TrainPlan plan = plan_training(candidate.config, candidate.model, facts_, device_);
-      if (plan.fits()) return plan;
+      if (plan.fits() && plan.kv_completions >= least_completions_) return plan;
     } catch (const UserError&) {  // lengths that no longer go together
     }
     return std::nullopt;
@@ -282,6 +298,7 @@ class Search {
   const Candidate start_;
   const PlanFacts facts_;
   const DeviceMemory device_;
+  int64_t least_completions_ = 0;
   std::vector<Lever> levers_;
   std::vector<PlanChange> changes_;
   std::vector<Steps> found_;  // of each change

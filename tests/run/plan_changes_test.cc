@@ -88,7 +88,8 @@ TEST(PlanChanges, AreFlagsThatCanBeTyped) {
 }
 
 TEST(PlanChanges, RecomputeOnlyAsManyBlocksAsItTakes) {
-  const PlanCase large = large_case();
+  PlanCase large = large_case();
+  large.config.rollout.kv_cache_bytes = int64_t{1} << 30;
   const DeviceMemory device{.bytes = int64_t{20} << 30};
   for (const PlanChange& change : cheapest_changes(large.config, large.model, large.facts, device, 10)) {
     const int64_t layers = change.config.optimizer.recompute_num_layers;
@@ -99,6 +100,14 @@ TEST(PlanChanges, RecomputeOnlyAsManyBlocksAsItTakes) {
     return;
   }
   FAIL() << "recomputation was not among the changes";
+}
+
+TEST(PlanChanges, LeaveRoomToSampleTogether) {
+  const PlanCase large = large_case();
+  for (const PlanChange& change :
+       cheapest_changes(large.config, large.model, large.facts, {.bytes = int64_t{20} << 30})) {
+    EXPECT_GE(change.kv_completions, large.config.rollout.max_running) << change.flags;
+  }
 }
 
 TEST(PlanChanges, ARefusalHasNumbersAndThreeRemediesInOneLine) {
