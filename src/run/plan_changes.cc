@@ -173,13 +173,17 @@ class Search {
   std::vector<PlanChange> run(size_t count) {
     const TrainConfig& config = start_.config;
     const int64_t samples = config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
-    if (config.rollout.kv_cache_bytes == 0) {
-      least_completions_ = std::min({kUsefulCompletions, samples, config.rollout.max_running});
+    const int64_t useful = std::min({kUsefulCompletions, samples, config.rollout.max_running});
+    least_completions_ = config.rollout.kv_cache_bytes == 0 ? useful : 1;
+    while (true) {
+      changes_.clear();
+      found_.clear();
+      solved_.clear();
       search(count);
-    }
-    if (changes_.empty()) {
-      least_completions_ = 0;
-      search(count);
+      // Fewer completions at once rather than other results.
+      const bool keeps_results = !std::ranges::all_of(changes_, &PlanChange::changes_results);
+      if (keeps_results || least_completions_ == 1) break;
+      least_completions_ = std::max<int64_t>(least_completions_ / 4, 1);
     }
     std::stable_sort(changes_.begin(), changes_.end(), [](const PlanChange& a, const PlanChange& b) {
       return a.changes_results != b.changes_results ? b.changes_results : a.slowdown < b.slowdown;

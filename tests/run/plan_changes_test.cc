@@ -37,7 +37,7 @@ TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   int num_changes = 0;
-  for (int draw = 0; draw < 15; ++draw) {
+  for (int draw = 0; draw < 8; ++draw) {
     const PlanCase drawn = random_case(random);
     const int64_t peak = plan_training(drawn.config, drawn.model, drawn.facts, {}).memory.peak_bytes();
     const DeviceMemory device{.bytes = peak / 100 * (50 + static_cast<int64_t>(random() % 50)), .name = "a device"};
