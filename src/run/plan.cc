@@ -25,10 +25,10 @@ using memory::Phase;
 using memory::Tag;
 using memory::TagBytes;
 
-// The program, LibTorch, the text worker and the graders: Pss on Debian 12, of which 0.10 GiB are `tandem generate`'s
-// (bench/results/memory.md) and the rest two graders'.
+// The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
+// generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
 constexpr int64_t kProcessBytes = int64_t{160} << 20;
-// A CUDA context, cuBLAS's workspaces and handles: approximate, and more with more loaded kernels.
+// A CUDA context, cuBLAS's workspaces and handles: a guess, not measured.
 constexpr int64_t kDeviceContextBytes = int64_t{640} << 20;
 // Between files and memory: device/transfer and weights/hf_checkpoint go in pieces of this size.
 constexpr int64_t kStagingBytes = int64_t{4} << 20;
