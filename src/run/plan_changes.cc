@@ -14,8 +14,8 @@ namespace tandem::run {
 
 namespace {
 
-// What a change costs, as a share of a step's time of which sampling and training take half each. They order changes and
-// are judgement, not measured; only kForwardShare follows from arithmetic.
+// What a change costs, as a share of a step's time of which sampling and training take half each. They order changes
+// and are judgement, not measured; only kForwardShare follows from arithmetic.
 constexpr double kTrainShare = 0.5, kRolloutShare = 0.5;
 constexpr double kForwardShare = 1.0 / 3.0;  // of forward and backward: what running all blocks twice adds
 constexpr double kTokensHalved = 0.02;       // of training: more micro-batches, each adding to all gradients
