@@ -186,8 +186,8 @@ Option& Option::one_of(std::vector<std::string> choices) {
   return *this;
 }
 
-Option& Option::required() {
-  required_ = true;
+Option& Option::required(bool is_required) {
+  required_ = is_required;
   return *this;
 }
 
@@ -299,6 +299,10 @@ void Options::unsupported(const std::string& name, const std::string& reason) {
 Option* Options::find(std::string_view name) {
   const auto at = std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name() == name; });
   return at == options_.end() ? nullptr : &*at;
+}
+
+void Options::require_only(const std::vector<std::string>& names) {
+  for (Option& option : options_) option.required(std::find(names.begin(), names.end(), option.name()) != names.end());
 }
 
 ParsedAction Options::parse(const std::vector<std::string>& arguments) {

@@ -46,7 +46,7 @@ class Option {
   // For text (each element of a list): one of these; a typo is answered with the nearest.
   Option& one_of(std::vector<std::string> choices);
   // Must be given, on the command line or in the file.
-  Option& required();
+  Option& required(bool is_required = true);
   // No result depends on it: a run may go on from a checkpoint with another value.
   Option& changes_no_number();
   // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
@@ -97,6 +97,10 @@ class Options {
   // A flag that users of other trainers know and Tandem does not have: refused with the reason. `name` without "--";
   // a name that ends in '*' stands for every flag that begins so ("vllm-*").
   void unsupported(const std::string& name, const std::string& reason);
+
+  // Of the options so far, these must be given and no other: for a verb that needs less than the one it shares them
+  // with.
+  void require_only(const std::vector<std::string>& names);
 
   // Reads the file that --config names, then the arguments after the verb, into the fields. With --help nothing is
   // read; with --print-config required options may be missing.

@@ -13,6 +13,7 @@
 #include "run/eval.h"
 #include "run/export.h"
 #include "run/generate.h"
+#include "run/plan_report.h"
 #include "run/score.h"
 #include "run/sft.h"
 #include "run/unsupported_flags.h"
@@ -59,7 +60,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
     {"eval", "mean reward and pass@k of a checkpoint", run_verb<run::EvalConfig, run::evaluate>},
     {"export", "a run's checkpoint as a plain Hugging Face directory",
      run_verb<run::ExportConfig, run::export_checkpoint>},
-    {"plan", "the memory plan of a configuration", nullptr},
+    {"plan", "the memory that `tandem train` would take, by what and when; loads nothing",
+     run_verb<run::PlanConfig, run::plan>},
     {"view", "an HTML page of a run", nullptr},
     {"bench", "the measured speed of this machine", nullptr},
 });

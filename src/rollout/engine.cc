@@ -26,8 +26,6 @@ namespace tandem::rollout {
 
 namespace {
 
-// Logits alive at once; a log-prob of several samples from one row may double it.
-constexpr int64_t kLogitsBytes = int64_t{32} << 20;
 // Below this many logits a thread's share is not worth waking it.
 constexpr int64_t kLogitsPerThread = int64_t{1} << 15;
 // The float32 quotient of logits and temperature must stay finite.
@@ -81,7 +79,7 @@ class PagedEngine final : public Engine {
         attention_(model.ops(), cache_),
         scheduler_(
             {.num_blocks = num_blocks, .max_batch_tokens = config.max_batch_tokens, .max_running = config.max_running}),
-        max_logits_rows_(std::max<int64_t>(1, kLogitsBytes / (model.config().vocab * int64_t{sizeof(float)}))) {}
+        max_logits_rows_(logits_window_rows(model.config().vocab)) {}
 
   void add(GroupRequest request) override;
   void abort(uint64_t group_id) override;

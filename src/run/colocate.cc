@@ -22,6 +22,7 @@
 #include "run/checkpoint_writer.h"
 #include "run/checkpoints.h"
 #include "run/evaluation.h"
+#include "run/plan_report.h"
 #include "run/resume.h"
 #include "run/rollout_phase.h"
 #include "run/run_directory.h"
@@ -71,8 +72,7 @@ class ColocatedRun {
   Evaluation evaluation_;
   rl::PromptOrder order_;
   int64_t num_rollouts_;
-  int64_t context_tokens_;
-  int64_t kv_cache_bytes_;
+  TrainPlan plan_;
   trainer::TrainerConfig trainer_config_;
   std::optional<Checkpoint> checkpoint_;        // to go on from
   std::map<std::string, std::string> numbers_;  // what results depend on
@@ -112,11 +112,12 @@ trainer::TrainerConfig make_trainer_config(const TrainConfig& config, int64_t nu
   return result;
 }
 
-int64_t needed_context(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
-                       const Evaluation& evaluation) {
-  const int64_t train = choose_context_tokens(config.rollout, model, prompts.longest_tokens);
-  if (evaluation.empty()) return train;
-  return std::max(train, choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt()));
+PlanFacts plan_facts(const PromptSet& prompts, const Evaluation& evaluation, const model::ModelConfig& model) {
+  PlanFacts facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
+  if (!evaluation.empty()) {
+    facts.eval_context_tokens = choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt());
+  }
+  return facts;
 }
 
 ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
@@ -128,10 +129,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       order_(static_cast<int64_t>(prompts_.prompts.size()), config.rollout_shuffle,
              static_cast<uint64_t>(config.rollout.rollout_seed)),
       num_rollouts_(config.rollouts(static_cast<int64_t>(prompts_.prompts.size()))),
-      context_tokens_(needed_context(config, session_.config(), prompts_, evaluation_)),
-      kv_cache_bytes_(choose_kv_bytes(config.rollout, session_.config(),
-                                      std::max(config.samples_per_rollout(), evaluation_.max_sequences()),
-                                      context_tokens_)),
+      plan_(fitting_plan(config_, session_.config(), plan_facts(prompts_, evaluation_, session_.config()))),
       trainer_config_(make_trainer_config(config_, session_.config().num_layers, num_rollouts_)),
       checkpoint_(config.checkpoints.open()),
       signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),
@@ -171,8 +169,9 @@ void ColocatedRun::say_plan() const {
   report.line(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each", num_rollouts_,
                           config_.rollout_batch_size, config_.rollout.n_samples_per_prompt, config_.steps_per_rollout(),
                           config_.samples_per_step()));
-  report.line(fmt::format("bytes: weights {}, keys and values {}, a checkpoint {}", session_.weight_bytes(),
-                          kv_cache_bytes_, hf_checkpoint_bytes(session_) + optimizer_checkpoint_bytes(session_)));
+  report.line(plan_text(plan_, session_.config()));
+  report.line(
+      fmt::format("bytes of a checkpoint: {}", hf_checkpoint_bytes(session_) + optimizer_checkpoint_bytes(session_)));
   if (checkpoint_) report.line(fmt::format("goes on from {}", checkpoint_->directory()));
   report.line("everything is in order; nothing was written (--dry-run)");
 }
@@ -186,7 +185,7 @@ void ColocatedRun::start() {
     reference_store_ = load_reference(session_, config_.loss.ref_load);
     reference_model_ = model::make_model(session_.config(), reference_store_->view(), session_.ops());
   }
-  engine_ = rollout::make_engine(session_.engine_config(config_.rollout, kv_cache_bytes_), *engine_model_);
+  engine_ = rollout::make_engine(session_.engine_config(config_.rollout, plan_.kv_cache_bytes), *engine_model_);
   trainer_config_.abandon = [grace = config_.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_);
   directory_.create();

@@ -15,10 +15,6 @@ namespace {
 // A sequence may hold a copy of its last block while it writes to a shared one.
 constexpr int64_t kSpareBlocks = 1;
 
-int64_t sequence_bytes(const model::ModelConfig& config, int64_t tokens) {
-  const int64_t blocks = (tokens + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
-  return blocks * rollout::kv_block_bytes(config, model::dtype_bytes(config.dtype));
-}
 }  // namespace
 
 void RolloutOptions::visit(base::Options& options) {
@@ -52,7 +48,7 @@ void RolloutOptions::visit(base::Options& options) {
   const char* const engine = "engine";
   options
       .option(kv_cache_bytes, "kv-cache-bytes", engine,
-              "memory of keys and values; 0: what the batch needs, at most 1 GiB")
+              "memory of keys and values; 0: what the batch needs, within 1 GiB (train: and within what is left)")
       .at_least(0)
       .changes_no_number();
   options
@@ -87,9 +83,14 @@ rl::SamplingParams RolloutOptions::sampling() const {
   return params;
 }
 
+int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) {
+  const int64_t blocks = (tokens + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
+  return blocks * rollout::kv_block_bytes(config, model::dtype_bytes(config.dtype));
+}
+
 int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig& config, int64_t num_sequences,
-                        int64_t context_tokens) {
-  const int64_t one = sequence_bytes(config, context_tokens);
+                        int64_t context_tokens, int64_t automatic_bytes) {
+  const int64_t one = sequence_kv_bytes(config, context_tokens);
   if (options.kv_cache_bytes > 0) {
     TANDEM_USER_CHECK(options.kv_cache_bytes >= one,
                       fmt::format("--kv-cache-bytes {}: one sequence of {} tokens needs {}; raise it, or lower "
@@ -98,7 +99,7 @@ int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig&
     return options.kv_cache_bytes;
   }
   const int64_t together = std::min(num_sequences, options.max_running);
-  return std::max(one, std::min(one * together, kMaxAutomaticKvBytes));
+  return std::max(one, std::min(one * together, automatic_bytes));
 }
 
 int64_t choose_context_tokens(const RolloutOptions& options, const model::ModelConfig& config, int64_t longest_prompt) {

@@ -34,6 +34,7 @@ void TrainConfig::visit(base::Options& options) {
   reward.visit(options);
   loss.visit(options);
   optimizer.visit(options);
+  memory.visit(options);
   eval.visit(options);
   const char* const evaluation = "evaluation";
   options

@@ -9,6 +9,7 @@
 #include "run/data_options.h"
 #include "run/eval_options.h"
 #include "run/loss_options.h"
+#include "run/memory_options.h"
 #include "run/model_options.h"
 #include "run/optimizer_options.h"
 #include "run/output_options.h"
@@ -24,6 +25,7 @@ struct TrainConfig {
   RewardOptions reward;
   LossOptions loss;
   OptimizerOptions optimizer;
+  MemoryOptions memory;
   EvalOptions eval;
   OutputOptions output;
   CheckpointOptions checkpoints;

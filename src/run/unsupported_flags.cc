@@ -57,7 +57,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"offload", nullptr, kNoOffload},
     {"offload-*", nullptr, kNoOffload},
     {"no-offload-*", "", kNoOffload},
-    {"train-memory-margin-bytes", nullptr, kNoOffload},
     {"release-train", nullptr, kNoOffload},
     {"optimizer-cpu-offload", nullptr, kNoOffload},
     {"use-stateless-adam", nullptr, kNoOffload},

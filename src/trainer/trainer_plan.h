@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "device/ops_plan.h"
+#include "memory/memory_plan.h"
 #include "model/config.h"
 
 namespace tandem::trainer {
@@ -27,6 +29,36 @@ TokenBytes token_bytes(const model::ModelConfig& config, model::Dtype dtype);
 
 // Logits of one chunk (float32); backward turns them into their gradient in place.
 int64_t logits_bytes(const model::ModelConfig& config, int64_t chunk_rows);
+
+// A micro-batch as far as memory depends on it.
+struct MicroBatchShape {
+  int64_t rows = 0;            // tokens that run: T
+  int64_t targets = 0;         // tokens that are predicted: R
+  int64_t sequences = 0;       // samples
+  int64_t kv_blocks = 0;       // of the attention's cache
+  int64_t context_tokens = 0;  // of the longest sequence
+};
+
+// The most that one micro-batch of an optimizer step can have under the token budget (rl/packing.h): exact where the
+// whole step fits into one, else a bound that holds for completions of every length.
+struct StepShape {
+  int64_t num_samples = 0, group_size = 1;
+  int64_t prompt_tokens = 0, response_tokens = 0;  // the longest
+};
+MicroBatchShape largest_micro_batch(const StepShape& step, int64_t max_tokens);
+
+// Forward, loss, backward of that micro-batch and the optimizer's update.
+struct TrainShape {
+  MicroBatchShape batch;
+  int64_t recomputed_layers = 0;
+  int64_t logprob_chunk_rows = 0;
+  bool has_entropy_term = false;
+  device::OpsFamily family = device::OpsFamily::kCpu;
+};
+
+// Adds the moments of the train phase at which most is alive: `standing` is what lasts through it.
+void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                       const memory::TagBytes& standing, memory::MemoryPlan& plan);
 
 // Activations of a micro-batch with `recomputed_layers` blocks' graphs dropped; the block that is being re-run counts.
 int64_t activation_bytes(const model::ModelConfig& config, model::Dtype dtype, int64_t num_tokens,

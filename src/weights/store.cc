@@ -15,17 +15,12 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "weights/weights_plan.h"
 
 namespace tandem::weights {
 namespace {
 
-constexpr int64_t kTensorAlignmentBytes = 64;  // a cache line, and the widest vector register
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-
-int64_t aligned_elements(int64_t elements, int64_t element_bytes) {
-  const int64_t step = kTensorAlignmentBytes / element_bytes;
-  return (elements + step - 1) / step * step;
-}
 
 // The kernel promises more memory than there is and kills whoever then uses it: what can never fit is refused here.
 bool exceeds_machine(int64_t bytes) {
@@ -127,8 +122,7 @@ WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device)
     : layout_(std::move(layout)), dtype_(dtype) {
   TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "weights are float32 or bfloat16");
   const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  int64_t total = 0;
-  for (const PackedTensor& packed : layout_.tensors) total += aligned_elements(packed.num_elements(), element_bytes);
+  const int64_t total = store_bytes(layout_, element_bytes) / element_bytes;
   storage_ = device.is_cpu() ? allocate(total, dtype) : allocate_on(device, total, dtype);
   int64_t offset = 0;
   for (const PackedTensor& packed : layout_.tensors) {

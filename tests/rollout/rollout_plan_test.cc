@@ -20,5 +20,28 @@ TEST(RolloutPlan, CountsBlocksOfAllLayers) {
   EXPECT_LT(num_kv_blocks(config, 2, int64_t{1} << 60) * 16, int64_t{1} << 31);  // slots are 32-bit
 }
 
+TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
+  model::ModelConfig config;
+  config.hidden = 32;
+  config.num_layers = 6;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.mlp = 96;
+  config.vocab = 512;
+  memory::TagBytes standing;
+  standing[memory::Tag::kKv] = 77;
+  memory::MemoryPlan plan;
+  add_engine_moments(config, model::Dtype::kBFloat16, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33},
+                     standing, plan);
+  const auto bytes = [&](memory::Tag tag) { return plan.bytes(tag, memory::Phase::kRollout); };
+  EXPECT_EQ(bytes(memory::Tag::kKv), 77);
+  EXPECT_EQ(bytes(memory::Tag::kBatch), (5 * 100 + 8 * 3) * 4);
+  // The block's input; q 64, k and v 64, attended 64, middle 32, gate_up 192, their product 96, down's and the sum 64.
+  EXPECT_EQ(bytes(memory::Tag::kEngineScratch), 100 * (32 + 64 + 64 + 64 + 32 + 192 + 96 + 64) * 2);
+  EXPECT_EQ(logits_window_rows(151936), 55);
+  EXPECT_EQ(logits_window_rows(int64_t{1} << 24), 1);
+}
+
 }  // namespace
 }  // namespace tandem::rollout

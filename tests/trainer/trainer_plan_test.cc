@@ -3,6 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rl/packing.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -41,6 +48,136 @@ TEST(TrainerPlan, RecomputesTheFewestBlocksThatFit) {
   }
   EXPECT_EQ(bytes(6), bytes(5)) << "the block that is re-run has a graph";
   EXPECT_EQ(chosen(1), 6);
+}
+
+using memory::Phase;
+using memory::Tag;
+
+// One group of two samples: prompt 20, completions 9 and 9.
+constexpr StepShape kStep = {.num_samples = 2, .group_size = 2, .prompt_tokens = 20, .response_tokens = 9};
+
+TEST(TrainerPlan, AMicroBatchOfTheWholeStepIsCountedExactly) {
+  const MicroBatchShape batch = largest_micro_batch(kStep, 1000);
+  EXPECT_EQ(batch.rows, 20 + 2 * 8);
+  EXPECT_EQ(batch.targets, 18);
+  EXPECT_EQ(batch.sequences, 2);
+  EXPECT_EQ(batch.kv_blocks, 4) << "most where the prompt has 15 tokens: none shared, 15 + 8 rows each";
+  StepShape step = kStep;
+  step.prompt_tokens = 31;
+  EXPECT_EQ(largest_micro_batch(step, 1000).kv_blocks, 1 + 4) << "a block shared, 15 + 8 rows each";
+  step.prompt_tokens = 2;
+  EXPECT_EQ(largest_micro_batch(step, 1000).kv_blocks, 2) << "2 + 8 rows each";
+}
+
+TEST(TrainerPlan, ASampleBeyondTheBudgetStillRuns) {
+  EXPECT_EQ(largest_micro_batch(kStep, 1).rows, 28);
+  EXPECT_EQ(largest_micro_batch(kStep, 29).rows, 28);
+  EXPECT_EQ(largest_micro_batch(kStep, 30).rows, 29);
+}
+
+// What pack_batch() makes of one micro-batch, counted apart.
+MicroBatchShape packed(const std::vector<const rl::Sample*>& samples) {
+  MicroBatchShape shape;
+  std::set<uint64_t> groups;
+  for (const rl::Sample* sample : samples) {
+    const auto prompt = static_cast<int64_t>(sample->prompt.size());
+    const auto completion = static_cast<int64_t>(sample->completion.size());
+    if (groups.insert(sample->group_id).second) {
+      shape.rows += prompt;
+      shape.kv_blocks += prompt / 16;
+    }
+    shape.rows += completion - 1;
+    shape.targets += completion;
+    shape.kv_blocks += (prompt % 16 + completion - 1 + 15) / 16;
+    ++shape.sequences;
+  }
+  return shape;
+}
+
+TEST(TrainerPlan, NoMicroBatchIsLargerThanPlanned) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int draw = 0; draw < 300; ++draw) {
+    const int64_t group_size = 1 + random() % 6, longest_prompt = 1 + random() % 60,
+                  longest_response = 1 + random() % 60;
+    const int64_t num_samples = 1 + random() % 30, first = random() % group_size, budget = 1 + random() % 400;
+    std::vector<rl::Sample> samples(static_cast<size_t>(num_samples));
+    for (int64_t i = 0; i < num_samples; ++i) {
+      rl::Sample& sample = samples[static_cast<size_t>(i)];
+      // A step may begin within a group only where it does not consist of whole ones.
+      sample.group_id = static_cast<uint64_t>((i + (num_samples % group_size == 0 ? 0 : first)) / group_size);
+      const bool starts = i == 0 || samples[static_cast<size_t>(i - 1)].group_id != sample.group_id;
+      sample.prompt =
+          starts ? std::vector<int32_t>(1 + random() % longest_prompt) : samples[static_cast<size_t>(i - 1)].prompt;
+      sample.completion.resize(1 + random() % longest_response);
+    }
+    std::vector<const rl::Sample*> views;
+    for (const rl::Sample& sample : samples) views.push_back(&sample);
+    const MicroBatchShape bound = largest_micro_batch({.num_samples = num_samples,
+                                                       .group_size = group_size,
+                                                       .prompt_tokens = longest_prompt,
+                                                       .response_tokens = longest_response},
+                                                      budget);
+    for (const rl::MicroBatch& members : rl::split_into_micro_batches(views, budget)) {
+      std::vector<const rl::Sample*> chosen;
+      for (const int64_t i : members.samples) chosen.push_back(views[static_cast<size_t>(i)]);
+      const MicroBatchShape batch = packed(chosen);
+      ASSERT_LE(batch.rows, bound.rows) << "draw " << draw;
+      ASSERT_LE(batch.targets, bound.targets) << "draw " << draw;
+      ASSERT_LE(batch.sequences, bound.sequences) << "draw " << draw;
+      ASSERT_LE(batch.kv_blocks, bound.kv_blocks) << "draw " << draw;
+    }
+  }
+}
+
+memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int64_t chunk_rows = 4) {
+  memory::MemoryPlan plan;
+  memory::TagBytes standing;
+  standing[Tag::kWeights] = 1'000'000;
+  add_train_moments(small(), dtype,
+                    {.batch = largest_micro_batch(kStep, 1000),
+                     .recomputed_layers = recomputed_layers,
+                     .logprob_chunk_rows = chunk_rows},
+                    standing, plan);
+  return plan;
+}
+
+TEST(TrainerPlan, SumsOfAStepByHand) {
+  // T 36, R 18, E 32, H 4, G 2, K 16, F 96, V 512, 6 layers, float32; 4 blocks of 16 tokens in the attention's cache.
+  const memory::MemoryPlan plan = train_plan(model::Dtype::kFloat32, 0);
+  EXPECT_EQ(plan.bytes(Tag::kWeights, Phase::kTrain), 1'000'000);
+  EXPECT_EQ(plan.bytes(Tag::kBlockInputs, Phase::kTrain), 6 * 36 * 32 * 4);
+  const int64_t cache = 4 * 16 * 2 * 2 * 16 * 4;
+  // qkv 128, q 64, attended 64, middle 32, gate_up 192; a logsumexp a head.
+  const int64_t graph = 36 * (128 + 64 + 64 + 32 + 192 + 4) * 4 + cache;
+  EXPECT_EQ(plan.bytes(Tag::kBlockGraphs, Phase::kTrain), 6 * graph);
+  // Four rows of the stream and three of the MLP's width, while the MLP's backward runs; nothing recomputes.
+  EXPECT_EQ(plan.bytes(Tag::kBlockScratch, Phase::kTrain), 36 * (4 * 32 + 3 * 96) * 4);
+  // Input and output of the final norm, its gradient; four numbers a target; 4 rows of logits, their hidden states and
+  // the gradients of those.
+  EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain), 36 * 32 * 4 * 3 + 18 * 4 * 4 + 4 * 512 * 4 + 2 * 4 * 32 * 4);
+  EXPECT_EQ(plan.moment(Phase::kTrain), "backward of the last block");
+}
+
+TEST(TrainerPlan, RecomputationTradesGraphsForOne) {
+  const memory::MemoryPlan kept = train_plan(model::Dtype::kBFloat16, 0);
+  const memory::MemoryPlan some = train_plan(model::Dtype::kBFloat16, 4);
+  const memory::MemoryPlan all = train_plan(model::Dtype::kBFloat16, 6);
+  const int64_t graph = kept.bytes(Tag::kBlockGraphs, Phase::kTrain) / 6;
+  EXPECT_EQ(some.bytes(Tag::kBlockGraphs, Phase::kTrain), 2 * graph);
+  EXPECT_EQ(all.bytes(Tag::kBlockGraphs, Phase::kTrain), graph) << "the block that is run again";
+  EXPECT_EQ(all.bytes(Tag::kBlockInputs, Phase::kTrain), kept.bytes(Tag::kBlockInputs, Phase::kTrain));
+  EXPECT_LT(some.bytes(Phase::kTrain), kept.bytes(Phase::kTrain));
+  EXPECT_LT(all.bytes(Phase::kTrain), some.bytes(Phase::kTrain));
+}
+
+TEST(TrainerPlan, LogitsOfAChunkAreThoseOfTheTargetsAtMost) {
+  const auto head = [](int64_t chunk_rows) {
+    return train_plan(model::Dtype::kFloat32, 0, chunk_rows).bytes(Tag::kHead, Phase::kTrain);
+  };
+  EXPECT_EQ(head(18) - head(4), 14 * (512 * 4 + 2 * 32 * 4));
+  EXPECT_EQ(head(1000), head(18));
 }
 
 }  // namespace

@@ -1,0 +1,70 @@
+#include "base/machine_memory.h"
+
+#include <charconv>
+#include <optional>
+#include <sstream>
+
+#include "base/files.h"
+#include "tandem/error.h"
+
+namespace tandem::base {
+namespace {
+
+// "" where there is no such file, or it cannot be read.
+std::string text_of(const std::string& path) {
+  try {
+    return file_exists(path) ? read_file(path, int64_t{1} << 20) : "";
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+// The number that a text begins with; "max" and what is out of range is none.
+std::optional<int64_t> leading_number(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value <= 0) return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> total_bytes(const std::string& root) {
+  constexpr std::string_view kKey = "MemTotal:";
+  const std::string text = text_of(root + "/proc/meminfo");
+  const size_t at = text.find(kKey);
+  if (at == std::string::npos) return std::nullopt;
+  const std::optional<int64_t> kib = leading_number(std::string_view(text).substr(at + kKey.size()));
+  return kib ? std::optional<int64_t>(*kib * 1024) : std::nullopt;
+}
+
+// The least limit of a group and those above it: each of them holds.
+void lower_to_limits(const std::string& mount, std::string group, const std::string& file, MachineMemory& memory) {
+  while (true) {
+    const std::optional<int64_t> limit = leading_number(text_of(mount + group + "/" + file));
+    if (limit && (memory.bytes == 0 || *limit < memory.bytes)) memory = {.bytes = *limit, .limited_by = "cgroup"};
+    const size_t slash = group.rfind('/');
+    if (slash == std::string::npos) return;
+    group.resize(slash);
+  }
+}
+
+}  // namespace
+
+MachineMemory machine_memory(const std::string& root) {
+  MachineMemory memory;
+  if (const std::optional<int64_t> total = total_bytes(root)) memory = {.bytes = *total, .limited_by = "MemTotal"};
+  std::istringstream groups(text_of(root + "/proc/self/cgroup"));
+  for (std::string line; std::getline(groups, line);) {  // "4:cpu,memory:/path", or "0::/path" in version 2
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
+                      group = line.substr(second + 1);
+    if (controllers == ",,") lower_to_limits(root + "/sys/fs/cgroup", group, "memory.max", memory);
+    if (controllers.find(",memory,") != std::string::npos) {
+      lower_to_limits(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", memory);
+    }
+  }
+  return memory;
+}
+
+}  // namespace tandem::base

@@ -1,0 +1,41 @@
+#include "memory/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace tandem::memory {
+
+int64_t TagBytes::total() const { return std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0}); }
+
+void MemoryPlan::add(Phase phase, const std::string& moment, const TagBytes& bytes) {
+  PhaseBytes& of_phase = phases_[static_cast<size_t>(phase)];
+  for (int i = 0; i < kNumTags; ++i) {
+    const auto tag = static_cast<Tag>(i);
+    TANDEM_CHECK(bytes[tag] >= 0, "bytes of", to_string(tag), "in", moment, "are", bytes[tag]);
+    of_phase.most[tag] = std::max(of_phase.most[tag], bytes[tag]);
+  }
+  if (const int64_t total = bytes.total(); of_phase.moment.empty() || total > of_phase.peak_bytes) {
+    of_phase.peak = bytes;
+    of_phase.peak_bytes = total;
+    of_phase.moment = moment;
+  }
+}
+
+int64_t MemoryPlan::bytes(Tag tag, Phase phase) const { return of(phase).most[tag]; }
+
+int64_t MemoryPlan::bytes(Phase phase) const { return of(phase).peak_bytes; }
+
+Phase MemoryPlan::peak_phase() const {
+  const auto peak = std::max_element(phases_.begin(), phases_.end(), [](const PhaseBytes& a, const PhaseBytes& b) {
+    return a.peak_bytes < b.peak_bytes;
+  });
+  return static_cast<Phase>(peak - phases_.begin());
+}
+
+const std::string& MemoryPlan::moment(Phase phase) const { return of(phase).moment; }
+
+const TagBytes& MemoryPlan::at_moment(Phase phase) const { return of(phase).peak; }
+
+}  // namespace tandem::memory

@@ -1,0 +1,52 @@
+// Bytes by tag and phase, before anything is taken: what the modules' plans add up to, and what the ledger's marks are
+// compared with. Plain data; who decides on it is run/plan. No torch.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "memory/tag.h"
+
+namespace tandem::memory {
+
+// What each tag has at one moment.
+class TagBytes {
+ public:
+  int64_t& operator[](Tag tag) { return bytes_[static_cast<size_t>(tag)]; }
+  int64_t operator[](Tag tag) const { return bytes_[static_cast<size_t>(tag)]; }
+  int64_t total() const;
+
+ private:
+  std::array<int64_t, kNumTags> bytes_{};
+};
+
+// A phase is a row of moments: what is alive together counts together. A tag's number is its most over the phase's
+// moments, a phase's the most of all tags at once, which is at most the sum of the tags' numbers; the ledger's two
+// high-water marks are the same two numbers.
+class MemoryPlan {
+ public:
+  // `moment` is for people: "backward of a kept block".
+  void add(Phase phase, const std::string& moment, const TagBytes& bytes);
+
+  int64_t bytes(Tag tag, Phase phase) const;
+  int64_t bytes(Phase phase) const;
+  int64_t peak_bytes() const { return bytes(peak_phase()); }
+  Phase peak_phase() const;                      // the first of those that need most
+  const std::string& moment(Phase phase) const;  // that sets bytes(phase); "" for a phase without moments
+  const TagBytes& at_moment(Phase phase) const;  // and what it consists of
+
+ private:
+  struct PhaseBytes {
+    TagBytes most;
+    TagBytes peak;
+    int64_t peak_bytes = 0;
+    std::string moment;
+  };
+  const PhaseBytes& of(Phase phase) const { return phases_[static_cast<size_t>(phase)]; }
+
+  std::array<PhaseBytes, kNumPhases> phases_;
+};
+
+}  // namespace tandem::memory

@@ -1,0 +1,235 @@
+#include "run/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/machine_memory.h"
+#include "device/block.h"
+#include "device/ops_plan.h"
+#include "model/model_plan.h"
+#include "model/registry.h"
+#include "rollout/rollout_plan.h"
+#include "run/plan_changes.h"
+#include "weights/weights_plan.h"
+
+namespace tandem::run {
+
+namespace {
+
+using memory::Phase;
+using memory::Tag;
+using memory::TagBytes;
+
+// The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
+// generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
+constexpr int64_t kProcessBytes = int64_t{160} << 20;
+// A CUDA context, cuBLAS's workspaces and handles: a guess, not measured.
+constexpr int64_t kDeviceContextBytes = int64_t{640} << 20;
+// Between files and memory: device/transfer and weights/hf_checkpoint go in pieces of this size.
+constexpr int64_t kStagingBytes = int64_t{4} << 20;
+
+struct Lengths {
+  int64_t longest_prompt = 0, context = 0;
+  bool is_assumed = false;
+};
+
+Lengths lengths(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {
+  Lengths result;
+  const int64_t limit = config.rollout.max_context_len > 0 ? config.rollout.max_context_len : model.max_positions;
+  result.is_assumed = !facts.longest_prompt && config.data.max_prompt_len == 0;
+  if (facts.longest_prompt) {
+    result.longest_prompt = *facts.longest_prompt;
+  } else if (config.data.max_prompt_len > 0) {
+    result.longest_prompt = std::min(config.data.max_prompt_len, std::max<int64_t>(limit - 1, 1));
+  } else {
+    result.longest_prompt = std::max<int64_t>(limit - config.rollout.response_len(), 1);
+  }
+  result.context = choose_context_tokens(config.rollout, model, result.longest_prompt);
+  return result;
+}
+
+// `tandem plan` need not be told how large a rollout is: as many samples as decode together.
+int64_t samples_of_rollout(const TrainConfig& config) {
+  return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
+}
+
+int64_t samples_of_step(const TrainConfig& config) {
+  return std::max<int64_t>(config.rollout_batch_size > 0
+                               ? config.samples_per_step()
+                               : config.global_batch_size.value_or(samples_of_rollout(config)),
+                           1);
+}
+
+// Everything of a run but its keys and values; they are added to whatever phase they live in.
+class Parts {
+ public:
+  Parts(const TrainConfig& config, const model::ModelConfig& model, const Lengths& length, int64_t engine_context)
+      : config_(config),
+        model_(model),
+        family_(device::ops_family(config.model.device)),
+        engine_context_(engine_context) {
+    batch_ = trainer::largest_micro_batch({.num_samples = samples_of_step(config),
+                                           .group_size = config.rollout.n_samples_per_prompt,
+                                           .prompt_tokens = length.longest_prompt,
+                                           .response_tokens = length.context - length.longest_prompt},
+                                          config.optimizer.max_tokens_per_gpu);
+    recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
+    if (recomputed_layers_ < 0) {
+      recomputed_layers_ =
+          trainer::recomputed_layers_for(model, model.dtype, batch_.rows, config.optimizer.activation_bytes);
+    }
+    const int64_t weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
+    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, model.dtype);
+    standing_[Tag::kWeights] = weights;
+    standing_[Tag::kReference] = config.loss.needs_reference() ? weights : 0;
+    standing_[Tag::kMaster] = optimizer.master;
+    standing_[Tag::kMoments] = optimizer.moments;
+    standing_[Tag::kGradients] = optimizer.gradient;
+    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes : kDeviceContextBytes;
+  }
+
+  const trainer::MicroBatchShape& batch() const { return batch_; }
+  int64_t recomputed_layers() const { return recomputed_layers_; }
+  device::OpsFamily family() const { return family_; }
+
+  memory::MemoryPlan plan(int64_t kv_bytes, bool kv_shares_train_memory) const {
+    memory::MemoryPlan plan;
+    TagBytes load = standing_;
+    load[Tag::kKv] = kv_bytes;
+    load[Tag::kStaging] = kStagingBytes;
+    plan.add(Phase::kLoad, "everything that lasts", load);
+
+    TagBytes rollout = load;  // a checkpoint may be written beside it
+    rollout[Tag::kOverhead] += kernel_bytes();
+    rollout::add_engine_moments(model_, model_.dtype,
+                                {.max_batch_tokens = config_.rollout.max_batch_tokens,
+                                 .max_running = config_.rollout.max_running,
+                                 .context_tokens = engine_context_,
+                                 .family = family_},
+                                rollout, plan);
+
+    TagBytes train = standing_;
+    train[Tag::kOverhead] += kernel_bytes();
+    if (!kv_shares_train_memory) train[Tag::kKv] = kv_bytes;
+    trainer::add_train_moments(model_, model_.dtype,
+                               {.batch = batch_,
+                                .recomputed_layers = recomputed_layers_,
+                                .logprob_chunk_rows = config_.optimizer.logprob_chunk_rows,
+                                .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
+                                .family = family_},
+                               train, plan);
+    return plan;
+  }
+
+ private:
+  // What the CPU's kernels keep once both phases have run.
+  int64_t kernel_bytes() const {
+    if (family_ != device::OpsFamily::kCpu) return 0;
+    device::OpsShape shape = model::ops_shape(model_);
+    shape.rows = std::max(batch_.rows, config_.rollout.max_batch_tokens);
+    shape.logits_rows = std::min(config_.optimizer.logprob_chunk_rows, batch_.targets);
+    shape.context = std::max(batch_.context_tokens, engine_context_);
+    shape.trains = true;
+    const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
+                                                          : std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+    return device::cpu_kernel_bytes(shape, threads);
+  }
+
+  const TrainConfig& config_;
+  const model::ModelConfig& model_;
+  device::OpsFamily family_;
+  int64_t engine_context_;
+  trainer::MicroBatchShape batch_;
+  int64_t recomputed_layers_ = 0;
+  TagBytes standing_;
+};
+
+// What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
+// --train-memory-margin-bytes taken off; no limit where the device is not known.
+int64_t bytes_left_for_kv(const memory::MemoryPlan& without_kv, const DeviceMemory& device, const TrainConfig& config,
+                          const PlanFacts& facts) {
+  if (device.bytes == 0) return std::numeric_limits<int64_t>::max();
+  const auto usable = static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(device.bytes));
+  int64_t left = usable - std::max(without_kv.bytes(Phase::kRollout), without_kv.bytes(Phase::kLoad));
+  if (!facts.kv_shares_train_memory) {
+    left = std::min(left, device.bytes - config.memory.train_memory_margin_bytes - without_kv.bytes(Phase::kTrain));
+  }
+  return std::max<int64_t>(left, 0);
+}
+
+}  // namespace
+
+DeviceMemory device_memory(const TrainConfig& config) {
+  if (config.memory.device_memory_bytes > 0) {
+    return {.bytes = config.memory.device_memory_bytes, .name = "the device (--device-memory-bytes)"};
+  }
+  if (device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
+    return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
+  }
+  const base::MachineMemory machine = base::machine_memory();
+  return {.bytes = machine.bytes, .name = fmt::format("this machine ({})", machine.limited_by), .is_shared = true};
+}
+
+int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
+
+int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(memory.peak_bytes() - limit_bytes(), 0); }
+
+TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                        const DeviceMemory& device) {
+  const Lengths length = lengths(config, model, facts);
+  TrainPlan plan;
+  plan.device = device;
+  plan.longest_prompt = length.longest_prompt;
+  plan.prompt_is_assumed = length.is_assumed;
+  plan.context_tokens = std::max(length.context, facts.eval_context_tokens);
+  const Parts parts(config, model, length, plan.context_tokens);
+  plan.micro_batch = parts.batch();
+  plan.recomputed_layers = parts.recomputed_layers();
+
+  plan.memory = parts.plan(/*kv_bytes=*/0, facts.kv_shares_train_memory);
+  const int64_t sequences = std::max(samples_of_rollout(config), facts.eval_sequences);
+  const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
+  const int64_t wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
+                                         takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
+  const int64_t one = sequence_kv_bytes(model, plan.context_tokens);
+  plan.kv_cache_bytes = config.rollout.kv_cache_bytes > 0
+                            ? wanted
+                            : std::max(one, std::min(wanted, bytes_left_for_kv(plan.memory, device, config, facts)));
+  const int64_t element_bytes = model::dtype_bytes(model.dtype);
+  const int64_t blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
+  plan.kv_tokens = blocks * device::kBlockTokens;
+  plan.kv_completions = std::min(plan.kv_cache_bytes / one, config.rollout.max_running);
+  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes), facts.kv_shares_train_memory);
+  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes;
+  return plan;
+}
+
+void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::ModelConfig& model,
+                const PlanFacts& facts) {
+  if (plan.fits()) return;
+  const std::vector<PlanChange> changes = cheapest_changes(config, model, facts, plan.device);
+  std::string remedy;
+  for (const PlanChange& change : changes) remedy += (remedy.empty() ? "" : "; or ") + to_string(change);
+  if (remedy.empty()) {
+    remedy = "no batch size, recomputation or dtype makes it fit: take a smaller model or a larger device";
+  } else {
+    remedy = "give " + remedy;
+  }
+  const Phase peak = plan.memory.peak_phase();
+  throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}",
+                              gib_text(plan.memory.peak_bytes()), memory::to_string(peak), plan.memory.moment(peak),
+                              plan.device.name, gib_text(plan.limit_bytes()), remedy));
+}
+
+TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {
+  TrainPlan plan = plan_training(config, model, facts, device_memory(config));
+  check_fits(plan, config, model, facts);
+  return plan;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,60 @@
+// How much memory a process may use, under made-up machines and control groups.
+#include "base/machine_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::base {
+namespace {
+
+class MachineMemoryTest : public testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root() + path).parent_path());
+    write_file_durably(root() + path, text);
+  }
+  std::string root() const { return folder_ / "root"; }
+  MachineMemory read() const { return machine_memory(root()); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+TEST_F(MachineMemoryTest, IsWhatTheMachineHasWithoutALimit) {
+  EXPECT_EQ(read().bytes, 0) << "nothing to read: not known";
+  write("/proc/meminfo", "MemTotal:       24684096 kB\nMemFree:        20005716 kB\n");
+  EXPECT_EQ(read().bytes, int64_t{24684096} * 1024);
+  EXPECT_EQ(read().limited_by, "MemTotal");
+  write("/proc/self/cgroup", "0::/\n");
+  write("/sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_EQ(read().limited_by, "MemTotal");
+}
+
+TEST_F(MachineMemoryTest, IsTheLeastLimitOfTheGroupsAbove) {
+  write("/proc/meminfo", "MemTotal: 8192 kB\n");
+  write("/proc/self/cgroup", "0::/outer/inner\n");
+  write("/sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  write("/sys/fs/cgroup/outer/memory.max", "1048576\n");
+  EXPECT_EQ(read().bytes, 1048576);
+  EXPECT_EQ(read().limited_by, "cgroup");
+  write("/sys/fs/cgroup/outer/inner/memory.max", "4096\n");
+  EXPECT_EQ(read().bytes, 4096);
+}
+
+TEST_F(MachineMemoryTest, ReadsVersionOneToo) {
+  write("/proc/meminfo", "MemTotal: 8192 kB\n");
+  write("/proc/self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/jobs/a\n1:cpu:/y\n0::/\n");
+  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(read().limited_by, "MemTotal") << "version 1 writes no limit as a number";
+  write("/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes", "2097152\n");
+  EXPECT_EQ(read().bytes, 2097152);
+}
+
+TEST_F(MachineMemoryTest, ThisMachineHasSome) { EXPECT_GT(machine_memory().bytes, int64_t{1} << 26); }
+
+}  // namespace
+}  // namespace tandem::base
