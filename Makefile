@@ -50,12 +50,12 @@ test-tsan: setup
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
 
-soak: setup  ## the fault tests with their full counts; hours
-	cmake --preset dev
-	cmake --build build/dev -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
-	build/dev/tests/run/checkpoints_test --soak
-	build/dev/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
-	build/dev/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*'
+soak: setup  ## the fault tests with their full counts, on the optimised program; an hour
+	cmake --preset release
+	cmake --build build/release -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
+	build/release/tests/run/checkpoints_test --soak
+	build/release/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
+	build/release/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*:Soak*'
 
 fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, FUZZ_SECONDS=n at most
 	@tools/setup.sh fuzz
