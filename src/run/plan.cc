@@ -15,6 +15,7 @@
 #include "model/registry.h"
 #include "rollout/rollout_plan.h"
 #include "run/plan_changes.h"
+#include "weights/safetensors.h"
 #include "weights/weights_plan.h"
 
 namespace tandem::run {
@@ -24,14 +25,13 @@ namespace {
 using memory::Phase;
 using memory::Tag;
 using memory::TagBytes;
+using weights::kStagingBytes;  // between files and memory
 
 // The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
 // generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
 constexpr int64_t kProcessBytes = int64_t{160} << 20;
 // A CUDA context, cuBLAS's workspaces and handles: a guess, not measured.
 constexpr int64_t kDeviceContextBytes = int64_t{640} << 20;
-// Between files and memory: device/transfer and weights/hf_checkpoint go in pieces of this size.
-constexpr int64_t kStagingBytes = int64_t{4} << 20;
 
 struct Lengths {
   int64_t longest_prompt = 0, context = 0;

@@ -367,7 +367,9 @@ TEST_F(CheckpointsTest, NeedEverySync) {
         caught = failures.size() > 0;
       }
     }
-    if (!caught && history.disk.describe(sync).find("checkpoints (directory)") != std::string::npos)
+    const bool is_before_first_save = history.saved_at(sync) == 0;
+    if (!caught && is_before_first_save &&
+        history.disk.describe(sync).find("checkpoints (directory)") != std::string::npos)
       caught = ++num_needless == 1;
     EXPECT_TRUE(caught) << "nothing shows that operation " << sync << ", the " << history.disk.describe(sync)
                         << ", is left out";
@@ -408,7 +410,7 @@ TEST_F(CheckpointsTest, FindEveryChangedBit) {
     std::mt19937_64 random(name.size());
     for (int64_t i = 0; i < num_bursts; ++i, ++num_flips) {
       std::string bad = good;
-      for (uint64_t byte = 0; byte < 1 + i % 16; ++byte)
+      for (int64_t byte = 0; byte < 1 + i % 16; ++byte)
         bad[random() % bad.size()] ^= static_cast<char>(1 + random() % 255);
       if (bad == good) continue;
       write(bad);
