@@ -1,7 +1,6 @@
 #include "base/machine_memory.h"
 
 #include <charconv>
-#include <optional>
 #include <sstream>
 
 #include "base/files.h"
@@ -28,15 +27,6 @@ std::optional<int64_t> leading_number(std::string_view text) {
   return value;
 }
 
-std::optional<int64_t> total_bytes(const std::string& root) {
-  constexpr std::string_view kKey = "MemTotal:";
-  const std::string text = text_of(root + "/proc/meminfo");
-  const size_t at = text.find(kKey);
-  if (at == std::string::npos) return std::nullopt;
-  const std::optional<int64_t> kib = leading_number(std::string_view(text).substr(at + kKey.size()));
-  return kib ? std::optional<int64_t>(*kib * 1024) : std::nullopt;
-}
-
 // The least limit of a group and those above it: each of them holds.
 void lower_to_limits(const std::string& mount, std::string group, const std::string& file, MachineMemory& memory) {
   while (true) {
@@ -50,9 +40,18 @@ void lower_to_limits(const std::string& mount, std::string group, const std::str
 
 }  // namespace
 
+std::optional<int64_t> meminfo_bytes(const std::string& name, const std::string& root) {
+  const std::string key = name + ":", text = text_of(root + "/proc/meminfo");
+  const size_t at = text.find(key);
+  if (at == std::string::npos) return std::nullopt;
+  const std::optional<int64_t> kib = leading_number(std::string_view(text).substr(at + key.size()));
+  return kib ? std::optional<int64_t>(*kib * 1024) : std::nullopt;
+}
+
 MachineMemory machine_memory(const std::string& root) {
   MachineMemory memory;
-  if (const std::optional<int64_t> total = total_bytes(root)) memory = {.bytes = *total, .limited_by = "MemTotal"};
+  if (const std::optional<int64_t> total = meminfo_bytes("MemTotal", root))
+    memory = {.bytes = *total, .limited_by = "MemTotal"};
   std::istringstream groups(text_of(root + "/proc/self/cgroup"));
   for (std::string line; std::getline(groups, line);) {  // "4:cpu,memory:/path", or "0::/path" in version 2
     const size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tandem::base {
@@ -10,6 +11,9 @@ struct MachineMemory {
   int64_t bytes = 0;       // 0: not known
   std::string limited_by;  // "MemTotal" or "cgroup"
 };
+
+// A line of /proc/meminfo ("MemTotal", "MemAvailable"); nothing where it is not there or 0.
+std::optional<int64_t> meminfo_bytes(const std::string& name, const std::string& root = "");
 
 // Reads /proc/meminfo, and the limits of this process's control group and of those above it (version 1 and 2).
 // `root` stands before all paths.

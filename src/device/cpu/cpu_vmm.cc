@@ -6,12 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <string_view>
 
 #include "base/check.h"
-#include "base/files.h"
+#include "base/machine_memory.h"
 
 namespace tandem::device {
 
@@ -29,14 +27,9 @@ bool is_out_of_memory(int error) { return error == ENOMEM || error == ENOSPC || 
 }  // namespace
 
 int64_t available_host_bytes() {
-  const std::string text = base::read_file("/proc/meminfo");
-  constexpr std::string_view kKey = "MemAvailable:";
-  size_t at = text.find(kKey);
-  TANDEM_ENV_CHECK(at != std::string::npos, "/proc/meminfo has no line MemAvailable; Linux 3.14 or later is needed");
-  at = text.find_first_not_of(' ', at + kKey.size());
-  int64_t available_kib = 0;
-  std::from_chars(text.data() + at, text.data() + text.size(), available_kib);
-  return available_kib * 1024;
+  const std::optional<int64_t> bytes = base::meminfo_bytes("MemAvailable");
+  TANDEM_ENV_CHECK(bytes.has_value(), "/proc/meminfo has no line MemAvailable; Linux 3.14 or later is needed");
+  return *bytes;
 }
 
 CpuVmm::CpuVmm(int64_t total_bytes, bool can_alias)
