@@ -36,6 +36,12 @@ struct Size {
   int64_t num_descriptors = 0;
 };
 
+struct Usual {
+  int64_t rss_bytes = 0;        // the median
+  int64_t num_descriptors = 0;  // the most common number
+  int64_t fewest_descriptors = 0, most_descriptors = 0;
+};
+
 Size size_of(pid_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid);
   Size size;
@@ -48,21 +54,36 @@ Size size_of(pid_t pid) {
   return size;
 }
 
-// Of the sizes between two shares of the run: the median of memory, the most common number of descriptors, which are
-// a few more while a checkpoint is written or a grader starts.
-Size usual(const std::vector<Size>& sizes, double begin, double end) {
-  std::vector<int64_t> rss_bytes;
+// Of the sizes between two shares of the run. Descriptors are a few more while a checkpoint is written or a grader
+// starts, which in a short run can be most of the time.
+Usual usual(const std::vector<Size>& sizes, double begin, double end) {
+  const auto at = [&](double share) {
+    return sizes.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(sizes.size()));
+  };
+  const std::vector<Size> some(at(begin), at(end));
+  if (some.empty()) return {};
+  std::vector<int64_t> rss_bytes, descriptors;
   std::map<int64_t, int> num_times;
-  const auto at = [&](double share) { return static_cast<size_t>(share * static_cast<double>(sizes.size())); };
-  for (size_t i = at(begin); i < at(end); ++i) {
-    rss_bytes.push_back(sizes[i].rss_bytes);
-    ++num_times[sizes[i].num_descriptors];
+  for (const Size& size : some) {
+    rss_bytes.push_back(size.rss_bytes);
+    descriptors.push_back(size.num_descriptors);
+    ++num_times[size.num_descriptors];
   }
-  if (rss_bytes.empty()) return {};
-  std::nth_element(rss_bytes.begin(), rss_bytes.begin() + static_cast<int64_t>(rss_bytes.size() / 2), rss_bytes.end());
+  std::sort(rss_bytes.begin(), rss_bytes.end());
   const auto most = std::max_element(num_times.begin(), num_times.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  return {rss_bytes[rss_bytes.size() / 2], most->first};
+  const auto [fewest, highest] = std::minmax_element(descriptors.begin(), descriptors.end());
+  return {rss_bytes[rss_bytes.size() / 2], most->first, *fewest, *highest};
+}
+
+// The newest rollout whose samples are there; -1 without any.
+int64_t newest_samples(const std::string& run_path, int64_t num_rollouts) {
+  for (int64_t k = num_rollouts - 1; k >= 0; --k) {
+    char name[64];
+    std::snprintf(name, sizeof(name), "/samples/rollout_%06ld.jsonl", k);
+    if (base::file_exists(run_path + name)) return k;
+  }
+  return -1;
 }
 
 // One of the processes that grade, at random, killed from outside.
@@ -103,11 +124,13 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
   int64_t num_kills = 0, num_full_disks = 0;
   const base::Clock::time_point begin = base::Clock::now();
   double next_kill_s = 0.0, next_full_s = 0.0, free_again_s = 0.0;
+  int64_t rollout_at_full = -1;
   const auto soon = [&](double mean) { return std::exponential_distribution<double>(1.0 / mean)(random); };
   while (!program.wait_for(0.05)) {
     const double now_s = base::seconds_since(begin);
     // Faults begin with the first rollout: a disk that is full at the start is refused.
-    if (!base::file_exists(run_path + "/samples/rollout_000000.jsonl")) continue;
+    const int64_t rollout = newest_samples(run_path, num_rollouts);
+    if (rollout < 0) continue;
     sizes.push_back(size_of(program.pid()));
     if (now_s > next_kill_s) {
       num_kills += kill_a_grader(program.pid(), random) ? 1 : 0;
@@ -116,7 +139,9 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
     if (free_again_s > 0.0 && now_s > free_again_s) {
       limit_files(program.pid(), kMaxFileBytes);
       free_again_s = 0.0;
-    } else if (now_s > next_full_s) {
+    } else if (now_s > next_full_s && rollout > rollout_at_full && rollout + 5 < num_rollouts) {
+      // Not at the end: a run whose last records the disk refuses says so and ends with 3.
+      rollout_at_full = rollout;
       limit_files(program.pid(), 1000);
       ++num_full_disks;
       free_again_s = now_s + 0.5;
@@ -143,17 +168,18 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
   EXPECT_EQ(rollouts, num_rollouts);
   EXPECT_EQ(steps, 2 * num_rollouts);
   EXPECT_FALSE(weights_of(run_path).empty());
-  const Size early = usual(sizes, 0.3, 0.4), late = usual(sizes, 0.8, 0.9);
+  const Usual early = usual(sizes, 0.3, 0.4), late = usual(sizes, 0.8, 0.9);
   const double growth = static_cast<double>(late.rss_bytes) / static_cast<double>(early.rss_bytes) - 1.0;
   std::printf(
       "seed %d: %ld steps in %.0f s, %ld graders killed, %ld full disks; memory %.1f -> %.1f MiB (%+.2f %%), "
-      "descriptors %ld -> %ld\n",
+      "descriptors %ld to %ld -> %ld to %ld\n",
       seed, steps, base::seconds_since(begin), num_kills, num_full_disks,
       static_cast<double>(early.rss_bytes) / 1048576.0, static_cast<double>(late.rss_bytes) / 1048576.0, 100.0 * growth,
-      early.num_descriptors, late.num_descriptors);
+      early.fewest_descriptors, early.most_descriptors, late.fewest_descriptors, late.most_descriptors);
   for (const auto& [name, value] : faults) std::printf("  %s %g\n", name.c_str(), value);
-  EXPECT_EQ(early.num_descriptors, late.num_descriptors);
+  EXPECT_LE(late.fewest_descriptors, early.most_descriptors);
   if (base::soaking()) {
+    EXPECT_EQ(early.num_descriptors, late.num_descriptors);
     EXPECT_LT(growth, 0.01);
     EXPECT_GT(num_kills, 10);
     EXPECT_GT(num_full_disks, 10);
