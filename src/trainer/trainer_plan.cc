@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "device/block.h"
 #include "model/model_plan.h"
+#include "model/registry.h"
+#include "weights/weights_plan.h"
 
 namespace tandem::trainer {
 
@@ -13,6 +15,26 @@ constexpr int64_t kFloatBytes = 4;
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype) {
   const int64_t one = config.num_parameters() * kFloatBytes;
   return {.master = store_dtype == model::Dtype::kFloat32 ? 0 : one, .moments = 2 * one, .gradient = one};
+}
+
+namespace {
+
+int64_t largest_parameter(const model::ModelConfig& config) {
+  int64_t largest = 0;
+  for (const weights::PackedTensor& packed : model::build_layout(config).tensors) {
+    largest = std::max(largest, packed.num_elements());
+  }
+  return largest;
+}
+
+}  // namespace
+
+OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype, int64_t piece_elements) {
+  const OptimizerBytes resident = optimizer_bytes(config, store_dtype);
+  const int64_t kinds = store_dtype == model::Dtype::kFloat32 ? 2 : 3;
+  const int64_t piece = std::min(piece_elements, largest_parameter(config));
+  return {.pinned_host = resident.master + resident.moments,
+          .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
 
 TokenBytes token_bytes(const model::ModelConfig& c, model::Dtype dtype) {
@@ -160,7 +182,11 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   }
 
   memory::TagBytes update = standing;
-  const int64_t largest = config.hidden * std::max({config.vocab, ops.q_width + 2 * ops.kv_width, 2 * config.mlp});
+  int64_t largest = largest_parameter(config);
+  if (shape.offloads_optimizer) {
+    largest = std::min(largest, kOffloadPieceElements);
+    update[Tag::kStaging] += offload_bytes(config, dtype).device_buffers;
+  }
   update[Tag::kStaging] += device::optimizer_temporary_bytes(shape.family, largest);
   plan.add(Phase::kTrain, "the optimizer's update", update);
 }

@@ -7,10 +7,12 @@
 #include "device/ops_plan.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
+#include "trainer/optimizer_offload.h"
 
 namespace tandem::trainer {
 
-// Beside the weights; both last as long as the trainer.
+// Beside the weights. Masters and moments last as long as the trainer, gradients from a train phase's first step to its
+// end (Trainer::end_phase).
 struct OptimizerBytes {
   int64_t master = 0;    // float32; 0 in a float32 store, which is its own master
   int64_t moments = 0;   // two of float32
@@ -18,6 +20,15 @@ struct OptimizerBytes {
   int64_t total() const { return master + moments + gradient; }
 };
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype);
+
+// With an OptimizerOffload the device has no master and no moments: the host has them, pinned, as long as the trainer.
+// An update streams them through buffers on the device, which last as long as it.
+struct OffloadBytes {
+  int64_t pinned_host = 0;
+  int64_t device_buffers = 0;  // at most kOffloadBufferSets times two or three pieces
+};
+OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype,
+                           int64_t piece_elements = kOffloadPieceElements);
 
 // What one token of a micro-batch keeps alive between forward and backward.
 struct TokenBytes {
@@ -54,6 +65,7 @@ struct TrainShape {
   int64_t logprob_chunk_rows = 0;
   bool has_entropy_term = false;
   device::OpsFamily family = device::OpsFamily::kCpu;
+  bool offloads_optimizer = false;
 };
 
 // Adds the moments of the train phase at which most is alive: `standing` is what lasts through it.

@@ -33,6 +33,20 @@ TEST(TrainerPlan, AFloat32StoreNeedsNoMaster) {
   EXPECT_EQ(optimizer_bytes(small(), model::Dtype::kBFloat16).total(), 4 * one);
 }
 
+TEST(TrainerPlan, AnOffloadedOptimizerIsOnTheHostButForItsBuffers) {
+  const int64_t one = small().num_parameters() * 4;
+  // The largest tensor, embed, is 512 x 32 = 16384.
+  const OffloadBytes float32 = offload_bytes(small(), model::Dtype::kFloat32);
+  EXPECT_EQ(float32.pinned_host, 2 * one);
+  EXPECT_EQ(float32.device_buffers, 3 * 2 * 16384 * 4);
+  const OffloadBytes bfloat16 = offload_bytes(small(), model::Dtype::kBFloat16, 1001);
+  EXPECT_EQ(bfloat16.pinned_host, 3 * one);
+  EXPECT_EQ(bfloat16.device_buffers, 3 * 3 * 1008 * 4) << "each begins at a multiple of 64 bytes";
+  model::ModelConfig large = small();
+  large.vocab = 1 << 20;
+  EXPECT_EQ(offload_bytes(large, model::Dtype::kBFloat16).device_buffers, int64_t{9} * (16 << 20));
+}
+
 TEST(TrainerPlan, RecomputesTheFewestBlocksThatFit) {
   const auto bytes = [](int64_t recomputed) {
     return activation_bytes(small(), model::Dtype::kBFloat16, 1000, recomputed);
@@ -170,6 +184,26 @@ TEST(TrainerPlan, RecomputationTradesGraphsForOne) {
   EXPECT_EQ(all.bytes(Tag::kBlockInputs, Phase::kTrain), kept.bytes(Tag::kBlockInputs, Phase::kTrain));
   EXPECT_LT(some.bytes(Phase::kTrain), kept.bytes(Phase::kTrain));
   EXPECT_LT(all.bytes(Phase::kTrain), some.bytes(Phase::kTrain));
+}
+
+TEST(TrainerPlan, AnOffloadedUpdateNeedsItsBuffersAndTemporariesOfAPiece) {
+  model::ModelConfig large = small();
+  large.vocab = 1 << 20;
+  const auto staging = [&](bool offloads, device::OpsFamily family) {
+    memory::MemoryPlan plan;
+    add_train_moments(large, model::Dtype::kBFloat16,
+                      {.batch = largest_micro_batch(kStep, 1000),
+                       .logprob_chunk_rows = 4,
+                       .family = family,
+                       .offloads_optimizer = offloads},
+                      {}, plan);
+    return plan.bytes(Tag::kStaging, Phase::kTrain);
+  };
+  constexpr int64_t kPiece = int64_t{16} << 20;
+  EXPECT_EQ(staging(false, device::OpsFamily::kCpu), 0);
+  EXPECT_EQ(staging(true, device::OpsFamily::kCpu), 9 * kPiece);
+  EXPECT_EQ(staging(false, device::OpsFamily::kAten), 3 * int64_t{32 * 4} * large.vocab);
+  EXPECT_EQ(staging(true, device::OpsFamily::kAten), 9 * kPiece + 3 * kPiece);
 }
 
 TEST(TrainerPlan, LogitsOfAChunkAreThoseOfTheTargetsAtMost) {
