@@ -1,17 +1,21 @@
-// AdamW over the packed tensors of a weight store: float32 masters, moments and gradients beside it.
-// In a float32 store the store itself is the master; in a bfloat16 store a float32 master lies beside each tensor and
-// the store holds its rounding.
+// AdamW over the packed tensors of a weight store: float32 masters and moments, beside it or on the host, and float32
+// gradients. In a float32 store the store itself is the master; a bfloat16 store holds the rounding of a float32
+// master.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "device/ops.h"
+#include "trainer/gradients.h"
+#include "trainer/optimizer_state.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
@@ -23,23 +27,32 @@ struct AdamWConfig {
 };
 
 // Store and ops are borrowed. Between begin_step() and step(), gradients are added to what gradient() returns.
+//
+// A step that fails before it wrote anything has not happened. One that fails later leaves masters, moments and weights
+// of two steps, and from then on step(), state() and restore() are EnvironmentErrors that say so: half a step must not
+// be saved.
 class AdamW {
  public:
-  AdamW(const AdamWConfig& config, weights::WeightStore& store, const device::Ops& ops);
+  // `offload`: masters and moments live there, with the same bits. What is copied from the host then comes through
+  // buffers of offload_buffer_bytes() that live as long as a step().
+  AdamW(const AdamWConfig& config, weights::WeightStore& store, const device::Ops& ops,
+        const std::optional<OptimizerOffload>& offload = std::nullopt);
 
-  // Forgets the gradients of the step before.
+  // Forgets the gradients of the step before; takes their memory where it was released.
   void begin_step();
   // The float32 accumulator of a packed tensor, zeros when first asked for in a step.
   at::Tensor gradient(const std::string& packed_name);
-  // The same after gradient_norm() or step(): the last step's.
+  // The same after gradient_norm() or step(), until release_gradients(): the last step's.
   const at::Tensor& last_gradient(const std::string& packed_name) const;
+  void release_gradients() { gradients_.release(); }
   // 2-norm of all gradients together, unscaled; summed in float64 in store order.
   double gradient_norm();
-  // One update with gradients * grad_scale; writes the store (and leaves its version to the caller).
+  // One update with gradients * grad_scale; writes the store (and leaves its version to the caller). EnvironmentError:
+  // a copy failed, or the host has too little memory; the step is lost.
   void step(double lr, double grad_scale);
 
   int64_t num_steps() const { return num_steps_; }
-  // "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>": live tensors, float32.
+  // "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>": live for as long as this object, float32.
   std::map<std::string, at::Tensor> state() const;
   // After a checkpoint was copied into state(): the step number, and the store rounded from the masters.
   void restore(int64_t num_steps);
@@ -47,18 +60,21 @@ class AdamW {
  private:
   struct Parameter {
     std::string name;
-    at::Tensor weight, master, exp_avg, exp_avg_sq, gradient;  // flat, but for gradient, which has the packed shape
+    at::Tensor weight;  // the store's, in its packed shape
     double weight_decay = 0.0;
-    bool has_gradient = false;  // zeroed lazily: false means that `gradient` holds an older step's
   };
-  static const at::Tensor& gradient_of(Parameter& parameter);
+  void update(const StatePiece& piece, double lr, double grad_scale);
+  void check_whole() const;
   size_t index_of(const std::string& packed_name) const;
 
   AdamWConfig config_;
   const device::Ops& ops_;
   std::vector<Parameter> parameters_;  // in store order
   std::unordered_map<std::string, size_t> index_;
+  Gradients gradients_;
+  std::unique_ptr<OptimizerState> state_;
   int64_t num_steps_ = 0;
+  bool is_half_updated_ = false;
 };
 
 }  // namespace tandem::trainer

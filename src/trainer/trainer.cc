@@ -55,7 +55,8 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
 
 class TrainerImpl final : public Trainer {
  public:
-  TrainerImpl(const TrainerConfig& config, weights::WeightStore& store, model::Model& model)
+  TrainerImpl(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
+              const std::optional<OptimizerOffload>& offload)
       : config_(config),
         schedule_(schedule_of(config)),
         head_{.temperature = config.temperature, .chunk_rows = config.logprob_chunk_rows},
@@ -66,7 +67,7 @@ class TrainerImpl final : public Trainer {
                     .eps = config.adam_eps,
                     .weight_decay = config.weight_decay,
                     .weight_decay_all = config.weight_decay_all},
-                   store, model.ops()) {
+                   store, model.ops(), offload) {
     model_.set_gradient_sink([this](const std::string& packed_name) { return optimizer_.gradient(packed_name); });
   }
   ~TrainerImpl() override { model_.set_gradient_sink({}); }
@@ -88,6 +89,8 @@ class TrainerImpl final : public Trainer {
     update_weights(normaliser.loss_scale(), metrics);
     return metrics;
   }
+
+  void end_phase() override { optimizer_.release_gradients(); }
 
   Scores score(const model::Model& model, const Samples& samples) override {
     Scores scores{.logprobs = std::vector<std::vector<float>>(samples.size()),
@@ -176,11 +179,11 @@ class TrainerImpl final : public Trainer {
     // torch's clip_grad_norm_ and Megatron's: the 1e-6 keeps a zero norm harmless.
     const double clip = config_.clip_grad > 0 ? std::min(1.0, config_.clip_grad / (norm + 1e-6)) : 1.0;
     const double lr = learning_rate(schedule_, num_steps_);
-    ++num_steps_;
     if (!skipped) {
       optimizer_.step(lr, loss_scale * clip);
       store_.publish();
     }
+    ++num_steps_;
     metrics["grad_norm"] = norm;
     metrics["grad_clipped"] = clip < 1.0 ? 1.0 : 0.0;
     metrics["lr"] = lr;
@@ -199,9 +202,10 @@ class TrainerImpl final : public Trainer {
 
 }  // namespace
 
-std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model) {
+std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
+                                      const std::optional<OptimizerOffload>& offload) {
   check_config(config, model.config());
-  return std::make_unique<TrainerImpl>(config, store, model);
+  return std::make_unique<TrainerImpl>(config, store, model, offload);
 }
 
 }  // namespace tandem::trainer

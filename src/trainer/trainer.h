@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "model/model.h"
 #include "rl/loss_config.h"
 #include "rl/sample.h"
+#include "trainer/optimizer_offload.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
@@ -64,7 +66,12 @@ class Trainer {
   // recomputed_logprob_abs_diff: the same difference with log-probs from a pass without gradients (at a rollout's first
   // optimizer step, the old ones). The store's version is bumped. A step whose loss or gradient is not finite, or whose
   // gradient is above max_grad_norm_skip, is skipped: weights, masters, moments and version keep their bits.
+  // EnvironmentError: the update failed and the step is lost, as trainer/adamw.h says.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples) = 0;
+
+  // Frees what only training needs, the gradients: between train phases the memory is the engine's. The next step()
+  // takes it again.
+  virtual void end_phase() = 0;
 
   // Log-probs (and entropy where wanted) of each sample's completion under `model`, no gradient: reference pass,
   // `score`, mismatch metrics. [N] per sample, in the order of `samples`; masks do not matter.
@@ -75,15 +82,18 @@ class Trainer {
 
   virtual OptimizerProgress progress() const = 0;
   // State that a checkpoint holds, by name: "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>" (float32,
-  // live: in a float32 store the masters are the store's own tensors).
+  // live for as long as the trainer: in a float32 store the masters are the store's own tensors). With an offload,
+  // masters beside the store and moments lie on the host: the same names, shapes and bits, so that what one kind of
+  // trainer saved the other restores. EnvironmentError: the host has too little memory, or an update failed half way.
   virtual std::map<std::string, at::Tensor> state() const = 0;
   // The last call of a restore, after state() was filled: also rounds the masters into the store.
   virtual void restore(const OptimizerProgress& progress) = 0;
-  // Gradient of a packed tensor after the last backward, scaled and before clipping; for tests.
+  // Gradient of a packed tensor after the last backward, scaled and before clipping, until end_phase(); for tests.
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;
 };
 
-// Store and model are borrowed. The trainer sets the model's gradient sink.
-std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model);
+// Store and model are borrowed. The trainer sets the model's gradient sink. `offload`: where masters and moments live.
+std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
+                                      const std::optional<OptimizerOffload>& offload = std::nullopt);
 
 }  // namespace tandem::trainer

@@ -1,36 +1,20 @@
 // The optimizer against torch.optim.AdamW in double, in both store dtypes, and its restart.
 #include "trainer/adamw.h"
 
-#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
 #include "tests/trainer/fixture.h"
+#include "tests/trainer/optimizer_fixture.h"
 
 namespace tandem::trainer {
 namespace {
 
-weights::Layout small_layout() {
-  const auto packed = [](const std::string& name, std::vector<int64_t> shape) {
-    return weights::PackedTensor{.name = name, .shape = shape, .slices = {{.hf_name = name, .shape = shape}}};
-  };
-  weights::Layout layout;
-  layout.tensors = {packed("matrix", {6, 8}), packed("norm", {8})};
-  return layout;
-}
-
 std::vector<double> doubles(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kDouble).flatten();
   return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
-}
-
-void fill_random(const at::Tensor& tensor, std::mt19937& random) {
-  const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
-  std::normal_distribution<float> normal;
-  for (int64_t i = 0; i < values.numel(); ++i) values.mutable_data_ptr<float>()[i] = normal(random);
-  tensor.copy_(values);
 }
 
 // torch.optim.AdamW in double, on one tensor.
@@ -54,7 +38,7 @@ class AdamWTest : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(AdamWTest, FollowsTheReferenceAndDecaysMatricesOnly) {
   for (const bool decay_all : {false, true}) {
     std::mt19937 random(11);
-    weights::WeightStore store(small_layout(), GetParam());
+    weights::WeightStore store(layout_of(kSmallShapes), GetParam());
     for (const char* name : {"matrix", "norm"}) fill_random(store.tensor(name), random);
     const AdamWConfig config{.weight_decay = 0.1, .weight_decay_all = decay_all};
     AdamW adamw(config, store, test_ops());
@@ -88,7 +72,7 @@ TEST_P(AdamWTest, FollowsTheReferenceAndDecaysMatricesOnly) {
 
 TEST_P(AdamWTest, ATensorWithoutGradientCountsAsZero) {
   std::mt19937 random(12);
-  weights::WeightStore store(small_layout(), GetParam());
+  weights::WeightStore store(layout_of(kSmallShapes), GetParam());
   for (const char* name : {"matrix", "norm"}) fill_random(store.tensor(name), random);
   AdamW adamw({.weight_decay = 0.0}, store, test_ops());
   adamw.begin_step();
@@ -104,7 +88,7 @@ TEST_P(AdamWTest, ATensorWithoutGradientCountsAsZero) {
 
 TEST_P(AdamWTest, RestoredStateContinuesBitForBit) {
   std::mt19937 random(13);
-  weights::WeightStore store(small_layout(), GetParam()), other(small_layout(), GetParam());
+  weights::WeightStore store(layout_of(kSmallShapes), GetParam()), other(layout_of(kSmallShapes), GetParam());
   for (const char* name : {"matrix", "norm"}) {
     fill_random(store.tensor(name), random);
     other.tensor(name).zero_();

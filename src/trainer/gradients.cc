@@ -1,0 +1,53 @@
+#include "trainer/gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "base/check.h"
+#include "weights/weights_plan.h"
+
+namespace tandem::trainer {
+
+constexpr int64_t kFloatBytes = 4;
+
+Gradients::Gradients(const weights::WeightStore& store)
+    : options_(at::TensorOptions().dtype(at::kFloat).device(store.device())) {
+  for (const weights::PackedTensor& packed : store.layout().tensors) {
+    const int64_t num_elements = packed.num_elements();
+    gradients_.push_back({.shape = packed.shape, .num_elements = num_elements, .first_element = num_elements_});
+    num_elements_ += weights::aligned_elements(num_elements, kFloatBytes);
+  }
+}
+
+void Gradients::allocate() {
+  const at::NoGradGuard without_graph;
+  const at::Tensor all = at::empty({num_elements_}, options_);
+  for (Gradient& g : gradients_) g.values = all.narrow(0, g.first_element, g.num_elements).view(g.shape);
+}
+
+void Gradients::begin_step() {
+  if (!gradients_.empty() && !gradients_.front().values.defined()) allocate();
+  for (Gradient& g : gradients_) g.is_filled = false;
+}
+
+const at::Tensor& Gradients::accumulator(size_t tensor) {
+  Gradient& g = gradients_[tensor];
+  TANDEM_CHECK(g.values.defined(), "a gradient outside of a step");
+  if (!g.is_filled) g.values.zero_();
+  g.is_filled = true;
+  return g.values;
+}
+
+const at::Tensor& Gradients::last(size_t tensor) const {
+  TANDEM_CHECK(gradients_[tensor].is_filled, "no step has ended, or its gradients were released");
+  return gradients_[tensor].values;
+}
+
+void Gradients::release() {
+  for (Gradient& g : gradients_) {
+    g.values.reset();
+    g.is_filled = false;
+  }
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,43 @@
+// The gradients of a weight store's packed tensors: float32, in one allocation on the store's device that a train phase
+// takes and gives back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "weights/store.h"
+
+namespace tandem::trainer {
+
+// Tensors are named by their place in store order. Each begins at a multiple of 64 bytes and has the packed shape.
+class Gradients {
+ public:
+  explicit Gradients(const weights::WeightStore& store);  // of which it keeps shapes and device, no more
+
+  // Takes the memory where it was released, and forgets the gradients of the step before.
+  void begin_step();
+  // The accumulator: zeros when first asked for in a step. BugError before begin_step().
+  const at::Tensor& accumulator(size_t tensor);
+  // What was accumulated, without clearing anything. BugError where there is nothing: no step, or released since.
+  const at::Tensor& last(size_t tensor) const;
+  // Gives the memory back; tensors taken from here must be gone.
+  void release();
+
+ private:
+  struct Gradient {
+    std::vector<int64_t> shape;
+    int64_t num_elements = 0, first_element = 0;
+    at::Tensor values = {};  // undefined while released
+    bool is_filled = false;  // zeroed lazily: false means that `values` holds an older step's, or nothing
+  };
+  void allocate();
+
+  at::TensorOptions options_;
+  int64_t num_elements_ = 0;  // of the allocation
+  std::vector<Gradient> gradients_;
+};
+
+}  // namespace tandem::trainer

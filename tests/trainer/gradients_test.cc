@@ -1,0 +1,73 @@
+// Gradients belong to a train phase: what is given back at its end comes again, and changes no bit.
+#include "trainer/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include "tandem/error.h"
+#include "tests/trainer/fixture.h"
+#include "tests/trainer/optimizer_fixture.h"
+
+namespace tandem::trainer {
+namespace {
+
+TEST(Gradients, LieInOneAllocationEachAligned) {
+  const Shapes shapes = {{"norm", {3}}, {"matrix", {5, 7}}, {"other", {16}}};
+  const weights::WeightStore store = random_store(shapes, at::kBFloat16, 1);
+  Gradients gradients(store);
+  gradients.begin_step();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const at::Tensor& gradient = gradients.accumulator(i);
+    EXPECT_EQ(gradient.scalar_type(), at::kFloat);
+    EXPECT_EQ(gradient.sizes(), at::IntArrayRef(shapes[i].second));
+    EXPECT_TRUE(gradient.is_contiguous());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(gradient.data_ptr()) % 64, 0U);
+    EXPECT_EQ(gradient.storage().data(), gradients.accumulator(0).storage().data());
+    EXPECT_EQ(gradient.abs().max().item<float>(), 0.0F);
+  }
+  EXPECT_EQ(gradients.accumulator(0).storage().nbytes(), (16U + 48U + 16U) * 4U);
+}
+
+TEST(Gradients, AreMemoryOfTheTrainPhaseAlone) {
+  const weights::WeightStore store = random_store(kSmallShapes, at::kFloat, 1);
+  Gradients gradients(store);
+  EXPECT_THROW(gradients.accumulator(0), BugError);
+  for (int phase = 0; phase < 2; ++phase) {
+    gradients.begin_step();
+    gradients.accumulator(1).fill_(1.0F);
+    EXPECT_THROW(gradients.last(0), BugError);
+    EXPECT_EQ(gradients.last(1).sum().item<float>(), 8.0F);
+    const c10::weak_intrusive_ptr<c10::StorageImpl> storage = gradients.last(1).storage().getWeakStorageImpl();
+    gradients.begin_step();
+    EXPECT_EQ(gradients.accumulator(1).sum().item<float>(), 0.0F);
+    EXPECT_FALSE(storage.expired()) << "the steps of a phase share it";
+    gradients.release();
+    EXPECT_TRUE(storage.expired());
+    EXPECT_THROW(gradients.last(1), BugError);
+    EXPECT_THROW(gradients.accumulator(1), BugError);
+  }
+}
+
+TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TestModel a = make_small_model(dtype, true, test_ops()), b = make_small_model(dtype, true, test_ops());
+    TrainerConfig config;
+    config.lr = 1e-2;
+    const std::unique_ptr<Trainer> kept = make_trainer(config, *a.store, *a.model);
+    const std::unique_ptr<Trainer> released = make_trainer(config, *b.store, *b.model);
+    released->end_phase();  // nothing yet
+    for (const uint32_t seed : {1U, 2U, 3U}) {
+      const std::vector<rl::Sample> samples = random_samples(seed, 2, 3);
+      EXPECT_EQ(released->step(pointers(samples)), kept->step(pointers(samples)));
+      const std::map<std::string, at::Tensor> expected = gradients(*kept, *a.store);
+      for (const auto& [name, gradient] : gradients(*released, *b.store))
+        EXPECT_TRUE(gradient.equal(expected.at(name)));
+      released->end_phase();
+      EXPECT_THROW(released->gradient("final_norm"), BugError);
+      for (const auto& [name, tensor] : released->state()) EXPECT_TRUE(tensor.equal(kept->state().at(name))) << name;
+      released->score(*b.model, pointers(samples));  // needs no gradients
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::trainer
