@@ -1,7 +1,6 @@
 #include "weights/checkpoint_files.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -11,6 +10,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "weights/layout_check.h"
 
 namespace tandem::weights {
 namespace {
@@ -78,47 +78,6 @@ void check_shard_contents(const std::string& index_path, const SafetensorsFile& 
                               kDownloadAgain));
 }
 
-bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
-
-void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
-  const std::string place = source.file->path() + ": tensor " + quoted_name(slice.hf_name);
-  TANDEM_USER_CHECK(source.tensor->shape == slice.shape,
-                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
-                                place, fmt::join(source.tensor->shape, ", "), fmt::join(slice.shape, ", ")));
-  TANDEM_USER_CHECK(is_loadable(source.tensor->dtype),
-                    fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
-                                "checkpoint",
-                                place, source.tensor->dtype));
-}
-
-// "tensor "x" and 3 more"
-std::string shown_names(const std::vector<std::string>& names) {
-  std::string text = "tensor " + quoted_name(names.front());
-  if (names.size() > 1) text += fmt::format(" and {} more", names.size() - 1);
-  return text;
-}
-
-void refuse_missing(const CheckpointFiles& files, const std::vector<std::string>& missing) {
-  if (missing.empty()) return;
-  const bool only_head = missing.size() == 1 && missing.front() == "lm_head.weight";
-  const char* remedy = only_head ? "if it is shared with the embedding, set tie_word_embeddings to true in config.json"
-                                 : "check that config.json belongs to them, or download them again";
-  throw UserError(fmt::format("{}: the weights lack {}; {}", files.directory(), shown_names(missing), remedy));
-}
-
-void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std::set<std::string>& wanted) {
-  std::vector<std::string> extra;
-  for (const auto& [name, location] : files.tensors()) {
-    const bool ignored = std::find(layout.ignored.begin(), layout.ignored.end(), name) != layout.ignored.end();
-    if (!ignored && !wanted.contains(name)) extra.push_back(name);
-  }
-  if (extra.empty()) return;
-  throw UserError(
-      fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
-                  "together",
-                  files.tensors().at(extra.front()).file->path(), shown_names(extra)));
-}
-
 }  // namespace
 
 CheckpointFiles::CheckpointFiles(const std::string& directory) : directory_(directory) {
@@ -156,23 +115,17 @@ void CheckpointFiles::add_file(const std::string& path) {
 }
 
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout) {
+  std::map<std::string, OfferedTensor> offered;
+  for (const auto& [name, source] : files.tensors()) {
+    offered.emplace(name, OfferedTensor{source.file->path(), source.tensor->dtype, source.tensor->shape});
+  }
+  check_offered(offered, layout, files.directory());
   std::vector<SliceSource> matches;
-  std::vector<std::string> missing;
-  std::set<std::string> wanted;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
-      wanted.insert(slice.hf_name);
-      const auto found = files.tensors().find(slice.hf_name);
-      if (found == files.tensors().end()) {
-        missing.push_back(slice.hf_name);
-      } else {
-        matches.push_back({.packed = &packed, .slice = &slice, .source = found->second});
-      }
+      matches.push_back({.packed = &packed, .slice = &slice, .source = files.tensors().at(slice.hf_name)});
     }
   }
-  refuse_missing(files, missing);
-  refuse_extra(files, layout, wanted);
-  for (const SliceSource& match : matches) check_tensor(*match.slice, match.source);
   // Disks and page caches like to be read in order.
   std::sort(matches.begin(), matches.end(), [](const SliceSource& a, const SliceSource& b) {
     return std::tie(a.source.file->path(), a.source.tensor->begin_byte) <

@@ -1,5 +1,4 @@
 // Hugging Face directories in and out of a WeightStore: the declarations are in store.h.
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "base/json.h"
 #include "tandem/error.h"
 #include "weights/checkpoint_files.h"
+#include "weights/staging.h"
 #include "weights/store.h"
 #include "weights/tensor_file.h"
 
@@ -36,24 +36,13 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// Fills one slice of the store. `staging` is used where the dtypes differ or the store lies on a device: the only
-// memory that loading needs beside the store.
-void load_slice(const SliceSource& match, const WeightStore& store, std::vector<std::byte>& staging) {
+void load_slice(const SliceSource& match, const WeightStore& store, Staging& staging) {
   const auto& [file, info] = match.source;
-  const at::Tensor target = store.slice(*match.packed, *match.slice).view(-1);
-  const at::ScalarType from = torch_dtype(info->dtype, file->path());
-  if (from == store.dtype() && target.is_cpu()) {
-    file->read(*info, 0, bytes_of(target));
-    return;
-  }
-  staging.resize(kStagingBytes);
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(from));
-  const int64_t chunk = kStagingBytes / element_bytes;
-  for (int64_t begin = 0; begin < target.numel(); begin += chunk) {
-    const int64_t elements = std::min(chunk, target.numel() - begin);
-    file->read(*info, begin * element_bytes, std::span(staging).first(elements * element_bytes));
-    target.narrow(0, begin, elements).copy_(at::from_blob(staging.data(), {elements}, at::TensorOptions().dtype(from)));
-  }
+  const at::ScalarType dtype = torch_dtype(info->dtype, file->path());
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  staging.fill(store.slice(*match.packed, *match.slice), dtype, [&](const at::Tensor& piece, int64_t first) {
+    file->read(*info, first * element_bytes, bytes_of(piece));
+  });
 }
 
 // The tensors of one file to be written, in layout order.
@@ -165,12 +154,15 @@ void check_target(const std::string& directory, bool overwrite) {
 
 void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
   const CheckpointFiles files(directory);
-  std::vector<std::byte> staging;
-  for (const SliceSource& match : match_layout(files, store.layout())) load_slice(match, store, staging);
+  const std::vector<SliceSource> matches = match_layout(files, store.layout());
+  if (!store.has_storage()) store.allocate();
+  Staging staging;
+  for (const SliceSource& match : matches) load_slice(match, store, staging);
 }
 
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
   TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
+  TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
   const std::string target = base::without_trailing_slashes(directory);
   check_target(target, options.overwrite);
   const std::string config = rewritten_config(options.source_directory, store.dtype());

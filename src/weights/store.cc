@@ -15,6 +15,8 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "weights/staging.h"
+#include "weights/tensor_file.h"
 #include "weights/weights_plan.h"
 
 namespace tandem::weights {
@@ -40,7 +42,7 @@ at::Tensor allocate_on(at::Device device, int64_t elements, at::ScalarType dtype
   }
 }
 
-at::Tensor allocate(int64_t elements, at::ScalarType dtype) {
+at::Tensor allocate_on_host(int64_t elements, at::ScalarType dtype) {
   const int64_t bytes = std::max<int64_t>(elements, 1) * static_cast<int64_t>(c10::elementSize(dtype));
   // Small stores are not worth a huge page of their own.
   const bool huge = bytes >= kHugePageBytes;
@@ -88,26 +90,14 @@ void fill_normal(const at::Tensor& part, int64_t first, float deviation, uint64_
   });
 }
 
-void fill_normal(const at::Tensor& tensor, float deviation, uint64_t seed, uint64_t tensor_index) {
-  const auto fill = [&](const at::Tensor& part, int64_t first) {
-    if (part.scalar_type() == at::kFloat) {
-      fill_normal<float>(part, first, deviation, seed, tensor_index);
+void fill_normal(const at::Tensor& tensor, float deviation, uint64_t seed, uint64_t tensor_index, Staging& staging) {
+  staging.fill(tensor, tensor.scalar_type(), [&](const at::Tensor& piece, int64_t first) {
+    if (piece.scalar_type() == at::kFloat) {
+      fill_normal<float>(piece, first, deviation, seed, tensor_index);
     } else {
-      fill_normal<at::BFloat16>(part, first, deviation, seed, tensor_index);
+      fill_normal<at::BFloat16>(piece, first, deviation, seed, tensor_index);
     }
-  };
-  if (tensor.is_cpu()) {
-    fill(tensor, 0);
-    return;
-  }
-  const at::Tensor flat = tensor.view(-1);
-  constexpr int64_t kChunk = int64_t{1} << 20;
-  for (int64_t begin = 0; begin < flat.numel(); begin += kChunk) {
-    const at::Tensor target = flat.narrow(0, begin, std::min(kChunk, flat.numel() - begin));
-    const at::Tensor host = at::empty(target.sizes(), at::TensorOptions(tensor.scalar_type()));
-    fill(host, begin);
-    target.copy_(host);
-  }
+  });
 }
 
 }  // namespace
@@ -118,24 +108,56 @@ const at::Tensor& WeightsView::operator[](const std::string& name) const {
   return it->second;
 }
 
-WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device)
-    : layout_(std::move(layout)), dtype_(dtype) {
+WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device, Storage /*none*/)
+    : layout_(std::move(layout)), dtype_(dtype), device_(device) {
   TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "weights are float32 or bfloat16");
-  const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t total = store_bytes(layout_, element_bytes) / element_bytes;
-  storage_ = device.is_cpu() ? allocate(total, dtype) : allocate_on(device, total, dtype);
+}
+
+WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device)
+    : WeightStore(std::move(layout), dtype, device, Storage::kNone) {
+  allocate();
+}
+
+WeightStore WeightStore::without_storage(Layout layout, at::ScalarType dtype, at::Device device) {
+  return {std::move(layout), dtype, device, Storage::kNone};
+}
+
+void WeightStore::allocate() {
+  TANDEM_CHECK(!has_storage(), "the weights have storage already");
+  const int64_t elements = bytes() / static_cast<int64_t>(c10::elementSize(dtype_));
+  place_tensors(device_.is_cpu() ? allocate_on_host(elements, dtype_) : allocate_on(device_, elements, dtype_));
+}
+
+void WeightStore::attach(std::byte* data) {
+  TANDEM_CHECK(!has_storage(), "the weights have storage already");
+  TANDEM_CHECK(data != nullptr && reinterpret_cast<uintptr_t>(data) % kTensorAlignmentBytes == 0,
+               "weights begin at a multiple of", kTensorAlignmentBytes, "bytes");
+  TANDEM_CHECK(device_.is_cpu() || device_.has_index(), "memory lies on one device, not on any", device_.str());
+  const int64_t elements = bytes() / static_cast<int64_t>(c10::elementSize(dtype_));
+  const at::TensorOptions options = at::TensorOptions(dtype_).device(device_);
+  place_tensors(at::for_blob(data, {elements}).options(options).target_device(device_).make_tensor());
+}
+
+void WeightStore::place_tensors(at::Tensor storage) {
+  std::unordered_map<std::string, at::Tensor> tensors;
   int64_t offset = 0;
   for (const PackedTensor& packed : layout_.tensors) {
     const int64_t elements = packed.num_elements();
-    const bool added = tensors_.emplace(packed.name, storage_.narrow(0, offset, elements).view(packed.shape)).second;
+    const bool added = tensors.emplace(packed.name, storage.narrow(0, offset, elements).view(packed.shape)).second;
     TANDEM_CHECK(added, "two packed tensors named", packed.name);
-    offset += aligned_elements(elements, element_bytes);
+    offset += aligned_elements(elements, static_cast<int64_t>(c10::elementSize(dtype_)));
   }
+  device_ = storage.device();  // with its index, where none was asked for
+  storage_ = std::move(storage);
+  tensors_ = std::move(tensors);
 }
 
-int64_t WeightStore::bytes() const { return static_cast<int64_t>(storage_.nbytes()); }
+int64_t WeightStore::bytes() const { return store_bytes(layout_, static_cast<int64_t>(c10::elementSize(dtype_))); }
+
+WeightInfo WeightStore::info() const { return weight_info(layout_, safetensors_dtype(dtype_)); }
 
 const at::Tensor& WeightStore::tensor(const std::string& name) const {
+  TANDEM_CHECK(has_storage(), "weight", name, "is asked for before the weights have storage");
   const auto it = tensors_.find(name);
   TANDEM_CHECK(it != tensors_.end(), "no weight", name);
   return it->second;
@@ -146,6 +168,7 @@ at::Tensor WeightStore::slice(const PackedTensor& packed, const Slice& slice) co
 }
 
 WeightsView WeightStore::view() const {
+  TANDEM_CHECK(has_storage(), "a view is asked for before the weights have storage");
   WeightsView view;
   view.tensors_ = tensors_;
   view.version_ = version_;
@@ -153,6 +176,8 @@ WeightsView WeightStore::view() const {
 }
 
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed) {
+  if (!store.has_storage()) store.allocate();
+  Staging staging;
   uint64_t index = 0;
   for (const PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
@@ -160,7 +185,7 @@ void initialize_random(WeightStore& store, double initializer_range, uint64_t se
     if (packed.shape.size() == 1) {
       tensor.fill_(1);  // vectors are norms
     } else {
-      fill_normal(tensor, deviation, seed, index);
+      fill_normal(tensor, deviation, seed, index, staging);
     }
     ++index;
   }

@@ -1,14 +1,20 @@
-// The one copy of the weights: packed tensors in one allocation, a version number, and views for whoever
+// The one copy of the weights: packed tensors in one stretch of memory, a version number, and views for whoever
 // computes with them. The trainer's parameters and the engine's weights are the same bytes.
+//
+// A store begins with uninitialised memory, or with none (without_storage), which it then allocates or is given. Three
+// ways of filling it give the same bits: load_hf_checkpoint(), adopt() (adopt.h), and either of them on a store that
+// began without.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
 
 #include "weights/layout.h"
+#include "weights/weight_info.h"
 
 namespace tandem::weights {
 
@@ -26,24 +32,38 @@ class WeightsView {
   uint64_t version_ = 0;
 };
 
-// Owns the weights. Every packed tensor lies in one allocation, contiguous and 64-byte aligned, and keeps its address
-// for the store's life; tensors taken from it keep the allocation alive.
+// Owns the weights. Every packed tensor lies in one stretch of memory, contiguous and 64-byte aligned, and keeps its
+// address for the store's life. Tensors taken from it keep memory alive that the store allocated; memory that it was
+// given is its owner's.
 class WeightStore {
  public:
   // Allocates every tensor of the layout, uninitialised. dtype: at::kFloat or at::kBFloat16. EnvironmentError when the
   // machine, or the device, has not the memory.
   WeightStore(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
+  // Knows layout, dtype, device, bytes and info(), and has no memory yet: allocate(), attach() or whatever fills it.
+  static WeightStore without_storage(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
   WeightStore(WeightStore&&) = default;
   WeightStore& operator=(WeightStore&&) = default;
 
+  bool has_storage() const { return storage_.defined(); }
+  // Takes the memory, uninitialised. BugError: there is some. EnvironmentError as above; it is then still without.
+  void allocate();
+  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are: a memory::Region's, say. Their owner
+  // outlives the store and all tensors taken from it; while it has them paused, tensors may be held but not touched.
+  // BugError: there is storage, or `data` is not aligned.
+  void attach(std::byte* data);
+
   const Layout& layout() const { return layout_; }
   at::ScalarType dtype() const { return dtype_; }
-  at::Device device() const { return storage_.device(); }
-  // Of the allocation: every element, and under 64 bytes of alignment per tensor.
+  at::Device device() const { return device_; }
+  // Of the storage, present or not: every element, and under 64 bytes of alignment per tensor.
   int64_t bytes() const;
+  // Names, shapes, dtype, order and their hash; the storage has no part in it.
+  WeightInfo info() const;
 
+  // The next three: BugError without storage.
   // The live tensor of one packed name; writing to it writes the weights.
   const at::Tensor& tensor(const std::string& name) const;
   // The live rows that one HF tensor occupies, in its HF shape.
@@ -56,18 +76,24 @@ class WeightStore {
   void set_version(uint64_t version) { version_ = version; }
 
  private:
+  enum class Storage : uint8_t { kNone };
+  WeightStore(Layout layout, at::ScalarType dtype, at::Device device, Storage storage);
+  void place_tensors(at::Tensor storage);
+
   Layout layout_;
   at::ScalarType dtype_;
-  at::Tensor storage_;
+  at::Device device_;
+  at::Tensor storage_;  // flat; undefined: none
   std::unordered_map<std::string, at::Tensor> tensors_;
   uint64_t version_ = 0;
 };
 
 // Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards: each slice is read from its
-// byte range straight into place, converted to the store's dtype (F32, BF16, F16 accepted), a few MiB at a time.
-// UserError: a missing or truncated shard, a missing or extra tensor, a wrong shape or dtype; file, tensor and remedy
-// are named. Everything that headers can tell is checked before the first weight is read (check_hf_checkpoint does only
-// that, and needs no store).
+// byte range straight into place, or where it is converted (F32, BF16, F16 accepted) or the store lies on a device,
+// through one Staging buffer, which is all the memory that this takes beside the store. A store without storage gets
+// its own once the headers are checked. UserError: a missing or truncated shard, a missing or extra tensor, a wrong
+// shape or dtype; file, tensor and remedy are named. Everything that headers can tell is checked before the first
+// weight is read (check_hf_checkpoint does only that, and needs no store).
 void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 
 // Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with
@@ -82,6 +108,7 @@ struct ExportOptions {
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
 
 // Random weights N(0, initializer_range), norms 1: for demos, benches and tests. Philox of (seed, tensor, element).
+// A store without storage gets its own.
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed);
 
 }  // namespace tandem::weights

@@ -5,29 +5,18 @@
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <utility>
 
-#include "model/registry.h"
 #include "tandem/error.h"
+#include "tests/weights/small_layout.h"
 
 namespace tandem::weights {
 namespace {
-
-model::ModelConfig small_config(bool tied) {
-  model::ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
-  config.hidden = 24;
-  config.num_layers = 2;
-  config.num_heads = 3;
-  config.num_kv_heads = 1;
-  config.head_dim = 6;
-  config.mlp = 10;
-  config.vocab = 33;
-  config.tied_embeddings = tied;
-  return config;
-}
-
-Layout small_layout(bool tied = false) { return model::build_layout(small_config(tied)); }
 
 TEST(WeightStore, TensorsAreAlignedContiguousAndDisjoint) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -95,6 +84,70 @@ TEST(WeightStore, MoreThanTheMachineHasIsTheMachinesError) {
     FAIL() << "allocated";
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("GiB"), std::string::npos);
+  }
+}
+
+TEST(WeightStore, WithoutStorageKnowsAllButTheBytes) {
+  WeightStore store = WeightStore::without_storage(small_layout(), at::kBFloat16);
+  const WeightStore other(small_layout(), at::kBFloat16);
+  EXPECT_FALSE(store.has_storage());
+  EXPECT_EQ(store.bytes(), other.bytes());
+  EXPECT_EQ(store.device(), at::Device(at::kCPU));
+  EXPECT_EQ(store.dtype(), at::kBFloat16);
+  store.publish();
+  EXPECT_EQ(store.version(), 1U);
+  const PackedTensor& qkv = store.layout().find("layers.1.qkv");
+  for (const std::function<void()>& use : std::vector<std::function<void()>>{
+           [&] { store.tensor("final_norm"); }, [&] { store.view(); }, [&] { store.slice(qkv, qkv.slices[0]); }}) {
+    try {
+      use();
+      ADD_FAILURE() << "used";
+    } catch (const BugError& error) {
+      EXPECT_NE(std::string(error.what()).find("before the weights have storage"), std::string::npos) << error.what();
+    }
+  }
+  store.allocate();
+  EXPECT_TRUE(store.has_storage());
+  EXPECT_EQ(store.version(), 1U);
+  for (const PackedTensor& packed : store.layout().tensors) store.tensor(packed.name).fill_(1);
+  EXPECT_THROW(store.allocate(), BugError);
+}
+
+TEST(WeightStore, UsesMemoryThatItIsGiven) {
+  WeightStore store = WeightStore::without_storage(small_layout(), at::kFloat);
+  // Exactly as many bytes: under the address sanitizer, one more is a fault. One cache line more, to be off it.
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>(store.bytes() + 64))), &std::free);
+  EXPECT_THROW(store.attach(memory.get() + 32), BugError);
+  EXPECT_THROW(store.attach(nullptr), BugError);
+  EXPECT_FALSE(store.has_storage());
+  std::byte* const data = memory.get() + 64;
+  std::fill_n(data, store.bytes(), std::byte{0});
+  store.attach(data);
+  EXPECT_THROW(store.attach(data), BugError);
+  EXPECT_THROW(store.allocate(), BugError);
+  EXPECT_EQ(store.tensor(store.layout().tensors[0].name).data_ptr(), data);
+  EXPECT_EQ(store.tensor("final_norm").sum().item<float>(), 0.0F);  // as they were
+  WeightStore own(small_layout(), at::kFloat);
+  initialize_random(store, 0.02, 5);
+  initialize_random(own, 0.02, 5);
+  for (const PackedTensor& packed : store.layout().tensors) {
+    const at::Tensor& tensor = store.tensor(packed.name);
+    EXPECT_GE(static_cast<std::byte*>(tensor.data_ptr()), data);
+    EXPECT_LE(static_cast<std::byte*>(tensor.data_ptr()) + tensor.nbytes(), data + store.bytes());
+    EXPECT_TRUE(at::equal(tensor, own.tensor(packed.name))) << packed.name;
+  }
+}
+
+TEST(WeightStore, InfoIsTheSameWithAndWithoutStorage) {
+  for (const auto& [dtype, name] : {std::pair(at::kFloat, "F32"), std::pair(at::kBFloat16, "BF16")}) {
+    WeightStore store = WeightStore::without_storage(small_layout(), dtype);
+    const WeightInfo expected = weight_info(small_layout(), name);  // of the configuration alone
+    EXPECT_EQ(store.info(), expected);
+    initialize_random(store, 0.02, 1);
+    EXPECT_EQ(store.info(), expected);
+    store.publish();
+    EXPECT_EQ(store.info(), expected);
   }
 }
 

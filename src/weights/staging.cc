@@ -1,0 +1,61 @@
+#include "weights/staging.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "weights/safetensors.h"
+
+namespace tandem::weights {
+namespace {
+
+// Keeps both parts of the buffer aligned to their dtypes, and pieces of random weights to blocks of Philox.
+constexpr int64_t kPieceStep = 64;
+
+int64_t bytes_per_element(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
+}  // namespace
+
+at::Tensor Staging::part(int64_t first_byte, int64_t elements, at::ScalarType dtype) {
+  TANDEM_CHECK(first_byte + elements * bytes_per_element(dtype) <= kStagingBytes, "a piece beyond the staging buffer");
+  if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<std::byte[]>(kStagingBytes);
+  return at::from_blob(buffer_.get() + first_byte, {elements}, at::TensorOptions(dtype));
+}
+
+void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce& produce) {
+  const at::Tensor flat = target.view(-1);
+  const at::ScalarType to = target.scalar_type();
+  if (target.is_cpu() && from == to) {
+    produce(flat, 0);
+    return;
+  }
+  // LibTorch would convert on the way to a device in a buffer of its own.
+  const bool converts_first = !target.is_cpu() && from != to;
+  const int64_t from_bytes = bytes_per_element(from);
+  const int64_t piece_bytes = from_bytes + (converts_first ? bytes_per_element(to) : 0);
+  const int64_t piece_elements = kStagingBytes / piece_bytes / kPieceStep * kPieceStep;
+  for (int64_t first = 0; first < flat.numel(); first += piece_elements) {
+    const int64_t elements = std::min(piece_elements, flat.numel() - first);
+    at::Tensor piece = part(0, elements, from);
+    produce(piece, first);
+    if (converts_first) piece = part(piece_elements * from_bytes, elements, to).copy_(piece);
+    flat.narrow(0, first, elements).copy_(piece);
+  }
+}
+
+void Staging::copy(const at::Tensor& target, const at::Tensor& source) {
+  if (source.device() == target.device()) {
+    target.copy_(source);  // one element after the other: LibTorch takes no memory for it
+    return;
+  }
+  if (!source.is_contiguous() && source.dim() > 1) {
+    for (int64_t row = 0; row < source.size(0); ++row) copy(target.select(0, row), source.select(0, row));
+    return;
+  }
+  const at::Tensor flat = source.dim() == 1 ? source : source.view(-1);
+  fill(target, source.scalar_type(),
+       [&](const at::Tensor& piece, int64_t first) { piece.copy_(flat.narrow(0, first, piece.numel())); });
+}
+
+}  // namespace tandem::weights

@@ -1,0 +1,33 @@
+// What the weights are, in words: names, shapes, dtype, order, and a hash of them. It comes from a layout, never from
+// live storage, so it is right and the same before the weights exist, while they are offloaded, and in a process that
+// holds none: two sides that compare hashes know that bytes sent in this order mean the same to both. No torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weights/layout.h"
+
+namespace tandem::weights {
+
+struct WeightInfo {
+  struct Tensor {
+    std::string hf_name;
+    std::vector<int64_t> shape;  // as Hugging Face has it
+    bool operator==(const Tensor&) const = default;
+  };
+
+  std::string dtype;            // of all of them, as safetensors spells it: "F32" or "BF16"
+  std::vector<Tensor> tensors;  // in the layout's order
+  // base::checksum of a text: the line "F32", then a line "14:lm_head.weight 33,24" for each tensor (bytes of the name,
+  // the name, the shape). Names, shapes, dtype and order decide it, and nothing else.
+  std::string hash;
+  bool operator==(const WeightInfo&) const = default;
+};
+
+// Of a store with that layout and dtype. BugError: a store has no such dtype.
+WeightInfo weight_info(const Layout& layout, std::string_view dtype);
+
+}  // namespace tandem::weights

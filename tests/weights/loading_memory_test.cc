@@ -1,0 +1,145 @@
+// What starting a store takes beside the store, as the heap's own count (address sanitizer) or as the kernel saw it:
+// one staging buffer where bytes are converted or go to a device, else nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/weights/file_bytes.h"
+#include "tests/weights/peak_memory.h"
+#include "tests/weights/pretend_device.h"
+#include "tests/weights/starting_states.h"
+#include "weights/safetensors.h"
+
+namespace tandem::weights {
+namespace {
+
+// Slices of 4 or 8 MiB and some: a conversion of one at once shows beside a buffer of 4 MiB.
+Layout layout_of_slices() {
+  constexpr int64_t kRows = 1537, kColumns = 1500;
+  Layout layout;
+  for (const std::string name : {"x", "y"}) {
+    PackedTensor packed = {.name = name, .shape = {2 * kRows, kColumns}, .slices = {}};
+    for (int64_t i = 0; i < 2; ++i) {
+      packed.slices.push_back(
+          {.hf_name = name + std::to_string(i), .shape = {kRows, kColumns}, .row_begin = i * kRows});
+    }
+    layout.tensors.push_back(packed);
+  }
+  return layout;
+}
+
+int64_t slice_bytes(const WeightStore& store) {
+  return store.layout().tensors[0].slices[0].num_elements() * static_cast<int64_t>(c10::elementSize(store.dtype()));
+}
+
+struct Case {
+  at::ScalarType from;
+  at::ScalarType to;
+};
+
+class LoadingMemory : public testing::TestWithParam<Case> {
+ protected:
+  // Threads, and what LibTorch takes once for good.
+  static void SetUpTestSuite() {
+    WeightStore warm(layout_of_slices(), at::kFloat);
+    adopt(some_tensors(warm.layout(), at::kHalf), warm);
+  }
+
+  HfTensors sources() const { return some_tensors(layout_, GetParam().from); }
+  bool converts() const { return GetParam().from != GetParam().to; }
+
+  // All of its memory is there, and touched.
+  WeightStore filled_store(at::Device device = at::kCPU) const {
+    WeightStore store(layout_, GetParam().to, device);
+    for (const PackedTensor& packed : layout_.tensors) store.tensor(packed.name).fill_(1);
+    return store;
+  }
+
+  const Layout layout_ = layout_of_slices();
+};
+
+TEST_P(LoadingMemory, FilesTakeOneStagingBufferAndOnlyToConvert) {
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), sources());
+  WeightStore store = filled_store();
+  const PeakMemory memory;
+  load_hf_checkpoint(directory.path(), store);
+  EXPECT_LE(memory.peak_bytes(), (converts() ? kStagingBytes : 0) + PeakMemory::kSlackBytes);
+}
+
+TEST_P(LoadingMemory, FilesIntoNoStorageTakeTheStoreBeside) {
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), sources());
+  WeightStore store = WeightStore::without_storage(layout_, GetParam().to);
+  const PeakMemory memory;
+  load_hf_checkpoint(directory.path(), store);
+  EXPECT_LE(memory.peak_bytes(), store.bytes() + (converts() ? kStagingBytes : 0) + PeakMemory::kSlackBytes);
+}
+
+TEST_P(LoadingMemory, AdoptingTakesNothingAndGivesTheSourcesBack) {
+  HfTensors tensors = sources();
+  const int64_t source_bytes = static_cast<int64_t>(tensors.begin()->second.nbytes() * tensors.size());
+  WeightStore store = filled_store();
+  const PeakMemory memory;
+  adopt(std::move(tensors), store);
+  EXPECT_LE(memory.peak_bytes(), PeakMemory::kSlackBytes);
+  EXPECT_LE(memory.bytes(), -source_bytes + PeakMemory::kSlackBytes);
+}
+
+TEST_P(LoadingMemory, AdoptingIntoNoStorageTakesTheStore) {
+  HfTensors tensors = sources();
+  const auto slice_source_bytes = static_cast<int64_t>(tensors.begin()->second.nbytes());
+  const int64_t source_bytes = slice_source_bytes * static_cast<int64_t>(tensors.size());
+  WeightStore store = WeightStore::without_storage(layout_, GetParam().to);
+  const PeakMemory memory;
+  adopt(std::move(tensors), store);
+  // The kernel gives the store's pages as they are filled, and takes a source's as soon as that is copied: the worst
+  // moment is with the first slice or the last.
+  const int64_t touched_bytes = std::max(slice_bytes(store), store.bytes() - source_bytes + slice_source_bytes);
+  EXPECT_LE(memory.peak_bytes(), (PeakMemory::kCountsHeap ? store.bytes() : touched_bytes) + PeakMemory::kSlackBytes);
+}
+
+// The pretend device's memory is not the heap's, so the kernel's count cannot tell it from the host's.
+TEST_P(LoadingMemory, DevicesAreFilledThroughOneStagingBuffer) {
+  if (!PeakMemory::kCountsHeap) GTEST_SKIP() << "counts the heap: needs the address sanitizer";
+  pretend_device::reset(int64_t{256} << 20);
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), sources());
+  WeightStore store = filled_store(pretend_device::device());
+  {
+    const PeakMemory memory;
+    load_hf_checkpoint(directory.path(), store);
+    EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
+  }
+  HfTensors tensors = sources();
+  {
+    const PeakMemory memory;
+    adopt(std::move(tensors), store);
+    EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
+  }
+  const PeakMemory memory;
+  initialize_random(store, 0.02, 1);
+  EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, LoadingMemory,
+                         testing::Values(Case{at::kFloat, at::kFloat}, Case{at::kBFloat16, at::kFloat},
+                                         Case{at::kHalf, at::kFloat}, Case{at::kFloat, at::kBFloat16},
+                                         Case{at::kBFloat16, at::kBFloat16}, Case{at::kHalf, at::kBFloat16}),
+                         [](const auto& info) {
+                           return std::string(c10::toString(info.param.from)) + "To" + c10::toString(info.param.to);
+                         });
+
+// The measure itself: it sees what is taken and given back, or the tests above prove nothing.
+TEST(PeakMemory, SeesABufferThatCameAndWent) {
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  at::arange(kBytes / 4, at::kInt);  // what LibTorch takes once for good
+  const PeakMemory memory;
+  at::arange(kBytes / 4, at::kInt);
+  EXPECT_GE(memory.peak_bytes(), kBytes - PeakMemory::kSlackBytes);
+  EXPECT_LE(memory.peak_bytes(), kBytes + PeakMemory::kSlackBytes);
+  EXPECT_LE(memory.bytes(), PeakMemory::kSlackBytes);
+}
+
+}  // namespace
+}  // namespace tandem::weights

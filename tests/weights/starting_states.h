@@ -1,0 +1,50 @@
+// What a store may start from: tensors of each dtype by Hugging Face name, in memory and as a directory.
+#pragma once
+
+#include <ATen/ops/arange.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "weights/adopt.h"
+#include "weights/store.h"
+#include "weights/tensor_file.h"
+
+namespace tandem::weights {
+
+// Numbers of both signs that need rounding, the largest float16, infinity and a tiny number. No NaN: LibTorch's vectors
+// and the elements after them give it different bits.
+inline HfTensors some_tensors(const Layout& layout, at::ScalarType dtype) {
+  HfTensors tensors;
+  float phase = 0;
+  for (const PackedTensor& packed : layout.tensors) {
+    for (const Slice& slice : packed.slices) {
+      const at::Tensor values = at::arange(slice.num_elements(), at::kFloat).add_(phase).sin_();
+      values[0].fill_(65504.0F);
+      values[1].fill_(std::numeric_limits<float>::infinity());
+      values[-1].fill_(-0x1.0p-20F);
+      tensors.emplace(slice.hf_name, values.view(slice.shape).to(dtype));
+      phase += 0.25F;
+    }
+  }
+  return tensors;
+}
+
+inline void write_directory(const std::string& directory, const HfTensors& tensors) {
+  write_tensors(directory + "/model.safetensors", tensors);
+}
+
+// Every weight, bit for bit; what lies between tensors is nobody's.
+inline void expect_same_bits(const WeightStore& store, const WeightStore& expected) {
+  ASSERT_EQ(store.info(), expected.info());
+  for (const PackedTensor& packed : expected.layout().tensors) {
+    const at::Tensor tensor = store.tensor(packed.name).cpu(), other = expected.tensor(packed.name).cpu();
+    ASSERT_EQ(tensor.nbytes(), other.nbytes());
+    EXPECT_EQ(std::memcmp(tensor.data_ptr(), other.data_ptr(), tensor.nbytes()), 0) << packed.name;
+  }
+}
+
+}  // namespace tandem::weights
