@@ -27,6 +27,15 @@ std::optional<int64_t> leading_number(std::string_view text) {
   return value;
 }
 
+// Bytes of the line "NAME:   1234 kB".
+std::optional<int64_t> kib_line(const std::string& text, const std::string& name) {
+  const std::string key = name + ":";
+  const size_t at = text.find(key);
+  if (at == std::string::npos) return std::nullopt;
+  const std::optional<int64_t> kib = leading_number(std::string_view(text).substr(at + key.size()));
+  return kib ? std::optional<int64_t>(*kib * 1024) : std::nullopt;
+}
+
 // The least limit of a group and those above it: each of them holds.
 void lower_to_limits(const std::string& mount, std::string group, const std::string& file, MachineMemory& memory) {
   while (true) {
@@ -41,11 +50,12 @@ void lower_to_limits(const std::string& mount, std::string group, const std::str
 }  // namespace
 
 std::optional<int64_t> meminfo_bytes(const std::string& name, const std::string& root) {
-  const std::string key = name + ":", text = text_of(root + "/proc/meminfo");
-  const size_t at = text.find(key);
-  if (at == std::string::npos) return std::nullopt;
-  const std::optional<int64_t> kib = leading_number(std::string_view(text).substr(at + key.size()));
-  return kib ? std::optional<int64_t>(*kib * 1024) : std::nullopt;
+  return kib_line(text_of(root + "/proc/meminfo"), name);
+}
+
+int64_t unshared_process_bytes(const std::string& root) {
+  const std::string text = text_of(root + "/proc/self/smaps_rollup");
+  return kib_line(text, "Pss_Anon").value_or(0) + kib_line(text, "Pss_File").value_or(0);
 }
 
 MachineMemory machine_memory(const std::string& root) {

@@ -19,4 +19,8 @@ std::optional<int64_t> meminfo_bytes(const std::string& name, const std::string&
 // `root` stands before all paths.
 MachineMemory machine_memory(const std::string& root = "");
 
+// What this process has of its own, code and data of files by its share, memory shared on purpose (memfd) left out:
+// Pss_Anon and Pss_File of /proc/self/smaps_rollup. 0 where the kernel does not say.
+int64_t unshared_process_bytes(const std::string& root = "");
+
 }  // namespace tandem::base

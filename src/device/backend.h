@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "device/memory_driver.h"
 #include "device/ops.h"
 
 namespace tandem::device {
@@ -16,11 +17,13 @@ struct Backend {
   int (*num_devices)(std::string& why_none);
   // Of device `index` of them. num_threads: on the host; 0: all cores.
   std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
+  MemoryDriver (*open_memory)(int index);
 };
 
 using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
-// Grows with every change of device/ops.h or of this file that a module of an older build would not survive.
-constexpr int64_t kBackendContract = 1;
+// Grows with every change of device/ops.h, of the memory contracts or of this file that a module of an older build
+// would not survive.
+constexpr int64_t kBackendContract = 2;
 
 }  // namespace tandem::device

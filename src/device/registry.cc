@@ -9,7 +9,11 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/machine_memory.h"
 #include "device/backend.h"
+#include "device/cpu/cpu_host_memory.h"
+#include "device/cpu/cpu_tensor_source.h"
+#include "device/cpu/cpu_vmm.h"
 
 namespace tandem::device {
 namespace {
@@ -23,6 +27,8 @@ struct ModuleRow {
 constexpr std::array kModules = {
     ModuleRow{.backend = "cuda", .device = "NVIDIA GPU", .remedy = "build it with `make cuda`, or give --device cpu"},
 };
+
+std::function<MemoryDriver()> replaced_memory;  // of a test
 
 const ModuleRow* find_module(const std::string& backend) {
   for (const ModuleRow& row : kModules) {
@@ -88,6 +94,21 @@ std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host)
                     fmt::format("--device {}:{}: this process sees {} {}{}, numbered from 0; give a smaller number",
                                 row->backend, device.index, num_devices, row->device, num_devices == 1 ? "" : "s"));
   return backend.make_ops(device.index, host.num_threads);
+}
+
+ReplacedMemory::ReplacedMemory(std::function<MemoryDriver()> open) { replaced_memory = std::move(open); }
+ReplacedMemory::~ReplacedMemory() { replaced_memory = nullptr; }
+
+MemoryDriver open_memory(const DeviceSpec& device) {
+  if (replaced_memory) return replaced_memory();
+  if (device.backend != "cpu") return load(*find_module(device.backend)).open_memory(device.index);
+  MemoryDriver driver;
+  driver.vmm = std::make_unique<CpuVmm>();
+  driver.make_host = [] { return std::make_unique<CpuHostMemory>(); };
+  driver.set_tensor_source = set_cpu_tensor_source;
+  driver.used_bytes = [](int64_t vmm_bytes) { return base::unshared_process_bytes() + vmm_bytes; };
+  driver.synchronize = [] {};
+  return driver;
 }
 
 }  // namespace tandem::device

@@ -2,9 +2,11 @@
 // modules that are looked for and loaded here, when one is asked for.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "device/memory_driver.h"
 #include "device/ops.h"
 
 namespace tandem::device {
@@ -28,6 +30,18 @@ struct HostOptions {
 // set that the machine lacks. EnvironmentError: no module, or it cannot be loaded, or no device that it could use; the
 // message says what to do.
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host);
+
+// Of a device whose operations were made.
+MemoryDriver open_memory(const DeviceSpec& device);
+
+// Puts another opener in use for as long as this lives; for tests.
+class ReplacedMemory {
+ public:
+  explicit ReplacedMemory(std::function<MemoryDriver()> open);
+  ~ReplacedMemory();
+  ReplacedMemory(const ReplacedMemory&) = delete;
+  ReplacedMemory& operator=(const ReplacedMemory&) = delete;
+};
 
 // Where a module is looked for, first to last: beside the program, and in the build folder that the program is from.
 std::string module_path(const std::string& program_folder, const std::string& backend);

@@ -198,15 +198,6 @@ std::vector<int64_t> Arena::idle_extents(View view) const {
 
 std::byte* Arena::allocate(View view, int64_t bytes, Tag tag, std::string_view name) {
   std::lock_guard lock(mutex_);
-  return allocate_locked(view, bytes, tag, name);
-}
-
-std::byte* Arena::allocate(View view, int64_t bytes) {
-  std::lock_guard lock(mutex_);
-  return allocate_locked(view, bytes, label_.tag, label_.name);
-}
-
-std::byte* Arena::allocate_locked(View view, int64_t bytes, Tag tag, std::string_view name) {
   const int64_t before_bytes = allocator(view).allocated_bytes();
   const std::optional<int64_t> offset = allocator(view).allocate(bytes, tag, name);
   if (!offset) return nullptr;
@@ -227,6 +218,29 @@ void Arena::shrink(std::byte* address, int64_t bytes) {
   const auto allocation = allocator(view).allocations().find(offset);
   TANDEM_CHECK(allocation != allocator(view).allocations().end(), "nothing is allocated at offset", offset);
   ledger_.give_back(allocation->second.tag, allocator(view).shrink(offset, bytes));
+}
+
+void Arena::retag(std::byte* address, Tag tag) {
+  std::lock_guard lock(mutex_);
+  const auto [view, offset] = locate(address);
+  retag_locked(view, offset, tag);
+}
+
+void Arena::retag(View view, int64_t since, Tag from, Tag to) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [offset, allocation] : allocator(view).allocations())
+    if (allocation.tag == from && allocation.serial >= since) retag_locked(view, offset, to);
+}
+
+void Arena::retag_locked(View view, int64_t offset, Tag tag) {
+  const auto [from, bytes] = allocator(view).retag(offset, tag);
+  ledger_.give_back(from, bytes);
+  ledger_.take(tag, bytes);
+}
+
+int64_t Arena::mark(View view) const {
+  std::lock_guard lock(mutex_);
+  return allocator(view).next_serial();
 }
 
 std::pair<View, int64_t> Arena::locate(const std::byte* address) const {
@@ -260,11 +274,6 @@ std::string Arena::shortage(View view, int64_t bytes, Tag tag) const {
          "; change " + options_.size_flag;
 }
 
-Tag Arena::current_tag() const {
-  std::lock_guard lock(mutex_);
-  return label_.tag;
-}
-
 void Arena::check() const {
   std::lock_guard lock(mutex_);
   for (const View view : {View::kRollout, View::kTrain}) {
@@ -280,16 +289,6 @@ void Arena::check() const {
     }
     TANDEM_CHECK_EQ(held_bytes, allocator(view).free_bytes() + allocator(view).allocated_bytes());
   }
-}
-
-TagScope::TagScope(Arena& arena, Tag tag, std::string name) : arena_(arena) {
-  std::lock_guard lock(arena_.mutex_);
-  before_ = std::exchange(arena_.label_, {.tag = tag, .name = name.empty() ? to_string(tag) : std::move(name)});
-}
-
-TagScope::~TagScope() {
-  std::lock_guard lock(arena_.mutex_);
-  arena_.label_ = std::move(before_);
 }
 
 }  // namespace tandem::memory

@@ -76,13 +76,17 @@ class Arena {
   // Within extents that the view holds; a large allocation lies across neighbouring ones. nullptr: no hole is large
   // enough, and shortage() says so in words. `bytes` > 0. Contents are not defined.
   std::byte* allocate(View view, int64_t bytes, Tag tag, std::string_view name);
-  // With the tag and name of the TagScope in force.
-  std::byte* allocate(View view, int64_t bytes);
   // The device may still be reading: the bytes change their owner only within the view, whose streams keep their order,
   // until the lease moves, which waits.
   void free(std::byte* address);
   // Gives up the upper end of an allocation: how a drained cache empties whole extents.
   void shrink(std::byte* address, int64_t bytes);
+
+  // From now on the allocation counts for another tag.
+  void retag(std::byte* address, Tag tag);
+  // The same for what is still allocated of tag `from` and was allocated since mark() said `since`.
+  void retag(View view, int64_t since, Tag from, Tag to);
+  int64_t mark(View view) const;
 
   struct ViewBytes {
     int64_t held = 0;  // of leased extents = allocated + free
@@ -94,17 +98,11 @@ class Arena {
   std::vector<Allocation> allocations(View view) const;
   // Why an allocation was refused: tag, bytes asked for, bytes free, the largest hole, and what to change.
   std::string shortage(View view, int64_t bytes, Tag tag) const;
-  Tag current_tag() const;
 
   // BugError when leases, allocations and mappings contradict one another.
   void check() const;
 
  private:
-  friend class TagScope;
-  struct Label {
-    Tag tag = Tag::kOverhead;
-    std::string name = "allocation";
-  };
   struct Holding {  // a run of extents with one holder
     SlotRun run;
     std::optional<View> holder;
@@ -116,7 +114,7 @@ class Arena {
   std::optional<View>& holder_of(int64_t extent) { return holders_[static_cast<size_t>(extent)]; }
 
   std::vector<Holding> holdings(std::span<const int64_t> extents) const;
-  std::byte* allocate_locked(View view, int64_t bytes, Tag tag, std::string_view name);
+  void retag_locked(View view, int64_t offset, Tag tag);
   std::pair<View, int64_t> locate(const std::byte* address) const;
   void check_idle(std::span<const Holding> moving) const;
   void move(std::vector<int64_t> extents, View to);
@@ -136,21 +134,6 @@ class Arena {
   mutable std::mutex mutex_;
   std::vector<std::optional<View>> holders_;
   std::array<ViewAllocator, kNumViews> allocators_;
-  Label label_;
-};
-
-// While it lives, allocations without a tag, of any thread, are of this one: the threads of a backward pass know
-// nothing of what they work for. Scopes nest; one thread, which drives the step, makes them.
-class TagScope {
- public:
-  TagScope(Arena& arena, Tag tag, std::string name = "");  // "": the tag's
-  ~TagScope();
-  TagScope(const TagScope&) = delete;
-  TagScope& operator=(const TagScope&) = delete;
-
- private:
-  Arena& arena_;
-  Arena::Label before_;
 };
 
 }  // namespace tandem::memory

@@ -11,6 +11,14 @@
 
 namespace tandem::memory {
 
+// What a tensor of so many bytes takes, from the arena or from LibTorch's allocator of a GPU.
+constexpr int64_t kRoundingBytes = 512;
+constexpr int64_t allocated_bytes(int64_t bytes) {
+  return (bytes + kRoundingBytes - 1) / kRoundingBytes * kRoundingBytes;
+}
+// The most that rounding adds to so many tensors.
+constexpr int64_t rounding_of(int64_t num_tensors) { return num_tensors * kRoundingBytes; }
+
 // What each tag has at one moment.
 class TagBytes {
  public:

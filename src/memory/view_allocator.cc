@@ -57,7 +57,8 @@ std::optional<int64_t> ViewAllocator::allocate(int64_t bytes, Tag tag, std::stri
   const auto [hole_bytes, hole_offset] = *fit;
   const int64_t offset = end_ == GrowsFrom::kLowEnd ? hole_offset : hole_offset + hole_bytes - bytes;
   remove(offset, bytes);
-  allocations_[offset] = {.offset = offset, .bytes = bytes, .tag = tag, .name = std::string(name)};
+  allocations_[offset] = {
+      .offset = offset, .bytes = bytes, .tag = tag, .name = std::string(name), .serial = next_serial_++};
   allocated_bytes_ += bytes;
   return offset;
 }
@@ -70,6 +71,12 @@ Allocation ViewAllocator::free(int64_t offset) {
   allocated_bytes_ -= allocation.bytes;
   add(allocation.offset, allocation.bytes);
   return allocation;
+}
+
+std::pair<Tag, int64_t> ViewAllocator::retag(int64_t offset, Tag tag) {
+  const auto found = allocations_.find(offset);
+  TANDEM_CHECK(found != allocations_.end(), "nothing is allocated at offset", offset);
+  return {std::exchange(found->second.tag, tag), found->second.bytes};
 }
 
 int64_t ViewAllocator::shrink(int64_t offset, int64_t bytes) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/memory_plan.h"
 #include "memory/tag.h"
 
 namespace tandem::memory {
@@ -20,6 +21,7 @@ struct Allocation {
   int64_t bytes = 0;  // rounded up to ViewAllocator::kAlignmentBytes
   Tag tag = Tag::kOverhead;
   std::string name;
+  int64_t serial = 0;  // counts the allocations of its allocator, in the order in which they were made
 };
 
 // Of holes of one size, and within a hole: which end an allocation takes.
@@ -28,8 +30,7 @@ enum class GrowsFrom : uint8_t { kLowEnd, kHighEnd };
 // Not thread-safe.
 class ViewAllocator {
  public:
-  // What LibTorch's own allocator rounds to.
-  static constexpr int64_t kAlignmentBytes = 512;
+  static constexpr int64_t kAlignmentBytes = kRoundingBytes;
 
   explicit ViewAllocator(GrowsFrom end) : end_(end) {}
 
@@ -42,6 +43,8 @@ class ViewAllocator {
   std::optional<int64_t> allocate(int64_t bytes, Tag tag, std::string_view name);
   // What was allocated at `offset`; BugError when nothing was.
   Allocation free(int64_t offset);
+  // From now on the allocation is of that tag. Returns the one it had, and its bytes.
+  std::pair<Tag, int64_t> retag(int64_t offset, Tag tag);
   // Cuts an allocation's upper end off. Returns how many bytes became free.
   int64_t shrink(int64_t offset, int64_t bytes);
 
@@ -50,6 +53,7 @@ class ViewAllocator {
   std::vector<Allocation> allocations_in(int64_t offset, int64_t bytes) const;
   int64_t free_bytes() const { return free_bytes_; }
   int64_t allocated_bytes() const { return allocated_bytes_; }
+  int64_t next_serial() const { return next_serial_; }
   int64_t largest_hole_bytes() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
   // BugError when the books contradict themselves.
@@ -64,7 +68,7 @@ class ViewAllocator {
   Holes holes_;
   std::set<std::pair<int64_t, int64_t>> by_size_;  // bytes and offset of each hole
   std::map<int64_t, Allocation> allocations_;
-  int64_t free_bytes_ = 0, allocated_bytes_ = 0;
+  int64_t free_bytes_ = 0, allocated_bytes_ = 0, next_serial_ = 0;
 };
 
 }  // namespace tandem::memory

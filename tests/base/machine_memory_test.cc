@@ -54,6 +54,16 @@ TEST_F(MachineMemoryTest, ReadsVersionOneToo) {
   EXPECT_EQ(read().bytes, 2097152);
 }
 
+TEST_F(MachineMemoryTest, AProcessHasItsOwnAndItsShareOfFiles) {
+  EXPECT_EQ(unshared_process_bytes(root()), 0);
+  write("/proc/self/smaps_rollup",
+        "Rss: 9000 kB\nPss: 800 kB\nPss_Anon: 300 kB\nPss_File: 100 kB\nPss_Shmem: 400 kB\n");
+  EXPECT_EQ(unshared_process_bytes(root()), 400 * 1024);
+  const int64_t before = unshared_process_bytes();
+  const std::vector<char> touched(int64_t{32} << 20, 1);
+  EXPECT_GE(unshared_process_bytes() - before, int64_t{30} << 20) << touched.back();
+}
+
 TEST_F(MachineMemoryTest, ThisMachineHasSome) { EXPECT_GT(machine_memory().bytes, int64_t{1} << 26); }
 
 }  // namespace

@@ -122,24 +122,20 @@ TEST_F(ArenaTest, ARefusalSaysWhatToChange) {
   arena.free(half);
 }
 
-TEST_F(ArenaTest, AnAllocationWithoutATagHasTheScopesOne) {
-  EXPECT_EQ(arena.current_tag(), Tag::kOverhead);
-  {
-    const TagScope outer(arena, Tag::kBlockGraphs);
-    std::byte *inner_address = nullptr, *other_address = nullptr;
-    {
-      const TagScope inner(arena, Tag::kHead, "logits");
-      inner_address = arena.allocate(View::kTrain, 512);
-      std::thread([&] { other_address = arena.allocate(View::kTrain, 512); }).join();  // as a backward pass does
-    }
-    EXPECT_EQ(device.ledger.current_bytes(Tag::kHead), 1024);
-    EXPECT_EQ(arena.allocations(View::kTrain)[0].name, "logits");
-    EXPECT_EQ(arena.current_tag(), Tag::kBlockGraphs);
-    arena.free(inner_address);
-    arena.free(other_address);
-  }
-  EXPECT_EQ(device.ledger.current_bytes(Tag::kHead), 0) << "freed under the tag that it was taken with";
-  EXPECT_EQ(device.ledger.high_water_bytes(Tag::kHead, Phase::kLoad), 1024);
+TEST_F(ArenaTest, AnAllocationMayComeToCountForAnotherTag) {
+  std::byte* const old = arena.allocate(View::kTrain, 1024, Tag::kBlockScratch, "old");
+  const int64_t mark = arena.mark(View::kTrain);
+  std::byte* const kept = arena.allocate(View::kTrain, 512, Tag::kBlockScratch, "kept");
+  std::byte* const other = arena.allocate(View::kTrain, 512, Tag::kHead, "other");
+  arena.retag(View::kTrain, mark, Tag::kBlockScratch, Tag::kBlockGraphs);
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kBlockScratch), 1024) << "what was there before";
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kBlockGraphs), 512);
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kHead), 512);
+  arena.retag(kept, Tag::kBlockInputs);
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kBlockGraphs), 0);
+  EXPECT_EQ(device.ledger.current_bytes(), 2048) << "nothing was taken by it";
+  for (std::byte* const address : {old, kept, other}) arena.free(address);
+  EXPECT_EQ(device.ledger.current_bytes(), 0);
 }
 
 TEST_F(ArenaTest, MisuseIsABug) {
@@ -147,7 +143,7 @@ TEST_F(ArenaTest, MisuseIsABug) {
   EXPECT_THROW(arena.free(a + 1), BugError);
   EXPECT_THROW(arena.free(arena.data(View::kRollout)), BugError);
   EXPECT_THROW(arena.free(nullptr), BugError);
-  EXPECT_THROW(arena.allocate(View::kTrain, 0), BugError);
+  EXPECT_THROW(arena.allocate(View::kTrain, 0, Tag::kHead, "nothing"), BugError);
   EXPECT_THROW(arena.hand_over(std::vector<int64_t>{8}, View::kRollout), BugError);
   EXPECT_THROW(arena.hand_over(std::vector<int64_t>{-1}, View::kRollout), BugError);
   arena.free(a);
@@ -250,7 +246,7 @@ TEST(Arena, ThreadsAllocateWhileTheLeaseMoves) {
       std::vector<std::byte*> live;
       for (int64_t i = 0; !stops; ++i) {
         const View view = t == 0 ? View::kRollout : View::kTrain;
-        if (std::byte* const address = arena.allocate(view, 1 + (i * 977) % 9000)) {
+        if (std::byte* const address = arena.allocate(view, 1 + (i * 977) % 9000, Tag::kHead, "some")) {
           live.push_back(address);
           ++num_allocated;
         }
@@ -263,7 +259,6 @@ TEST(Arena, ThreadsAllocateWhileTheLeaseMoves) {
     });
   int64_t num_moves = 0;
   for (int i = 0; i < 300 || num_allocated < 100; ++i) {
-    const TagScope scope(arena, i % 2 == 0 ? Tag::kHead : Tag::kBlockGraphs);
     const View from = i % 2 == 0 ? View::kTrain : View::kRollout;
     std::vector<int64_t> idle = arena.idle_extents(from);
     idle.resize(std::min<size_t>(idle.size(), 8));

@@ -16,9 +16,9 @@ namespace tandem::device {
 namespace {
 
 [[noreturn]] void fail_call(const char* call, int64_t bytes, int error) {
-  const char* remedy = error == EMFILE || error == ENFILE
-                           ? "raise the limit of open files (ulimit -n) or take larger extents"
-                           : "see whether the system limits mappings (vm.max_map_count) or memory files";
+  const char* remedy = "see whether the system limits mappings (vm.max_map_count) or memory files";
+  if (error == EMFILE || error == ENFILE) remedy = "raise the limit of open files (ulimit -n) or take larger extents";
+  if (error == EFBIG) remedy = "memory counts as a file here: raise the limit of file sizes (ulimit -f)";
   throw EnvironmentError(base::join_message(call, "of", bytes, "bytes:", std::strerror(error)) + "; " + remedy);
 }
 

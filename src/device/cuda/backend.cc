@@ -46,12 +46,16 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads) {
                        fmt::format("cuda/aten on {}", properties.name), num_threads);
 }
 
+// Not given away yet: LibTorch's caching allocator has the device.
+MemoryDriver open_memory(int /*index*/) { return {}; }
+
 }  // namespace
 }  // namespace tandem::device
 
 extern "C" __attribute__((visibility("default"))) const tandem::device::Backend* tandem_backend() {
   static constexpr tandem::device::Backend kBackend = {.contract = tandem::device::kBackendContract,
                                                        .num_devices = tandem::device::num_devices,
-                                                       .make_ops = tandem::device::make_ops};
+                                                       .make_ops = tandem::device::make_ops,
+                                                       .open_memory = tandem::device::open_memory};
   return &kBackend;
 }

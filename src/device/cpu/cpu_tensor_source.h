@@ -1,0 +1,12 @@
+// LibTorch's CPU allocations, turned to a TensorSource.
+#pragma once
+
+#include "device/tensor_source.h"
+
+namespace tandem::device {
+
+// As MemoryDriver::set_tensor_source says. The first call replaces LibTorch's CPU allocator, for the life of the
+// process; without a source it does what LibTorch's own did.
+void set_cpu_tensor_source(TensorSource* source);
+
+}  // namespace tandem::device

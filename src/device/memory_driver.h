@@ -1,0 +1,27 @@
+// The memory of one device, as far as the backend gives it away: virtual memory, pinned host memory, and LibTorch's
+// allocations there. No torch.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "device/host_memory.h"
+#include "device/tensor_source.h"
+#include "device/vmm.h"
+
+namespace tandem::device {
+
+struct MemoryDriver {
+  std::unique_ptr<Vmm> vmm;  // null: LibTorch's allocator has all of the device
+  // A new one: its calls come from one thread at a time, and so each user has one.
+  std::function<std::unique_ptr<HostMemory>()> make_host = nullptr;
+  // From now on LibTorch asks this source for memory of the device; null: nobody but its own allocator. One source at
+  // a time; what it gave may be freed later, as long as it is set.
+  void (*set_tensor_source)(TensorSource* source) = nullptr;
+  // Bytes of the device that are in use, given that the Vmm has given `vmm_bytes` of it. On the CPU: this process's.
+  int64_t (*used_bytes)(int64_t vmm_bytes) = nullptr;
+  // Waits for all that is queued on the device.
+  void (*synchronize)() = nullptr;
+};
+
+}  // namespace tandem::device
