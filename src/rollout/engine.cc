@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "device/transfer.h"
+#include "memory/tensor_memory.h"
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
 #include "rollout/rollout_plan.h"
@@ -75,8 +76,8 @@ class PagedEngine final : public Engine {
   PagedEngine(const EngineConfig& config, model::Model& model, const at::TensorOptions& options, int64_t num_blocks)
       : config_(config),
         model_(model),
-        cache_(model.config(), num_blocks, options),
-        attention_(model.ops(), cache_),
+        cache_(model.config(), num_blocks, options, config.kv_memory),
+        attention_(model.ops(), cache_, config.max_batch_tokens),
         scheduler_(
             {.num_blocks = num_blocks, .max_batch_tokens = config.max_batch_tokens, .max_running = config.max_running}),
         max_logits_rows_(logits_window_rows(model.config().vocab)) {}
@@ -220,6 +221,7 @@ bool PagedEngine::step() {
   const BatchPlan& plan = scheduler_.plan();
   if (plan.empty()) return false;
   const c10::NoGradGuard no_grad;
+  const memory::TagScope scratch(memory::Tag::kEngineScratch);
   const at::Tensor hidden_TE = forward(plan);
   std::span<const BatchPlan::Draw> draws(plan.draws);
   while (!draws.empty()) {
@@ -239,8 +241,10 @@ at::Tensor PagedEngine::forward(const BatchPlan& plan) {
   rows.row_position = int32_view(plan.positions, {num_rows});
   rows.block_table = int32_view(plan.block_table, {static_cast<int64_t>(plan.sequences.size()), plan.max_blocks});
   attention_.set_batch(model_.ops().prepare(rows), on_device(int32_view(plan.slots, {num_rows})));
-  return model::forward_hidden(model_, on_device(int32_view(plan.token_ids, {num_rows})), on_device(rows.row_position),
-                               attention_);
+  at::Tensor hidden_TE = model::forward_hidden(model_, on_device(int32_view(plan.token_ids, {num_rows})),
+                                               on_device(rows.row_position), attention_);
+  attention_.end_batch();
+  return hidden_TE;
 }
 
 void PagedEngine::draw_window(const BatchPlan& plan, const at::Tensor& hidden_TE,

@@ -5,6 +5,7 @@
 // Single-threaded: every call, and the work of next_finished(), happens on the caller's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,8 +19,10 @@ namespace tandem::rollout {
 
 struct EngineConfig {
   int64_t kv_cache_bytes = int64_t{256} << 20;  // --kv-cache-bytes; at least one sequence of max context must fit
-  int64_t max_batch_tokens = 2048;              // tokens of one forward: decodes first, then prefill chunks
-  int64_t max_running = 256;                    // sequences that decode together
+  // Where they lie, on the model's device: somebody else's, who may have it between rollouts. Null: the engine's own.
+  std::byte* kv_memory = nullptr;
+  int64_t max_batch_tokens = 2048;  // tokens of one forward: decodes first, then prefill chunks
+  int64_t max_running = 256;        // sequences that decode together
   // token id -> bytes, for stop strings; empty when no request has any
   std::vector<std::string> token_bytes;
 };

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,8 +15,10 @@ namespace tandem::rollout {
 
 class KvCache {
  public:
-  // options: dtype of the model, its device. The memory is not touched before a block is first written.
-  KvCache(const model::ModelConfig& config, int64_t num_blocks, const at::TensorOptions& options);
+  // options: dtype of the model, its device. `memory` has room for the blocks and outlives the cache; null: the cache
+  // allocates it. It is not touched before a block is first written.
+  KvCache(const model::ModelConfig& config, int64_t num_blocks, const at::TensorOptions& options,
+          std::byte* memory = nullptr);
 
   // [num_blocks, 2, G, K * kBlockTokens], strided in dim 0: what device::Ops takes.
   const at::Tensor& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }

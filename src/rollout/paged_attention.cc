@@ -2,18 +2,23 @@
 
 #include <ATen/ops/arange.h>
 
-#include <algorithm>
+#include "base/check.h"
 
 namespace tandem::rollout {
+
+PagedAttention::PagedAttention(const device::Ops& ops, const KvCache& cache, int64_t max_rows)
+    : ops_(ops), cache_(cache), all_tokens_(at::arange(max_rows, at::TensorOptions(at::kInt).device(ops.device()))) {}
 
 void PagedAttention::set_batch(const device::AttentionRows& rows, const at::Tensor& slots_T) {
   rows_ = rows;
   slots_T_ = slots_T;
-  const int64_t num_rows = slots_T.size(0);
-  if (!all_tokens_.defined() || all_tokens_.size(0) < num_rows) {
-    all_tokens_ = at::arange(std::max<int64_t>(num_rows, 256), slots_T.options());
-  }
-  tokens_T_ = all_tokens_.narrow(0, 0, num_rows);
+  TANDEM_CHECK(slots_T.size(0) <= all_tokens_.size(0), slots_T.size(0), "rows");
+  tokens_T_ = all_tokens_.narrow(0, 0, slots_T.size(0));
+}
+
+void PagedAttention::end_batch() {
+  rows_ = {};
+  slots_T_ = tokens_T_ = at::Tensor();
 }
 
 at::Tensor PagedAttention::forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK,

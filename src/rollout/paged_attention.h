@@ -12,11 +12,13 @@ namespace tandem::rollout {
 
 class PagedAttention final : public model::Attention {
  public:
-  // Both are borrowed.
-  PagedAttention(const device::Ops& ops, const KvCache& cache) : ops_(ops), cache_(cache) {}
+  // Both are borrowed. max_rows: of a forward.
+  PagedAttention(const device::Ops& ops, const KvCache& cache, int64_t max_rows);
 
   // The rows of the next forward. slots_T int32: where each row's K and V go.
   void set_batch(const device::AttentionRows& rows, const at::Tensor& slots_T);
+  // They are let go: between rollouts the device's memory is another's.
+  void end_batch();
 
   at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK, const at::Tensor& v_TGK) override;
 
@@ -25,7 +27,7 @@ class PagedAttention final : public model::Attention {
   const KvCache& cache_;
   device::AttentionRows rows_;
   at::Tensor slots_T_, tokens_T_;
-  at::Tensor all_tokens_;  // 0, 1, 2, ...: as many as the largest batch so far
+  const at::Tensor all_tokens_;  // 0, 1, 2, ... [max_rows]
 };
 
 }  // namespace tandem::rollout

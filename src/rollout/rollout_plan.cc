@@ -43,15 +43,15 @@ void add_engine_moments(const model::ModelConfig& config, model::Dtype dtype, co
   batch[Tag::kBatch] += (5 * ops.rows + table) * static_cast<int64_t>(sizeof(int32_t));
 
   memory::TagBytes block = batch;
-  block[Tag::kEngineScratch] +=
-      ops.rows * (row.hidden + row.inference) + device::block_temporary_bytes(shape.family, ops);
+  block[Tag::kEngineScratch] += ops.rows * (row.hidden + row.inference) +
+                                device::block_temporary_bytes(shape.family, ops) + memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
 
   // Where samples of a group draw from one row, its logits are repeated.
   memory::TagBytes window = batch;
-  window[Tag::kEngineScratch] += ops.rows * row.hidden +
-                                 ops.logits_rows * (row.hidden + 2 * config.vocab * kFloatBytes) +
-                                 device::logits_temporary_bytes(shape.family, ops, /*has_entropy_gradient=*/false);
+  window[Tag::kEngineScratch] +=
+      ops.rows * row.hidden + ops.logits_rows * (row.hidden + 2 * config.vocab * kFloatBytes) +
+      device::logits_temporary_bytes(shape.family, ops, /*has_entropy_gradient=*/false) + memory::rounding_of(8);
   plan.add(Phase::kRollout, "logits of a window of rows", window);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
+#include "memory/tensor_memory.h"
 #include "weights/weights_plan.h"
 
 namespace tandem::trainer {
@@ -21,6 +22,7 @@ Gradients::Gradients(const weights::WeightStore& store)
 
 void Gradients::allocate() {
   const at::NoGradGuard without_graph;
+  const memory::TagScope scope(memory::Tag::kGradients);
   const at::Tensor all = at::empty({num_elements_}, options_);
   for (Gradient& g : gradients_) g.values = all.narrow(0, g.first_element, g.num_elements).view(g.shape);
 }

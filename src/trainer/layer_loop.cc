@@ -6,8 +6,14 @@
 
 #include <utility>
 
+#include "memory/tensor_memory.h"
+
 namespace tandem::trainer {
 namespace {
+
+using memory::SurvivorScope;
+using memory::Tag;
+using memory::TagScope;
 
 at::Tensor leaf(const at::Tensor& hidden_TE) { return hidden_TE.detach().set_requires_grad(true); }
 
@@ -16,27 +22,38 @@ at::Tensor leaf(const at::Tensor& hidden_TE) { return hidden_TE.detach().set_req
 LayerLoop::LayerLoop(const model::Model& model, const PackedBatch& batch, int64_t num_recomputed)
     : model_(model), batch_(batch), num_recomputed_(num_recomputed), attention_(model.ops(), batch) {}
 
-LayerLoop::Piece LayerLoop::run_block(int64_t layer, const at::Tensor& hidden_TE) {
+LayerLoop::Piece LayerLoop::run_block(int64_t layer, const at::Tensor& hidden_TE, Tag output) {
   const c10::AutoGradMode with_gradients(true);
+  const SurvivorScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
   Piece piece;
   piece.input = leaf(hidden_TE);
   piece.output = model_.block(layer, piece.input, batch_.positions_T, attention_);
+  memory::retag(piece.output.const_data_ptr(), output);
   return piece;
 }
 
 at::Tensor LayerLoop::forward() {
   const at::NoGradGuard without_graph;
-  at::Tensor hidden_TE = model_.embed(batch_.ids_T);
-  for (int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
+  at::Tensor hidden_TE;
+  {
+    const TagScope embedding(Tag::kBlockInputs);
+    hidden_TE = model_.embed(batch_.ids_T);
+  }
+  const int64_t num_layers = model_.config().num_layers;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const Tag output = layer + 1 < num_layers ? Tag::kBlockInputs : Tag::kHead;
     if (layer < num_recomputed_) {
+      const TagScope block(Tag::kBlockScratch);
       blocks_.push_back({.input = hidden_TE, .output = {}});
       hidden_TE = model_.block(layer, hidden_TE, batch_.positions_T, attention_);
+      memory::retag(hidden_TE.const_data_ptr(), output);
     } else {
-      blocks_.push_back(run_block(layer, hidden_TE));
+      blocks_.push_back(run_block(layer, hidden_TE, output));
       hidden_TE = blocks_.back().output.detach();
     }
   }
   const c10::AutoGradMode with_gradients(true);
+  const TagScope head(Tag::kHead);
   final_norm_.input = leaf(hidden_TE);
   final_norm_.output = model_.final_norm(final_norm_.input);
   return final_norm_.output.detach();
@@ -47,11 +64,16 @@ at::Tensor LayerLoop::differentiate(const Piece& piece, const at::Tensor& doutpu
 }
 
 void LayerLoop::backward(at::Tensor dnormed_TE) {
-  at::Tensor dhidden_TE = differentiate(std::exchange(final_norm_, {}), std::exchange(dnormed_TE, {}));
+  at::Tensor dhidden_TE;
+  {
+    const TagScope head(Tag::kHead);
+    dhidden_TE = differentiate(std::exchange(final_norm_, {}), std::exchange(dnormed_TE, {}));
+  }
+  const TagScope blocks(Tag::kBlockScratch);
   while (!blocks_.empty()) {
     Piece piece = std::move(blocks_.back());
     blocks_.pop_back();
-    if (!piece.output.defined()) piece = run_block(static_cast<int64_t>(blocks_.size()), piece.input);
+    if (!piece.output.defined()) piece = run_block(static_cast<int64_t>(blocks_.size()), piece.input, Tag::kHead);
     dhidden_TE = differentiate(piece, dhidden_TE);
   }
   model_.embed_backward(dhidden_TE, batch_.ids_T);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory/tag.h"
 #include "model/model.h"
 #include "trainer/packed_batch.h"
 #include "trainer/varlen_attention.h"
@@ -30,7 +31,7 @@ class LayerLoop {
   struct Piece {
     at::Tensor input, output;
   };
-  Piece run_block(int64_t layer, const at::Tensor& hidden_TE);
+  Piece run_block(int64_t layer, const at::Tensor& hidden_TE, memory::Tag output);  // the tag of what comes out
   static at::Tensor differentiate(const Piece& piece, const at::Tensor& doutput);
 
   const model::Model& model_;

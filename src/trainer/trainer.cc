@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "device/transfer.h"
+#include "memory/tensor_memory.h"
 #include "rl/losses.h"
 #include "rl/packing.h"
 #include "trainer/adamw.h"
@@ -124,8 +125,13 @@ class TrainerImpl final : public Trainer {
     for (const rl::MicroBatch& members : rl::split_into_micro_batches(samples, config_.max_tokens_per_gpu)) {
       Samples chosen;
       for (const int64_t index : members.samples) chosen.push_back(samples[static_cast<size_t>(index)]);
-      f(pack_batch(chosen, model_.ops()), members);
+      f(packed(chosen), members);
     }
+  }
+
+  PackedBatch packed(const Samples& samples) const {
+    const memory::TagScope batch(memory::Tag::kBatch);
+    return pack_batch(samples, model_.ops());
   }
 
   static std::vector<float> slice(const at::Tensor& values_R, const PackedBatch& batch, size_t sample) {
@@ -140,6 +146,7 @@ class TrainerImpl final : public Trainer {
     if (batch.num_targets() == 0) return;
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
+    const memory::TagScope head(memory::Tag::kHead);
     TokenScores scores = score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/true);
     const LossTerms loss = policy_loss(config_.loss, batch, scores, sums);
     if (loss.is_zero) return;
@@ -156,8 +163,10 @@ class TrainerImpl final : public Trainer {
   // A forward without graph.
   TokenScores score_batch(const model::Model& model, const PackedBatch& batch) const {
     if (batch.num_targets() == 0) return {};
+    const memory::TagScope blocks(memory::Tag::kBlockScratch);
     VarlenAttention attention(model.ops(), batch);
     const at::Tensor normed_TE = model::forward_hidden(model, batch.ids_T, batch.positions_T, attention);
+    const memory::TagScope head(memory::Tag::kHead);
     return score_targets(model, batch, normed_TE, head_, /*keep_logits=*/false);
   }
 
@@ -180,6 +189,7 @@ class TrainerImpl final : public Trainer {
     const double clip = config_.clip_grad > 0 ? std::min(1.0, config_.clip_grad / (norm + 1e-6)) : 1.0;
     const double lr = learning_rate(schedule_, num_steps_);
     if (!skipped) {
+      const memory::TagScope update(memory::Tag::kStaging);
       optimizer_.step(lr, loss_scale * clip);
       store_.publish();
     }

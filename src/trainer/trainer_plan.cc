@@ -14,7 +14,9 @@ constexpr int64_t kFloatBytes = 4;
 
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype) {
   const int64_t one = config.num_parameters() * kFloatBytes;
-  return {.master = store_dtype == model::Dtype::kFloat32 ? 0 : one, .moments = 2 * one, .gradient = one};
+  return {.master = store_dtype == model::Dtype::kFloat32 ? 0 : one,
+          .moments = 2 * one,
+          .gradient = memory::allocated_bytes(weights::store_bytes(model::build_layout(config), kFloatBytes))};
 }
 
 namespace {
@@ -107,14 +109,40 @@ MicroBatchShape largest_micro_batch(const StepShape& step, int64_t max_tokens) {
 namespace {
 
 int64_t batch_bytes(const MicroBatchShape& batch) {
-  constexpr int64_t kIndexBytes = 4;
+  const auto indices = [](int64_t count) { return memory::allocated_bytes(count * 4); };
   const int64_t table = batch.sequences * ((batch.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
   const int64_t kv_entries = batch.kv_blocks * device::kBlockTokens;
   // ids, positions, sequence of each row; token and slot of each cached row; predictor and target.
-  return (3 * batch.rows + 2 * kv_entries + table + batch.sequences + 1 + 2 * batch.targets) * kIndexBytes;
+  return 3 * indices(batch.rows) + 2 * indices(kv_entries) + indices(table) + indices(batch.sequences + 1) +
+         2 * indices(batch.targets);
 }
 
 }  // namespace
+
+void add_scoring_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                         const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+  using memory::Tag;
+  const MicroBatchShape& batch = shape.batch;
+  const model::BlockRowBytes row = model::block_row_bytes(config, dtype);
+  device::OpsShape ops = model::ops_shape(config);
+  ops.rows = batch.rows;
+  ops.logits_rows = std::min(shape.logprob_chunk_rows, batch.targets);
+  ops.context = batch.context_tokens;
+  const int64_t stream = memory::allocated_bytes(batch.rows * row.hidden);
+  memory::TagBytes block = standing;
+  block[Tag::kBatch] += batch_bytes(batch);
+  memory::TagBytes head = block;
+  block[Tag::kBlockScratch] += batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype)) +
+                               stream + batch.rows * row.inference + device::block_temporary_bytes(shape.family, ops) +
+                               memory::rounding_of(12);
+  plan.add(memory::Phase::kTrain, "a block of the reference", block);
+  head[Tag::kBlockScratch] += stream;
+  head[Tag::kHead] += 3 * memory::allocated_bytes(batch.targets * kFloatBytes) + ops.logits_rows * row.hidden +
+                      logits_bytes(config, ops.logits_rows) +
+                      device::logits_temporary_bytes(shape.family, ops, /*has_entropy_gradient=*/false) +
+                      memory::rounding_of(6);
+  plan.add(memory::Phase::kTrain, "logits of the reference", head);
+}
 
 void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
                        const memory::TagBytes& standing, memory::MemoryPlan& plan) {
@@ -126,17 +154,17 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   const int64_t cache = batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype));
   const int64_t cache_gradient = batch.kv_blocks * model::layer_kv_block_bytes(config, kFloatBytes);
   const int64_t kept_layers = config.num_layers - shape.recomputed_layers;
-  const int64_t stream = T * row.hidden;                                   // hidden states of all rows, once
-  const int64_t graph = T * row.graph + cache;                             // of one kept block
+  const int64_t stream = memory::allocated_bytes(T * row.hidden);          // hidden states of all rows, once
+  const int64_t graph = T * row.graph + cache + memory::rounding_of(8);    // of one kept block
   const int64_t idle_cache = kept_layers < config.num_layers ? cache : 0;  // of blocks without graph; kept to the end
   device::OpsShape ops = model::ops_shape(config);
   ops.rows = T;
   ops.logits_rows = std::min(shape.logprob_chunk_rows, R);
   ops.context = batch.context_tokens;
   ops.trains = true;
-  const int64_t temporaries = device::block_temporary_bytes(shape.family, ops);
+  const int64_t temporaries = device::block_temporary_bytes(shape.family, ops) + memory::rounding_of(12);
   // Log-probs, entropies, logsumexps and their gradients.
-  const int64_t scores = R * kFloatBytes * (shape.has_entropy_term ? 5 : 4);
+  const int64_t scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += batch_bytes(batch);
@@ -146,8 +174,9 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
 
   memory::TagBytes forward = base;  // the last block
   forward[Tag::kBlockInputs] += config.num_layers * stream;
-  forward[Tag::kBlockGraphs] += kept_layers * graph;
-  forward[Tag::kBlockScratch] += idle_cache + T * (kept_layers > 0 ? row.forward : row.inference) + temporaries;
+  forward[Tag::kBlockGraphs] += std::max<int64_t>(kept_layers - 1, 0) * graph;  // those that are done
+  forward[Tag::kBlockScratch] +=
+      idle_cache + (kept_layers > 0 ? graph + T * row.forward : T * row.inference) + temporaries;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
   // Input and output of the final norm; the output's gradient in float32.
@@ -159,11 +188,13 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   memory::TagBytes logits = head;
   const int64_t chunk_hidden = 2 * ops.logits_rows * row.hidden;  // and its gradient
   logits[Tag::kHead] += T * config.hidden * kFloatBytes + logits_bytes(config, ops.logits_rows) + chunk_hidden +
-                        device::logits_temporary_bytes(shape.family, ops, shape.has_entropy_term);
+                        device::logits_temporary_bytes(shape.family, ops, shape.has_entropy_term) +
+                        memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to bfloat16, or where there is nothing to round, through the final norm.
   memory::TagBytes norm = head;
-  norm[Tag::kHead] += stream + (dtype == model::Dtype::kFloat32 ? stream : T * config.hidden * kFloatBytes);
+  norm[Tag::kHead] +=
+      stream + (dtype == model::Dtype::kFloat32 ? stream : T * config.hidden * kFloatBytes) + memory::rounding_of(3);
   plan.add(Phase::kTrain, "backward of the final norm", norm);
 
   if (kept_layers > 0) {
@@ -174,10 +205,13 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   if (shape.recomputed_layers > 0) {
     memory::TagBytes again = base;  // the kept blocks and all behind them are gone
     again[Tag::kBlockInputs] += shape.recomputed_layers * stream;
-    again[Tag::kBlockGraphs] += graph;
-    again[Tag::kBlockScratch] +=
-        idle_cache + std::max(T * (row.forward + row.hidden) + temporaries, backward_scratch());
     again[Tag::kHead] += 2 * stream + scores;  // what the loss had, and the block's result
+    again[Tag::kBlockScratch] += idle_cache;
+    memory::TagBytes rerun = again;
+    rerun[Tag::kBlockScratch] += graph + T * (row.forward + row.hidden) + temporaries;
+    plan.add(Phase::kTrain, "a block that is run again", rerun);
+    again[Tag::kBlockGraphs] += graph;
+    again[Tag::kBlockScratch] += backward_scratch();
     plan.add(Phase::kTrain, "backward of a recomputed block", again);
   }
 

@@ -72,6 +72,10 @@ struct TrainShape {
 void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
                        const memory::TagBytes& standing, memory::MemoryPlan& plan);
 
+// The same for a pass without gradients: log-probs under a reference.
+void add_scoring_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                         const memory::TagBytes& standing, memory::MemoryPlan& plan);
+
 // Activations of a micro-batch with `recomputed_layers` blocks' graphs dropped; the block that is being re-run counts.
 int64_t activation_bytes(const model::ModelConfig& config, model::Dtype dtype, int64_t num_tokens,
                          int64_t recomputed_layers);

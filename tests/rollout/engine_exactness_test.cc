@@ -101,7 +101,7 @@ std::vector<float> score(const TestModel& m, at::ScalarType dtype, const std::ve
   const int64_t num_blocks = (num_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
   const auto int32 = at::TensorOptions().dtype(at::kInt);
   const KvCache cache(m.config, num_blocks, at::TensorOptions().dtype(dtype));
-  PagedAttention attention(m.model->ops(), cache);
+  PagedAttention attention(m.model->ops(), cache, num_tokens);
   const at::Tensor positions = at::arange(num_tokens, int32);
   device::AttentionRows rows;
   rows.row_sequence = at::zeros({num_tokens}, int32);

@@ -1,0 +1,52 @@
+#include "weights/offloaded_store.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "memory/tensor_memory.h"
+
+namespace tandem::weights {
+
+OffloadedStore::OffloadedStore(Layout layout, at::ScalarType dtype, at::Device device, device::HostMemory& host_memory)
+    : host_memory_(host_memory),
+      device_(device),
+      host_(WeightStore::without_storage(std::move(layout), dtype)),
+      pinned_(host_memory.allocate(host_.bytes())) {
+  TANDEM_ENV_CHECK(pinned_ != nullptr, "the host has not", host_.bytes(),
+                   "bytes to pin for weights that are offloaded; leave --offload-reference out");
+  host_.attach(pinned_);
+}
+
+OffloadedStore::~OffloadedStore() { host_memory_.free(pinned_, host_.bytes()); }
+
+OffloadedStore::Visit OffloadedStore::bring(bool keep_on_device) {
+  if (!on_device_) {
+    at::Tensor bytes;
+    {
+      const memory::TagScope reference(memory::Tag::kReference, "weights on a visit");
+      bytes = at::empty({host_.bytes()}, at::TensorOptions(at::kByte).device(device_));
+    }
+    auto* const address = static_cast<std::byte*>(bytes.mutable_data_ptr());
+    host_memory_.copy_to_device(address, pinned_, host_.bytes());
+    host_memory_.synchronize();
+    WeightStore store = WeightStore::without_storage(host_.layout(), host_.dtype(), device_);
+    store.attach(address);
+    store.set_version(host_.version());
+    on_device_.emplace(std::move(store));
+    bytes_on_device_ = std::move(bytes);
+  }
+  return Visit(*this, keep_on_device);
+}
+
+void OffloadedStore::leave_device() {
+  on_device_.reset();
+  bytes_on_device_.reset();
+}
+
+OffloadedStore::Visit::~Visit() {
+  if (!keep_on_device_) owner_.leave_device();
+}
+
+}  // namespace tandem::weights

@@ -1,0 +1,59 @@
+// Weights that live in pinned host memory and come to the device for a visit: where no engine decodes from them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+
+#include "device/host_memory.h"
+#include "weights/store.h"
+
+namespace tandem::weights {
+
+// Borrows the host memory. Used from one thread at a time.
+class OffloadedStore {
+ public:
+  // The host's copy, uninitialised: fill host(). EnvironmentError: the host has too little memory.
+  OffloadedStore(Layout layout, at::ScalarType dtype, at::Device device, device::HostMemory& host_memory);
+  ~OffloadedStore();
+  OffloadedStore(const OffloadedStore&) = delete;
+  OffloadedStore& operator=(const OffloadedStore&) = delete;
+
+  // The truth, at any time: loaded into, exported from.
+  WeightStore& host() { return host_; }
+  const WeightStore& host() const { return host_; }
+  WeightInfo info() const { return host_.info(); }  // the same wherever the weights are
+  bool is_on_device() const { return on_device_.has_value(); }
+
+  // The weights on the device while it lives: then they leave it again, on every path, unless `keep_on_device` was
+  // asked for. Visits do not nest.
+  class Visit {
+   public:
+    ~Visit();
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    const WeightStore& store() const { return *owner_.on_device_; }
+
+   private:
+    friend class OffloadedStore;
+    Visit(OffloadedStore& owner, bool keep_on_device) : owner_(owner), keep_on_device_(keep_on_device) {}
+    OffloadedStore& owner_;
+    const bool keep_on_device_;
+  };
+  // Brings them unless they were kept there. EnvironmentError: the device has too little memory, or the copy failed;
+  // nothing of it is on the device then.
+  Visit bring(bool keep_on_device = false);
+  // Ends what `keep_on_device` began.
+  void leave_device();
+
+ private:
+  device::HostMemory& host_memory_;
+  const at::Device device_;
+  WeightStore host_;
+  std::byte* pinned_ = nullptr;
+  at::Tensor bytes_on_device_;
+  std::optional<WeightStore> on_device_;
+};
+
+}  // namespace tandem::weights
