@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "memory/tensor_memory.h"
 
 namespace tandem::run {
 
@@ -39,6 +40,7 @@ void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorB
   failure_ = nullptr;
   thread_ = std::thread([this, state, tensors = std::move(tensors)]() mutable {
     const Clock::time_point begin = Clock::now();
+    const memory::OutsidePhases beside;  // what it allocates outlives a change of phase
     try {
       write(state, std::move(tensors));
     } catch (...) {

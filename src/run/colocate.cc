@@ -23,9 +23,11 @@
 #include "run/checkpoints.h"
 #include "run/evaluation.h"
 #include "run/plan_report.h"
+#include "run/reference.h"
 #include "run/resume.h"
 #include "run/rollout_phase.h"
 #include "run/run_directory.h"
+#include "run/run_memory.h"
 #include "run/samples.h"
 #include "run/session.h"
 #include "run/signal_settings.h"
@@ -81,9 +83,10 @@ class ColocatedRun {
 
   std::unique_ptr<Report> report_;
   std::unique_ptr<text::Graders> graders_;
+  std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<model::Model> engine_model_, trainer_model_;
-  std::unique_ptr<weights::WeightStore> reference_store_;
-  std::unique_ptr<model::Model> reference_model_;
+  std::unique_ptr<Reference> reference_;
+  std::unique_ptr<device::HostMemory> optimizer_memory_;  // of --offload-optimizer
   std::unique_ptr<rollout::Engine> engine_;
   std::unique_ptr<trainer::Trainer> trainer_;
   std::unique_ptr<RolloutPhase> phase_;
@@ -104,14 +107,6 @@ TrainConfig checked(TrainConfig config) {
   return config;
 }
 
-trainer::TrainerConfig make_trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
-  trainer::TrainerConfig result =
-      trainer_config(config.optimizer, config.loss.loss, num_layers, num_rollouts * config.steps_per_rollout());
-  result.temperature = config.rollout.temperature;
-  result.get_mismatch_metrics = config.loss.get_mismatch_metrics;
-  return result;
-}
-
 PlanFacts plan_facts(const PromptSet& prompts, const Evaluation& evaluation, const model::ModelConfig& model) {
   PlanFacts facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!evaluation.empty()) {
@@ -130,7 +125,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
              static_cast<uint64_t>(config.rollout.rollout_seed)),
       num_rollouts_(config.rollouts(static_cast<int64_t>(prompts_.prompts.size()))),
       plan_(fitting_plan(config_, session_.config(), plan_facts(prompts_, evaluation_, session_.config()))),
-      trainer_config_(make_trainer_config(config_, session_.config().num_layers, num_rollouts_)),
+      trainer_config_(trainer_config(config_, session_.config().num_layers, num_rollouts_)),
       checkpoint_(config.checkpoints.open()),
       signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),
       directory_(
@@ -178,16 +173,25 @@ void ColocatedRun::say_plan() const {
 
 // Reads weights and starts what works on them; from here on the run directory exists.
 void ColocatedRun::start() {
+  memory_ = std::make_unique<RunMemory>(config_, plan_);
   session_.load_weights();
   engine_model_ = session_.make_model();
   trainer_model_ = session_.make_model();
   if (config_.loss.needs_reference()) {
-    reference_store_ = load_reference(session_, config_.loss.ref_load);
-    reference_model_ = model::make_model(session_.config(), reference_store_->view(), session_.ops());
+    reference_ =
+        std::make_unique<Reference>(session_, config_.loss.ref_load, config_.memory.offloads_reference(), *memory_);
   }
-  engine_ = rollout::make_engine(session_.engine_config(config_.rollout, plan_.kv_cache_bytes), *engine_model_);
+  rollout::EngineConfig engine_config = session_.engine_config(config_.rollout, plan_.kv_cache_bytes);
+  engine_config.kv_memory = memory_->kv();
+  engine_ = rollout::make_engine(engine_config, *engine_model_);
   trainer_config_.abandon = [grace = config_.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
-  trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_);
+  std::optional<trainer::OptimizerOffload> offload;
+  if (config_.memory.offloads_optimizer()) {
+    optimizer_memory_ = memory_->make_host();
+    offload.emplace(*optimizer_memory_, memory_->synchronize());
+  }
+  trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_, offload);
+  account_lasting(session_, *trainer_, offload.has_value(), *memory_);
   directory_.create();
   if (checkpoint_) go_on();
   writer_ = std::make_unique<CheckpointWriter>(session_, directory_, config_.checkpoints.keep_latest);
@@ -263,6 +267,8 @@ int ColocatedRun::run() {
   finish_save();
   TANDEM_ENV_CHECK(saved_step_ == rollout_id_ || !between_steps_,
                    directory_.path() + ": the last step could not be saved");
+  written(directory_.memory_trace_file(), "fault/unwritten_samples",
+          [this] { base::write_file_durably(directory_.memory_trace_file(), memory_->trace()); });
   const bool interrupted = stop_requested();
   report_->line(fmt::format("{} after {} of {} rollouts, {} warnings; {}", interrupted ? "stopped" : "done",
                             rollout_id_, num_rollouts_, base::num_warnings(), directory_.path()));
@@ -271,6 +277,7 @@ int ColocatedRun::run() {
 }
 
 void ColocatedRun::loop() {
+  memory_->enter(memory::Phase::kRollout);
   if (!config_.skip_eval_before_train && rollout_id_ == 0) evaluate(0);
   while (rollout_id_ < num_rollouts_ && !stop_requested()) {
     const Clock::time_point begin = Clock::now();
@@ -284,6 +291,7 @@ void ColocatedRun::loop() {
     finish_save();
     metrics.merge(std::exchange(carried_, {}));
     between_steps_ = false;
+    memory_->enter(memory::Phase::kTrain);
     const Clock::time_point train_begin = Clock::now();
     score_reference(*rollout, metrics);
     assign_advantages(*rollout, metrics);
@@ -297,7 +305,11 @@ void ColocatedRun::loop() {
                       rollout_id_ + 1, seconds_since_stop(), saved_step_));
       break;
     }
+    trainer_->end_phase();
     metrics["perf/train_time"] = seconds_since(train_begin);
+    memory_->enter(memory::Phase::kRollout);
+    metrics.merge(memory_->metrics());
+    report_->log_memory(memory_->timeline(rollout_id_));
 
     // The engine decodes from the bytes that the optimizer wrote; only the version number is new.
     engine_->update_weights(session_.store().view());
@@ -397,9 +409,9 @@ std::optional<Rollout> ColocatedRun::generate() {
 }
 
 void ColocatedRun::score_reference(Rollout& rollout, Metrics& metrics) {
-  if (!reference_model_) return;
+  if (!reference_) return;
   const Clock::time_point begin = Clock::now();
-  trainer::Trainer::Scores scores = trainer_->score(*reference_model_, rollout.views());
+  trainer::Trainer::Scores scores = reference_->score(*trainer_, rollout.views());
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     rollout.samples[i].ref_logprobs = std::move(scores.logprobs[i]);
   }

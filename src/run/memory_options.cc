@@ -20,6 +20,28 @@ void MemoryOptions::visit(base::Options& options) {
               "bytes of device memory to plan for; 0: the machine's (cpu), unknown (cuda)")
       .at_least(0)
       .changes_no_number();
+  options
+      .option(arena_slack, "arena-slack", group,
+              "share that the arena of rollout and training is larger than what it has to hold: holes between tensors")
+      .at_least(0.0)
+      .at_most(1.0)
+      .changes_no_number();
+  options
+      .option(offload_train, "offload-train", group,
+              "while sampling, the host has all that only training needs: --offload-optimizer and --offload-reference")
+      .changes_no_number();
+  options
+      .option(offload_optimizer, "offload-optimizer", group,
+              "float32 masters and moments live in pinned host memory; an update streams them through the device")
+      .changes_no_number();
+  options
+      .option(offload_reference, "offload-reference", group,
+              "the weights of the KL reference live in pinned host memory and come to the device to score")
+      .changes_no_number();
+  options
+      .option(debug_unmap_idle_view, "debug-unmap-idle-view", group,
+              "unmap what the phase does not own, so that a stray access ends the run; costs time at each phase change")
+      .changes_no_number();
 }
 
 }  // namespace tandem::run

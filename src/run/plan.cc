@@ -68,16 +68,21 @@ int64_t samples_of_step(const TrainConfig& config) {
 // Everything of a run but its keys and values; they are added to whatever phase they live in.
 class Parts {
  public:
-  Parts(const TrainConfig& config, const model::ModelConfig& model, const Lengths& length, int64_t engine_context)
+  // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
+  Parts(const TrainConfig& config, const model::ModelConfig& model, const Lengths& length, int64_t engine_context,
+        int64_t sequences)
       : config_(config),
         model_(model),
         family_(device::ops_family(config.model.device)),
-        engine_context_(engine_context) {
-    batch_ = trainer::largest_micro_batch({.num_samples = samples_of_step(config),
-                                           .group_size = config.rollout.n_samples_per_prompt,
-                                           .prompt_tokens = length.longest_prompt,
-                                           .response_tokens = length.context - length.longest_prompt},
-                                          config.optimizer.max_tokens_per_gpu);
+        engine_context_(engine_context),
+        sequences_(sequences) {
+    trainer::StepShape step = {.num_samples = samples_of_step(config),
+                               .group_size = config.rollout.n_samples_per_prompt,
+                               .prompt_tokens = length.longest_prompt,
+                               .response_tokens = length.context - length.longest_prompt};
+    batch_ = trainer::largest_micro_batch(step, config.optimizer.max_tokens_per_gpu);
+    step.num_samples = samples_of_rollout(config);
+    scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.max_tokens_per_gpu);
     recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
     if (recomputed_layers_ < 0) {
       recomputed_layers_ =
@@ -86,47 +91,84 @@ class Parts {
     const int64_t weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, model.dtype);
     standing_[Tag::kWeights] = weights;
-    standing_[Tag::kReference] = config.loss.needs_reference() ? weights : 0;
-    standing_[Tag::kMaster] = optimizer.master;
-    standing_[Tag::kMoments] = optimizer.moments;
-    standing_[Tag::kGradients] = optimizer.gradient;
+    reference_bytes_ = config.loss.needs_reference() ? weights : 0;
+    gradient_bytes_ = optimizer.gradient;
+    // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
+    const bool is_host = family_ == device::OpsFamily::kCpu;
+    if (offloads_reference()) pinned_bytes_ += reference_bytes_;
+    if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
+    if (offloads_optimizer()) pinned_bytes_ += trainer::offload_bytes(model, model.dtype).pinned_host;
+    if (!offloads_optimizer() || is_host) {
+      standing_[Tag::kMaster] = optimizer.master;
+      standing_[Tag::kMoments] = optimizer.moments;
+    }
     standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes : kDeviceContextBytes;
   }
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
   int64_t recomputed_layers() const { return recomputed_layers_; }
   device::OpsFamily family() const { return family_; }
+  int64_t pinned_bytes() const { return pinned_bytes_; }
+  // Whether rollout and training take turns in an arena. The CUDA backend gives its memory away only later: there the
+  // engine keeps its cache and the trainer its gradients.
+  bool has_arena() const { return family_ == device::OpsFamily::kCpu; }
 
-  memory::MemoryPlan plan(int64_t kv_bytes, bool kv_shares_train_memory) const {
+  // What lasts through rollouts and training, beside the arena.
+  TagBytes lasting() const {
+    TagBytes lasting = standing_;
+    lasting[Tag::kOverhead] += kernel_bytes();
+    lasting[Tag::kStaging] = kStagingBytes;  // a checkpoint is written beside a rollout
+    return lasting;
+  }
+
+  memory::MemoryPlan plan(int64_t kv_bytes) const {
     memory::MemoryPlan plan;
     TagBytes load = standing_;
-    load[Tag::kKv] = kv_bytes;
     load[Tag::kStaging] = kStagingBytes;
+    if (!has_arena()) load[Tag::kKv] = kv_bytes;
     plan.add(Phase::kLoad, "everything that lasts", load);
 
-    TagBytes rollout = load;  // a checkpoint may be written beside it
-    rollout[Tag::kOverhead] += kernel_bytes();
-    rollout::add_engine_moments(model_, model_.dtype,
-                                {.max_batch_tokens = config_.rollout.max_batch_tokens,
-                                 .max_running = config_.rollout.max_running,
-                                 .context_tokens = engine_context_,
-                                 .family = family_},
-                                rollout, plan);
+    TagBytes rollout = lasting();
+    rollout[Tag::kKv] = kv_bytes;
+    if (!has_arena()) rollout[Tag::kGradients] = gradient_bytes_;
+    rollout::add_engine_moments(
+        model_, model_.dtype,
+        {.max_batch_tokens = std::min(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
+         .max_running = std::min(config_.rollout.max_running, sequences_),
+         .context_tokens = engine_context_,
+         .family = family_},
+        rollout, plan);
 
-    TagBytes train = standing_;
-    train[Tag::kOverhead] += kernel_bytes();
-    if (!kv_shares_train_memory) train[Tag::kKv] = kv_bytes;
-    trainer::add_train_moments(model_, model_.dtype,
-                               {.batch = batch_,
-                                .recomputed_layers = recomputed_layers_,
-                                .logprob_chunk_rows = config_.optimizer.logprob_chunk_rows,
-                                .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
-                                .family = family_},
-                               train, plan);
+    TagBytes train = lasting();
+    train[Tag::kStaging] = 0;
+    train[Tag::kGradients] = gradient_bytes_;
+    trainer::TrainShape scores = train_shape();
+    if (config_.loss.get_mismatch_metrics) trainer::add_scoring_moments(model_, model_.dtype, scores, train, plan);
+    if (config_.loss.needs_reference()) {
+      TagBytes scoring = train;
+      scoring[Tag::kGradients] = 0;  // it comes before the first of them
+      if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
+      scores.batch = scored_batch_;
+      trainer::add_scoring_moments(model_, model_.dtype, scores, scoring, plan);
+    }
+    if (!has_arena()) train[Tag::kKv] = kv_bytes;
+    trainer::add_train_moments(model_, model_.dtype, train_shape(), train, plan);
     return plan;
   }
 
  private:
+  bool offloads_reference() const { return config_.memory.offloads_reference(); }
+  bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
+
+  trainer::TrainShape train_shape() const {
+    return {.batch = batch_,
+            .recomputed_layers = recomputed_layers_,
+            .logprob_chunk_rows = config_.optimizer.logprob_chunk_rows,
+            .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
+            .family = family_,
+            .offloads_optimizer = offloads_optimizer()};
+  }
+
   // What the CPU's kernels keep once both phases have run.
   int64_t kernel_bytes() const {
     if (family_ != device::OpsFamily::kCpu) return 0;
@@ -143,22 +185,54 @@ class Parts {
   const TrainConfig& config_;
   const model::ModelConfig& model_;
   device::OpsFamily family_;
-  int64_t engine_context_;
-  trainer::MicroBatchShape batch_;
+  int64_t engine_context_, sequences_;
+  trainer::MicroBatchShape batch_;         // of an optimizer step
+  trainer::MicroBatchShape scored_batch_;  // of a whole rollout
   int64_t recomputed_layers_ = 0;
+  int64_t gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0;
   TagBytes standing_;
 };
 
+// Extents so large that there are at most 128 of them: few calls of the driver, few descriptors on the CPU, and less
+// than a hundredth lost to the last one.
+int64_t extent_bytes_for(int64_t arena_bytes) {
+  constexpr int64_t kSmallest = int64_t{2} << 20, kLargest = int64_t{512} << 20, kMostExtents = 128;
+  int64_t extent_bytes = kSmallest;
+  while (extent_bytes < kLargest && arena_bytes > kMostExtents * extent_bytes) extent_bytes *= 2;
+  return extent_bytes;
+}
+
+int64_t with_slack(int64_t bytes, const TrainConfig& config) {
+  return bytes + static_cast<int64_t>(config.memory.arena_slack * static_cast<double>(bytes));
+}
+
+// Keys and values are one piece: the holes are between all else.
+void add_arena(TrainPlan& plan, const TrainConfig& config) {
+  const int64_t kv_bytes = plan.memory.bytes(Tag::kKv, Phase::kRollout);
+  const int64_t rollout = plan.memory.bytes(Phase::kRollout) - plan.lasting_bytes - kv_bytes;
+  const int64_t train = plan.memory.bytes(Phase::kTrain) - (plan.lasting_bytes - kStagingBytes);
+  const int64_t bytes = std::max(kv_bytes + with_slack(rollout, config), with_slack(train, config));
+  plan.extent_bytes = extent_bytes_for(bytes);
+  plan.arena_bytes = (bytes + plan.extent_bytes - 1) / plan.extent_bytes * plan.extent_bytes;
+}
+
 // What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
 // --train-memory-margin-bytes taken off; no limit where the device is not known.
-int64_t bytes_left_for_kv(const memory::MemoryPlan& without_kv, const DeviceMemory& device, const TrainConfig& config,
-                          const PlanFacts& facts) {
-  if (device.bytes == 0) return std::numeric_limits<int64_t>::max();
-  const auto usable = static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(device.bytes));
-  int64_t left = usable - std::max(without_kv.bytes(Phase::kRollout), without_kv.bytes(Phase::kLoad));
-  if (!facts.kv_shares_train_memory) {
-    left = std::min(left, device.bytes - config.memory.train_memory_margin_bytes - without_kv.bytes(Phase::kTrain));
+int64_t bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config, bool has_arena) {
+  const int64_t device_bytes = without_kv.device.bytes;
+  if (device_bytes == 0) return std::numeric_limits<int64_t>::max();
+  const memory::MemoryPlan& memory = without_kv.memory;
+  const auto usable = static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes));
+  const int64_t while_training = device_bytes - config.memory.train_memory_margin_bytes;
+  if (has_arena) {
+    // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
+    const int64_t arena = std::max<int64_t>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
+    const int64_t extent_bytes = extent_bytes_for(arena);
+    const int64_t scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
+    return std::max<int64_t>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
   }
+  const int64_t left = std::min(usable - std::max(memory.bytes(Phase::kRollout), memory.bytes(Phase::kLoad)),
+                                while_training - memory.bytes(Phase::kTrain));
   return std::max<int64_t>(left, 0);
 }
 
@@ -177,7 +251,11 @@ DeviceMemory device_memory(const TrainConfig& config) {
 
 int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
 
-int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(memory.peak_bytes() - limit_bytes(), 0); }
+int64_t TrainPlan::peak_bytes() const {
+  return arena_bytes == 0 ? memory.peak_bytes() : std::max(memory.bytes(Phase::kLoad), lasting_bytes) + arena_bytes;
+}
+
+int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(peak_bytes() - limit_bytes(), 0); }
 
 TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
                         const DeviceMemory& device) {
@@ -187,25 +265,28 @@ TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& mod
   plan.longest_prompt = length.longest_prompt;
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max(length.context, facts.eval_context_tokens);
-  const Parts parts(config, model, length, plan.context_tokens);
+  const int64_t sequences = std::max(samples_of_rollout(config), facts.eval_sequences);
+  const Parts parts(config, model, length, plan.context_tokens, sequences);
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 
-  plan.memory = parts.plan(/*kv_bytes=*/0, facts.kv_shares_train_memory);
-  const int64_t sequences = std::max(samples_of_rollout(config), facts.eval_sequences);
+  plan.lasting_bytes = parts.lasting().total();
+  plan.memory = parts.plan(/*kv_bytes=*/0);
   const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
   const int64_t wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
                                          takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
   const int64_t one = sequence_kv_bytes(model, plan.context_tokens);
   plan.kv_cache_bytes = config.rollout.kv_cache_bytes > 0
                             ? wanted
-                            : std::max(one, std::min(wanted, bytes_left_for_kv(plan.memory, device, config, facts)));
+                            : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config, parts.has_arena())));
   const int64_t element_bytes = model::dtype_bytes(model.dtype);
   const int64_t blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
   plan.kv_tokens = blocks * device::kBlockTokens;
   plan.kv_completions = std::min(plan.kv_cache_bytes / one, config.rollout.max_running);
-  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes), facts.kv_shares_train_memory);
-  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes;
+  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
+  if (parts.has_arena()) add_arena(plan, config);
+  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  plan.host_pinned_bytes = parts.pinned_bytes();
   return plan;
 }
 
@@ -221,9 +302,9 @@ void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::M
     remedy = "give " + remedy;
   }
   const Phase peak = plan.memory.peak_phase();
-  throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}",
-                              gib_text(plan.memory.peak_bytes()), memory::to_string(peak), plan.memory.moment(peak),
-                              plan.device.name, gib_text(plan.limit_bytes()), remedy));
+  throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}", gib_text(plan.peak_bytes()),
+                              memory::to_string(peak), plan.memory.moment(peak), plan.device.name,
+                              gib_text(plan.limit_bytes()), remedy));
 }
 
 TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {

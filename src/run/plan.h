@@ -19,8 +19,6 @@ struct PlanFacts {
   std::optional<int64_t> longest_prompt = {};
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;       // of its largest data set
-  // Whether the cache's memory is the trainer's while it trains. Until caches lie in the arena, the engine keeps it.
-  bool kv_shares_train_memory = false;
 };
 
 struct DeviceMemory {
@@ -42,14 +40,22 @@ struct TrainPlan {
   trainer::MicroBatchShape micro_batch;
   int64_t recomputed_layers = 0;
 
+  // What rollout and training take turns in: the larger of what they need, --arena-slack, and whole extents. 0: the
+  // backend has no arena yet.
+  int64_t arena_bytes = 0;
+  int64_t extent_bytes = 0;
+
   int64_t kv_cache_bytes = 0;  // what the engine is told
   int64_t kv_tokens = 0;       // that its blocks hold
   int64_t kv_completions = 0;  // that it holds at once, each as long as the context, none sharing its prompt
+  int64_t lasting_bytes = 0;   // beside the arena, in the phase that has most of it
   int64_t host_bytes = 0;      // of the host beside a device: 0 where the device is the host
   int64_t host_pinned_bytes = 0;
 
   // What the device has, as far as that is known.
   int64_t limit_bytes() const;
+  // The most at once: what lasts and the whole arena, or a phase's own where there is none.
+  int64_t peak_bytes() const;
   // By how much the peak is above it; 0: the plan fits.
   int64_t missing_bytes() const;
   bool fits() const { return missing_bytes() == 0; }

@@ -277,7 +277,7 @@ class Search {
       change.slowdown += levers_[i].slowdown(steps[i]);
       change.changes_results |= levers_[i].changes_results;
     }
-    change.peak_bytes = found->memory.peak_bytes();
+    change.peak_bytes = found->peak_bytes();
     change.kv_completions = found->kv_completions;
     change.config = candidate.config;
     change.model = candidate.model;

@@ -40,6 +40,11 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
                   plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
   text += fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", plan.micro_batch.rows,
                       plan.micro_batch.targets, plan.recomputed_layers, model.num_layers);
+  if (plan.arena_bytes > 0) {
+    text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
+                        gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,
+                        static_cast<double>(plan.extent_bytes) / (1 << 20));
+  }
   text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
                       gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
   text += plan.host_bytes > 0
@@ -70,12 +75,12 @@ std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model) {
   text += "(tags at their own highest; at once: of all together, which is less where they take turns)\n\n";
   text += shape_sentences(plan, model);
   const Phase peak = memory.peak_phase();
-  text += fmt::format("peak          {} in the {} phase: {}\n", gib_text(memory.peak_bytes()), memory::to_string(peak),
+  text += fmt::format("peak          {} in the {} phase: {}\n", gib_text(plan.peak_bytes()), memory::to_string(peak),
                       memory.moment(peak));
   if (plan.device.bytes == 0) return text + fmt::format("device        {}", plan.device.name);
   return text + fmt::format("device        {}: {}, {:.0f} % of it at the peak{}", plan.device.name,
                             gib_text(plan.device.bytes),
-                            100.0 * static_cast<double>(memory.peak_bytes()) / static_cast<double>(plan.device.bytes),
+                            100.0 * static_cast<double>(plan.peak_bytes()) / static_cast<double>(plan.device.bytes),
                             plan.fits() ? "" : fmt::format("; does not fit, by {}", gib_text(plan.missing_bytes())));
 }
 
@@ -105,7 +110,8 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
                          {"targets", plan.micro_batch.targets},
                          {"kv_blocks", plan.micro_batch.kv_blocks},
                          {"recomputed_layers", plan.recomputed_layers}};
-  json["peak"] = {{"bytes", memory.peak_bytes()},
+  json["arena"] = {{"bytes", plan.arena_bytes}, {"extent_bytes", plan.extent_bytes}};
+  json["peak"] = {{"bytes", plan.peak_bytes()},
                   {"phase", memory::to_string(memory.peak_phase())},
                   {"moment", memory.moment(memory.peak_phase())}};
   json["device"] = {{"name", plan.device.name}, {"bytes", plan.device.bytes}};

@@ -29,6 +29,7 @@ Report::Report(const RunDirectory* directory, const Options& options) : keep_unw
   if (directory == nullptr) return;
   metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), !options.go_on);
   log_ = std::make_unique<base::LineFile>(directory->log_file(), !options.go_on);
+  memory_ = std::make_unique<base::LineFile>(directory->memory_file(), !options.go_on);
   if (options.use_tensorboard) {
     tensorboard_ =
         std::make_unique<text::TensorBoardSink>(text::default_worker_config(), directory->tensorboard_folder());
@@ -58,6 +59,11 @@ void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) 
   if (tensorboard_) tensorboard_->write(step, metrics);
 }
 
+void Report::log_memory(const std::vector<std::string>& lines) {
+  if (!memory_) return;
+  for (const std::string& line : lines) write(*memory_, line);
+}
+
 void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
   if (!terminal_.wants_live()) return;
   terminal_.live(fmt::format("{} {} {}/{} {}", prefix,
@@ -84,6 +90,7 @@ void Report::write(base::LineFile& file, const std::string& line) {
 void Report::sync() {
   if (metrics_) metrics_->sync();
   if (log_) log_->sync();
+  if (memory_) memory_->sync();
   if (tensorboard_) tensorboard_->flush(kTensorBoardFlushSeconds);
 }
 

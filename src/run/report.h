@@ -1,4 +1,4 @@
-// What a run reports while it runs: metrics.jsonl, TensorBoard, log.txt and the terminal.
+// What a run reports while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, log.txt and the terminal.
 //
 // metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
 // train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
@@ -41,6 +41,8 @@ class Report {
 
   // One record. `kind` is "rollout", "train" or "eval": the axis that `step` counts on. Names come with their prefix.
   void log(const std::string& kind, int64_t step, const Metrics& metrics);
+  // Lines of memory_timeline.jsonl.
+  void log_memory(const std::vector<std::string>& lines);
   // The live line: "PREFIX [####----] 128/256 SUFFIX".
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
   // A line that stays, on the terminal and in log.txt; there without secrets and home directory.
@@ -59,7 +61,7 @@ class Report {
   bool is_keeping_ = false;  // and has said so
   Terminal terminal_ = standard_terminal();
   base::Redaction redaction_;
-  std::unique_ptr<base::LineFile> metrics_, log_;
+  std::unique_ptr<base::LineFile> metrics_, log_, memory_;
   std::unique_ptr<text::TensorBoardSink> tensorboard_;
 };
 

@@ -19,8 +19,13 @@ namespace tandem::run {
 namespace {
 
 constexpr const char* kConfig = "config.toml";
-constexpr std::array<const char*, 9> kNames = {
-    kConfig, "metrics.jsonl", "log.txt", "grader_output.txt", "samples", "tensorboard", "checkpoints", "hf", "fault"};
+constexpr const char* kMemory = "memory_timeline.jsonl";
+constexpr std::array<const char*, 11> kNames = {kConfig,       "metrics.jsonl",
+                                                kMemory,       "memory_trace.json",
+                                                "log.txt",     "grader_output.txt",
+                                                "samples",     "tensorboard",
+                                                "checkpoints", "hf",
+                                                "fault"};
 
 std::string step_name(int64_t step) { return fmt::format("step_{:06}", step); }
 
@@ -79,7 +84,7 @@ void RunDirectory::create() {
 }
 
 std::map<std::string, int64_t> RunDirectory::growing_files() const {
-  std::vector<std::string> names = {"metrics.jsonl"};
+  std::vector<std::string> names = {"metrics.jsonl", kMemory};
   if (base::directory_exists(tensorboard_folder())) {
     for (const std::string& name : base::list_directory(tensorboard_folder())) names.push_back("tensorboard/" + name);
   }

@@ -1,6 +1,8 @@
 // The folder that one run writes, and the names in it:
 //   config.toml          the options of the run; `tandem VERB --config RUN/config.toml` repeats it
 //   metrics.jsonl        one record per rollout, per optimizer step and per evaluation
+//   memory_timeline.jsonl  what the device's memory was taken for, and at each step beside the plan
+//   memory_trace.json    the same for chrome://tracing or Perfetto, when the run ends
 //   log.txt              what the terminal showed
 //   grader_output.txt    what reward functions printed
 //   samples/             what was sampled: rollout_000001.jsonl, eval_NAME_000001.jsonl
@@ -44,6 +46,8 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string config_file() const { return path_ + "/config.toml"; }
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
+  std::string memory_file() const { return path_ + "/memory_timeline.jsonl"; }
+  std::string memory_trace_file() const { return path_ + "/memory_trace.json"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string grader_output_file() const { return path_ + "/grader_output.txt"; }
   std::string samples_folder() const { return path_ + "/samples"; }

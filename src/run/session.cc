@@ -24,19 +24,22 @@ at::ScalarType Session::dtype() const { return config_.dtype == model::Dtype::kF
 
 int64_t Session::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
 
-std::unique_ptr<weights::WeightStore> Session::read_weights() const {
-  auto store = std::make_unique<weights::WeightStore>(model::build_layout(config_), dtype(), ops_->device());
+weights::WeightStore Session::empty_store() const {
+  return weights::WeightStore::without_storage(model::build_layout(config_), dtype(), ops_->device());
+}
+
+void Session::read_weights(weights::WeightStore& store) const {
   if (options_.random_init) {
-    weights::initialize_random(*store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
+    weights::initialize_random(store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
   } else {
-    weights::load_hf_checkpoint(options_.hf_checkpoint, *store);
+    weights::load_hf_checkpoint(options_.hf_checkpoint, store);
   }
-  return store;
 }
 
 void Session::load_weights() {
   TANDEM_CHECK(!store_, "the weights are loaded already");
-  store_ = read_weights();
+  store_ = std::make_unique<weights::WeightStore>(empty_store());
+  read_weights(*store_);
   if (config_.eos_token_ids.empty()) {
     base::log_warning(
         "{}: no EOS token in config.json or generation_config.json: completions end at their length limit "
@@ -63,20 +66,6 @@ void Session::export_checkpoint(const std::string& path, bool overwrite, int64_t
   weights::export_hf_checkpoint(
       path, *store_,
       {.source_directory = options_.hf_checkpoint, .max_shard_bytes = max_shard_bytes, .overwrite = overwrite});
-}
-
-std::unique_ptr<weights::WeightStore> load_reference(const Session& session, const std::string& directory) {
-  if (directory.empty()) return session.read_weights();
-  const model::ModelConfig config = model::read_model_config(directory);
-  const model::ModelConfig& own = session.config();
-  TANDEM_USER_CHECK(config.vocab == own.vocab && config.hidden == own.hidden && config.num_layers == own.num_layers,
-                    fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
-                                "model",
-                                directory, session.directory()));
-  auto store =
-      std::make_unique<weights::WeightStore>(model::build_layout(own), session.dtype(), session.ops().device());
-  weights::load_hf_checkpoint(directory, *store);
-  return store;
 }
 
 }  // namespace tandem::run

@@ -25,8 +25,9 @@ class Session {
 
   // Reads (or draws) the weights. Once.
   void load_weights();
-  // The weights as they are at the start, in a store of their own.
-  std::unique_ptr<weights::WeightStore> read_weights() const;
+  // A store of this model on its device, without storage; and the weights as they are at the start, read into one.
+  weights::WeightStore empty_store() const;
+  void read_weights(weights::WeightStore& store) const;
 
   const model::ModelConfig& config() const { return config_; }
   const std::string& directory() const { return options_.hf_checkpoint; }
@@ -51,9 +52,5 @@ class Session {
   std::unique_ptr<text::TextWorker> text_;
   std::unique_ptr<weights::WeightStore> store_;
 };
-
-// The KL reference: the weights of `directory`, in the session's shape and dtype, or for "" those that the session
-// began with. UserError when the shapes differ.
-std::unique_ptr<weights::WeightStore> load_reference(const Session& session, const std::string& directory);
 
 }  // namespace tandem::run

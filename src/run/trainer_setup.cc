@@ -1,6 +1,7 @@
 #include "run/trainer_setup.h"
 
 #include "trainer/schedule.h"
+#include "trainer/trainer_plan.h"
 
 namespace tandem::run {
 
@@ -31,6 +32,32 @@ trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl:
                            .warmup_steps = config.lr_warmup_steps,
                            .decay_steps = config.lr_decay_steps});
   return config;
+}
+
+trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
+  trainer::TrainerConfig result =
+      trainer_config(config.optimizer, config.loss.loss, num_layers, num_rollouts * config.steps_per_rollout());
+  result.temperature = config.rollout.temperature;
+  result.get_mismatch_metrics = config.loss.get_mismatch_metrics;
+  return result;
+}
+
+void account_lasting(Session& session, const trainer::Trainer& trainer, bool is_optimizer_offloaded,
+                     RunMemory& memory) {
+  using memory::Tag;
+  memory.add_lasting(Tag::kWeights, session.store().bytes());
+  if (is_optimizer_offloaded) {
+    if (!session.ops().device().is_cpu()) return;
+    const trainer::OptimizerBytes bytes = trainer::optimizer_bytes(session.config(), session.config().dtype);
+    memory.add_lasting(Tag::kMaster, bytes.master);
+    memory.add_lasting(Tag::kMoments, bytes.moments);
+    return;
+  }
+  for (const auto& [name, tensor] : trainer.state()) {
+    const bool is_master = name.starts_with("master.");
+    if (is_master && session.store().dtype() == at::kFloat) continue;  // the store's own
+    memory.add_lasting(is_master ? Tag::kMaster : Tag::kMoments, static_cast<int64_t>(tensor.nbytes()));
+  }
 }
 
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {

@@ -1,14 +1,24 @@
-// The trainer's configuration from the flags. UserError where they contradict each other.
+// The trainer's configuration from the flags, and what it takes. UserError where they contradict each other.
 #pragma once
 
 #include "rl/loss_config.h"
 #include "run/optimizer_options.h"
+#include "run/run_memory.h"
+#include "run/session.h"
+#include "run/train_config.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
 
 trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl::LossConfig& loss, int64_t num_layers,
                                       int64_t total_steps);
+
+// Of `tandem train`.
+trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
+
+// What was loaded lasts as long as the run: the ledger is told. An optimizer that is offloaded is not asked, because it
+// may still be pinning its memory; on a device other than the CPU it takes nothing.
+void account_lasting(Session& session, const trainer::Trainer& trainer, bool is_optimizer_offloaded, RunMemory& memory);
 
 // Floating-point operations of one forward over these samples: two per weight of a matrix and token, and the products
 // of attention. A backward has twice as many.

@@ -19,7 +19,8 @@ constexpr const char* kNoSync = "weights are never copied: the engine decodes fr
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kNoLora = "LoRA is not in this version: all parameters are trained";
 constexpr const char* kNoMoe = "sparse models are not in this version";
-constexpr const char* kNoOffload = "nothing has to leave the device: phases share its memory without copies";
+constexpr const char* kNoOffload =
+    "phases share the device's memory without copies; --offload-train sends out what only training needs";
 constexpr const char* kNoAsync = "only the colocated, synchronous loop is in this version";
 constexpr const char* kNoPartialLoad =
     "--load goes on with all of a run; for new weights only, name them as --hf-checkpoint";
@@ -58,7 +59,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"offload-*", nullptr, kNoOffload},
     {"no-offload-*", "", kNoOffload},
     {"release-train", nullptr, kNoOffload},
-    {"optimizer-cpu-offload", nullptr, kNoOffload},
+    {"optimizer-cpu-offload", nullptr, "--offload-optimizer keeps its state on the host and streams it"},
     {"use-stateless-adam", nullptr, kNoOffload},
     {"stream-optimizer-state-to-disk", nullptr, kNoOffload},
     {"keep-old-actor", nullptr, "the engine's log-probs are the old log-probs, bit for bit: no second copy is needed"},

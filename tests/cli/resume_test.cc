@@ -211,11 +211,11 @@ TEST_F(Resume, SkippedStepsEndTheRunWithABatchToReplay) {
 }
 
 TEST_F(Resume, FullDiskStopsOrGoesOnAsAsked) {
-  // A file size limit stands for the disk: metrics fit, a checkpoint does not.
+  // A file size limit stands for the disk: metrics, weights and the extents of memory fit, the optimizer does not.
   for (const std::string policy : {"stop", "continue"}) {
     const std::string run_path = run_dir(policy);
     Arguments words = arguments(run_path, reward_, {"--on-save-error", policy, "--sample-dump-interval", "0"});
-    const Program program(words, /*max_file_bytes=*/200'000);
+    const Program program(words, /*max_file_bytes=*/2'100'000);
     EXPECT_EQ(program.wait(), 3);
     EXPECT_FALSE(base::file_exists(run_path + "/checkpoints/latest"));
     int64_t rollouts = 0;

@@ -91,7 +91,6 @@ inline PlanCase random_case(std::mt19937& random) {
   config.optimizer.recompute_num_layers = between(1, model.num_layers);
   if (random() % 3 > 0) drawn.facts.longest_prompt = between(1, 1500);
   if (!drawn.facts.longest_prompt) config.data.max_prompt_len = between(1, 1500);
-  drawn.facts.kv_shares_train_memory = random() % 4 == 0;
   return drawn;
 }
 

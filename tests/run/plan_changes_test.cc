@@ -39,7 +39,7 @@ TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
   int num_changes = 0;
   for (int draw = 0; draw < 8; ++draw) {
     const PlanCase drawn = random_case(random);
-    const int64_t peak = plan_training(drawn.config, drawn.model, drawn.facts, {}).memory.peak_bytes();
+    const int64_t peak = plan_training(drawn.config, drawn.model, drawn.facts, {}).peak_bytes();
     const DeviceMemory device{.bytes = peak / 100 * (50 + static_cast<int64_t>(random() % 50)), .name = "a device"};
     if (plan_training(drawn.config, drawn.model, drawn.facts, device).fits()) continue;
     double slowdown = -1.0;
@@ -50,7 +50,7 @@ TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
       ++num_changes;
       const TrainPlan plan = plan_training(change.config, change.model, drawn.facts, device);
       EXPECT_TRUE(plan.fits()) << "draw " << draw << ": " << change.flags;
-      EXPECT_EQ(plan.memory.peak_bytes(), change.peak_bytes);
+      EXPECT_EQ(plan.peak_bytes(), change.peak_bytes);
       if (change.changes_results && !changes_results) slowdown = -1.0;
       EXPECT_GE(change.changes_results, changes_results) << "those that change results come last";
       EXPECT_GE(change.slowdown, slowdown);
@@ -81,8 +81,7 @@ TEST(PlanChanges, AreFlagsThatCanBeTyped) {
     options.parse(words);
     model::ModelConfig model = large.model;
     if (config.model.dtype == "bfloat16") model.dtype = model::Dtype::kBFloat16;
-    EXPECT_EQ(plan_training(config, model, large.facts, {.bytes = int64_t{14} << 30}).memory.peak_bytes(),
-              change.peak_bytes)
+    EXPECT_EQ(plan_training(config, model, large.facts, {.bytes = int64_t{14} << 30}).peak_bytes(), change.peak_bytes)
         << change.flags;
   }
 }

@@ -39,9 +39,10 @@ TEST(Plan, WhatLastsIsSummedByHand) {
     EXPECT_EQ(plan.memory.bytes(Tag::kReference, phase), 0);
     EXPECT_EQ(plan.memory.bytes(Tag::kMaster, phase), parameters * 4);
     EXPECT_EQ(plan.memory.bytes(Tag::kMoments, phase), parameters * 8);
-    EXPECT_EQ(plan.memory.bytes(Tag::kGradients, phase), parameters * 4);
+    EXPECT_EQ(plan.memory.bytes(Tag::kGradients, phase),
+              phase == Phase::kTrain ? memory::allocated_bytes(parameters * 4) : 0);
     // 8 sequences of 42 tokens: 3 blocks and a spare one each, of 2 layers x 2 x 2 heads x 16 x 16 tokens.
-    EXPECT_EQ(plan.memory.bytes(Tag::kKv, phase), 8 * 4 * (2 * 2 * 2 * 16 * 16 * 2));
+    EXPECT_EQ(plan.memory.bytes(Tag::kKv, phase), phase == Phase::kRollout ? 8 * 4 * (2 * 2 * 2 * 16 * 16 * 2) : 0);
   }
   EXPECT_EQ(plan.kv_tokens, 8 * 4 * 16);
   EXPECT_EQ(plan.kv_completions, 8);
@@ -127,7 +128,7 @@ TEST(Plan, KeysAndValuesTakeWhatIsLeftAndNoMore) {
     const TrainPlan unlimited = plan_of(drawn, {.bytes = int64_t{1} << 50});
     const int64_t one = sequence_kv_bytes(drawn.model, unlimited.context_tokens);
     const int64_t element_bytes = model::dtype_bytes(drawn.model.dtype);
-    const DeviceMemory device{.bytes = unlimited.memory.peak_bytes() / 4 * (1 + static_cast<int64_t>(random() % 8))};
+    const DeviceMemory device{.bytes = unlimited.peak_bytes() / 4 * (1 + static_cast<int64_t>(random() % 8))};
     const TrainPlan plan = plan_of(drawn, device);
     ASSERT_GE(plan.kv_cache_bytes, one);
     ASSERT_LE(plan.kv_cache_bytes, unlimited.kv_cache_bytes);
@@ -135,11 +136,17 @@ TEST(Plan, KeysAndValuesTakeWhatIsLeftAndNoMore) {
     if (plan.kv_cache_bytes == one) continue;  // the least there can be
     shrunk += plan.kv_cache_bytes < unlimited.kv_cache_bytes ? 1 : 0;
     // A trainer that is too large by itself is nothing that keys and values could mend.
-    ASSERT_TRUE(plan.fits() || drawn.facts.kv_shares_train_memory) << "draw " << draw;
+    const bool has_arena = plan.arena_bytes > 0;
+    ASSERT_TRUE(plan.fits() || has_arena) << "draw " << draw;
     ASSERT_LE(plan.memory.bytes(Phase::kRollout),
               static_cast<int64_t>(std::ceil(drawn.config.memory.gpu_memory_utilization * device.bytes)));
-    if (!drawn.facts.kv_shares_train_memory) {
-      ASSERT_LE(plan.memory.bytes(Phase::kTrain), device.bytes - drawn.config.memory.train_memory_margin_bytes);
+    const int64_t while_training = device.bytes - drawn.config.memory.train_memory_margin_bytes;
+    if (!has_arena) {
+      ASSERT_LE(plan.memory.bytes(Phase::kTrain), while_training);
+    }
+    drawn.config.rollout.kv_cache_bytes = one;
+    if (has_arena && plan.arena_bytes > plan_of(drawn, device).arena_bytes) {
+      ASSERT_LE(plan.lasting_bytes + plan.arena_bytes, while_training) << "keys and values set the arena's size";
     }
   }
   EXPECT_GT(shrunk, 0) << "no case had keys and values cut by what is left";
@@ -162,10 +169,27 @@ TEST(Plan, ASharedMachineKeepsTheCacheSmallADeviceOfOnesOwnFillsIt) {
   const TrainPlan own = plan_of(large, {.bytes = 20 * kGiB});
   EXPECT_GT(own.kv_cache_bytes, kMaxAutomaticKvBytes);
   EXPECT_TRUE(own.fits());
-  PlanCase overlaid = large;
-  overlaid.facts.kv_shares_train_memory = true;
-  EXPECT_GE(plan_of(overlaid, {.bytes = 20 * kGiB}).kv_cache_bytes, own.kv_cache_bytes);
-  EXPECT_EQ(plan_of(overlaid).memory.bytes(Tag::kKv, Phase::kTrain), 0);
+}
+
+TEST(Plan, TheArenaHoldsTheLargerOfBothPhasesInWholeExtents) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int draw = 0; draw < 100; ++draw) {
+    PlanCase drawn = random_case(random);
+    drawn.config.model.device = "cpu";
+    const TrainPlan plan = plan_of(drawn);
+    ASSERT_EQ(plan.arena_bytes % plan.extent_bytes, 0);
+    ASSERT_LE(plan.arena_bytes / plan.extent_bytes, plan.extent_bytes == int64_t{512} << 20 ? 1 << 20 : 128);
+    ASSERT_EQ(plan.memory.bytes(Tag::kKv, Phase::kTrain), 0);
+    ASSERT_EQ(plan.memory.bytes(Tag::kGradients, Phase::kRollout), 0);
+    for (const Phase phase : {Phase::kRollout, Phase::kTrain}) ASSERT_GE(plan.peak_bytes(), plan.memory.bytes(phase));
+    PlanCase without_slack = drawn;
+    without_slack.config.memory.arena_slack = 0.0;
+    const TrainPlan least = plan_of(without_slack);
+    ASSERT_LE(least.peak_bytes() - least.extent_bytes,
+              std::max(least.memory.bytes(Phase::kRollout), least.memory.bytes(Phase::kTrain) + (int64_t{4} << 20)));
+  }
 }
 
 // bench/memory.py's training run, of which bench/results/memory.md has the peak: 11.31 GiB of Pss, with workers and
@@ -184,7 +208,8 @@ TEST(Plan, Qwen3_0_6BIsPlannedWithinThreePercentOfWhatWasMeasured) {
   const TrainPlan plan = plan_of(bench);
   EXPECT_EQ(plan.micro_batch.rows, 2 * 64 + 8 * 63);
   const double touched_kv = 640.0 * 28 * 2 * 8 * 128 * 2;
-  const double planned = static_cast<double>(plan.memory.bytes(Phase::kTrain)) - (1 << 28) + touched_kv;
+  const double planned =
+      static_cast<double>(plan.memory.bytes(Phase::kTrain)) + touched_kv;  // measured before the arena
   EXPECT_NEAR(planned / static_cast<double>(kGiB), 11.31, 0.03 * 11.31);
 }
 
@@ -227,8 +252,8 @@ TEST(PlanReport, SaysTheSameAsTableAndJson) {
             base::dump_json(plan_json(plan_of(tiny, {.bytes = kGiB, .name = "a device"}), tiny.model)));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"parameters", "dtype", "ranks", "kv", "sequence", "micro_batch", "peak",
-                                            "device", "missing_bytes", "fits"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"parameters", "dtype", "ranks", "kv", "sequence", "micro_batch", "arena",
+                                            "peak", "device", "missing_bytes", "fits"}));
   const base::Json& train = json["ranks"][0]["phases"]["train"];
   EXPECT_EQ(train["tags"].size(), static_cast<size_t>(memory::kNumTags));
   EXPECT_EQ(train["tags"]["weights"], plan.memory.bytes(Tag::kWeights, Phase::kTrain));

@@ -1,0 +1,58 @@
+#include "run/reference.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "model/registry.h"
+
+namespace tandem::run {
+
+namespace {
+
+void fill(const Session& session, const std::string& directory, weights::WeightStore& store) {
+  if (directory.empty()) {
+    session.read_weights(store);
+    return;
+  }
+  const model::ModelConfig config = model::read_model_config(directory), &own = session.config();
+  TANDEM_USER_CHECK(config.vocab == own.vocab && config.hidden == own.hidden && config.num_layers == own.num_layers,
+                    fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
+                                "model",
+                                directory, session.directory()));
+  weights::load_hf_checkpoint(directory, store);
+}
+
+}  // namespace
+
+Reference::Reference(const Session& session, const std::string& directory, bool is_offloaded, RunMemory& memory) {
+  if (is_offloaded) {
+    host_memory_ = memory.make_host();
+    offloaded_.emplace(model::build_layout(session.config()), session.dtype(), session.ops().device(), *host_memory_);
+    fill(session, directory, offloaded_->host());
+    if (session.ops().device().is_cpu()) memory.add_lasting(memory::Tag::kReference, offloaded_->host().bytes());
+    model_ = model::make_model(session.config(), offloaded_->host().view(), session.ops());
+    return;
+  }
+  resident_ = std::make_unique<weights::WeightStore>(session.empty_store());
+  fill(session, directory, *resident_);
+  memory.add_lasting(memory::Tag::kReference, resident_->bytes());
+  model_ = model::make_model(session.config(), resident_->view(), session.ops());
+}
+
+trainer::Trainer::Scores Reference::score(trainer::Trainer& trainer, const std::vector<const rl::Sample*>& samples) {
+  if (!offloaded_) return trainer.score(*model_, samples);
+  const weights::OffloadedStore::Visit visit = offloaded_->bring();
+  // The model lets go of the device's tensors before the visit ends.
+  struct Bound {
+    Bound(model::Model& model, const weights::WeightStore& here, const weights::WeightStore& home)
+        : model(model), home(home) {
+      model.set_weights(here.view());
+    }
+    ~Bound() { model.set_weights(home.view()); }
+    model::Model& model;
+    const weights::WeightStore& home;
+  } const bound(*model_, visit.store(), offloaded_->host());
+  return trainer.score(*model_, samples);
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,35 @@
+// The policy's reference: the frozen weights that a KL term compares with, on the device for good, or there only while
+// they score (--offload-reference).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "run/run_memory.h"
+#include "run/session.h"
+#include "trainer/trainer.h"
+#include "weights/offloaded_store.h"
+
+namespace tandem::run {
+
+class Reference {
+ public:
+  // The weights of `directory`, in the session's shape and dtype, or for "" those that the session begins with.
+  // UserError when the shapes differ. Borrows the session; tells the ledger what lasts.
+  Reference(const Session& session, const std::string& directory, bool is_offloaded, RunMemory& memory);
+
+  // Log-probs of all samples. With offloaded weights they are on the device for the call, and gone after it however it
+  // ends.
+  trainer::Trainer::Scores score(trainer::Trainer& trainer, const std::vector<const rl::Sample*>& samples);
+
+ private:
+  std::unique_ptr<weights::WeightStore> resident_;
+  std::unique_ptr<device::HostMemory> host_memory_;
+  std::optional<weights::OffloadedStore> offloaded_;
+  std::unique_ptr<model::Model> model_;
+};
+
+}  // namespace tandem::run

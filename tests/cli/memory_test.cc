@@ -1,0 +1,311 @@
+// A run's memory: what was planned against what was taken, what a stray or failing call does, and what is told.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <random>
+
+#include "device/cpu/cpu_host_memory.h"
+#include "device/cpu/cpu_tensor_source.h"
+#include "device/cpu/cpu_vmm.h"
+#include "device/registry.h"
+#include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
+#include "tests/cli/tiny_run.h"
+#include "tests/device/failing_vmm.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The golden model's tokenizer over a shape whose tensors are large beside what rounding adds.
+std::string write_model(const base::TemporaryDirectory& folder) {
+  const std::string path = folder / "model";
+  base::make_directories(path);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
+    base::write_file_durably(path + "/" + name, base::read_file(kModel + "/" + name));
+  base::Json config = base::read_json_file(kModel + "/config.json");
+  config["hidden_size"] = 192;
+  config["intermediate_size"] = 512;
+  config["num_hidden_layers"] = 4;
+  config["initializer_range"] = 0.02;
+  base::write_file_durably(path + "/config.json", config.dump());
+  return path;
+}
+
+// Prompts of one length, so that the longest micro-batch is every micro-batch.
+std::string write_prompts(const base::TemporaryDirectory& folder) {
+  std::string text;
+  for (int i = 0; i < 16; ++i)
+    text += R"({"prompt": [{"role": "user", "content": "one two three four five six"}], "label": "8"})"
+            "\n";
+  base::write_file_durably(folder / "prompts.jsonl", text);
+  return folder / "prompts.jsonl";
+}
+
+Arguments memory_arguments(const base::TemporaryDirectory& folder, const std::string& save, const Arguments& more) {
+  Arguments words = with_custom_reward(train_arguments(save), write_reward(folder));
+  words = with_flag(with_flag(words, "--hf-checkpoint", write_model(folder)), "--prompt-data", write_prompts(folder));
+  for (const auto& [flag, value] :
+       {std::pair{"--rollout-max-response-len", "24"}, {"--rollout-batch-size", "4"}, {"--global-batch-size", "8"}})
+    words = with_flag(words, flag, value);
+  for (const char* word : {"--random-init", "--kv-cache-bytes", "2000000", "--rollout-max-batch-tokens", "64"})
+    words.emplace_back(word);
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+base::Json last_step(const std::string& run_path) {
+  base::Json last;
+  for (base::Json& line : json_lines(run_path + "/memory_timeline.jsonl"))
+    if (line["event"] == "step") last = std::move(line);
+  return last;
+}
+
+int64_t bytes(const base::Json& of_phase, const char* which, const std::string& tag) {
+  const base::Json& tags = of_phase[which];
+  return tags.contains(tag) ? tags[tag].get<int64_t>() : 0;
+}
+
+TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
+  const base::TemporaryDirectory folder;
+  // The last: what the token budget makes of micro-batches is a bound, not a number.
+  const std::vector<Arguments> cases = {
+      {"--dtype", "float32"},
+      {"--dtype", "bfloat16"},
+      {"--dtype", "bfloat16", "--recompute-granularity", "full", "--recompute-num-layers", "2"},
+      {"--dtype", "float32", "--recompute-granularity", "full", "--recompute-num-layers", "4", "--entropy-coef",
+       "0.01"},
+      {"--dtype", "bfloat16", "--use-kl-loss", "--kl-loss-coef", "0.1", "--offload-train"},
+      {"--dtype", "bfloat16", "--max-tokens-per-gpu", "100", "--logprob-chunk-rows", "40", "--use-kl-loss",
+       "--kl-loss-coef", "0.1"},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string run_path = folder / std::to_string(i);
+    const Captured result = run(memory_arguments(folder, run_path, cases[i]));
+    ASSERT_EQ(result.code, 0) << result.err;
+    const base::Json step = last_step(run_path);
+    ASSERT_EQ(step["step"], 1);
+    for (const auto& [phase, of_phase] : step["phases"].items()) {
+      std::map<std::string, int> tags;
+      for (const char* which : {"most", "planned"})
+        for (const auto& [tag, bytes] : of_phase[which].items()) tags[tag] = 1;
+      for (const auto& [tag, one] : tags) {
+        const int64_t most = bytes(of_phase, "most", tag), planned = bytes(of_phase, "planned", tag);
+        std::printf("case %zu %-8s %-14s %10ld of %10ld\n", i, phase.c_str(), tag.c_str(), most, planned);
+        // A sanitizer's own memory is none of ours.
+        if (tag == "overhead") continue;
+        EXPECT_LE(most, planned) << "case " << i << ", " << tag << " in " << phase;
+        const bool is_bound = i + 1 == cases.size() || tag == "staging";  // the host's, for files
+        EXPECT_LE(planned - most, is_bound ? 64 * kMiB : std::max<int64_t>(planned / 50, 16384))
+            << "case " << i << ", " << tag << " in " << phase;
+      }
+      EXPECT_LE(of_phase["planned_at_once"].get<int64_t>() - of_phase["most_at_once"].get<int64_t>(), 64 * kMiB);
+    }
+  }
+}
+
+TEST(RunMemory, TheTimelineAndTheTraceTellWhatHappened) {
+  const base::TemporaryDirectory folder;
+  const std::string run_path = folder / "run";
+  ASSERT_EQ(run(memory_arguments(folder, run_path, {})).code, 0);
+  std::vector<std::string> phases;
+  for (const base::Json& line : json_lines(run_path + "/memory_timeline.jsonl"))
+    if (line["event"] == "enter") phases.push_back(line["phase"]);
+  EXPECT_EQ(phases, (std::vector<std::string>{"load", "rollout", "train", "rollout", "train", "rollout"}));
+  const base::Json trace = base::read_json_file(run_path + "/memory_trace.json");
+  EXPECT_GT(trace["traceEvents"].size(), phases.size());
+  bool told = false;
+  for (const base::Json& record : json_lines(run_path + "/metrics.jsonl")) {
+    if (!record.contains("rollout/step")) continue;
+    told = true;
+    for (const char* phase : {"rollout", "train"}) {
+      const std::string name = std::string("perf/memory_") + phase;
+      EXPECT_GT(record[name + "_gib"], 0.0);
+      EXPECT_GT(record[name + "_plan_gib"], 0.0);
+    }
+    EXPECT_LT(record["perf/memory_to_train_time"], 0.5);
+  }
+  EXPECT_TRUE(told);
+}
+
+// Unmapping what the phase does not own changes nothing but time: nobody touches it.
+TEST(RunMemory, NobodyTouchesTheIdleView) {
+  const base::TemporaryDirectory folder;
+  std::string metrics;
+  for (const Arguments& more : {Arguments{}, Arguments{"--debug-unmap-idle-view"}}) {
+    const std::string run_path = folder / ("run" + std::to_string(more.size()));
+    const Captured result = run(memory_arguments(folder, run_path, more));
+    ASSERT_EQ(result.code, 0) << result.err;
+    if (!metrics.empty()) {
+      EXPECT_EQ(timeless_metrics(run_path), metrics);
+    }
+    metrics = timeless_metrics(run_path);
+  }
+}
+
+// ---- faults ----
+
+// A short run, over the folder of the one before.
+Captured faulty_run(const base::TemporaryDirectory& folder, Arguments more) {
+  more.emplace_back("--overwrite");
+  Arguments words = memory_arguments(folder, folder / "run", more);
+  for (const auto& [flag, value] : {std::pair{"--num-rollout", "1"},
+                                    {"--rollout-batch-size", "2"},
+                                    {"--global-batch-size", "8"},
+                                    {"--rollout-max-response-len", "4"}})
+    words = with_flag(words, flag, value);
+  return run(words);
+}
+
+// Passes on to a Vmm that the test keeps.
+class BorrowedVmm final : public device::ForwardingVmm {
+ public:
+  using ForwardingVmm::ForwardingVmm;
+
+ protected:
+  device::Outcome before(const std::string&) override { return device::Outcome::kPass; }
+};
+
+device::MemoryDriver driver_over(device::Vmm& vmm) {
+  device::MemoryDriver driver;
+  driver.vmm = std::make_unique<BorrowedVmm>(vmm);
+  driver.make_host = [] { return std::make_unique<device::CpuHostMemory>(); };
+  driver.set_tensor_source = device::set_cpu_tensor_source;
+  driver.used_bytes = [](int64_t vmm_bytes) { return vmm_bytes; };
+  driver.synchronize = [] {};
+  return driver;
+}
+
+TEST(RunMemoryFaults, ADeviceThatWasFilledSinceThePlanIsAnErrorThatSaysSo) {
+  const base::TemporaryDirectory folder;
+  device::CpuVmm small(kMiB);
+  const device::ReplacedMemory replaced([&] { return driver_over(small); });
+  const Captured result = run(memory_arguments(folder, folder / "run", {}));
+  expect_one_line_failure(result, 3, "bytes free, and the arena is");
+  EXPECT_FALSE(base::file_exists(folder / "run/metrics.jsonl")) << "before anything is loaded or written";
+  EXPECT_EQ(small.counts(), device::VmmCounts());
+}
+
+// Calls of the driver fail at moments all over a run, once and for good: it ends with one line or goes on, and
+// everything goes back (tests/memory fails every call of the arena's).
+TEST(RunMemoryFaults, AFailingCallOfTheDriverEndsInOneLineOrNotAtAll) {
+  const base::TemporaryDirectory folder;
+  const int seed = testing::UnitTest::GetInstance()->random_seed();
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  int64_t num_calls = 0, num_ended = 0;
+  for (int i = 0; i < 20; ++i) {
+    const int64_t k = i == 0 ? -1 : i < 6 ? i - 1 : static_cast<int64_t>(random() % static_cast<uint64_t>(num_calls));
+    const bool for_good = i % 2 == 1;
+    const device::Outcome outcome = i % 4 < 2 ? device::Outcome::kOutOfMemory : device::Outcome::kDriverError;
+    device::CpuVmm real;
+    device::FailingVmm failing(real);
+    if (i > 0) failing.arm(k, for_good, outcome);
+    const device::ReplacedMemory replaced([&] { return driver_over(failing); });
+    const Captured result = faulty_run(folder, {"--debug-unmap-idle-view"});
+    const std::string where = "seed " + std::to_string(seed) + ", call " + std::to_string(k);
+    if (i == 0) {
+      ASSERT_EQ(result.code, 0) << result.err;
+      num_calls = failing.num_calls();
+    } else if (result.code != 0) {
+      EXPECT_EQ(result.code, 3) << where << "\n" << result.err;
+      EXPECT_TRUE(last_line(result.err).starts_with("tandem: error: ")) << where << "\n" << result.err;
+      ++num_ended;
+    }
+    failing.settle();
+    EXPECT_EQ(real.counts(), device::VmmCounts()) << where;
+  }
+  std::printf("%ld calls of the driver in a run; %ld of 19 runs ended by a failing one\n", num_calls, num_ended);
+  EXPECT_GT(num_ended, 0);
+}
+
+// What all host memories of a run share: which call fails, and what is pinned.
+struct HostFaults {
+  int64_t k = -1;
+  bool for_good = false;
+  std::atomic<int64_t> num_calls = 0, pinned_bytes = 0;
+  bool has_failed = false;
+  bool fails() {
+    const int64_t call = num_calls++;
+    if (k < 0 || call < k || (call > k && !for_good)) return false;
+    return has_failed = true;
+  }
+  void check(const char* call) {
+    if (fails()) throw EnvironmentError(std::string(call) + ": injected; take the wrapper away");
+  }
+};
+
+class FaultyHostMemory final : public device::HostMemory {
+ public:
+  explicit FaultyHostMemory(HostFaults& faults) : faults_(faults) {}
+  std::byte* allocate(int64_t bytes) override {
+    if (faults_.fails()) return nullptr;
+    faults_.pinned_bytes += bytes;
+    return real_.allocate(bytes);
+  }
+  void free(std::byte* host, int64_t bytes) override {
+    faults_.pinned_bytes -= bytes;
+    real_.free(host, bytes);
+  }
+  void copy_to_host(std::byte* host, const std::byte* device, int64_t bytes) override {
+    faults_.check("copy_to_host");
+    real_.copy_to_host(host, device, bytes);
+  }
+  void copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) override {
+    faults_.check("copy_to_device");
+    real_.copy_to_device(device, host, bytes);
+  }
+  void zero(std::byte* device, int64_t bytes) override {
+    faults_.check("zero");
+    real_.zero(device, bytes);
+  }
+  void synchronize() override {
+    faults_.check("synchronize");
+    real_.synchronize();
+  }
+
+ private:
+  HostFaults& faults_;
+  device::CpuHostMemory real_;
+};
+
+// Pinning and copying fail at moments all over a run with everything offloaded (tests/trainer fails each of them).
+TEST(RunMemoryFaults, OffloadingThatFailsEndsInOneLineAndLeavesNothingPinned) {
+  const base::TemporaryDirectory folder;
+  const int seed = testing::UnitTest::GetInstance()->random_seed();
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  int64_t num_calls = 0;
+  const auto run_with = [&](HostFaults& faults) {
+    device::CpuVmm vmm;
+    const device::ReplacedMemory replaced([&] {
+      device::MemoryDriver driver = driver_over(vmm);
+      driver.make_host = [&] { return std::make_unique<FaultyHostMemory>(faults); };
+      return driver;
+    });
+    const Captured result =
+        faulty_run(folder, {"--dtype", "bfloat16", "--use-kl-loss", "--kl-loss-coef", "0.1", "--offload-train"});
+    EXPECT_EQ(vmm.counts(), device::VmmCounts());
+    EXPECT_EQ(faults.pinned_bytes, 0);
+    return result;
+  };
+  {
+    HostFaults none;
+    ASSERT_EQ(run_with(none).code, 0);
+    num_calls = none.num_calls;
+  }
+  for (int i = 0; i < 12; ++i) {
+    const int64_t k = i < 4 ? i : static_cast<int64_t>(random() % static_cast<uint64_t>(num_calls));
+    HostFaults faults;
+    faults.k = k;
+    faults.for_good = i % 2 == 1;
+    const Captured result = run_with(faults);
+    EXPECT_EQ(result.code, 3) << "seed " << seed << ", call " << k << " of " << num_calls << "\n" << result.err;
+    EXPECT_TRUE(last_line(result.err).starts_with("tandem: error: ")) << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cli
