@@ -21,7 +21,7 @@ SHAPES = {
     "1.7B": dict(tiny_model.QWEN3_0_6B, hidden_size=2048, intermediate_size=6144),
     "4B": dict(tiny_model.QWEN3_0_6B, hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_hidden_layers=36),
 }
-REWARD = "def reward(prompts, completions, **kwargs):\n    return [float(len(c[0]['content']) % 5) for c in completions]\n"
+REWARD = "def reward(prompts, completions, **kwargs):\n    return [float(sum(map(ord, c)) % 5) for c in completions]\n"
 
 
 def pss(pid):
@@ -38,8 +38,7 @@ def measure(folder, shape, options, more):
     (model / "config.json").write_text(json.dumps(dict(shape, torch_dtype="bfloat16")), encoding="utf-8")
     tiny_model.write_tokenizer(model)
     (folder / "reward.py").write_text(REWARD, encoding="utf-8")
-    chat = [{"role": "user", "content": "x" * options.prompt}]
-    (folder / "prompts.jsonl").write_text((json.dumps({"prompt": chat, "label": "1"}) + "\n") * 8, encoding="utf-8")
+    (folder / "prompts.jsonl").write_text((json.dumps({"prompt": "x" * options.prompt, "label": "1"}) + "\n") * 8, encoding="utf-8")
     command = [machine.tandem(), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(model), "--random-init",
                "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward", "--rollout-batch-size",
                str(options.batch), "--n-samples-per-prompt", str(options.samples), "--num-rollout", "2", "--rollout-max-response-len",
