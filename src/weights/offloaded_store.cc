@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "memory/tensor_memory.h"
 
 namespace tandem::weights {
@@ -19,7 +20,13 @@ OffloadedStore::OffloadedStore(Layout layout, at::ScalarType dtype, at::Device d
   host_.attach(pinned_);
 }
 
-OffloadedStore::~OffloadedStore() { host_memory_.free(pinned_, host_.bytes()); }
+OffloadedStore::~OffloadedStore() {
+  try {
+    host_memory_.free(pinned_, host_.bytes());
+  } catch (const EnvironmentError& error) {
+    base::log_error("the pinned memory of offloaded weights was not given back: {}", error.what());
+  }
+}
 
 OffloadedStore::Visit OffloadedStore::bring(bool keep_on_device) {
   if (!on_device_) {
