@@ -175,6 +175,7 @@ void ColocatedRun::say_plan() const {
 void ColocatedRun::start() {
   memory_ = std::make_unique<RunMemory>(config_, plan_);
   session_.load_weights();
+  memory_->add_lasting(memory::Tag::kWeights, session_.store().bytes());
   engine_model_ = session_.make_model();
   trainer_model_ = session_.make_model();
   if (config_.loss.needs_reference()) {
@@ -191,7 +192,7 @@ void ColocatedRun::start() {
     offload.emplace(*optimizer_memory_, memory_->synchronize());
   }
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_, offload);
-  account_lasting(session_, *trainer_, offload.has_value(), *memory_);
+  account_optimizer(session_, *trainer_, offload.has_value(), *memory_);
   directory_.create();
   if (checkpoint_) go_on();
   writer_ = std::make_unique<CheckpointWriter>(session_, directory_, config_.checkpoints.keep_latest);

@@ -2,7 +2,7 @@
 //   config.toml          the options of the run; `tandem VERB --config RUN/config.toml` repeats it
 //   metrics.jsonl        one record per rollout, per optimizer step and per evaluation
 //   memory_timeline.jsonl  what the device's memory was taken for, and at each step beside the plan
-//   memory_trace.json    the same for chrome://tracing or Perfetto, when the run ends
+//   memory_trace.json    the end of that for chrome://tracing or Perfetto, when the run ends
 //   log.txt              what the terminal showed
 //   grader_output.txt    what reward functions printed
 //   samples/             what was sampled: rollout_000001.jsonl, eval_NAME_000001.jsonl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -19,6 +20,7 @@ using memory::Phase;
 using memory::Tag;
 using memory::View;
 
+constexpr std::ptrdiff_t kTraceEvents = 4096;  // that a trace has at least, where there were so many
 constexpr double kGiB = int64_t{1} << 30;
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
@@ -101,10 +103,6 @@ void RunMemory::measure() {
   ledger_.measure_device(driver_.used_bytes(pool_ ? pool_->num_extents() * pool_->extent_bytes() : 0));
 }
 
-void RunMemory::take_events() {
-  for (memory::LedgerEvent& event : ledger_.take_events()) events_.push_back(std::move(event));
-}
-
 std::string RunMemory::trace() const { return memory::chrome_trace(events_); }
 
 Metrics RunMemory::metrics() const {
@@ -119,9 +117,13 @@ Metrics RunMemory::metrics() const {
 }
 
 std::vector<std::string> RunMemory::timeline(int64_t step) {
-  take_events();
   std::vector<std::string> lines;
-  for (; num_told_ < events_.size(); ++num_told_) lines.push_back(memory::timeline_line(events_[num_told_]));
+  for (memory::LedgerEvent& event : ledger_.take_events()) {
+    lines.push_back(memory::timeline_line(event));
+    events_.push_back(std::move(event));
+  }
+  // A run may be long, and its memory must not grow with it.
+  if (std::ssize(events_) > 2 * kTraceEvents) events_.erase(events_.begin(), events_.end() - kTraceEvents);
   base::Json line = {{"event", "step"}, {"step", step}};
   for (const Phase phase : kPhases) {
     base::Json& of_phase = line["phases"][memory::to_string(phase)];

@@ -47,12 +47,11 @@ class RunMemory {
   // Lines of memory_timeline.jsonl since the last call: what happened, and after each step the marks of every tag and
   // phase beside the plan's.
   std::vector<std::string> timeline(int64_t step);
-  // All of it for chrome://tracing or Perfetto.
+  // The last thousands of events that timeline() told, for chrome://tracing or Perfetto.
   std::string trace() const;
 
  private:
   void measure();
-  void take_events();
 
   const memory::MemoryPlan plan_;
   const int64_t kv_bytes_;
@@ -61,9 +60,8 @@ class RunMemory {
   std::unique_ptr<memory::ExtentPool> pool_;
   std::unique_ptr<memory::Arena> arena_;
   std::unique_ptr<memory::TensorMemory> tensors_;
-  bool has_kv_ = false;  // they are allocated: the phase is the rollout's
-  std::vector<memory::LedgerEvent> events_;
-  size_t num_told_ = 0;  // of events_
+  bool has_kv_ = false;                      // they are allocated: the phase is the rollout's
+  std::vector<memory::LedgerEvent> events_;  // the newest
   double to_rollout_s_ = 0.0, to_train_s_ = 0.0;
 };
 

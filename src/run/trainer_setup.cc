@@ -42,22 +42,20 @@ trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_lay
   return result;
 }
 
-void account_lasting(Session& session, const trainer::Trainer& trainer, bool is_optimizer_offloaded,
-                     RunMemory& memory) {
-  using memory::Tag;
-  memory.add_lasting(Tag::kWeights, session.store().bytes());
-  if (is_optimizer_offloaded) {
+void account_optimizer(const Session& session, const trainer::Trainer& trainer, bool is_offloaded, RunMemory& memory) {
+  trainer::OptimizerBytes bytes;
+  if (is_offloaded) {
     if (!session.ops().device().is_cpu()) return;
-    const trainer::OptimizerBytes bytes = trainer::optimizer_bytes(session.config(), session.config().dtype);
-    memory.add_lasting(Tag::kMaster, bytes.master);
-    memory.add_lasting(Tag::kMoments, bytes.moments);
-    return;
+    bytes = trainer::optimizer_bytes(session.config(), session.config().dtype);
+  } else {
+    for (const auto& [name, tensor] : trainer.state()) {
+      const bool is_master = name.starts_with("master.");
+      if (is_master && session.dtype() == at::kFloat) continue;  // the store's own
+      (is_master ? bytes.master : bytes.moments) += static_cast<int64_t>(tensor.nbytes());
+    }
   }
-  for (const auto& [name, tensor] : trainer.state()) {
-    const bool is_master = name.starts_with("master.");
-    if (is_master && session.store().dtype() == at::kFloat) continue;  // the store's own
-    memory.add_lasting(is_master ? Tag::kMaster : Tag::kMoments, static_cast<int64_t>(tensor.nbytes()));
-  }
+  memory.add_lasting(memory::Tag::kMaster, bytes.master);
+  memory.add_lasting(memory::Tag::kMoments, bytes.moments);
 }
 
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {

@@ -16,9 +16,9 @@ trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl:
 // Of `tandem train`.
 trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
 
-// What was loaded lasts as long as the run: the ledger is told. An optimizer that is offloaded is not asked, because it
-// may still be pinning its memory; on a device other than the CPU it takes nothing.
-void account_lasting(Session& session, const trainer::Trainer& trainer, bool is_optimizer_offloaded, RunMemory& memory);
+// The ledger is told what the optimizer takes for as long as the run lasts. One that is offloaded is not asked, because
+// it may still be pinning its memory; on a device other than the CPU it takes nothing.
+void account_optimizer(const Session& session, const trainer::Trainer& trainer, bool is_offloaded, RunMemory& memory);
 
 // Floating-point operations of one forward over these samples: two per weight of a matrix and token, and the products
 // of attention. A backward has twice as many.
