@@ -28,6 +28,7 @@ void install_stop_signals() {
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
+  sigaction(SIGXFSZ, &ignore, nullptr);
 }
 
 bool stop_requested() { return stop_flag != 0; }

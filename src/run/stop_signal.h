@@ -7,7 +7,8 @@ namespace tandem::run {
 // The exit code of a verb that a signal ended early, as shells expect it of SIGINT.
 constexpr int kExitInterrupted = 130;
 
-// SIGINT and SIGTERM set the flag below; SIGPIPE is ignored, so that a closed pipe is an error of the write.
+// SIGINT and SIGTERM set the flag below; SIGPIPE and SIGXFSZ are ignored, so that a closed pipe and a file beyond the
+// limit (ulimit -f) are errors of the write.
 void install_stop_signals();
 bool stop_requested();
 // Since the signal; 0 before it.

@@ -118,7 +118,6 @@ class Program {
     if (max_file_bytes > 0) {
       const rlimit limit = {static_cast<rlim_t>(max_file_bytes), static_cast<rlim_t>(max_file_bytes)};
       setrlimit(RLIMIT_FSIZE, &limit);
-      ::signal(SIGXFSZ, SIG_IGN);
     }
     std::freopen("/dev/null", "w", stdout);
     std::freopen("/dev/null", "w", stderr);
