@@ -28,9 +28,9 @@ def family(pid):
     return pids
 
 
-def pss(pid):
+def pss(pids):
     total = 0
-    for member in family(pid):
+    for member in pids:
         try:
             lines = pathlib.Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -39,11 +39,12 @@ def pss(pid):
     return total
 
 
-def peak(arguments):
+def peak(arguments, members=family):
+    """The most Pss of what `members` says of the program's process: with its workers, unless told otherwise."""
     process = subprocess.Popen([machine.tandem(), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     highest = 0
     while process.poll() is None:
-        highest = max(highest, pss(process.pid))
+        highest = max(highest, pss(members(process.pid)))
         time.sleep(0.05)
     if process.returncode != 0:
         raise SystemExit(process.stderr.read())

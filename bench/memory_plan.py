@@ -8,11 +8,10 @@ read beside it. To reach: never above the plan, and the plan at most 2 % (on the
 import argparse
 import json
 import pathlib
-import subprocess
 import tempfile
-import time
 
 import machine
+import memory
 import tiny_model
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -24,14 +23,6 @@ SHAPES = {
 REWARD = "def reward(prompts, completions, **kwargs):\n    return [float(sum(map(ord, c)) % 5) for c in completions]\n"
 
 
-def pss(pid):
-    try:
-        lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-
 def measure(folder, shape, options, more):
     model = folder / "model"
     model.mkdir()
@@ -39,18 +30,12 @@ def measure(folder, shape, options, more):
     tiny_model.write_tokenizer(model)
     (folder / "reward.py").write_text(REWARD, encoding="utf-8")
     (folder / "prompts.jsonl").write_text((json.dumps({"prompt": "x" * options.prompt, "label": "1"}) + "\n") * 8, encoding="utf-8")
-    command = [machine.tandem(), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(model), "--random-init",
+    command = ["train", "--colocate", "--device", options.device, "--hf-checkpoint", str(model), "--random-init",
                "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward", "--rollout-batch-size",
                str(options.batch), "--n-samples-per-prompt", str(options.samples), "--num-rollout", "2", "--rollout-max-response-len",
                str(options.response), "--ignore-eos", "--kv-cache-bytes", str(options.kv_bytes), "--num-threads", str(options.threads),
                "--no-use-tensorboard", "--save-interval", "1000", "--save", str(folder / "run"), *more]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, pss(process.pid))
-        time.sleep(0.1)
-    if process.returncode != 0:
-        raise SystemExit(process.stderr.read())
+    peak = memory.peak(command, members=lambda pid: [pid])
     events = [json.loads(line) for line in (folder / "run/memory_timeline.jsonl").read_text().splitlines()]
     records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     return {

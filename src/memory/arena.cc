@@ -243,13 +243,20 @@ int64_t Arena::mark(View view) const {
   return allocator(view).next_serial();
 }
 
-std::pair<View, int64_t> Arena::locate(const std::byte* address) const {
+std::optional<std::pair<View, int64_t>> Arena::find(const void* address) const {
+  const auto at = reinterpret_cast<uintptr_t>(address);
   for (const View view : {View::kRollout, View::kTrain}) {
-    const auto at = reinterpret_cast<uintptr_t>(address), begin = reinterpret_cast<uintptr_t>(data(view));
-    if (at >= begin && at < begin + static_cast<uintptr_t>(bytes())) return {view, static_cast<int64_t>(at - begin)};
+    const auto begin = reinterpret_cast<uintptr_t>(data(view));
+    if (at >= begin && at < begin + static_cast<uintptr_t>(bytes()))
+      return std::pair(view, static_cast<int64_t>(at - begin));
   }
-  TANDEM_CHECK(false, "the address is not of this arena");
-  return {};
+  return std::nullopt;
+}
+
+std::pair<View, int64_t> Arena::locate(const std::byte* address) const {
+  const auto found = find(address);
+  TANDEM_CHECK(found.has_value(), "the address is not of this arena");
+  return *found;
 }
 
 Arena::ViewBytes Arena::view_bytes(View view) const {

@@ -60,6 +60,8 @@ class Arena {
   int64_t num_extents() const { return num_extents_; }
   int64_t bytes() const { return extent_bytes_ * num_extents_; }
   std::byte* data(View view) const { return range(view).data(); }  // for life
+  bool owns(const void* address) const { return find(address).has_value(); }
+  Phase phase() const { return ledger_.phase(); }
 
   // Moves every extent to view_of(phase), and the ledger into the phase.
   // BugError: something of the other view is still allocated. EnvironmentError: a call of the driver failed (possible
@@ -115,7 +117,8 @@ class Arena {
 
   std::vector<Holding> holdings(std::span<const int64_t> extents) const;
   void retag_locked(View view, int64_t offset, Tag tag);
-  std::pair<View, int64_t> locate(const std::byte* address) const;
+  std::optional<std::pair<View, int64_t>> find(const void* address) const;  // the view, and the offset in it
+  std::pair<View, int64_t> locate(const std::byte* address) const;          // BugError where it is in none
   void check_idle(std::span<const Holding> moving) const;
   void move(std::vector<int64_t> extents, View to);
   bool map(View view, std::span<const int64_t> extents);

@@ -5,13 +5,14 @@
 
 namespace tandem::memory {
 
-HostArena::HostArena(device::HostMemory& memory, int64_t bytes) : memory_(memory), bytes_(bytes) {
+HostArena::HostArena(device::HostMemory& memory, int64_t bytes, std::string_view remedy)
+    : memory_(memory), bytes_(bytes) {
   TANDEM_CHECK(bytes >= 0 && bytes % ViewAllocator::kAlignmentBytes == 0, bytes);
   if (bytes == 0) return;
   data_ = memory.allocate(bytes);
   TANDEM_ENV_CHECK(data_ != nullptr, "the host has no", bytes,
-                   "bytes that can be pinned; free host memory, raise the limit of locked memory (ulimit -l), or keep "
-                   "less on the host");
+                   "bytes that can be pinned; free host memory, raise the limit of locked memory (ulimit -l), or",
+                   remedy);
   allocator_.add(0, bytes);
 }
 

@@ -13,8 +13,8 @@ namespace tandem::memory {
 // Borrows the HostMemory, which also does the copies. Used from one thread at a time.
 class HostArena {
  public:
-  // 0 bytes: nothing can be kept. EnvironmentError when the host has too little memory.
-  HostArena(device::HostMemory& memory, int64_t bytes);
+  // 0 bytes: nothing can be kept. EnvironmentError when the host has too little memory; `remedy` is what it ends with.
+  HostArena(device::HostMemory& memory, int64_t bytes, std::string_view remedy = "keep less on the host");
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;

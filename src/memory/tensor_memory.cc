@@ -28,24 +28,24 @@ TagScope::~TagScope() {
 }
 
 SurvivorScope::SurvivorScope(Tag tag, Tag survivors) : scope_(tag), tag_(tag), survivors_(survivors) {
-  if (const TensorMemory* const memory = installed) mark_ = memory->arena_.mark(view_of(memory->ledger_.phase()));
+  if (const TensorMemory* const memory = installed) mark_ = memory->arena_.mark(view_of(memory->arena_.phase()));
 }
 
 SurvivorScope::~SurvivorScope() {
   if (TensorMemory* const memory = installed)
-    memory->arena_.retag(view_of(memory->ledger_.phase()), mark_, tag_, survivors_);
+    memory->arena_.retag(view_of(memory->arena_.phase()), mark_, tag_, survivors_);
 }
 
 void retag(const void* address, Tag tag) {
   TensorMemory* const memory = installed;
-  if (memory == nullptr || !memory->owns(address)) return;
+  if (memory == nullptr || !memory->arena_.owns(address)) return;
   memory->arena_.retag(static_cast<std::byte*>(const_cast<void*>(address)), tag);
 }
 
 OutsidePhases::OutsidePhases() { ++outside_phases; }
 OutsidePhases::~OutsidePhases() { --outside_phases; }
 
-TensorMemory::TensorMemory(Arena& arena, Ledger& ledger) : arena_(arena), ledger_(ledger) {
+TensorMemory::TensorMemory(Arena& arena) : arena_(arena) {
   TensorMemory* none = nullptr;
   TANDEM_CHECK(installed.compare_exchange_strong(none, this), "one arena at a time");
 }
@@ -53,7 +53,7 @@ TensorMemory::TensorMemory(Arena& arena, Ledger& ledger) : arena_(arena), ledger
 TensorMemory::~TensorMemory() { installed = nullptr; }
 
 std::byte* TensorMemory::allocate(int64_t bytes) {
-  const Phase phase = ledger_.phase();
+  const Phase phase = arena_.phase();
   if (phase == Phase::kLoad || outside_phases > 0) return nullptr;
   const Tag tag = current_tag();
   const char* const name = label_name;
@@ -63,18 +63,9 @@ std::byte* TensorMemory::allocate(int64_t bytes) {
 }
 
 bool TensorMemory::free(std::byte* address) {
-  if (!owns(address)) return false;
+  if (!arena_.owns(address)) return false;
   arena_.free(address);
   return true;
-}
-
-bool TensorMemory::owns(const void* address) const {
-  const auto at = reinterpret_cast<uintptr_t>(address);
-  for (const View view : {View::kRollout, View::kTrain}) {
-    const auto begin = reinterpret_cast<uintptr_t>(arena_.data(view));
-    if (at >= begin && at < begin + static_cast<uintptr_t>(arena_.bytes())) return true;
-  }
-  return false;
 }
 
 }  // namespace tandem::memory

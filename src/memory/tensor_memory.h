@@ -57,7 +57,7 @@ class OutsidePhases {
 // loading from LibTorch's own allocator. Borrows the arena. BugError: there is one already.
 class TensorMemory final : public device::TensorSource {
  public:
-  TensorMemory(Arena& arena, Ledger& ledger);
+  explicit TensorMemory(Arena& arena);
   ~TensorMemory() override;
   TensorMemory(const TensorMemory&) = delete;
   TensorMemory& operator=(const TensorMemory&) = delete;
@@ -68,10 +68,8 @@ class TensorMemory final : public device::TensorSource {
  private:
   friend class SurvivorScope;
   friend void retag(const void* address, Tag tag);
-  bool owns(const void* address) const;
 
   Arena& arena_;
-  Ledger& ledger_;
 };
 
 }  // namespace tandem::memory

@@ -60,7 +60,7 @@ RunMemory::RunMemory(const TrainConfig& config, const TrainPlan& plan)
                                    .hide_idle_view = config.memory.debug_unmap_idle_view,
                                    .synchronize = driver_.synchronize,
                                    .size_flag = "--kv-cache-bytes or --max-tokens-per-gpu, or raise --arena-slack"});
-  tensors_ = std::make_unique<memory::TensorMemory>(*arena_, ledger_);
+  tensors_ = std::make_unique<memory::TensorMemory>(*arena_);
   driver_.set_tensor_source(tensors_.get());
 }
 

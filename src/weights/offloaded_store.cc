@@ -4,28 +4,17 @@
 
 #include <utility>
 
-#include "base/check.h"
-#include "base/log.h"
+#include "memory/memory_plan.h"
 #include "memory/tensor_memory.h"
 
 namespace tandem::weights {
 
 OffloadedStore::OffloadedStore(Layout layout, at::ScalarType dtype, at::Device device, device::HostMemory& host_memory)
-    : host_memory_(host_memory),
-      device_(device),
+    : device_(device),
       host_(WeightStore::without_storage(std::move(layout), dtype)),
-      pinned_(host_memory.allocate(host_.bytes())) {
-  TANDEM_ENV_CHECK(pinned_ != nullptr, "the host has not", host_.bytes(),
-                   "bytes to pin for weights that are offloaded; leave --offload-reference out");
-  host_.attach(pinned_);
-}
-
-OffloadedStore::~OffloadedStore() {
-  try {
-    host_memory_.free(pinned_, host_.bytes());
-  } catch (const EnvironmentError& error) {
-    base::log_error("the pinned memory of offloaded weights was not given back: {}", error.what());
-  }
+      pinned_(host_memory, memory::allocated_bytes(host_.bytes()), "leave --offload-reference out"),
+      data_(pinned_.allocate(host_.bytes(), memory::Tag::kReference, "offloaded weights")) {
+  host_.attach(data_);
 }
 
 OffloadedStore::Visit OffloadedStore::bring(bool keep_on_device) {
@@ -36,8 +25,8 @@ OffloadedStore::Visit OffloadedStore::bring(bool keep_on_device) {
       bytes = at::empty({host_.bytes()}, at::TensorOptions(at::kByte).device(device_));
     }
     auto* const address = static_cast<std::byte*>(bytes.mutable_data_ptr());
-    host_memory_.copy_to_device(address, pinned_, host_.bytes());
-    host_memory_.synchronize();
+    pinned_.memory().copy_to_device(address, data_, host_.bytes());
+    pinned_.memory().synchronize();
     WeightStore store = WeightStore::without_storage(host_.layout(), host_.dtype(), device_);
     store.attach(address);
     store.set_version(host_.version());

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "device/host_memory.h"
+#include "memory/host_arena.h"
 #include "weights/store.h"
 
 namespace tandem::weights {
@@ -16,7 +17,6 @@ class OffloadedStore {
  public:
   // The host's copy, uninitialised: fill host(). EnvironmentError: the host has too little memory.
   OffloadedStore(Layout layout, at::ScalarType dtype, at::Device device, device::HostMemory& host_memory);
-  ~OffloadedStore();
   OffloadedStore(const OffloadedStore&) = delete;
   OffloadedStore& operator=(const OffloadedStore&) = delete;
 
@@ -48,10 +48,10 @@ class OffloadedStore {
   void leave_device();
 
  private:
-  device::HostMemory& host_memory_;
   const at::Device device_;
   WeightStore host_;
-  std::byte* pinned_ = nullptr;
+  memory::HostArena pinned_;
+  std::byte* const data_;  // in it, host_'s bytes
   at::Tensor bytes_on_device_;
   std::optional<WeightStore> on_device_;
 };

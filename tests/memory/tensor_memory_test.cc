@@ -16,7 +16,7 @@ namespace {
 struct TensorMemoryTest : testing::Test {
   SimulatedDevice device{8};
   Arena arena{device.pool, {.num_extents = 8, .size_flag = "--max-tokens-per-gpu"}};
-  TensorMemory memory{arena, device.ledger};
+  TensorMemory memory{arena};
   void TearDown() override { arena.check(); }
   int64_t bytes(Tag tag) const { return device.ledger.current_bytes(tag); }
 };
@@ -98,7 +98,7 @@ TEST_F(TensorMemoryTest, AFullViewIsAnErrorThatSaysWhatToChange) {
   }
 }
 
-TEST_F(TensorMemoryTest, ThereIsOneAtATime) { EXPECT_THROW(TensorMemory(arena, device.ledger), BugError); }
+TEST_F(TensorMemoryTest, ThereIsOneAtATime) { EXPECT_THROW(TensorMemory{arena}, BugError); }
 
 TEST(TensorMemory, ScopesMeanNothingWithoutOne) {
   const TagScope tag(Tag::kHead);
