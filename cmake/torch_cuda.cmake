@@ -5,9 +5,10 @@ if(TANDEM_CUDA AND TANDEM_TORCH)
   if(NOT EXISTS "${site_packages}/nvidia/cu13/include/cuda_runtime_api.h")
     message(FATAL_ERROR "no CUDA headers under .venv: run `make cuda` in ${CMAKE_SOURCE_DIR}")
   endif()
+  add_library(tandem_cuda_headers INTERFACE)
+  target_include_directories(tandem_cuda_headers SYSTEM INTERFACE "${site_packages}/nvidia/cu13/include")
   add_library(tandem_torch_cuda INTERFACE)
-  target_include_directories(tandem_torch_cuda SYSTEM INTERFACE "${site_packages}/nvidia/cu13/include")
-  target_link_libraries(tandem_torch_cuda INTERFACE tandem_torch
+  target_link_libraries(tandem_torch_cuda INTERFACE tandem_torch tandem_cuda_headers
     "${TANDEM_TORCH_ROOT}/lib/libtorch_cuda.so" "${TANDEM_TORCH_ROOT}/lib/libc10_cuda.so"
     "${site_packages}/nvidia/cu13/lib/libcudart.so.13")
 endif()

@@ -15,14 +15,14 @@
 #include <limits>
 
 #include "base/check.h"
+#include "device/ops_plan.h"
 #include "device/transfer.h"
 
 namespace tandem::device {
 namespace {
 
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileBlocks = 16;
-constexpr int64_t kTileKeys = kTileBlocks * kBlockTokens;
+constexpr int64_t kTileRows = kAttentionTileRows, kTileKeys = kAttentionTileKeys;
+constexpr int64_t kTileBlocks = kTileKeys / kBlockTokens;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 using Sequence = AttentionTiles::Sequence;
@@ -150,11 +150,11 @@ Tensor ungroup_heads(const Tensor& x, int64_t num_rows) {
 
 // q k^T / sqrt(K) with the keys after each row's position at -inf: [G, R * (H / G), keys].
 Tensor masked_scores(const Tensor& q, const Tensor& k, const Sequence& sequence) {
-  const Tensor scores = at::bmm(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(q.size(2)));
+  const Tensor scores = at::bmm(q, k.transpose(1, 2)).div_(std::sqrt(static_cast<double>(q.size(2))));
   const int64_t num_rows = sequence.rows.size(0), num_keys = k.size(1);
-  return scores.view({q.size(0), num_rows, -1, num_keys})
-      .masked_fill(sequence.hidden.view({1, num_rows, 1, num_keys}), kMinusInfinity)
-      .view({q.size(0), -1, num_keys});
+  scores.view({q.size(0), num_rows, -1, num_keys})
+      .masked_fill_(sequence.hidden.view({1, num_rows, 1, num_keys}), kMinusInfinity);
+  return scores;
 }
 
 // Adds [G, keys, K] to the blocks of a sequence: the transpose of gather_keys.
@@ -212,8 +212,10 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
   const int64_t Q = tiles.rows.size(0), R = kTileRows, M = R * P, B = tiles_per_call_;
   const Tensor cache = as_slots(kv_layer);
   const Tensor nothing = at::zeros({1, q_THK.size(1), K}, q_THK.options());
-  const Tensor q_rows = to_float(at::cat({q_THK, nothing}).index_select(0, tiles.rows.view(-1)));
-  const Tensor q = q_rows.view({Q, R, G, P, K}).transpose(1, 2).reshape({Q * G, M, K});
+  const Tensor q = to_float(at::cat({q_THK, nothing}).index_select(0, tiles.rows.view(-1)))
+                       .view({Q, R, G, P, K})
+                       .transpose(1, 2)
+                       .reshape({Q * G, M, K});
   const Tensor out = at::zeros({Q * G, M, K}, q.options()), total = at::zeros({Q * G, M, 1}, q.options());
   const Tensor maximum = at::full({Q * G, M, 1}, kMinusInfinity, q.options());
   const double scale = 1.0 / std::sqrt(static_cast<double>(K));
@@ -231,7 +233,7 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
       scores.view({B, G, R, P, kTileKeys}).masked_fill_(hidden, kMinusInfinity);
 
       const Tensor before = of_call(maximum), now = at::maximum(before, scores.amax(-1, /*keepdim=*/true));
-      const Tensor shrink = (before - now).exp(), weights = (scores - now).exp();
+      const Tensor shrink = (before - now).exp_(), weights = scores.sub_(now).exp_();
       of_call(total).mul_(shrink).add_(weights.sum(-1, /*keepdim=*/true));
       of_call(out).mul_(shrink).add_(at::bmm(weights, v));
       before.copy_(now);
@@ -243,7 +245,7 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
     return by_place.index_select(0, tiles.place_of_row);
   };
   if (lse_TH.defined()) lse_TH.copy_(rows_of(maximum + total.log()).squeeze(-1));
-  return rows_of(out / total).to(q_THK.scalar_type());
+  return rows_of(out.div_(total)).to(q_THK.scalar_type());
 }
 
 Tensor AttentionAten::backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK, const Tensor& lse_TH,
@@ -255,10 +257,10 @@ Tensor AttentionAten::backward(const Tensor& dout_THK, const Tensor& q_THK, cons
     const Tensor q = group_heads(q_THK, sequence, num_kv_heads), dout = group_heads(dout_THK, sequence, num_kv_heads);
     const Tensor k = gather_keys(cache, sequence, 0), v = gather_keys(cache, sequence, 1);
     const Tensor lse = group_heads(lse_TH.unsqueeze(-1), sequence, num_kv_heads);
-    const Tensor probability = (masked_scores(q, k, sequence) - lse).exp();
+    const Tensor probability = masked_scores(q, k, sequence).sub_(lse).exp_();
     // sum_j p_j dp_j, which is dout . out because out = sum_j p_j v_j.
     const Tensor mean_dprobability = (dout * group_heads(out_THK, sequence, num_kv_heads)).sum(-1, /*keepdim=*/true);
-    const Tensor dscores = probability * (at::bmm(dout, v.transpose(1, 2)) - mean_dprobability) * scale;
+    const Tensor dscores = at::bmm(dout, v.transpose(1, 2)).sub_(mean_dprobability).mul_(probability).mul_(scale);
     const Tensor dq = ungroup_heads(at::bmm(dscores, k), sequence.rows.size(0));
     dq_THK.index_copy_(0, sequence.rows, dq.to(q_THK.scalar_type()));
     scatter_keys(dcache, sequence, 0, at::bmm(dscores.transpose(1, 2), q));

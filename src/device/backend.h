@@ -8,6 +8,7 @@
 
 #include "device/memory_driver.h"
 #include "device/ops.h"
+#include "device/vmm.h"
 
 namespace tandem::device {
 
@@ -17,6 +18,8 @@ struct Backend {
   int (*num_devices)(std::string& why_none);
   // Of device `index` of them. num_threads: on the host; 0: all cores.
   std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
+  // Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
+  DeviceBytes (*device_bytes)(int index);
   MemoryDriver (*open_memory)(int index);
 };
 
@@ -24,6 +27,6 @@ using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // Grows with every change of device/ops.h, of the memory contracts or of this file that a module of an older build
 // would not survive.
-constexpr int64_t kBackendContract = 2;
+constexpr int64_t kBackendContract = 3;
 
 }  // namespace tandem::device

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "device/host_memory.h"
 #include "device/tensor_source.h"
@@ -12,7 +13,7 @@
 namespace tandem::device {
 
 struct MemoryDriver {
-  std::unique_ptr<Vmm> vmm;  // null: LibTorch's allocator has all of the device
+  std::unique_ptr<Vmm> vmm;
   // A new one: its calls come from one thread at a time, and so each user has one.
   std::function<std::unique_ptr<HostMemory>()> make_host = nullptr;
   // From now on LibTorch asks this source for memory of the device; null: nobody but its own allocator. One source at
@@ -22,6 +23,10 @@ struct MemoryDriver {
   int64_t (*used_bytes)(int64_t vmm_bytes) = nullptr;
   // Waits for all that is queued on the device.
   void (*synchronize)() = nullptr;
+  // LibTorch's own allocator gives back to the device what nobody uses. Null: it keeps nothing.
+  void (*release_unused)() = nullptr;
+  // What was set up other than the environment says, for people; "" for nothing.
+  std::string note = {};
 };
 
 }  // namespace tandem::device

@@ -32,29 +32,32 @@
 namespace tandem::device {
 namespace {
 
-// The shapes of library calls. Small on the CPU, where what is padded costs; on a GPU, whole tiles of its kernels, and
-// as many as keep it busy: below 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
-struct CallShape {
-  int64_t linear_rows, attention_tiles;
-};
-CallShape call_shape(at::Device device) {
-  return device.is_cpu() ? CallShape{.linear_rows = 16, .attention_tiles = 1}
-                         : CallShape{.linear_rows = 256, .attention_tiles = 64};
-}
-
 Tensor to_float(const Tensor& x) { return x.to(at::kFloat); }
 
-// a b in float32. CUDA multiplies bfloat16 with float32 sums; ATen's CPU does not.
-Tensor product(const Tensor& a, const Tensor& b) {
-  if (!a.is_cpu() && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16)
-    return at::mm(a, b, at::kFloat);
-  return at::mm(to_float(a), to_float(b));
-}
+// CUDA multiplies bfloat16 with float32 sums and rounds once (backend.cc); ATen's CPU does not.
+bool multiplies_bfloat16(const Tensor& a) { return !a.is_cpu() && a.scalar_type() == at::kBFloat16; }
+
+// out = a b; out is float32 or of the operands' dtype.
 void product_out(Tensor out, const Tensor& a, const Tensor& b) {
-  if (!a.is_cpu() && a.scalar_type() == at::kBFloat16) {
+  if (!multiplies_bfloat16(a)) {
+    if (out.scalar_type() == at::kFloat) {
+      at::mm_outf(to_float(a), to_float(b), out);
+    } else {
+      out.copy_(at::mm(to_float(a), to_float(b)));
+    }
+  } else if (out.scalar_type() == at::kFloat) {
     at::mm_outf(a, b, at::kFloat, out);
   } else {
-    at::mm_outf(to_float(a), to_float(b), out);
+    at::mm_outf(a, b, out);
+  }
+}
+
+// sum += a b, float32.
+void add_product(Tensor sum, const Tensor& a, const Tensor& b) {
+  if (multiplies_bfloat16(a)) {
+    at::addmm_outf(sum, a, b, at::kFloat, /*beta=*/1, /*alpha=*/1, sum);
+  } else {
+    sum.addmm_(to_float(a), to_float(b));
   }
 }
 
@@ -98,7 +101,8 @@ Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const T
   const auto [unit, inverse] = normalise(x_float, eps);
   dw.add_((dy_float * unit).reshape({-1, dw.size(0)}).sum(0));
   const Tensor dunit = dy_float * to_float(w);
-  return inverse * (dunit - unit * (dunit * unit).mean(-1, /*keepdim=*/true));
+  const Tensor along = (dunit * unit).mean(-1, /*keepdim=*/true);
+  return dunit.sub_(unit.mul_(along)).mul_(inverse);
 }
 
 // cos and sin of the rotation at each position, [T, 1, K / 2] float32; frequencies and angles in float32 as
@@ -119,7 +123,10 @@ Tensor rotate(const Tensor& x_float, const Rotation& r, double sign) {
   const int64_t half = x_float.size(-1) / 2;
   const Tensor a = x_float.narrow(-1, 0, half), b = x_float.narrow(-1, half, half);
   const Tensor sin = r.sin * sign;
-  return at::cat({a * r.cos - b * sin, b * r.cos + a * sin}, -1);
+  const Tensor turned = at::empty_like(x_float, at::MemoryFormat::Contiguous);
+  turned.narrow(-1, 0, half).copy_((a * r.cos).sub_(b * sin));
+  turned.narrow(-1, half, half).copy_((b * r.cos).add_(a * sin));
+  return turned;
 }
 
 // The index [blocks, :, offsets] that picks slots [n] out of a [B, G, kBlockTokens, K] tensor as [n, G, K].
@@ -134,12 +141,12 @@ c10::List<std::optional<Tensor>> slot_index(const Tensor& slots) {
 
 class AtenOps final : public Ops {
  public:
-  AtenOps(at::Device device, std::string name, int num_threads)
+  AtenOps(at::Device device, std::string name, int num_threads, const AtenCallShape& call)
       : device_(device),
         name_(std::move(name)),
         num_threads_(num_threads > 0 ? num_threads : static_cast<int>(std::thread::hardware_concurrency())),
-        linear_rows_(call_shape(device).linear_rows),
-        attention_(device, call_shape(device).attention_tiles) {
+        call_(call),
+        attention_(device, call.attention_tiles) {
     at::set_num_threads(num_threads_);
   }
 
@@ -153,20 +160,25 @@ class AtenOps final : public Ops {
   }
 
   Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
-    const int64_t num_rows = x_TK.size(0), step = linear_rows_;
-    const int64_t padded = (num_rows + step - 1) / step * step;
-    const Tensor y_TN = at::empty({padded, w_NK.size(0)}, x_TK.options().dtype(at::kFloat));
-    for (int64_t begin = 0; begin < num_rows; begin += step) {
-      const Tensor rows = x_TK.narrow(0, begin, std::min(step, num_rows - begin));
-      product_out(y_TN.narrow(0, begin, step), padded_rows(rows, step), w_NK.t());
+    const int64_t num_rows = x_TK.size(0), step = call_.linear_rows;
+    const Tensor y_TN = at::empty({num_rows, w_NK.size(0)}, x_TK.options().dtype(out));
+    int64_t begin = 0;
+    for (; begin + step <= num_rows; begin += step)
+      product_out(y_TN.narrow(0, begin, step), x_TK.narrow(0, begin, step), w_NK.t());
+    if (const int64_t rest = num_rows - begin; rest > 0) {
+      const Tensor padded = at::empty({step, w_NK.size(0)}, y_TN.options());
+      product_out(padded, padded_rows(x_TK.narrow(0, begin, rest), step), w_NK.t());
+      y_TN.narrow(0, begin, rest).copy_(padded.narrow(0, 0, rest));
     }
-    return y_TN.narrow(0, 0, num_rows).to(out);
+    return y_TN;
   }
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
-    return product(dy_TN, w_NK).to(w_NK.scalar_type());
+    const Tensor dx_TK = at::empty({dy_TN.size(0), w_NK.size(1)}, w_NK.options());
+    product_out(dx_TK, dy_TN, w_NK);
+    return dx_TK;
   }
   void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const override {
-    dw_NK.add_(product(dy_TN.t(), x_TK));
+    add_product(dw_NK, dy_TN.t(), x_TK);
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
@@ -177,11 +189,11 @@ class AtenOps final : public Ops {
   }
 
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {
-    return (to_float(a_TE) + to_float(b_TE)).to(a_TE.scalar_type());
+    return a_TE + b_TE;  // bfloat16: ATen adds in float32 and rounds once
   }
 
   Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
-    return (normalise(to_float(x_TE), eps).unit * to_float(w_E)).to(x_TE.scalar_type());
+    return normalise(to_float(x_TE), eps).unit.mul_(to_float(w_E)).to(x_TE.scalar_type());
   }
   Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
                            const Tensor& dw_E) const override {
@@ -193,7 +205,7 @@ class AtenOps final : public Ops {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
     const Rotation r = rotation(positions_T, shape.head_dim, shape.rope_theta);
     const auto norm_rope = [&](const Tensor& x, const Tensor& weight) {
-      return rotate(normalise(to_float(x), shape.eps).unit * to_float(weight), r, 1.0).to(x.scalar_type());
+      return rotate(normalise(to_float(x), shape.eps).unit.mul_(to_float(weight)), r, 1.0).to(x.scalar_type());
     };
     return {norm_rope(q, q_norm_K), norm_rope(k, k_norm_K), v.clone(at::MemoryFormat::Contiguous)};
   }
@@ -202,22 +214,26 @@ class AtenOps final : public Ops {
                                const QkvShape& shape, const Tensor& dq_norm_K, const Tensor& dk_norm_K) const override {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
     const Rotation r = rotation(positions_T, shape.head_dim, shape.rope_theta);
-    const Tensor dq =
-        normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.eps, dq_norm_K);
-    const Tensor dk =
-        normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.eps, dk_norm_K);
-    return at::cat({dq, dk, to_float(dv_TGK)}, 1).view_as(qkv_TN).to(qkv_TN.scalar_type());
+    const Tensor dqkv_TN = at::empty_like(qkv_TN);
+    const auto [dq, dk, dv] = split_qkv(dqkv_TN, shape);
+    dq.copy_(normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.eps, dq_norm_K));
+    dk.copy_(normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.eps, dk_norm_K));
+    dv.copy_(dv_TGK);
+    return dqkv_TN;
   }
 
   Tensor silu_mul(const Tensor& gate_up_T2F) const override {
     const auto [gate, up] = split_gate_up(gate_up_T2F);
-    return (gate * at::sigmoid(gate) * up).to(gate_up_T2F.scalar_type());
+    return at::sigmoid(gate).mul_(gate).mul_(up).to(gate_up_T2F.scalar_type());
   }
   Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const override {
     const auto [gate, up] = split_gate_up(gate_up_T2F);
-    const Tensor dy = to_float(dy_TF), sigmoid = at::sigmoid(gate);
-    const Tensor dgate = dy * up * sigmoid * (1.0 + gate * (1.0 - sigmoid));
-    return at::cat({dgate, dy * gate * sigmoid}, 1).to(gate_up_T2F.scalar_type());
+    const Tensor dy = to_float(dy_TF), sigmoid = at::sigmoid(gate), dgate_up_T2F = at::empty_like(gate_up_T2F);
+    const int64_t width = gate.size(1);
+    dgate_up_T2F.narrow(1, width, width).copy_((dy * gate).mul_(sigmoid));
+    const Tensor slope = (1.0 - sigmoid).mul_(gate).add_(1.0);  // of silu, over sigmoid
+    dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
+    return dgate_up_T2F;
   }
 
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
@@ -257,38 +273,40 @@ class AtenOps final : public Ops {
     logp_R.copy_((picked - lse).masked_fill(wide.lt(0), 0.0F));
     lse_R.copy_(lse);
     if (!entropy_R.defined()) return;
-    const Tensor log_probability = scaled - lse.unsqueeze(1);
-    entropy_R.copy_(-sum_by_halves(log_probability.exp() * log_probability).squeeze(-1));
+    const Tensor log_probability = scaled.sub_(lse.unsqueeze(1));
+    entropy_R.copy_(-sum_by_halves(log_probability.exp().mul_(log_probability)).squeeze(-1));
   }
   void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
                         const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R) const override {
-    const Tensor log_probability = logits_RV / temperature - lse_R.unsqueeze(1);
-    const Tensor probability = log_probability.exp();
+    // Where nobody needs the logarithms, their memory is the probabilities'.
+    const Tensor log_probability = (logits_RV / temperature).sub_(lse_R.unsqueeze(1));
+    const Tensor probability = dentropy_R.defined() ? log_probability.exp() : log_probability.exp_();
     const Tensor wide = targets_R.to(at::kLong).unsqueeze(1);
     // d logp / d scaled = onehot(target) - p; nothing where there is no target.
     const Tensor dlogp = dlogp_R.unsqueeze(1).masked_fill(wide.lt(0), 0.0F);
-    Tensor dscaled = (-dlogp * probability).scatter_add_(1, wide.clamp_min(0), dlogp);
+    Tensor dlogits_RV = logits_RV;
+    at::mul_out(dlogits_RV, probability, -dlogp);
+    dlogits_RV.scatter_add_(1, wide.clamp_min(0), dlogp);
     // d entropy / d scaled_j = -p_j (log p_j + entropy).
     if (dentropy_R.defined())
-      dscaled = dscaled - dentropy_R.unsqueeze(1) * probability * (log_probability + entropy_R.unsqueeze(1));
-    logits_RV.copy_(dscaled / temperature);
+      dlogits_RV.sub_(probability.mul_(dentropy_R.unsqueeze(1)).mul_(log_probability.add_(entropy_R.unsqueeze(1))));
+    dlogits_RV.div_(temperature);
   }
 
   void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
              const AdamW& p) const override {
-    const Tensor g = grad * p.grad_scale;
+    Tensor g = grad * p.grad_scale;
     m.mul_(p.beta1).add_(g, 1.0 - p.beta1);
     v.mul_(p.beta2).addcmul_(g, g, 1.0 - p.beta2);
     const double correction1 = 1.0 - std::pow(p.beta1, static_cast<double>(p.step));
     const double correction2 = 1.0 - std::pow(p.beta2, static_cast<double>(p.step));
-    const Tensor denominator = v.sqrt() / std::sqrt(correction2) + p.eps;
+    const Tensor& denominator = at::sqrt_out(g, v).div_(std::sqrt(correction2)).add_(p.eps);
     master.mul_(1.0 - p.lr * p.weight_decay).addcdiv_(m, denominator, -p.lr / correction1);
     if (weight.const_data_ptr() != master.const_data_ptr()) weight.copy_(master);
   }
   double sum_of_squares(const Tensor& x) const override {
-    // On the CPU, chunks below ATen's parallel grain: the order of addition then does not depend on the number of
-    // threads. On a device a chunk's sum is one kernel's, the same for the same size.
-    const int64_t chunk_size = x.is_cpu() ? 16384 : int64_t{1} << 24;
+    // On a device a chunk's sum is one kernel's, the same for the same size.
+    const int64_t chunk_size = call_.sum_elements;
     const Tensor flat = x.flatten();
     std::vector<Tensor> sums = {at::zeros({1}, flat.options().dtype(at::kDouble))};
     for (int64_t begin = 0; begin < flat.size(0); begin += chunk_size) {
@@ -332,16 +350,21 @@ class AtenOps final : public Ops {
   const at::Device device_;
   const std::string name_;
   const int num_threads_;
-  const int64_t linear_rows_;
+  const AtenCallShape call_;
   const AttentionAten attention_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> make_aten_ops(int num_threads) { return make_aten_ops(at::kCPU, "aten", num_threads); }
+std::unique_ptr<Ops> make_aten_ops(int num_threads) {
+  // Small calls, since what is padded costs; sums below ATen's parallel grain, so that the order of addition does not
+  // depend on the number of threads.
+  return make_aten_ops(at::kCPU, "aten", num_threads, {.linear_rows = 16, .attention_tiles = 1, .sum_elements = 16384});
+}
 
-std::unique_ptr<Ops> make_aten_ops(at::Device device, const std::string& name, int num_threads) {
-  return std::make_unique<AtenOps>(device, name, num_threads);
+std::unique_ptr<Ops> make_aten_ops(at::Device device, const std::string& name, int num_threads,
+                                   const AtenCallShape& call) {
+  return std::make_unique<AtenOps>(device, name, num_threads, call);
 }
 
 }  // namespace tandem::device

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "device/ops.h"
+#include "device/ops_plan.h"
 
 namespace tandem::device {
 
@@ -21,6 +22,7 @@ namespace tandem::device {
 // On the CPU. num_threads: of ATen's loops; 0: all cores.
 std::unique_ptr<Ops> make_aten_ops(int num_threads);
 // On a device whose ATen kernels are loaded. num_threads: on the host, as above. `name`: what name() says.
-std::unique_ptr<Ops> make_aten_ops(at::Device device, const std::string& name, int num_threads);
+std::unique_ptr<Ops> make_aten_ops(at::Device device, const std::string& name, int num_threads,
+                                   const AtenCallShape& call = {});
 
 }  // namespace tandem::device

@@ -28,7 +28,7 @@ constexpr std::array kModules = {
     ModuleRow{.backend = "cuda", .device = "NVIDIA GPU", .remedy = "build it with `make cuda`, or give --device cpu"},
 };
 
-std::function<MemoryDriver()> replaced_memory;  // of a test
+BackendStandIn stand_in;  // of a test
 
 const ModuleRow* find_module(const std::string& backend) {
   for (const ModuleRow& row : kModules) {
@@ -82,6 +82,7 @@ std::string module_path(const std::string& program_folder, const std::string& ba
 }
 
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
+  if (stand_in.make_ops) return stand_in.make_ops();
   if (device.backend == "cpu") return make_cpu_ops(host.isa, host.num_threads);
   const ModuleRow* const row = find_module(device.backend);
   TANDEM_CHECK(row != nullptr, "no backend", device.backend);
@@ -96,11 +97,17 @@ std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host)
   return backend.make_ops(device.index, host.num_threads);
 }
 
-ReplacedMemory::ReplacedMemory(std::function<MemoryDriver()> open) { replaced_memory = std::move(open); }
-ReplacedMemory::~ReplacedMemory() { replaced_memory = nullptr; }
+ReplacedBackend::ReplacedBackend(BackendStandIn replacement) { stand_in = std::move(replacement); }
+ReplacedBackend::~ReplacedBackend() { stand_in = {}; }
+
+std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
+  if (stand_in.bytes) return stand_in.bytes;
+  if (device.backend == "cpu") return std::nullopt;
+  return load(*find_module(device.backend)).device_bytes(device.index);
+}
 
 MemoryDriver open_memory(const DeviceSpec& device) {
-  if (replaced_memory) return replaced_memory();
+  if (stand_in.open_memory) return stand_in.open_memory();
   if (device.backend != "cpu") return load(*find_module(device.backend)).open_memory(device.index);
   MemoryDriver driver;
   driver.vmm = std::make_unique<CpuVmm>();

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "device/memory_driver.h"
@@ -31,16 +32,27 @@ struct HostOptions {
 // message says what to do.
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host);
 
+// Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
+// std::nullopt for the CPU, whose memory is the machine's (base/machine_memory).
+std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
+
 // Of a device whose operations were made.
 MemoryDriver open_memory(const DeviceSpec& device);
 
-// Puts another opener in use for as long as this lives; for tests.
-class ReplacedMemory {
+// Stands in for a backend, whatever --device says; for tests. What is empty is not replaced.
+struct BackendStandIn {
+  std::function<std::unique_ptr<Ops>()> make_ops = {};
+  std::optional<DeviceBytes> bytes = {};
+  std::function<MemoryDriver()> open_memory = {};
+};
+
+// Puts a stand-in in use for as long as this lives.
+class ReplacedBackend {
  public:
-  explicit ReplacedMemory(std::function<MemoryDriver()> open);
-  ~ReplacedMemory();
-  ReplacedMemory(const ReplacedMemory&) = delete;
-  ReplacedMemory& operator=(const ReplacedMemory&) = delete;
+  explicit ReplacedBackend(BackendStandIn stand_in);
+  ~ReplacedBackend();
+  ReplacedBackend(const ReplacedBackend&) = delete;
+  ReplacedBackend& operator=(const ReplacedBackend&) = delete;
 };
 
 // Where a module is looked for, first to last: beside the program, and in the build folder that the program is from.

@@ -6,30 +6,120 @@
 
 namespace tandem::model {
 
-constexpr int64_t kFloatBytes = 4;
+namespace {
 
-BlockRowBytes block_row_bytes(const ModelConfig& config, Dtype dtype) {
-  const int64_t E = config.hidden, F = config.mlp;
-  const int64_t q = config.num_heads * config.head_dim, kv = config.num_kv_heads * config.head_dim, qkv = q + 2 * kv;
-  const int64_t bytes = dtype_bytes(dtype);
-  // The attention's backward sums keys' and values' gradients in float32; only bfloat16 then needs a copy.
-  const int64_t kv_sums = 2 * kv * kFloatBytes + (dtype == Dtype::kFloat32 ? 0 : 2 * kv * bytes);
-  BlockRowBytes row;
-  row.hidden = E * bytes;
-  // qkv; q after norm and rotation; attention's result; the block's middle; gate_up; attention's logsumexp.
-  row.graph = (qkv + q + q + E + 2 * F) * bytes + config.num_heads * kFloatBytes;
-  // Keys and values, which forward() holds to its end; then the normalised middle, or silu_mul's result, down's and
-  // the sum.
-  row.forward = (2 * kv + std::max(E, F + 2 * E)) * bytes;
-  // The output's gradient; silu_mul's result and its gradient, then that of gate_up; normalised middle and its
-  // gradient, or that, the norm's and the sum.
-  row.mlp_backward = (E + 3 * F + 3 * E) * bytes;
-  // The caller's gradient and the residual's; dout, dq; without middle and gate_up.
-  row.attention_backward = (E + E + q + q - E - 2 * F) * bytes + kv_sums;
-  // At the MLP: q, k, v, attention's result, middle, gate_up, silu_mul's result, down's, the sum. At the projection:
-  // qkv and what it is split into, or what it was made from.
-  row.inference = std::max(q + 2 * kv + q + E + 2 * F + F + 2 * E, qkv + std::max(qkv, E)) * bytes;
-  return row;
+// Bytes that are alive, and the most that ever were.
+class Walk {
+ public:
+  void run(const device::OpBytes& op) {
+    most_ = std::max(most_, alive_ + op.most);
+    take(op.result);
+  }
+  void take(int64_t bytes) {
+    alive_ += bytes;
+    most_ = std::max(most_, alive_);
+  }
+  void drop(int64_t bytes) { alive_ -= bytes; }
+  int64_t most() const { return most_; }
+
+ private:
+  int64_t alive_ = 0, most_ = 0;
+};
+
+// The tensors of a block.
+struct Sizes {
+  Sizes(const ModelConfig& config, int64_t element_bytes, int64_t rows)
+      : hidden(rows * config.hidden * element_bytes),
+        q(rows * config.num_heads * config.head_dim * element_bytes),
+        kv(2 * rows * config.num_kv_heads * config.head_dim * element_bytes),
+        qkv(q + kv),
+        gate_up(2 * rows * config.mlp * element_bytes),
+        activated(gate_up / 2) {}
+  int64_t hidden, q, kv, qkv, gate_up, activated;
+};
+
+// Qwen3Block::forward(). What the graph keeps is not dropped where there is one.
+int64_t most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
+                        const AttentionBytes& attention, bool has_graph) {
+  const int64_t element = dtype_bytes(dtype), heads = config.num_heads * config.head_dim;
+  const Sizes size(config, element, rows);
+  Walk walk;
+  // project_qkv
+  walk.run(ops.rms_norm(rows));
+  walk.run(ops.linear(rows, config.hidden, heads + 2 * config.num_kv_heads * config.head_dim, element));
+  walk.drop(size.hidden);  // the norm's result
+  walk.run(ops.qk_norm_rope(rows));
+  if (!has_graph) walk.drop(size.qkv);
+  // q, k and v live to the end of forward(), and so does what attention gives.
+  walk.run(attention.forward);
+  // project_attended
+  walk.run(ops.linear(rows, heads, config.hidden, element));
+  walk.run(ops.add(rows));
+  walk.drop(size.hidden);  // the product
+  // mlp
+  walk.run(ops.rms_norm(rows));
+  walk.run(ops.linear(rows, config.hidden, 2 * config.mlp, element));
+  walk.drop(size.hidden);  // the norm's result
+  walk.run(ops.silu_mul(rows));
+  walk.run(ops.linear(rows, config.mlp, config.hidden, element));
+  walk.run(ops.add(rows));
+  return walk.most();
+}
+
+int64_t most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows) {
+  const Sizes size(config, dtype_bytes(dtype), rows);
+  Walk walk;
+  walk.run(ops.silu_mul(rows));
+  walk.run(ops.linear_grad_input(rows, config.mlp, config.hidden));
+  walk.drop(size.activated);
+  walk.run(ops.silu_mul_backward(rows));
+  walk.run(ops.rms_norm(rows));
+  walk.run(ops.linear_grad_input(rows, config.hidden, 2 * config.mlp));
+  walk.drop(size.hidden);  // the norm's result
+  walk.run(ops.rms_norm_backward(rows));
+  walk.run(ops.add(rows));
+  return walk.most();
+}
+
+// From the gradient of the block's middle, which is counted, to that of its input.
+int64_t most_of_attention_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
+                                   const AttentionBytes& attention) {
+  const int64_t heads = config.num_heads * config.head_dim;
+  const Sizes size(config, dtype_bytes(dtype), rows);
+  Walk walk;
+  walk.take(size.hidden);  // the middle's gradient
+  walk.run(ops.linear_grad_input(rows, heads, config.hidden));
+  walk.run(attention.backward);
+  walk.drop(size.q);  // the gradient of its result
+  walk.run(ops.qk_norm_rope_backward(rows));
+  walk.run(ops.rms_norm(rows));
+  walk.run(ops.linear_grad_input(rows, config.hidden, heads + 2 * config.num_kv_heads * config.head_dim));
+  walk.drop(size.hidden);  // the norm's result
+  walk.run(ops.rms_norm_backward(rows));
+  return walk.most();
+}
+
+}  // namespace
+
+device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dtype dtype) {
+  return {family, ops_shape(config), dtype_bytes(dtype)};
+}
+
+BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
+                       const AttentionBytes& attention) {
+  const Sizes size(config, dtype_bytes(dtype), rows);
+  BlockBytes block;
+  block.mlp_graph = size.hidden + size.gate_up;  // the middle, gate and up
+  block.graph = size.qkv + size.q + size.q + attention.kept + block.mlp_graph;
+  block.forward = attention.kept + most_of_forward(config, dtype, ops, rows, attention, /*has_graph=*/true);
+  block.inference = most_of_forward(config, dtype, ops, rows, attention, /*has_graph=*/false);
+  block.mlp_backward = most_of_mlp_backward(config, dtype, ops, rows);
+  block.attention_backward = most_of_attention_backward(config, dtype, ops, rows, attention);
+  return block;
+}
+
+int64_t hidden_bytes(const ModelConfig& config, Dtype dtype, int64_t rows) {
+  return rows * config.hidden * dtype_bytes(dtype);
 }
 
 int64_t layer_kv_block_bytes(const ModelConfig& config, int64_t element_bytes) {

@@ -1,5 +1,5 @@
-// What one decoder block allocates while it runs and is differentiated, read off model/qwen3.cc line by line. Trainer
-// and engine add it up for their batches. No torch.
+// What one decoder block allocates while it runs and is differentiated: model/qwen3.cc's walk, with the bytes of
+// device/ops_plan in the place of tensors. Trainer and engine add it up for their batches. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,33 @@
 
 namespace tandem::model {
 
-// Bytes of one row (token) of a batch. The block's input is its caller's.
-struct BlockRowBytes {
-  int64_t hidden = 0;  // of the stream between blocks
-  // What the backward of a block reads besides its input, and besides the keys and values in the attention's cache.
-  int64_t graph = 0;
-  // The most that is alive at once beside input and graph: while the block runs; while its MLP's backward does; and
-  // while the attention's does (which the MLP's graph has left: negative where that was more), beside the gradient of
-  // its cache. The gradient of the block's output is among both, the new one of its input too.
-  int64_t forward = 0;
-  int64_t mlp_backward = 0;
-  int64_t attention_backward = 0;
-  // The most that is alive at once beside its input when it runs without a graph; its result is among it.
-  int64_t inference = 0;
+device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dtype dtype);
+
+// The attention between the block's pieces, which is its caller's.
+struct AttentionBytes {
+  device::OpBytes forward;   // q, k, v to its result
+  int64_t kept = 0;          // what its backward reads besides q and the result
+  device::OpBytes backward;  // to the gradients of q, k and v
 };
-BlockRowBytes block_row_bytes(const ModelConfig& config, Dtype dtype);
+
+// Beside the block's input, which is its caller's, and in the backward beside its output's gradient, which is too.
+struct BlockBytes {
+  int64_t graph = 0;      // what its backward reads
+  int64_t mlp_graph = 0;  // of that, what is gone once its MLP is differentiated
+  // The most that is alive at once: while the block runs and keeps its graph (that and its result among it); without
+  // one (its result among it); in the backward of its MLP; and in the rest of the backward.
+  int64_t forward = 0, inference = 0, mlp_backward = 0, attention_backward = 0;
+};
+BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
+                       const AttentionBytes& attention);
+
+// The stream between blocks.
+int64_t hidden_bytes(const ModelConfig& config, Dtype dtype, int64_t rows);
 
 // Keys and values of one layer for one block of device::kBlockTokens tokens.
 int64_t layer_kv_block_bytes(const ModelConfig& config, int64_t element_bytes);
 
-// The widths that operations are planned by; the batch's numbers are the caller's.
+// The widths that operations are planned by.
 device::OpsShape ops_shape(const ModelConfig& config);
 
 }  // namespace tandem::model

@@ -32,26 +32,39 @@ void add_engine_moments(const model::ModelConfig& config, model::Dtype dtype, co
                         const memory::TagBytes& standing, memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
-  const model::BlockRowBytes row = model::block_row_bytes(config, dtype);
-  device::OpsShape ops = model::ops_shape(config);
-  ops.rows = shape.max_batch_tokens;
-  ops.logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
-  ops.context = shape.context_tokens;
+  const device::OpsPlan ops = model::ops_plan(shape.family, config, dtype);
+  const int64_t rows = shape.max_batch_tokens;
+  const int64_t num_blocks = (shape.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
+  // Every sequence may begin a tile of its own.
+  const device::AttentionLoad load = {
+      .rows = rows,
+      .tiles =
+          std::min(rows, (rows + shape.max_running * (device::kAttentionTileRows - 1)) / device::kAttentionTileRows),
+      .longest_rows = rows,
+      .longest_keys = num_blocks * device::kBlockTokens,
+      .sequences = shape.max_running};
+  const device::OpBytes read = ops.paged_attention(load), write = ops.kv_append(rows);
+  const model::AttentionBytes attention = {
+      .forward = {.result = read.result, .most = std::max(read.most, write.most)}, .kept = 0, .backward = {}};
+  const int64_t hidden = model::hidden_bytes(config, dtype, rows);
   // id, position, sequence and slot of each row; the block tables.
-  const int64_t table = shape.max_running * ((shape.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
   memory::TagBytes batch = standing;
-  batch[Tag::kBatch] += (5 * ops.rows + table) * static_cast<int64_t>(sizeof(int32_t));
+  batch[Tag::kBatch] += (5 * rows + shape.max_running * num_blocks) * static_cast<int64_t>(sizeof(int32_t));
 
   memory::TagBytes block = batch;
-  block[Tag::kEngineScratch] += ops.rows * (row.hidden + row.inference) +
-                                device::block_temporary_bytes(shape.family, ops) + memory::rounding_of(12);
+  block[Tag::kEngineScratch] += ops.prepared(load, /*has_backward=*/false) + hidden +
+                                model::block_bytes(config, dtype, ops, rows, attention).inference +
+                                memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
 
   // Where samples of a group draw from one row, its logits are repeated.
+  const int64_t logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
+  const int64_t logits = logits_rows * config.vocab * kFloatBytes;
   memory::TagBytes window = batch;
-  window[Tag::kEngineScratch] +=
-      ops.rows * row.hidden + ops.logits_rows * (row.hidden + 2 * config.vocab * kFloatBytes) +
-      device::logits_temporary_bytes(shape.family, ops, /*has_entropy_gradient=*/false) + memory::rounding_of(8);
+  window[Tag::kEngineScratch] += hidden + model::hidden_bytes(config, dtype, logits_rows) +
+                                 std::max(ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most,
+                                          2 * logits + ops.logprob(logits_rows).most) +
+                                 memory::rounding_of(8);
   plan.add(Phase::kRollout, "logits of a window of rows", window);
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "device/registry.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "rl/metrics.h"
@@ -124,7 +125,8 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       order_(static_cast<int64_t>(prompts_.prompts.size()), config.rollout_shuffle,
              static_cast<uint64_t>(config.rollout.rollout_seed)),
       num_rollouts_(config.rollouts(static_cast<int64_t>(prompts_.prompts.size()))),
-      plan_(fitting_plan(config_, session_.config(), plan_facts(prompts_, evaluation_, session_.config()))),
+      plan_(fitting_plan(config_, session_.config(), plan_facts(prompts_, evaluation_, session_.config()),
+                         device_memory(config_, device::device_bytes(device::parse_device(config.model.device))))),
       trainer_config_(trainer_config(config_, session_.config().num_layers, num_rollouts_)),
       checkpoint_(config.checkpoints.open()),
       signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),

@@ -17,12 +17,13 @@ void MemoryOptions::visit(base::Options& options) {
       .changes_no_number();
   options
       .option(device_memory_bytes, "device-memory-bytes", group,
-              "bytes of device memory to plan for; 0: the machine's (cpu), unknown (cuda)")
+              "bytes of device memory to plan for; 0: the machine's (cpu), what is free (cuda; tandem plan: unknown)")
       .at_least(0)
       .changes_no_number();
   options
       .option(arena_slack, "arena-slack", group,
-              "share that the arena of rollout and training is larger than what it has to hold: holes between tensors")
+              "share that the arena of rollout and training is larger than what it has to hold, for holes between "
+              "tensors; unset: 0.05 with --device cpu, else 0.15")
       .at_least(0.0)
       .at_most(1.0)
       .changes_no_number();

@@ -30,8 +30,9 @@ using weights::kStagingBytes;  // between files and memory
 // The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
 // generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
 constexpr int64_t kProcessBytes = int64_t{160} << 20;
-// A CUDA context, cuBLAS's workspaces and handles: a guess, not measured.
-constexpr int64_t kDeviceContextBytes = int64_t{640} << 20;
+// Beside a CUDA context: kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up. 404 MiB
+// at most in bench/results/memory_plan_cuda.md.
+constexpr int64_t kCudaLibraryBytes = int64_t{416} << 20;
 
 struct Lengths {
   int64_t longest_prompt = 0, context = 0;
@@ -102,16 +103,14 @@ class Parts {
       standing_[Tag::kMaster] = optimizer.master;
       standing_[Tag::kMoments] = optimizer.moments;
     }
-    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes : kDeviceContextBytes;
+    standing_[Tag::kOverhead] =
+        family_ == device::OpsFamily::kCpu ? kProcessBytes : device::kCudaContextBytes + kCudaLibraryBytes;
   }
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
   int64_t recomputed_layers() const { return recomputed_layers_; }
   device::OpsFamily family() const { return family_; }
   int64_t pinned_bytes() const { return pinned_bytes_; }
-  // Whether rollout and training take turns in an arena. The CUDA backend gives its memory away only later: there the
-  // engine keeps its cache and the trainer its gradients.
-  bool has_arena() const { return family_ == device::OpsFamily::kCpu; }
 
   // What lasts through rollouts and training, beside the arena.
   TagBytes lasting() const {
@@ -125,12 +124,10 @@ class Parts {
     memory::MemoryPlan plan;
     TagBytes load = standing_;
     load[Tag::kStaging] = kStagingBytes;
-    if (!has_arena()) load[Tag::kKv] = kv_bytes;
     plan.add(Phase::kLoad, "everything that lasts", load);
 
     TagBytes rollout = lasting();
     rollout[Tag::kKv] = kv_bytes;
-    if (!has_arena()) rollout[Tag::kGradients] = gradient_bytes_;
     rollout::add_engine_moments(
         model_, model_.dtype,
         {.max_batch_tokens = std::min(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
@@ -151,7 +148,6 @@ class Parts {
       scores.batch = scored_batch_;
       trainer::add_scoring_moments(model_, model_.dtype, scores, scoring, plan);
     }
-    if (!has_arena()) train[Tag::kKv] = kv_bytes;
     trainer::add_train_moments(model_, model_.dtype, train_shape(), train, plan);
     return plan;
   }
@@ -172,14 +168,14 @@ class Parts {
   // What the CPU's kernels keep once both phases have run.
   int64_t kernel_bytes() const {
     if (family_ != device::OpsFamily::kCpu) return 0;
-    device::OpsShape shape = model::ops_shape(model_);
-    shape.rows = std::max(batch_.rows, config_.rollout.max_batch_tokens);
-    shape.logits_rows = std::min(config_.optimizer.logprob_chunk_rows, batch_.targets);
-    shape.context = std::max(batch_.context_tokens, engine_context_);
-    shape.trains = true;
+    device::CpuLoad load;
+    load.rows = std::max(batch_.rows, config_.rollout.max_batch_tokens);
+    load.logits_rows = std::min(config_.optimizer.logprob_chunk_rows, batch_.targets);
+    load.context = std::max(batch_.context_tokens, engine_context_);
+    load.trains = true;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
                                                           : std::max<int64_t>(std::thread::hardware_concurrency(), 1);
-    return device::cpu_kernel_bytes(shape, threads);
+    return device::cpu_kernel_bytes(model::ops_shape(model_), load, threads);
   }
 
   const TrainConfig& config_;
@@ -203,7 +199,8 @@ int64_t extent_bytes_for(int64_t arena_bytes) {
 }
 
 int64_t with_slack(int64_t bytes, const TrainConfig& config) {
-  return bytes + static_cast<int64_t>(config.memory.arena_slack * static_cast<double>(bytes));
+  const double slack = config.memory.arena_slack_for(device::ops_family(config.model.device));
+  return bytes + static_cast<int64_t>(slack * static_cast<double>(bytes));
 }
 
 // Keys and values are one piece: the holes are between all else.
@@ -218,30 +215,26 @@ void add_arena(TrainPlan& plan, const TrainConfig& config) {
 
 // What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
 // --train-memory-margin-bytes taken off; no limit where the device is not known.
-int64_t bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config, bool has_arena) {
+int64_t bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config) {
   const int64_t device_bytes = without_kv.device.bytes;
   if (device_bytes == 0) return std::numeric_limits<int64_t>::max();
   const memory::MemoryPlan& memory = without_kv.memory;
   const auto usable = static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes));
   const int64_t while_training = device_bytes - config.memory.train_memory_margin_bytes;
-  if (has_arena) {
-    // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
-    const int64_t arena = std::max<int64_t>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
-    const int64_t extent_bytes = extent_bytes_for(arena);
-    const int64_t scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
-    return std::max<int64_t>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
-  }
-  const int64_t left = std::min(usable - std::max(memory.bytes(Phase::kRollout), memory.bytes(Phase::kLoad)),
-                                while_training - memory.bytes(Phase::kTrain));
-  return std::max<int64_t>(left, 0);
+  // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
+  const int64_t arena = std::max<int64_t>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
+  const int64_t extent_bytes = extent_bytes_for(arena);
+  const int64_t scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
+  return std::max<int64_t>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
 }
 
 }  // namespace
 
-DeviceMemory device_memory(const TrainConfig& config) {
+DeviceMemory device_memory(const TrainConfig& config, std::optional<device::DeviceBytes> measured) {
   if (config.memory.device_memory_bytes > 0) {
     return {.bytes = config.memory.device_memory_bytes, .name = "the device (--device-memory-bytes)"};
   }
+  if (measured) return {.bytes = measured->free, .name = config.model.device + " (its free memory)"};
   if (device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
     return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
   }
@@ -251,9 +244,7 @@ DeviceMemory device_memory(const TrainConfig& config) {
 
 int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
 
-int64_t TrainPlan::peak_bytes() const {
-  return arena_bytes == 0 ? memory.peak_bytes() : std::max(memory.bytes(Phase::kLoad), lasting_bytes) + arena_bytes;
-}
+int64_t TrainPlan::peak_bytes() const { return std::max(memory.bytes(Phase::kLoad), lasting_bytes) + arena_bytes; }
 
 int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(peak_bytes() - limit_bytes(), 0); }
 
@@ -276,15 +267,14 @@ TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& mod
   const int64_t wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
                                          takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
   const int64_t one = sequence_kv_bytes(model, plan.context_tokens);
-  plan.kv_cache_bytes = config.rollout.kv_cache_bytes > 0
-                            ? wanted
-                            : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config, parts.has_arena())));
+  plan.kv_cache_bytes =
+      config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
   const int64_t element_bytes = model::dtype_bytes(model.dtype);
   const int64_t blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
   plan.kv_tokens = blocks * device::kBlockTokens;
   plan.kv_completions = std::min(plan.kv_cache_bytes / one, config.rollout.max_running);
   plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
-  if (parts.has_arena()) add_arena(plan, config);
+  add_arena(plan, config);
   if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
   plan.host_pinned_bytes = parts.pinned_bytes();
   return plan;
@@ -307,8 +297,9 @@ void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::M
                               gib_text(plan.limit_bytes()), remedy));
 }
 
-TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {
-  TrainPlan plan = plan_training(config, model, facts, device_memory(config));
+TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                       const DeviceMemory& device) {
+  TrainPlan plan = plan_training(config, model, facts, device);
   check_fits(plan, config, model, facts);
   return plan;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "device/vmm.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
 #include "run/train_config.h"
@@ -27,8 +28,9 @@ struct DeviceMemory {
   bool is_shared = false;  // with the rest of a machine: keys and values then stay within kMaxAutomaticKvBytes
 };
 
-// --device-memory-bytes, or the machine's memory for --device cpu. A GPU is not asked before it is used: 0.
-DeviceMemory device_memory(const TrainConfig& config);
+// --device-memory-bytes; or the machine's memory for --device cpu; or what a GPU was asked for (device::device_bytes),
+// and where it was not, 0.
+DeviceMemory device_memory(const TrainConfig& config, std::optional<device::DeviceBytes> measured = {});
 
 struct TrainPlan {
   memory::MemoryPlan memory;
@@ -40,8 +42,7 @@ struct TrainPlan {
   trainer::MicroBatchShape micro_batch;
   int64_t recomputed_layers = 0;
 
-  // What rollout and training take turns in: the larger of what they need, --arena-slack, and whole extents. 0: the
-  // backend has no arena yet.
+  // What rollout and training take turns in: the larger of what they need, --arena-slack, and whole extents.
   int64_t arena_bytes = 0;
   int64_t extent_bytes = 0;
 
@@ -54,7 +55,7 @@ struct TrainPlan {
 
   // What the device has, as far as that is known.
   int64_t limit_bytes() const;
-  // The most at once: what lasts and the whole arena, or a phase's own where there is none.
+  // The most at once: what lasts and the whole arena.
   int64_t peak_bytes() const;
   // By how much the peak is above it; 0: the plan fits.
   int64_t missing_bytes() const;
@@ -69,7 +70,8 @@ TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& mod
 void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::ModelConfig& model,
                 const PlanFacts& facts);
 
-// plan_training() on device_memory(), checked: what `tandem train` asks before it loads anything.
-TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts);
+// plan_training(), checked: what `tandem train` asks before it loads anything.
+TrainPlan fitting_plan(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                       const DeviceMemory& device);
 
 }  // namespace tandem::run

@@ -40,11 +40,9 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
                   plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
   text += fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", plan.micro_batch.rows,
                       plan.micro_batch.targets, plan.recomputed_layers, model.num_layers);
-  if (plan.arena_bytes > 0) {
-    text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
-                        gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,
-                        static_cast<double>(plan.extent_bytes) / (1 << 20));
-  }
+  text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
+                      gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,
+                      static_cast<double>(plan.extent_bytes) / (1 << 20));
   text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
                       gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
   text += plan.host_bytes > 0

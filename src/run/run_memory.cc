@@ -44,34 +44,24 @@ RunMemory::RunMemory(const TrainConfig& config, const TrainPlan& plan)
     : plan_(plan.memory),
       kv_bytes_(plan.memory.bytes(Tag::kKv, Phase::kRollout)),
       driver_(device::open_memory(device::parse_device(config.model.device))),
-      ledger_(ledger_options(plan)) {
-  if (config.memory.offloads_optimizer() || config.memory.offloads_reference()) {
-    TANDEM_USER_CHECK(driver_.make_host != nullptr,
-                      "--offload-train, -optimizer and -reference need pinned memory, "
-                      "which the backend of this device does not give yet: leave them out");
-    if (config.model.device == "cpu") {
-      base::log_info("--offload-*: saves nothing with --device cpu, where the host's memory is the device's");
-    }
+      ledger_(ledger_options(plan)),
+      pool_(*driver_.vmm, ledger_, plan.extent_bytes),
+      arena_(pool_, {.num_extents = plan.arena_bytes / plan.extent_bytes,
+                     .hide_idle_view = config.memory.debug_unmap_idle_view,
+                     .synchronize = driver_.synchronize,
+                     .size_flag = "--kv-cache-bytes or --max-tokens-per-gpu, or raise --arena-slack"}),
+      tensors_(arena_) {
+  if (!driver_.note.empty()) base::log_info("{}", driver_.note);
+  if (config.model.device == "cpu" && (config.memory.offloads_optimizer() || config.memory.offloads_reference())) {
+    base::log_info("--offload-*: saves nothing with --device cpu, where the host's memory is the device's");
   }
-  if (!driver_.vmm) return;
-  pool_ = std::make_unique<memory::ExtentPool>(*driver_.vmm, ledger_, plan.extent_bytes);
-  arena_ = std::make_unique<memory::Arena>(
-      *pool_, memory::ArenaOptions{.num_extents = plan.arena_bytes / plan.extent_bytes,
-                                   .hide_idle_view = config.memory.debug_unmap_idle_view,
-                                   .synchronize = driver_.synchronize,
-                                   .size_flag = "--kv-cache-bytes or --max-tokens-per-gpu, or raise --arena-slack"});
-  tensors_ = std::make_unique<memory::TensorMemory>(*arena_);
-  driver_.set_tensor_source(tensors_.get());
+  driver_.set_tensor_source(&tensors_);
 }
 
 RunMemory::~RunMemory() {
-  if (arena_) {
-    if (has_kv_) arena_->free(kv());
-    driver_.set_tensor_source(nullptr);
-  }
+  if (has_kv_) arena_.free(kv());
+  driver_.set_tensor_source(nullptr);
 }
-
-std::byte* RunMemory::kv() const { return arena_ ? arena_->data(View::kRollout) : nullptr; }
 
 void RunMemory::add_lasting(Tag tag, int64_t bytes) {
   ledger_.take(tag, bytes);
@@ -82,26 +72,21 @@ void RunMemory::enter(Phase phase) {
   TANDEM_CHECK(phase != Phase::kLoad, "a run loads once");
   const Phase before = ledger_.phase();
   if (phase == before) return;
+  if (before == Phase::kLoad && driver_.release_unused != nullptr) driver_.release_unused();
+  driver_.synchronize();  // what the phase before has queued is its own time
   measure();
   const base::Clock::time_point begin = base::Clock::now();
-  if (!arena_) {
-    ledger_.enter(phase);
-  } else {
-    if (std::exchange(has_kv_, false)) arena_->free(kv());
-    arena_->enter(phase);
-    if (phase == Phase::kRollout) {
-      std::byte* const address = arena_->allocate(View::kRollout, kv_bytes_, Tag::kKv, "keys and values");
-      has_kv_ = address == kv();
-      TANDEM_CHECK(has_kv_, "keys and values lie at the arena's low end");
-    }
+  if (std::exchange(has_kv_, false)) arena_.free(kv());
+  arena_.enter(phase);
+  if (phase == Phase::kRollout) {
+    std::byte* const address = arena_.allocate(View::kRollout, kv_bytes_, Tag::kKv, "keys and values");
+    has_kv_ = address == kv();
+    TANDEM_CHECK(has_kv_, "keys and values lie at the arena's low end");
   }
   (phase == Phase::kRollout ? to_rollout_s_ : to_train_s_) = base::seconds_since(begin);
 }
 
-void RunMemory::measure() {
-  if (driver_.used_bytes == nullptr) return;
-  ledger_.measure_device(driver_.used_bytes(pool_ ? pool_->num_extents() * pool_->extent_bytes() : 0));
-}
+void RunMemory::measure() { ledger_.measure_device(driver_.used_bytes(pool_.num_extents() * pool_.extent_bytes())); }
 
 std::string RunMemory::trace() const { return memory::chrome_trace(events_); }
 

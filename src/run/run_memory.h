@@ -23,15 +23,13 @@ namespace tandem::run {
 class RunMemory {
  public:
   // Takes the arena that the plan asks for. EnvironmentError: the device has not as much left as when it was planned.
-  // UserError: the backend gives no memory away, and the flags ask for some of the host's.
   RunMemory(const TrainConfig& config, const TrainPlan& plan);
   ~RunMemory();
   RunMemory(const RunMemory&) = delete;
   RunMemory& operator=(const RunMemory&) = delete;
 
-  // Where the keys and values of plan.kv_cache_bytes lie, for life; theirs in the rollout phase alone. nullptr: the
-  // backend gives no memory away, and the engine allocates its cache itself.
-  std::byte* kv() const;
+  // Where the keys and values of plan.kv_cache_bytes lie, for life; theirs in the rollout phase alone.
+  std::byte* kv() const { return arena_.data(memory::View::kRollout); }
   // Pinned memory of the host, for one user.
   std::unique_ptr<device::HostMemory> make_host() const { return driver_.make_host(); }
   std::function<void()> synchronize() const { return driver_.synchronize; }  // waits for the device
@@ -57,9 +55,9 @@ class RunMemory {
   const int64_t kv_bytes_;
   device::MemoryDriver driver_;
   memory::Ledger ledger_;
-  std::unique_ptr<memory::ExtentPool> pool_;
-  std::unique_ptr<memory::Arena> arena_;
-  std::unique_ptr<memory::TensorMemory> tensors_;
+  memory::ExtentPool pool_;
+  memory::Arena arena_;
+  memory::TensorMemory tensors_;
   bool has_kv_ = false;                      // they are allocated: the phase is the rollout's
   std::vector<memory::LedgerEvent> events_;  // the newest
   double to_rollout_s_ = 0.0, to_train_s_ = 0.0;

@@ -181,6 +181,7 @@ class TrainerImpl final : public Trainer {
 
   // Normalises, clips and applies the gradients; or leaves everything as it is, and says so.
   void update_weights(double loss_scale, Metrics& metrics) {
+    const memory::TagScope update(memory::Tag::kStaging);
     gradient_scale_ = loss_scale;
     const double norm = optimizer_.gradient_norm() * loss_scale;
     const bool finite = std::isfinite(norm) && std::isfinite(metrics["loss"]);
@@ -189,7 +190,6 @@ class TrainerImpl final : public Trainer {
     const double clip = config_.clip_grad > 0 ? std::min(1.0, config_.clip_grad / (norm + 1e-6)) : 1.0;
     const double lr = learning_rate(schedule_, num_steps_);
     if (!skipped) {
-      const memory::TagScope update(memory::Tag::kStaging);
       optimizer_.step(lr, loss_scale * clip);
       store_.publish();
     }

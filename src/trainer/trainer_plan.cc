@@ -103,125 +103,184 @@ MicroBatchShape largest_micro_batch(const StepShape& step, int64_t max_tokens) {
   // Each sample copies at most 15 prompt rows into blocks of its own, the last of which has at least one row.
   const int64_t bound = (batch.rows + batch.sequences * 2 * (kBlock - 1)) / kBlock;
   batch.kv_blocks = std::min(all_blocks, bound);
+  // The first sample of a group has its prompt's rows too.
+  constexpr int64_t kTile = device::kAttentionTileRows;
+  const auto tiles_of = [](int64_t rows) { return (rows + kTile - 1) / kTile; };
+  batch.tiles =
+      std::min(groups * tiles_of(longest - 1) + (step.num_samples - groups) * tiles_of(step.response_tokens - 1),
+               (batch.rows + batch.sequences * (kTile - 1)) / kTile);
   return batch;
 }
 
 namespace {
 
-int64_t batch_bytes(const MicroBatchShape& batch) {
-  const auto indices = [](int64_t count) { return memory::allocated_bytes(count * 4); };
-  const int64_t table = batch.sequences * ((batch.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
-  const int64_t kv_entries = batch.kv_blocks * device::kBlockTokens;
+// What a micro-batch's forward and backward are planned with.
+struct BatchPlan {
+  BatchPlan(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape, bool trains)
+      : ops(model::ops_plan(shape.family, config, dtype)),
+        load{.rows = shape.batch.rows,
+             .tiles = shape.batch.tiles,
+             .longest_rows = shape.batch.context_tokens - 1,
+             .longest_keys = (shape.batch.context_tokens - 1 + device::kBlockTokens - 1) / device::kBlockTokens *
+                             device::kBlockTokens,
+             .sequences = shape.batch.sequences},
+        stream(memory::allocated_bytes(model::hidden_bytes(config, dtype, load.rows))),
+        cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype))),
+        chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
+        chunk_hidden(model::hidden_bytes(config, dtype, chunk_rows)),
+        logits(logits_bytes(config, chunk_rows)),
+        head(ops.linear(chunk_rows, config.hidden, config.vocab, kFloatBytes)),
+        block(model::block_bytes(config, dtype, ops, load.rows, attention(config, shape, trains))) {}
+
+  // VarlenAttention: without backward, the cache is its caller's.
+  model::AttentionBytes attention(const model::ModelConfig& config, const TrainShape& shape, bool trains) const {
+    const int64_t entries = shape.batch.kv_blocks * device::kBlockTokens;
+    const device::OpBytes read = ops.paged_attention(load), write = ops.kv_append(entries);
+    model::AttentionBytes bytes;
+    bytes.forward = {.result = read.result, .most = std::max(read.most, write.most)};
+    if (!trains) return bytes;
+    bytes.kept = cache + load.rows * config.num_heads * kFloatBytes;  // and the logarithms of the sums
+    const int64_t dcache = shape.batch.kv_blocks * model::layer_kv_block_bytes(config, kFloatBytes);
+    const device::OpBytes dq = ops.paged_attention_backward(load), dkv = ops.kv_append_backward(load.rows, entries);
+    bytes.backward = {.result = dq.result + dkv.result, .most = dcache + std::max(dq.most, dq.result + dkv.most)};
+    return bytes;
+  }
+
+  // A chunk of logits; of hidden states that are gone when their log-probs are taken.
+  int64_t chunk() const { return std::max(chunk_hidden + head.most, logits + ops.logprob(chunk_rows).most); }
+
   // ids, positions, sequence of each row; token and slot of each cached row; predictor and target.
-  return 3 * indices(batch.rows) + 2 * indices(kv_entries) + indices(table) + indices(batch.sequences + 1) +
-         2 * indices(batch.targets);
-}
+  int64_t indices(const MicroBatchShape& batch, bool trains) const {
+    const auto of = [](int64_t count) { return memory::allocated_bytes(count * int64_t{sizeof(int32_t)}); };
+    const int64_t table = batch.sequences * ((batch.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
+    return 3 * of(batch.rows) + 2 * of(batch.kv_blocks * device::kBlockTokens) + of(table) + of(batch.sequences + 1) +
+           2 * of(batch.targets) + prepared(batch, trains);
+  }
+
+  // Five tensors of the batch, three of each sequence.
+  int64_t prepared(const MicroBatchShape& batch, bool trains) const {
+    const int64_t bytes = ops.prepared(load, trains);
+    return bytes == 0 ? 0 : bytes + memory::rounding_of(5 + 3 * batch.sequences);
+  }
+
+  device::OpsPlan ops;
+  device::AttentionLoad load;
+  int64_t stream;  // hidden states of all rows, once
+  int64_t cache;   // of one layer's keys and values
+  int64_t chunk_rows, chunk_hidden, logits;
+  device::OpBytes head;  // of a chunk
+  model::BlockBytes block;
+};
 
 }  // namespace
 
 void add_scoring_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
                          const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+  using memory::Phase;
   using memory::Tag;
-  const MicroBatchShape& batch = shape.batch;
-  const model::BlockRowBytes row = model::block_row_bytes(config, dtype);
-  device::OpsShape ops = model::ops_shape(config);
-  ops.rows = batch.rows;
-  ops.logits_rows = std::min(shape.logprob_chunk_rows, batch.targets);
-  ops.context = batch.context_tokens;
-  const int64_t stream = memory::allocated_bytes(batch.rows * row.hidden);
-  memory::TagBytes block = standing;
-  block[Tag::kBatch] += batch_bytes(batch);
-  memory::TagBytes head = block;
-  block[Tag::kBlockScratch] += batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype)) +
-                               stream + batch.rows * row.inference + device::block_temporary_bytes(shape.family, ops) +
-                               memory::rounding_of(12);
-  plan.add(memory::Phase::kTrain, "a block of the reference", block);
-  head[Tag::kBlockScratch] += stream;
-  head[Tag::kHead] += 3 * memory::allocated_bytes(batch.targets * kFloatBytes) + ops.logits_rows * row.hidden +
-                      logits_bytes(config, ops.logits_rows) +
-                      device::logits_temporary_bytes(shape.family, ops, /*has_entropy_gradient=*/false) +
-                      memory::rounding_of(6);
-  plan.add(memory::Phase::kTrain, "logits of the reference", head);
+  const BatchPlan p(config, dtype, shape, /*trains=*/false);
+  memory::TagBytes base = standing;
+  base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/shape.family == device::OpsFamily::kAten);
+  memory::TagBytes block = base;
+  block[Tag::kBlockScratch] += p.cache + p.stream + p.block.inference + memory::rounding_of(12);
+  plan.add(Phase::kTrain, "a block of the reference", block);
+  memory::TagBytes norm = base;
+  norm[Tag::kBlockScratch] += p.cache + p.stream + p.ops.rms_norm(shape.batch.rows).most + memory::rounding_of(4);
+  plan.add(Phase::kTrain, "the reference's final norm", norm);
+  memory::TagBytes head = base;
+  head[Tag::kBlockScratch] += p.stream;
+  head[Tag::kHead] +=
+      3 * memory::allocated_bytes(shape.batch.targets * kFloatBytes) + p.chunk() + memory::rounding_of(6);
+  plan.add(Phase::kTrain, "logits of the reference", head);
 }
 
 void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
                        const memory::TagBytes& standing, memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
-  const MicroBatchShape& batch = shape.batch;
-  const model::BlockRowBytes row = model::block_row_bytes(config, dtype);
-  const int64_t T = batch.rows, R = batch.targets;
-  const int64_t cache = batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype));
-  const int64_t cache_gradient = batch.kv_blocks * model::layer_kv_block_bytes(config, kFloatBytes);
+  const BatchPlan p(config, dtype, shape, /*trains=*/true);
+  const int64_t T = shape.batch.rows, R = shape.batch.targets;
   const int64_t kept_layers = config.num_layers - shape.recomputed_layers;
-  const int64_t stream = memory::allocated_bytes(T * row.hidden);          // hidden states of all rows, once
-  const int64_t graph = T * row.graph + cache + memory::rounding_of(8);    // of one kept block
-  const int64_t idle_cache = kept_layers < config.num_layers ? cache : 0;  // of blocks without graph; kept to the end
-  device::OpsShape ops = model::ops_shape(config);
-  ops.rows = T;
-  ops.logits_rows = std::min(shape.logprob_chunk_rows, R);
-  ops.context = batch.context_tokens;
-  ops.trains = true;
-  const int64_t temporaries = device::block_temporary_bytes(shape.family, ops) + memory::rounding_of(12);
+  const int64_t graph_rounding = memory::rounding_of(8);
+  const int64_t graph = p.block.graph + graph_rounding;                      // of one kept block
+  const int64_t idle_cache = kept_layers < config.num_layers ? p.cache : 0;  // of blocks without graph; kept to the end
+  const int64_t rounding = memory::rounding_of(12);
   // Log-probs, entropies, logsumexps and their gradients.
   const int64_t scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
 
   memory::TagBytes base = standing;
-  base[Tag::kBatch] += batch_bytes(batch);
-  const auto backward_scratch = [&] {
-    return std::max(T * row.mlp_backward, T * row.attention_backward + cache_gradient) + temporaries;
-  };
+  base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true);
 
   memory::TagBytes forward = base;  // the last block
-  forward[Tag::kBlockInputs] += config.num_layers * stream;
+  forward[Tag::kBlockInputs] += config.num_layers * p.stream;
   forward[Tag::kBlockGraphs] += std::max<int64_t>(kept_layers - 1, 0) * graph;  // those that are done
   forward[Tag::kBlockScratch] +=
-      idle_cache + (kept_layers > 0 ? graph + T * row.forward : T * row.inference) + temporaries;
+      idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.inference) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
-  // Input and output of the final norm; the output's gradient in float32.
-  memory::TagBytes head = base;
-  head[Tag::kBlockInputs] += config.num_layers * stream;
-  head[Tag::kBlockGraphs] += kept_layers * graph;
-  head[Tag::kBlockScratch] += idle_cache;
-  head[Tag::kHead] += 2 * stream + scores;
+  memory::TagBytes done = base;  // all blocks
+  done[Tag::kBlockInputs] += config.num_layers * p.stream;
+  done[Tag::kBlockGraphs] += kept_layers * graph;
+  done[Tag::kBlockScratch] += idle_cache;
+  memory::TagBytes normed = done;
+  normed[Tag::kHead] += p.stream + p.ops.rms_norm(T).most + memory::rounding_of(4);
+  plan.add(Phase::kTrain, "the final norm", normed);
+
+  memory::TagBytes head = done;
+  head[Tag::kHead] += 2 * p.stream + scores;  // input and output of the final norm
   memory::TagBytes logits = head;
-  const int64_t chunk_hidden = 2 * ops.logits_rows * row.hidden;  // and its gradient
-  logits[Tag::kHead] += T * config.hidden * kFloatBytes + logits_bytes(config, ops.logits_rows) + chunk_hidden +
-                        device::logits_temporary_bytes(shape.family, ops, shape.has_entropy_term) +
-                        memory::rounding_of(6);
+  logits[Tag::kHead] += p.chunk() + memory::rounding_of(6);
+  plan.add(Phase::kTrain, "a chunk of logits", logits);
+  // The output's gradient in float32.
+  const device::OpBytes dhidden =
+      p.ops.linear_grad_input(p.chunk_rows, config.hidden, config.vocab, /*is_float32=*/true);
+  const int64_t gradients =
+      std::max({p.ops.logprob_backward(p.chunk_rows, shape.has_entropy_term).most, dhidden.most,
+                dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(dtype)).most});
+  logits = head;
+  // Logits of a single chunk are still there from the forward.
+  const int64_t again = p.chunk_rows < R ? p.head.most : 0;
+  logits[Tag::kHead] +=
+      T * config.hidden * kFloatBytes + p.chunk_hidden + std::max(again, p.logits + gradients) + memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
-  // Rounded to bfloat16, or where there is nothing to round, through the final norm.
+  // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;
-  norm[Tag::kHead] +=
-      stream + (dtype == model::Dtype::kFloat32 ? stream : T * config.hidden * kFloatBytes) + memory::rounding_of(3);
+  const int64_t rounded = dtype == model::Dtype::kFloat32 ? 0 : p.stream;
+  norm[Tag::kHead] += std::max(T * config.hidden * kFloatBytes + rounded, p.stream + p.ops.rms_norm_backward(T).most) +
+                      memory::rounding_of(3);
   plan.add(Phase::kTrain, "backward of the final norm", norm);
 
-  if (kept_layers > 0) {
-    memory::TagBytes kept = head;
-    kept[Tag::kBlockScratch] += backward_scratch();
-    plan.add(Phase::kTrain, "backward of the last block", kept);
-  }
+  // Its output's gradient is beside what the block's backward allocates.
+  const auto add_backward = [&](const memory::TagBytes& before, const std::string& which) {
+    memory::TagBytes mlp = before, attention = before;
+    mlp[Tag::kBlockScratch] += p.stream + p.block.mlp_backward + rounding;
+    plan.add(Phase::kTrain, "backward of the MLP of " + which, mlp);
+    attention[Tag::kBlockGraphs] -= p.block.mlp_graph;
+    attention[Tag::kBlockScratch] += p.stream + p.block.attention_backward + rounding;
+    plan.add(Phase::kTrain, "backward of the attention of " + which, attention);
+  };
+  if (kept_layers > 0) add_backward(head, "the last block");
   if (shape.recomputed_layers > 0) {
     memory::TagBytes again = base;  // the kept blocks and all behind them are gone
-    again[Tag::kBlockInputs] += shape.recomputed_layers * stream;
-    again[Tag::kHead] += 2 * stream + scores;  // what the loss had, and the block's result
+    again[Tag::kBlockInputs] += shape.recomputed_layers * p.stream;
+    again[Tag::kHead] += 2 * p.stream + scores;  // what the loss had, and the block's result
     again[Tag::kBlockScratch] += idle_cache;
     memory::TagBytes rerun = again;
-    rerun[Tag::kBlockScratch] += graph + T * (row.forward + row.hidden) + temporaries;
+    rerun[Tag::kBlockScratch] += p.stream + p.block.forward + graph_rounding + rounding;
     plan.add(Phase::kTrain, "a block that is run again", rerun);
     again[Tag::kBlockGraphs] += graph;
-    again[Tag::kBlockScratch] += backward_scratch();
-    plan.add(Phase::kTrain, "backward of a recomputed block", again);
+    add_backward(again, "a block that was run again");
   }
 
   memory::TagBytes update = standing;
   int64_t largest = largest_parameter(config);
+  const int64_t norm_bytes = p.ops.sum_of_squares(largest).most;
   if (shape.offloads_optimizer) {
     largest = std::min(largest, kOffloadPieceElements);
     update[Tag::kStaging] += offload_bytes(config, dtype).device_buffers;
   }
-  update[Tag::kStaging] += device::optimizer_temporary_bytes(shape.family, largest);
+  const int64_t temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
+  update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : 0);
   plan.add(Phase::kTrain, "the optimizer's update", update);
 }
 

@@ -47,6 +47,7 @@ struct MicroBatchShape {
   int64_t targets = 0;         // tokens that are predicted: R
   int64_t sequences = 0;       // samples
   int64_t kv_blocks = 0;       // of the attention's cache
+  int64_t tiles = 0;           // of the attention's rows (device::AttentionLoad)
   int64_t context_tokens = 0;  // of the longest sequence
 };
 

@@ -222,7 +222,7 @@ TEST_P(VmmConformance, OutOfMemoryIsAnAnswerAndReleaseGivesTheBytesBack) {
     extents.clear();
     EXPECT_EQ(vmm_->device_bytes().free, free_bytes_);
   }
-  EXPECT_FALSE(vmm_->create_extent(16 * vmm_->device_bytes().total).has_value());
+  EXPECT_FALSE(vmm_->create_extent(16 * 8 * bytes).has_value());
 }
 
 }  // namespace

@@ -5,12 +5,23 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <map>
+
 #include "base/check.h"
 #include "device/backend.h"
+#include "device/cuda/cuda_host_memory.h"
+#include "device/cuda/cuda_tensor_source.h"
+#include "device/cuda/cuda_vmm.h"
 #include "device/ops_aten.h"
+#include "device/ops_plan.h"
 
 namespace tandem::device {
 namespace {
+
+void check_runtime(cudaError_t error, int index) {
+  TANDEM_ENV_CHECK(error == cudaSuccess,
+                   fmt::format("--device cuda:{}: {}; give --device cpu", index, cudaGetErrorString(error)));
+}
 
 // Asked of the runtime itself: LibTorch writes its own warning.
 int num_devices(std::string& why_none) {
@@ -34,20 +45,57 @@ void set_up_exact_products() {
   context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
 }
 
+// Of the current device, with all processes' memory.
+DeviceBytes bytes_now(int index) {
+  size_t free = 0, total = 0;
+  check_runtime(cudaMemGetInfo(&free, &total), index);
+  return {.free = static_cast<int64_t>(free), .total = static_cast<int64_t>(total)};
+}
+
+// Once a context of ours was there, and before anything else of ours was.
+std::map<int, DeviceBytes> bytes_at_start;
+
 std::unique_ptr<Ops> make_ops(int index, int num_threads) {
   cudaDeviceProp properties;
-  const cudaError_t error = cudaGetDeviceProperties(&properties, index);
-  TANDEM_ENV_CHECK(error == cudaSuccess,
-                   fmt::format("--device cuda:{}: {}; give --device cpu", index, cudaGetErrorString(error)));
+  check_runtime(cudaGetDeviceProperties(&properties, index), index);
+  install_cuda_tensor_source();
   set_up_exact_products();
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  check_runtime(cudaFree(nullptr), index);  // makes the context
+  bytes_at_start.try_emplace(index, bytes_now(index));
   // The name goes into checkpoints: another type of GPU may give other bits.
   return make_aten_ops(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
                        fmt::format("cuda/aten on {}", properties.name), num_threads);
 }
 
-// Not given away yet: LibTorch's caching allocator has the device.
-MemoryDriver open_memory(int /*index*/) { return {}; }
+DeviceBytes device_bytes(int index) {
+  DeviceBytes bytes = bytes_at_start.at(index);
+  bytes.free += kCudaContextBytes;
+  return bytes;
+}
+
+// What other processes have had since the start is nothing of ours.
+int64_t used_bytes(int64_t /*vmm_bytes*/) {
+  int index = 0;
+  check_runtime(cudaGetDevice(&index), index);
+  return bytes_at_start.at(index).free - bytes_now(index).free + kCudaContextBytes;
+}
+
+MemoryDriver open_memory(int index) {
+  make_cublas_workspaces();
+  MemoryDriver driver;
+  driver.vmm = std::make_unique<CudaVmm>(index);
+  driver.make_host = [index] { return std::make_unique<CudaHostMemory>(index); };
+  driver.set_tensor_source = set_cuda_tensor_source;
+  driver.used_bytes = used_bytes;
+  driver.synchronize = [] { c10::cuda::device_synchronize(); };
+  driver.release_unused = release_cuda_cache;
+  if (expandable_segments_were_on()) {
+    driver.note =
+        "expandable_segments is off in this run, whatever PYTORCH_ALLOC_CONF says: its plan counts whole segments";
+  }
+  return driver;
+}
 
 }  // namespace
 }  // namespace tandem::device
@@ -56,6 +104,7 @@ extern "C" __attribute__((visibility("default"))) const tandem::device::Backend*
   static constexpr tandem::device::Backend kBackend = {.contract = tandem::device::kBackendContract,
                                                        .num_devices = tandem::device::num_devices,
                                                        .make_ops = tandem::device::make_ops,
+                                                       .device_bytes = tandem::device::device_bytes,
                                                        .open_memory = tandem::device::open_memory};
   return &kBackend;
 }

@@ -1,5 +1,6 @@
-// The CUDA driver as this folder's files call it: a device's primary context, and its errors as ours. No torch, and no
-// CUDA runtime: the context is the one that the runtime uses too.
+// The CUDA driver as this folder's files call it: looked for at run time, so that what is built where no driver is
+// loads there too; a device's primary context; its errors as ours. No torch, and no CUDA runtime: the context is the
+// one that the runtime uses too.
 #pragma once
 
 #include <cuda.h>
@@ -7,6 +8,44 @@
 #include <cstdint>
 
 namespace tandem::device {
+
+// Members are named as <cuda.h> names the functions: where that is a macro for another version, by the version.
+#define TANDEM_CUDA_DRIVER_CALLS(X) \
+  X(cuCtxPopCurrent)                \
+  X(cuCtxPushCurrent)               \
+  X(cuDeviceGet)                    \
+  X(cuDeviceGetAttribute)           \
+  X(cuDevicePrimaryCtxRelease)      \
+  X(cuDevicePrimaryCtxRetain)       \
+  X(cuGetErrorName)                 \
+  X(cuGetErrorString)               \
+  X(cuInit)                         \
+  X(cuMemAddressFree)               \
+  X(cuMemAddressReserve)            \
+  X(cuMemCreate)                    \
+  X(cuMemExportToShareableHandle)   \
+  X(cuMemGetAllocationGranularity)  \
+  X(cuMemGetInfo)                   \
+  X(cuMemHostRegister)              \
+  X(cuMemHostUnregister)            \
+  X(cuMemImportFromShareableHandle) \
+  X(cuMemMap)                       \
+  X(cuMemRelease)                   \
+  X(cuMemSetAccess)                 \
+  X(cuMemUnmap)                     \
+  X(cuMemcpyDtoHAsync)              \
+  X(cuMemcpyHtoDAsync)              \
+  X(cuMemsetD8Async)                \
+  X(cuStreamCreate)                 \
+  X(cuStreamDestroy)                \
+  X(cuStreamSynchronize)
+struct DriverCalls {
+#define TANDEM_MEMBER(call) decltype(&::call) call = nullptr;
+  TANDEM_CUDA_DRIVER_CALLS(TANDEM_MEMBER)
+#undef TANDEM_MEMBER
+};
+// EnvironmentError where there is no driver.
+const DriverCalls& driver();
 
 // Throws EnvironmentError unless `result` is CUDA_SUCCESS: call, bytes, the driver's words, remedy.
 void check_driver(CUresult result, const char* call, int64_t bytes = 0);

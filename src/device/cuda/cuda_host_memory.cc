@@ -25,7 +25,8 @@ int64_t piece_bytes(int64_t piece, int64_t bytes) { return std::min(kPieceBytes,
 
 void unregister(std::byte* host, int64_t bytes, const std::vector<CUresult>& registered) {
   for (int64_t piece = 0; piece < num_pieces(bytes); ++piece)
-    if (registered[static_cast<size_t>(piece)] == CUDA_SUCCESS) cuMemHostUnregister(host + piece * kPieceBytes);
+    if (registered[static_cast<size_t>(piece)] == CUDA_SUCCESS)
+      driver().cuMemHostUnregister(host + piece * kPieceBytes);
 }
 
 }  // namespace
@@ -34,20 +35,20 @@ CudaHostMemory::CudaHostMemory(int ordinal, int num_threads)
     : context_(std::make_unique<PrimaryContext>(ordinal)), num_threads_(num_threads) {
   const CurrentContext current(*context_);
   CUstream to_host = nullptr, to_device = nullptr;
-  check_driver(cuStreamCreate(&to_host, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  check_driver(driver().cuStreamCreate(&to_host, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   to_host_stream_ = to_host;
-  if (const CUresult result = cuStreamCreate(&to_device, CU_STREAM_NON_BLOCKING); result != CUDA_SUCCESS) {
-    cuStreamDestroy(to_host);
+  if (const CUresult result = driver().cuStreamCreate(&to_device, CU_STREAM_NON_BLOCKING); result != CUDA_SUCCESS) {
+    driver().cuStreamDestroy(to_host);
     check_driver(result, "cuStreamCreate");
   }
   to_device_stream_ = to_device;
 }
 
 CudaHostMemory::~CudaHostMemory() {
-  if (cuCtxPushCurrent(context_->get()) != CUDA_SUCCESS) return;  // the driver has shut down
+  if (driver().cuCtxPushCurrent(context_->get()) != CUDA_SUCCESS) return;  // the driver has shut down
   for (void* queue : {to_host_stream_, to_device_stream_}) {
-    cuStreamSynchronize(stream(queue));
-    cuStreamDestroy(stream(queue));
+    driver().cuStreamSynchronize(stream(queue));
+    driver().cuStreamDestroy(stream(queue));
   }
   for (const auto& [host, bytes] : allocations_) {
     auto* const address = const_cast<std::byte*>(host);
@@ -55,7 +56,7 @@ CudaHostMemory::~CudaHostMemory() {
     ::munmap(address, static_cast<size_t>(bytes));
   }
   CUcontext popped = nullptr;
-  cuCtxPopCurrent(&popped);
+  driver().cuCtxPopCurrent(&popped);
 }
 
 std::byte* CudaHostMemory::allocate(int64_t bytes) {
@@ -69,12 +70,12 @@ std::byte* CudaHostMemory::allocate(int64_t bytes) {
   std::vector<CUresult> results(static_cast<size_t>(num_pieces(bytes)), CUDA_ERROR_UNKNOWN);
   std::atomic<int64_t> next_piece = 0;
   const auto register_pieces = [&] {
-    if (cuCtxPushCurrent(context_->get()) != CUDA_SUCCESS) return;
+    if (driver().cuCtxPushCurrent(context_->get()) != CUDA_SUCCESS) return;
     for (int64_t piece = next_piece++; piece < num_pieces(bytes); piece = next_piece++)
-      results[static_cast<size_t>(piece)] = cuMemHostRegister(
+      results[static_cast<size_t>(piece)] = driver().cuMemHostRegister(
           host + piece * kPieceBytes, static_cast<size_t>(piece_bytes(piece, bytes)), CU_MEMHOSTREGISTER_PORTABLE);
     CUcontext popped = nullptr;
-    cuCtxPopCurrent(&popped);
+    driver().cuCtxPopCurrent(&popped);
   };
   std::vector<std::thread> threads;
   for (int64_t i = 1; i < std::min<int64_t>(num_threads_, num_pieces(bytes)); ++i)
@@ -103,7 +104,8 @@ void CudaHostMemory::free(std::byte* host, int64_t bytes) {
                "bytes that were not allocated so");
   const CurrentContext current(*context_);
   for (int64_t piece = 0; piece < num_pieces(bytes); ++piece)
-    check_driver(cuMemHostUnregister(host + piece * kPieceBytes), "cuMemHostUnregister", piece_bytes(piece, bytes));
+    check_driver(driver().cuMemHostUnregister(host + piece * kPieceBytes), "cuMemHostUnregister",
+                 piece_bytes(piece, bytes));
   ::munmap(host, static_cast<size_t>(bytes));
   allocations_.erase(allocation);
 }
@@ -125,31 +127,31 @@ void CudaHostMemory::for_each_piece(const std::byte* host, int64_t bytes,
 void CudaHostMemory::copy_to_host(std::byte* host, const std::byte* device, int64_t bytes) {
   const CurrentContext current(*context_);
   for_each_piece(host, bytes, [&](int64_t offset, int64_t count) {
-    check_driver(
-        cuMemcpyDtoHAsync(host + offset, pointer(device + offset), static_cast<size_t>(count), stream(to_host_stream_)),
-        "cuMemcpyDtoHAsync", count);
+    check_driver(driver().cuMemcpyDtoHAsync(host + offset, pointer(device + offset), static_cast<size_t>(count),
+                                            stream(to_host_stream_)),
+                 "cuMemcpyDtoHAsync", count);
   });
 }
 
 void CudaHostMemory::copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) {
   const CurrentContext current(*context_);
   for_each_piece(host, bytes, [&](int64_t offset, int64_t count) {
-    check_driver(cuMemcpyHtoDAsync(pointer(device + offset), host + offset, static_cast<size_t>(count),
-                                   stream(to_device_stream_)),
+    check_driver(driver().cuMemcpyHtoDAsync(pointer(device + offset), host + offset, static_cast<size_t>(count),
+                                            stream(to_device_stream_)),
                  "cuMemcpyHtoDAsync", count);
   });
 }
 
 void CudaHostMemory::zero(std::byte* device, int64_t bytes) {
   const CurrentContext current(*context_);
-  check_driver(cuMemsetD8Async(pointer(device), 0, static_cast<size_t>(bytes), stream(to_device_stream_)),
+  check_driver(driver().cuMemsetD8Async(pointer(device), 0, static_cast<size_t>(bytes), stream(to_device_stream_)),
                "cuMemsetD8Async", bytes);
 }
 
 void CudaHostMemory::synchronize() {
   const CurrentContext current(*context_);
-  check_driver(cuStreamSynchronize(stream(to_host_stream_)), "cuStreamSynchronize");
-  check_driver(cuStreamSynchronize(stream(to_device_stream_)), "cuStreamSynchronize");
+  check_driver(driver().cuStreamSynchronize(stream(to_host_stream_)), "cuStreamSynchronize");
+  check_driver(driver().cuStreamSynchronize(stream(to_device_stream_)), "cuStreamSynchronize");
 }
 
 }  // namespace tandem::device

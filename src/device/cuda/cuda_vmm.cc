@@ -38,20 +38,21 @@ CudaVmm::CudaVmm(int ordinal) : context_(std::make_unique<PrimaryContext>(ordina
                    ordinal, "has no virtual memory management; choose another device, or run on the CPU");
   const CUmemAllocationProp properties = extent_properties(*context_);
   size_t granularity_bytes = 0;
-  check_driver(cuMemGetAllocationGranularity(&granularity_bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-               "cuMemGetAllocationGranularity");
+  check_driver(
+      driver().cuMemGetAllocationGranularity(&granularity_bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+      "cuMemGetAllocationGranularity");
   granularity_bytes_ = static_cast<int64_t>(granularity_bytes);
   table_ = std::make_unique<MappingTable>(granularity_bytes_, can_alias());
 }
 
 CudaVmm::~CudaVmm() {
-  for (const auto& [extent, handle] : handles_) cuMemRelease(handle);
+  for (const auto& [extent, handle] : handles_) driver().cuMemRelease(handle);
 }
 
 DeviceBytes CudaVmm::device_bytes() const {
   const CurrentContext current(*context_);
   size_t free_bytes = 0, total_bytes = 0;
-  check_driver(cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo");
+  check_driver(driver().cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo");
   return {.free = static_cast<int64_t>(free_bytes), .total = static_cast<int64_t>(total_bytes)};
 }
 
@@ -65,7 +66,8 @@ std::byte* CudaVmm::reserve_addresses(int64_t bytes) {
   const CurrentContext current(*context_);
   table_->check_bytes(bytes);
   CUdeviceptr address = 0;
-  if (!had_memory(cuMemAddressReserve(&address, static_cast<size_t>(bytes), 0, 0, 0), "cuMemAddressReserve", bytes))
+  if (!had_memory(driver().cuMemAddressReserve(&address, static_cast<size_t>(bytes), 0, 0, 0), "cuMemAddressReserve",
+                  bytes))
     return nullptr;
   auto* const reserved = reinterpret_cast<std::byte*>(address);
   table_->reserved(reserved, bytes);
@@ -76,7 +78,7 @@ void CudaVmm::free_addresses(std::byte* address, int64_t bytes) {
   std::lock_guard lock(mutex_);
   const CurrentContext current(*context_);
   table_->check_free(address, bytes);
-  check_driver(cuMemAddressFree(pointer(address), static_cast<size_t>(bytes)), "cuMemAddressFree", bytes);
+  check_driver(driver().cuMemAddressFree(pointer(address), static_cast<size_t>(bytes)), "cuMemAddressFree", bytes);
   table_->freed(address);
 }
 
@@ -86,7 +88,7 @@ std::optional<ExtentId> CudaVmm::create_extent(int64_t bytes) {
   table_->check_bytes(bytes);
   const CUmemAllocationProp properties = extent_properties(*context_);
   CUmemGenericAllocationHandle handle = 0;
-  if (!had_memory(cuMemCreate(&handle, static_cast<size_t>(bytes), &properties, 0), "cuMemCreate", bytes))
+  if (!had_memory(driver().cuMemCreate(&handle, static_cast<size_t>(bytes), &properties, 0), "cuMemCreate", bytes))
     return std::nullopt;
   const ExtentId extent = table_->created(bytes);
   handles_[extent] = handle;
@@ -97,7 +99,7 @@ void CudaVmm::release_extent(ExtentId extent) {
   std::lock_guard lock(mutex_);
   const CurrentContext current(*context_);
   table_->check_extent(extent);
-  check_driver(cuMemRelease(handles_.at(extent)), "cuMemRelease", table_->extent_bytes(extent));
+  check_driver(driver().cuMemRelease(handles_.at(extent)), "cuMemRelease", table_->extent_bytes(extent));
   handles_.erase(extent);
   table_->released(extent);
 }
@@ -108,7 +110,8 @@ bool CudaVmm::map(std::byte* address, ExtentId extent) {
   table_->check_map(address, extent);
   const int64_t bytes = table_->extent_bytes(extent);
   // The offset into an extent must be 0: extents are mapped whole.
-  if (!had_memory(cuMemMap(pointer(address), static_cast<size_t>(bytes), 0, handles_.at(extent), 0), "cuMemMap", bytes))
+  if (!had_memory(driver().cuMemMap(pointer(address), static_cast<size_t>(bytes), 0, handles_.at(extent), 0),
+                  "cuMemMap", bytes))
     return false;
   table_->mapped(address, extent);
   return true;
@@ -118,7 +121,7 @@ void CudaVmm::unmap(std::byte* address, int64_t bytes) {
   std::lock_guard lock(mutex_);
   const CurrentContext current(*context_);
   table_->check_mapped(address, bytes);
-  check_driver(cuMemUnmap(pointer(address), static_cast<size_t>(bytes)), "cuMemUnmap", bytes);
+  check_driver(driver().cuMemUnmap(pointer(address), static_cast<size_t>(bytes)), "cuMemUnmap", bytes);
   table_->unmapped(address, bytes);
 }
 
@@ -129,8 +132,8 @@ bool CudaVmm::set_access(std::byte* address, int64_t bytes, Access access) {
   CUmemAccessDesc description{};
   description.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context_->device()};
   description.flags = access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  return had_memory(cuMemSetAccess(pointer(address), static_cast<size_t>(bytes), &description, 1), "cuMemSetAccess",
-                    bytes);
+  return had_memory(driver().cuMemSetAccess(pointer(address), static_cast<size_t>(bytes), &description, 1),
+                    "cuMemSetAccess", bytes);
 }
 
 int CudaVmm::export_extent(ExtentId extent) {
@@ -138,9 +141,9 @@ int CudaVmm::export_extent(ExtentId extent) {
   const CurrentContext current(*context_);
   table_->check_extent(extent);
   int descriptor = -1;
-  check_driver(
-      cuMemExportToShareableHandle(&descriptor, handles_.at(extent), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-      "cuMemExportToShareableHandle", table_->extent_bytes(extent));
+  check_driver(driver().cuMemExportToShareableHandle(&descriptor, handles_.at(extent),
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+               "cuMemExportToShareableHandle", table_->extent_bytes(extent));
   return descriptor;
 }
 
@@ -151,8 +154,9 @@ std::optional<ExtentId> CudaVmm::import_extent(int file_descriptor, int64_t byte
   CUmemGenericAllocationHandle handle = 0;
   // The driver takes the descriptor itself where a pointer to a handle stands.
   auto* const handle_in_os = reinterpret_cast<void*>(static_cast<intptr_t>(file_descriptor));
-  if (!had_memory(cuMemImportFromShareableHandle(&handle, handle_in_os, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                  "cuMemImportFromShareableHandle", bytes))
+  if (!had_memory(
+          driver().cuMemImportFromShareableHandle(&handle, handle_in_os, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+          "cuMemImportFromShareableHandle", bytes))
     return std::nullopt;
   const ExtentId extent = table_->created(bytes);
   handles_[extent] = handle;

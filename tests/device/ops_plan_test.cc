@@ -1,0 +1,197 @@
+// What OpsPlan says that the operations in plain ATen allocate, against what they do: on the CPU in the shapes of a
+// GPU's calls, and on a GPU.
+#include "device/ops_plan.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "device/ops_aten.h"
+#include "device/registry.h"
+
+namespace tandem::device {
+namespace {
+
+// Gives memory of the host and counts it.
+class CountingSource final : public TensorSource {
+ public:
+  std::byte* allocate(int64_t bytes) override {
+    auto* const address = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64)));
+    std::lock_guard lock(mutex_);
+    bytes_[address] = bytes;
+    current_ += bytes;
+    most_ = std::max(most_, current_);
+    return address;
+  }
+  bool free(std::byte* address) override {
+    std::lock_guard lock(mutex_);
+    const auto found = bytes_.find(address);
+    if (found == bytes_.end()) return false;
+    current_ -= found->second;
+    bytes_.erase(found);
+    std::free(address);
+    return true;
+  }
+  void begin() { most_ = current_; }
+  int64_t most_since(int64_t before) const { return most_ - before; }
+  int64_t current() const { return current_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::byte*, int64_t> bytes_;
+  int64_t current_ = 0, most_ = 0;
+};
+
+constexpr OpsShape kShape = {.hidden = 96,
+                             .q_width = 128,
+                             .kv_width = 64,
+                             .mlp = 320,
+                             .vocab = 1111,
+                             .num_heads = 4,
+                             .num_kv_heads = 2,
+                             .head_dim = 32};
+constexpr Ops::QkvShape kQkv = {4, 2, 32, 1e4, 1e-6};
+
+class OpsPlanTest : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override { driver_.set_tensor_source(&source_); }
+  void TearDown() override { driver_.set_tensor_source(nullptr); }
+  Tensor tensor(at::IntArrayRef sizes) const { return at::rand(sizes, at::TensorOptions(at::kFloat)).to(GetParam()); }
+  static Tensor floats(at::IntArrayRef sizes) { return at::rand(sizes, at::TensorOptions(at::kFloat)); }
+  static Tensor ids(int64_t count) { return at::arange(count, at::TensorOptions(at::kInt)); }
+
+  // Never below what was taken, and near it.
+  template <typename F>
+  void expect(const char* name, const OpBytes& planned, F run, int64_t allowed_above = kSmallTensors) {
+    const int64_t before = source_.current();
+    source_.begin();
+    {
+      [[maybe_unused]] const auto result = run();
+      const int64_t taken = source_.current() - before, most = source_.most_since(before);
+      std::printf("%-26s result %9ld of %9ld, most %9ld of %9ld (%.2f %% above)\n", name, taken, planned.result, most,
+                  planned.most, 100.0 * (static_cast<double>(planned.most) / static_cast<double>(most) - 1));
+      EXPECT_EQ(taken, planned.result) << name;
+      EXPECT_LE(most, planned.most + kSmallTensors) << name;
+      EXPECT_LE(planned.most, most + most / 50 + allowed_above) << name;
+    }
+    EXPECT_EQ(source_.current(), before) << name << " keeps something";
+  }
+
+  // Scalars, weights of norms, tables of a few indices.
+  static constexpr int64_t kSmallTensors = 16384;
+  MemoryDriver driver_ = open_memory({});
+  CountingSource source_;
+  std::unique_ptr<Ops> ops_ = make_aten_ops(at::kCPU, "aten in a GPU's shapes", 1, {});
+  OpsPlan plan_{OpsFamily::kAten, kShape, GetParam() == at::kFloat ? 4 : 2};
+};
+
+TEST_P(OpsPlanTest, ElementWise) {
+  const int64_t T = 1500, E = kShape.hidden, F = kShape.mlp, H = 4, G = 2, K = 32;
+  const Tensor x = tensor({T, E}), w = tensor({E}), dw = floats({E});
+  expect("add", plan_.add(T), [&] { return ops_->add(x, x); });
+  expect("rms_norm", plan_.rms_norm(T), [&] { return ops_->rms_norm(x, w, 1e-6); });
+  expect("rms_norm_backward", plan_.rms_norm_backward(T), [&] { return ops_->rms_norm_backward(x, x, w, 1e-6, dw); });
+  const Tensor gate_up = tensor({T, 2 * F}), activated = tensor({T, F});
+  expect("silu_mul", plan_.silu_mul(T), [&] { return ops_->silu_mul(gate_up); });
+  expect("silu_mul_backward", plan_.silu_mul_backward(T), [&] { return ops_->silu_mul_backward(activated, gate_up); });
+  const Tensor qkv = tensor({T, (H + 2 * G) * K}), norm = tensor({K}), dnorm = floats({K}), positions = ids(T);
+  expect("qk_norm_rope", plan_.qk_norm_rope(T), [&] { return ops_->qk_norm_rope(qkv, norm, norm, positions, kQkv); });
+  const Tensor dq = tensor({T, H, K}), dk = tensor({T, G, K});
+  expect("qk_norm_rope_backward", plan_.qk_norm_rope_backward(T),
+         [&] { return ops_->qk_norm_rope_backward(dq, dk, dk, qkv, norm, norm, positions, kQkv, dnorm, dnorm); });
+}
+
+// The CPU's ATen multiplies no bfloat16: what it makes of it is no GPU's.
+TEST_P(OpsPlanTest, Products) {
+  if (GetParam() == at::kBFloat16) return;
+  const int64_t K = 96, N = 320;
+  const Tensor w = tensor({N, K}), dw = floats({N, K});
+  for (const int64_t T : {1, 256, 700}) {
+    const Tensor x = tensor({T, K}), dy = tensor({T, N});
+    if (T != 256) expect("linear", plan_.linear(T, K, N, 4), [&] { return ops_->linear(x, w, at::kFloat); });
+    expect("linear_grad_input", plan_.linear_grad_input(T, K, N), [&] { return ops_->linear_grad_input(dy, w); });
+    expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw), 0; });
+  }
+}
+
+TEST_P(OpsPlanTest, LogitsAndOptimizer) {
+  const int64_t R = 300, V = kShape.vocab;
+  const Tensor logits = floats({R, V}), targets = ids(R), row = floats({R}), none;
+  expect("logprob", plan_.logprob(R), [&] { return ops_->logprob(logits, targets, 0.7, row, row, row), 0; });
+  expect("logprob_backward", plan_.logprob_backward(R, false),
+         [&] { return ops_->logprob_backward(logits, targets, 0.7, row, none, row, row), 0; });
+  expect("logprob_backward, entropy", plan_.logprob_backward(R, true),
+         [&] { return ops_->logprob_backward(logits, targets, 0.7, row, row, row, row), 0; });
+  const Tensor n = floats({100000}), weight = tensor({100000});
+  expect("adamw", plan_.adamw(100000), [&] {
+    return ops_->adamw(weight, n, n, n, n, {1e-3, 0.9, 0.95, 1e-8, 0, 1, 1}), 0;
+  });
+  expect("sum_of_squares", plan_.sum_of_squares(100000), [&] { return ops_->sum_of_squares(n), 0; });
+}
+
+TEST_P(OpsPlanTest, Attention) {
+  const int64_t H = 4, G = 2, K = 32;
+  // Three sequences: the first with its prompt's rows, the others with their completions alone; and one row each of
+  // seventy, as in decoding.
+  for (const bool decodes : {false, true}) {
+    std::vector<int32_t> sequence, position;
+    const int64_t sequences = decodes ? 70 : 3, longest = decodes ? 900 : 700;
+    for (int32_t s = 0; s < sequences; ++s)
+      for (int64_t p = decodes ? longest - 1 : s == 0 ? 0 : 400; p < longest; ++p) {
+        sequence.push_back(s);
+        position.push_back(static_cast<int32_t>(p));
+      }
+    const auto T = static_cast<int64_t>(sequence.size());
+    const int64_t blocks = (longest + 15) / 16;
+    const auto int_tensor = [](const std::vector<int32_t>& values) {
+      const Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kInt);
+      std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int32_t>());
+      return tensor;
+    };
+    AttentionRows rows;
+    rows.row_sequence = int_tensor(sequence);
+    rows.row_position = int_tensor(position);
+    rows.block_table = ids(sequences * blocks).view({sequences, blocks});
+    if (!decodes) rows.unit_offsets = int_tensor({0, static_cast<int32_t>(T)});
+    AttentionLoad load = {.rows = T,
+                          .tiles = 0,
+                          .longest_rows = decodes ? 1 : longest,
+                          .longest_keys = blocks * 16,
+                          .sequences = sequences};
+    for (int64_t s = 0; s < sequences; ++s) load.tiles += (std::count(sequence.begin(), sequence.end(), s) + 15) / 16;
+    const int64_t before = source_.current(), planned = plan_.prepared(load, !decodes);
+    const AttentionRows prepared = ops_->prepare(rows);
+    const int64_t taken = source_.current() - before;
+    EXPECT_LE(taken, planned);
+    EXPECT_LE(planned, taken + taken / 50) << "sequences have indices of their own";
+    const Tensor q = tensor({T, H, K}), k = tensor({T, G, K}), lse = floats({T, H}), none;
+    const Tensor cache = tensor({sequences * blocks, 2, G, K * 16}),
+                 dcache = floats({sequences * blocks, 2, G, K * 16});
+    const Tensor tokens = ids(T);
+    expect("kv_append", plan_.kv_append(T), [&] { return ops_->kv_append(cache, k, k, tokens, tokens), 0; });
+    expect("paged_attention", plan_.paged_attention(load),
+           [&] { return ops_->paged_attention(q, cache, prepared, lse); });
+    if (decodes) continue;
+    expect(
+        "kv_append_backward", plan_.kv_append_backward(T, T),
+        [&] { return ops_->kv_append_backward(dcache, T, tokens, tokens, G, K, GetParam()); },
+        T * 64);  // what a GPU sorts by
+    expect("paged_attention_backward", plan_.paged_attention_backward(load),
+           [&] { return ops_->paged_attention_backward(q, q, q, lse, cache, prepared, dcache); });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, OpsPlanTest, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return info.param == at::kFloat ? "float32" : "bfloat16"; });
+
+}  // namespace
+}  // namespace tandem::device
