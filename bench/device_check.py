@@ -107,6 +107,37 @@ def check_training(check, folder):
             check.say(f"stopped after 2 steps and resumed, {dtype}", "equal weights" if same else "DIFFERENT", kept=same)
 
 
+def check_memory(check, folder):
+    """Where things lie changes no number; a device that is too small, or was filled since the plan, is one line."""
+    reward, weights, environment = folder / "reward.py", "hf/latest/model.safetensors", dict(os.environ)
+    kl = ("--use-kl-loss", "--kl-loss-coef", "0.1")
+    if not train(check, folder / "resident", "bfloat16", reward, *kl):
+        return
+    expected = (folder / "resident" / weights).read_bytes()
+    for flag in ("--offload-train", "--debug-unmap-idle-view"):
+        if train(check, folder / flag, "bfloat16", reward, *kl, flag):
+            same = (folder / flag / weights).read_bytes() == expected
+            check.say(f"`{flag}`, golden model, bfloat16", "the weights of a run without" if same else "OTHER WEIGHTS", kept=same)
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    result = train(check, folder / "expandable", "bfloat16", reward, *kl)
+    os.environ.clear()
+    os.environ.update(environment)
+    if result:
+        said = [line for line in result.stderr.splitlines() if "expandable_segments" in line]
+        check.say("expandable segments asked for by the environment", said[0] if said else "nothing is said", kept=bool(said))
+    ballast = subprocess.Popen([sys.executable, str(machine.ROOT / "bench" / "peers" / "gpu_ballast.py"), str(4 << 30)],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    ballast.stdout.readline()
+    for what, code, flags in (("too little memory for the plan", 2, ("--kv-cache-bytes", 8 << 30)),
+                              ("memory that was taken since the plan", 3, ("--kv-cache-bytes", 8 << 30, "--device-memory-bytes", 64 << 30))):
+        refused = subprocess.run([check.program, "train", "--colocate", "--hf-checkpoint", MODEL, "--prompt-data", PROMPTS, "--custom-rm-path",
+                                  f"{reward}:reward", "--rollout-batch-size", "3", "--num-rollout", "1", "--save", str(folder / "refused"),
+                                  "--device", check.device, *map(str, flags)], cwd=machine.ROOT, capture_output=True, text=True)
+        check.say(what, f"exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}", kept=refused.returncode == code)
+    ballast.stdin.close()
+    ballast.wait()
+
+
 def check_verbs(check, folder):
     out = folder / "generated.jsonl"
     if check.run("generate", "--hf-checkpoint", MODEL, "--prompt-data", PROMPTS, "--n-samples-per-prompt", 4, "--rollout-max-response-len", 24,
@@ -177,6 +208,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         check_training(check, folder)
+        check_memory(check, folder)
         check_verbs(check, folder)
         tiny = tiny_model.make(folder / "tiny")
         for dtype in ("float32", "bfloat16"):

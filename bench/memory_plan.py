@@ -33,7 +33,7 @@ def measure(folder, shape, options, more):
     command = ["train", "--colocate", "--device", options.device, "--hf-checkpoint", str(model), "--random-init",
                "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward", "--rollout-batch-size",
                str(options.batch), "--n-samples-per-prompt", str(options.samples), "--num-rollout", "2", "--rollout-max-response-len",
-               str(options.response), "--ignore-eos", "--kv-cache-bytes", str(options.kv_bytes), "--num-threads", str(options.threads),
+               str(options.response), "--ignore-eos", "--kv-cache-bytes", str(options.kv_bytes), "--rollout-max-batch-tokens", str(options.batch_tokens), "--num-threads", str(options.threads),
                "--no-use-tensorboard", "--save-interval", "1000", "--save", str(folder / "run"), *more]
     peak = memory.peak(command, members=lambda pid: [pid])
     events = [json.loads(line) for line in (folder / "run/memory_timeline.jsonl").read_text().splitlines()]
@@ -62,7 +62,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["0.6B"])
-    for name, value in {"batch": 2, "samples": 4, "prompt": 48, "response": 48, "threads": 2, "kv-bytes": 1 << 28}.items():
+    for name, value in {"batch": 2, "samples": 4, "prompt": 48, "response": 48, "threads": 2, "kv-bytes": 1 << 28, "batch-tokens": 2048}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--out")
     options, more = parser.parse_known_args()
