@@ -131,7 +131,8 @@ def check_memory(check, folder):
     for what, code, flags in (("too little memory for the plan", 2, ("--kv-cache-bytes", 8 << 30)),
                               ("memory that was taken since the plan", 3, ("--kv-cache-bytes", 8 << 30, "--device-memory-bytes", 64 << 30))):
         refused = subprocess.run([check.program, "train", "--colocate", "--hf-checkpoint", MODEL, "--prompt-data", PROMPTS, "--custom-rm-path",
-                                  f"{reward}:reward", "--rollout-batch-size", "3", "--num-rollout", "1", "--save", str(folder / "refused"),
+                                  f"{reward}:reward", "--rollout-batch-size", "3", "--n-samples-per-prompt", "4", "--rollout-max-response-len", "12",
+                                  "--num-rollout", "1", "--save", str(folder / "refused"),
                                   "--device", check.device, *map(str, flags)], cwd=machine.ROOT, capture_output=True, text=True)
         check.say(what, f"exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}", kept=refused.returncode == code)
     ballast.stdin.close()

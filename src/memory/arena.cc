@@ -278,7 +278,7 @@ std::string Arena::shortage(View view, int64_t bytes, Tag tag) const {
   return base::join_message(bytes, "bytes of tag", to_string(tag), "do not fit into the", to_string(view),
                             "view: it holds", of_view.held, "bytes,", of_view.free, "are free, the largest hole has",
                             of_view.largest_hole) +
-         "; change " + options_.size_flag;
+         "; lower " + options_.size_flag + ", or raise " + options_.slack_flag;
 }
 
 void Arena::check() const {

@@ -42,8 +42,8 @@ struct ArenaOptions {
   // Waits for what is queued on the device. Called once before extents change hands, not at all where none does, with
   // no lock held. It must not move the lease itself.
   std::function<void()> synchronize = {};
-  // What a message tells the user to change.
-  std::string size_flag = "the size of the arena";
+  // What messages tell the user to lower; and to raise where there is room, but in pieces.
+  std::string size_flag = "the size of the arena", slack_flag = "the size of the arena";
 };
 
 // Thread-safe, so that the threads of a backward pass may allocate. Borrows the pool and its ledger.

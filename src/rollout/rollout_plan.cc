@@ -47,12 +47,12 @@ void add_engine_moments(const model::ModelConfig& config, model::Dtype dtype, co
   const model::AttentionBytes attention = {
       .forward = {.result = read.result, .most = std::max(read.most, write.most)}, .kept = 0, .backward = {}};
   const int64_t hidden = model::hidden_bytes(config, dtype, rows);
-  // id, position, sequence and slot of each row; the block tables.
-  memory::TagBytes batch = standing;
-  batch[Tag::kBatch] += (5 * rows + shape.max_running * num_blocks) * static_cast<int64_t>(sizeof(int32_t));
+  // What a device is sent: id, position and slot of each row, which rows draw.
+  const int64_t indices =
+      shape.family == device::OpsFamily::kCpu ? 0 : 4 * memory::allocated_bytes(rows * int64_t{sizeof(int32_t)});
 
-  memory::TagBytes block = batch;
-  block[Tag::kEngineScratch] += ops.prepared(load, /*has_backward=*/false) + hidden +
+  memory::TagBytes block = standing;
+  block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
                                 model::block_bytes(config, dtype, ops, rows, attention).inference +
                                 memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
@@ -60,8 +60,8 @@ void add_engine_moments(const model::ModelConfig& config, model::Dtype dtype, co
   // Where samples of a group draw from one row, its logits are repeated.
   const int64_t logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
   const int64_t logits = logits_rows * config.vocab * kFloatBytes;
-  memory::TagBytes window = batch;
-  window[Tag::kEngineScratch] += hidden + model::hidden_bytes(config, dtype, logits_rows) +
+  memory::TagBytes window = standing;
+  window[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, dtype, logits_rows) +
                                  std::max(ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most,
                                           2 * logits + ops.logprob(logits_rows).most) +
                                  memory::rounding_of(8);

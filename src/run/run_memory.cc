@@ -49,7 +49,8 @@ RunMemory::RunMemory(const TrainConfig& config, const TrainPlan& plan)
       arena_(pool_, {.num_extents = plan.arena_bytes / plan.extent_bytes,
                      .hide_idle_view = config.memory.debug_unmap_idle_view,
                      .synchronize = driver_.synchronize,
-                     .size_flag = "--kv-cache-bytes or --max-tokens-per-gpu, or raise --arena-slack"}),
+                     .size_flag = "--kv-cache-bytes or --max-tokens-per-gpu",
+                     .slack_flag = "--arena-slack"}),
       tensors_(arena_) {
   if (!driver_.note.empty()) base::log_info("{}", driver_.note);
   if (config.model.device == "cpu" && (config.memory.offloads_optimizer() || config.memory.offloads_reference())) {

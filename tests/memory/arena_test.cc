@@ -28,7 +28,9 @@ std::string error_of(const std::function<void()>& act) {
 struct ArenaTest : testing::Test {
   SimulatedDevice device{8};
   int num_waits = 0;
-  Arena arena{device.pool, {.num_extents = 8, .synchronize = [this] { ++num_waits; }, .size_flag = "--arena-gib"}};
+  Arena arena{
+      device.pool,
+      {.num_extents = 8, .synchronize = [this] { ++num_waits; }, .size_flag = "--arena-gib", .slack_flag = "--slack"}};
   void TearDown() override { arena.check(); }
 };
 
@@ -118,7 +120,7 @@ TEST_F(ArenaTest, ARefusalSaysWhatToChange) {
   EXPECT_EQ(arena.allocate(View::kTrain, 5 * kExtentBytes, Tag::kHead, "logits"), nullptr);
   EXPECT_EQ(arena.shortage(View::kTrain, 5 * kExtentBytes, Tag::kHead),
             "40960 bytes of tag head do not fit into the train view: it holds 65536 bytes, 32768 are free, the largest "
-            "hole has 32768; change --arena-gib");
+            "hole has 32768; lower --arena-gib, or raise --slack");
   arena.free(half);
 }
 
