@@ -3,7 +3,7 @@ of this machine, as a page of figures.
 
     .venv/bin/python bench/device_check.py [--device cuda] [--large] [--out bench/results/cuda_module.md]
 
-Needs `make cuda` and the tests' programs (cmake --build build/release --target device_test model_golden_test on_policy_test). Exit code 1
+Needs `make cuda` and the tests' programs (cmake --build build/release --target cuda_vmm_test device_test model_golden_test on_policy_test). Exit code 1
 where something failed; the page is written all the same."""
 
 import argparse
@@ -24,7 +24,8 @@ MODEL = machine.ROOT / "tests" / "golden" / "models" / "qwen3-tied"
 PROMPTS = machine.ROOT / "tests" / "golden" / "prompts" / "math_small.jsonl"
 REWARD = ("def reward(prompts, completions, **kwargs):\n"
           "    return [float(len(c[0]['content']) % 5) for c in completions]\n")
-TESTS = {"device_test": "device", "model_golden_test": "model", "on_policy_test": "sim"}
+TESTS = {"cuda_vmm_test": ("device", "*"), "device_test": ("device", "*cuda*"), "model_golden_test": ("model", "*cuda*"),
+         "on_policy_test": ("sim", "*cuda*")}
 
 
 class Check:
@@ -56,9 +57,9 @@ def gpu():
 
 
 def run_tests(check, build):
-    for name, folder in TESTS.items():
+    for name, (folder, tests) in TESTS.items():
         begin = time.time()
-        result = subprocess.run([build / "tests" / folder / name, "--gtest_filter=*cuda*"], cwd=machine.ROOT, capture_output=True, text=True)
+        result = subprocess.run([build / "tests" / folder / name, f"--gtest_filter={tests}"], cwd=machine.ROOT, capture_output=True, text=True)
         passed = re.search(r"\[  PASSED  \] (\d+)", result.stdout)
         failed = re.search(r"(\d+) FAILED TEST", result.stdout)
         skipped = re.search(r"\[  SKIPPED \] (\d+) test", result.stdout)

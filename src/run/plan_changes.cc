@@ -15,11 +15,13 @@ namespace tandem::run {
 namespace {
 
 // What a change costs, as a share of a step's time of which sampling and training take half each. They order changes
-// and are judgement, not measured; only kForwardShare follows from arithmetic.
+// and are judgement, not measured; but kForwardShare follows from arithmetic, and kOffloaded is by how much longer
+// training was in bench/results/large_job.md.
 constexpr double kTrainShare = 0.5, kRolloutShare = 0.5;
 constexpr double kForwardShare = 1.0 / 3.0;  // of forward and backward: what running all blocks twice adds
 constexpr double kTokensHalved = 0.02;       // of training: more micro-batches, each adding to all gradients
 constexpr double kChunkHalved = 0.01;        // of training: the head's matrix is read once a chunk
+constexpr double kOffloaded = 0.03;          // of training: an update streams masters and moments
 constexpr double kBatchHalved = 0.02;        // of sampling: more forwards for the prompts
 // A cache that takes what is left is asked to hold so many completions, where the batch has them and that can be had:
 // with fewer, sampling reads all weights for each token of a few.
@@ -133,6 +135,16 @@ std::vector<Lever> levers_of(const Candidate& start, const TrainPlan& plan) {
         [useful](int64_t value) { return kRolloutShare * std::max(useful / static_cast<double>(value) - 1.0, 0.0); }));
   }
 
+  // The host's memory saves nothing where it is the device's.
+  const bool has_host = device::ops_family(config.model.device) != device::OpsFamily::kCpu;
+  if (has_host && !config.memory.offloads_optimizer()) {
+    levers.push_back(one_step("--offload-optimizer", false, kTrainShare * kOffloaded,
+                              [](Candidate& c) { c.config.memory.offload_optimizer = true; }));
+  }
+  if (has_host && config.loss.needs_reference() && !config.memory.offloads_reference()) {
+    levers.push_back(one_step("--offload-reference", false, kTrainShare * kOffloaded / 3,
+                              [](Candidate& c) { c.config.memory.offload_reference = true; }));
+  }
   if (config.loss.needs_reference()) {
     levers.push_back(
         one_step("--no-use-kl-loss --kl-loss-coef 0", true, -kTrainShare * kForwardShare, [](Candidate& c) {

@@ -64,6 +64,21 @@ TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
   EXPECT_GT(num_changes, 0);
 }
 
+// Masters and moments alone are more than that GPU has.
+TEST(PlanChanges, OffloadingIsOneWhereTheHostsMemoryIsNotTheDevices) {
+  PlanCase large = large_case();
+  large.config.model.device = "cuda";
+  const DeviceMemory device{.bytes = int64_t{9} << 30, .name = "a GPU"};
+  const std::vector<PlanChange> changes = cheapest_changes(large.config, large.model, large.facts, device);
+  EXPECT_FALSE(changes.empty());
+  for (const PlanChange& change : changes) {
+    EXPECT_NE(change.flags.find("--offload-optimizer"), std::string::npos) << change.flags;
+  }
+  EXPECT_NE(refusal(large, device).find("--offload-optimizer"), std::string::npos) << refusal(large, device);
+  large.config.model.device = "cpu";
+  EXPECT_EQ(refusal(large, device).find("--offload"), std::string::npos) << refusal(large, device);
+}
+
 // The flags that a refusal names, typed behind those of the run, give the configuration that was planned.
 TEST(PlanChanges, AreFlagsThatCanBeTyped) {
   const PlanCase large = large_case();
