@@ -195,10 +195,10 @@ TEST(GraderFaults, KeepToTheTable) {
       EXPECT_LE(num_descriptors(), descriptors) << "round " << round;
       EXPECT_EQ(num_children(), 1) << "round " << round;
       // Guard, init and warm parent; worker and init twice.
-      const auto is_settled = [&] { return num_processes_with(folder) <= 7 && num_zombies() == 0; };
+      const auto is_settled = [&] { return num_processes_with(folder) <= 7 && num_zombies(folder) == 0; };
       const auto give_up = Clock::now() + std::chrono::seconds(5);  // the processes of a bomb may yet be dying
       while (!is_settled() && Clock::now() < give_up) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      EXPECT_TRUE(is_settled()) << num_processes_with(folder) << " processes, " << num_zombies() << " zombies";
+      EXPECT_TRUE(is_settled()) << num_processes_with(folder) << " processes, " << num_zombies(folder) << " zombies";
     }
     EXPECT_EQ(graders.failures(), counts);
     EXPECT_LE(graders.restarts(), num_lost);
@@ -206,7 +206,7 @@ TEST(GraderFaults, KeepToTheTable) {
   }
   EXPECT_EQ(num_descriptors(), descriptors_before);
   EXPECT_EQ(num_children(), 0);
-  EXPECT_EQ(num_zombies(), 0);
+  EXPECT_EQ(num_zombies(folder), 0);
   EXPECT_EQ(num_processes_with(folder), 0);
   std::cout << num_faults << " faults of " << kinds.size() << " kinds; longest over the deadline: " << worst_overshoot_s
             << " s\n";

@@ -47,23 +47,26 @@ inline int num_children() {
   return count_processes([](const std::string& pid) { return process_state(pid).parent == ::getpid(); });
 }
 
-// Dead processes of our session that nobody has reaped.
-inline int num_zombies() {
-  return count_processes([](const std::string& pid) {
-    const ProcessState state = process_state(pid);
-    return state.state == 'Z' && state.session == ::getsid(0);
-  });
+// Whether the process was started with `text` in its environment.
+inline bool has_in_environment(const std::string& pid, const std::string& text) {
+  std::string environment(1 << 16, '\0');
+  std::FILE* file = std::fopen(("/proc/" + pid + "/environ").c_str(), "r");
+  if (file == nullptr) return false;
+  environment.resize(std::fread(environment.data(), 1, environment.size(), file));
+  std::fclose(file);
+  return environment.find(text) != std::string::npos;
 }
 
 // Processes, wherever they went, that were started with `text` in their environment.
 inline int num_processes_with(const std::string& text) {
+  return count_processes([&](const std::string& pid) { return has_in_environment(pid, text); });
+}
+
+// Dead processes that we or such a process has not reaped. Others of the session are none of ours.
+inline int num_zombies(const std::string& text) {
   return count_processes([&](const std::string& pid) {
-    std::string environment(1 << 16, '\0');
-    std::FILE* file = std::fopen(("/proc/" + pid + "/environ").c_str(), "r");
-    if (file == nullptr) return false;
-    environment.resize(std::fread(environment.data(), 1, environment.size(), file));
-    std::fclose(file);
-    return environment.find(text) != std::string::npos;
+    const ProcessState state = process_state(pid);
+    return state.state == 'Z' && (state.parent == ::getpid() || has_in_environment(std::to_string(state.parent), text));
   });
 }
 
