@@ -19,7 +19,8 @@ struct MemoryDriver {
   // From now on LibTorch asks this source for memory of the device; null: nobody but its own allocator. One source at
   // a time; what it gave may be freed later, as long as it is set.
   void (*set_tensor_source)(TensorSource* source) = nullptr;
-  // Bytes of the device that are in use, given that the Vmm has given `vmm_bytes` of it. On the CPU: this process's.
+  // Bytes of the device that are in use, given that the Vmm has given `vmm_bytes` of it: this process's, and what
+  // others have taken since its operations were made. On the CPU: this process's.
   int64_t (*used_bytes)(int64_t vmm_bytes) = nullptr;
   // Waits for all that is queued on the device.
   void (*synchronize)() = nullptr;

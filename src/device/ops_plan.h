@@ -51,7 +51,6 @@ class OpsPlan {
  public:
   OpsPlan(OpsFamily family, const OpsShape& shape, int64_t element_bytes);
 
-  OpsFamily family() const { return family_; }
   OpBytes linear(int64_t rows, int64_t inner, int64_t outer, int64_t out_bytes) const;
   // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
   OpBytes linear_grad_input(int64_t rows, int64_t inner, int64_t outer, bool is_float32 = false) const;
