@@ -36,4 +36,15 @@ std::string place_in_text(const std::string& name, std::string_view text, size_t
   return name + ":" + std::to_string(line) + ":" + std::to_string(column);
 }
 
+std::string with_commas(int64_t number) {
+  std::string text = std::to_string(number);
+  const size_t first_digit = number < 0 ? 1 : 0;
+  for (size_t at = text.size(); at > first_digit + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string counted(int64_t number, std::string_view noun) {
+  return with_commas(number) + " " + std::string(noun) + (number == 1 ? "" : "s");
+}
+
 }  // namespace tandem::base

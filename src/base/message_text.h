@@ -1,4 +1,4 @@
-// How messages speak of text that others wrote: on one line, and by line and column.
+// How messages speak: of text that others wrote on one line and by line and column, of numbers as people write them.
 #pragma once
 
 #include <cstddef>
@@ -13,5 +13,11 @@ std::string one_line(std::string_view text, size_t max_bytes = 80);
 
 // Where the byte `offset` of `text` is, as an editor shows it: "NAME:LINE:COLUMN". Columns count characters, from 1.
 std::string place_in_text(const std::string& name, std::string_view text, size_t offset, int64_t first_line = 1);
+
+// 16050 as "16,050".
+std::string with_commas(int64_t number);
+
+// "1 warning", "0 warnings", "2 warnings". `noun`: one whose plural ends in s.
+std::string counted(int64_t number, std::string_view noun);
 
 }  // namespace tandem::base

@@ -15,6 +15,16 @@
 #include "base/message_text.h"
 
 namespace tandem::base {
+
+// A flag of the command line with the words up to the next.
+struct TypedFlag {
+  std::string name;                  // without "--"
+  std::string shown;                 // "--" and the name, as messages show it
+  std::optional<std::string> value;  // behind "="
+  std::vector<std::string> words;    // that follow it
+  std::vector<std::string> typed;    // all of it
+};
+
 namespace {
 
 template <typename T>
@@ -87,6 +97,36 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 // A word that is a flag and not a value: "-1" and "-" are values.
 bool is_flag(const std::string& word) {
   return word.size() > 2 && word.starts_with("--") && (std::isalpha(static_cast<unsigned char>(word[2])) != 0);
+}
+
+std::string unexpected_text(const std::string& word) {
+  return "unexpected argument " + shown(word) + ": every option begins with -- and a name";
+}
+
+std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, OptionMistakes& mistakes) {
+  std::vector<TypedFlag> flags;
+  for (const std::string& word : arguments) {
+    if (is_flag(word)) {
+      const size_t equals = word.find('=');
+      TypedFlag& flag = flags.emplace_back();
+      flag.name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+      flag.shown = "--" + one_line(flag.name);
+      if (equals != std::string::npos) flag.value = word.substr(equals + 1);
+    } else if (flags.empty()) {
+      mistakes.add(unexpected_text(word));
+      continue;
+    } else {
+      flags.back().words.push_back(word);
+    }
+    flags.back().typed.push_back(word);
+  }
+  return flags;
+}
+
+// The file of --config.
+std::string value_of(const TypedFlag& flag) {
+  TANDEM_USER_CHECK(flag.value || !flag.words.empty(), flag.shown + ": needs a file name");
+  return flag.value ? *flag.value : flag.words.front();
 }
 
 // Adds `text` to `out` in lines of at most `width` columns, all but the first indented.
@@ -306,64 +346,69 @@ void Options::require_only(const std::vector<std::string>& names) {
 }
 
 ParsedAction Options::parse(const std::vector<std::string>& arguments) {
+  if (std::ranges::any_of(arguments, [](const auto& word) { return word == "--help" || word == "-h"; }))
+    return ParsedAction::kHelp;
+  OptionMistakes mistakes;
+  const std::vector<TypedFlag> flags = split_flags(arguments, mistakes);
   ParsedAction action = ParsedAction::kRun;
-  std::vector<std::string> rest;
-  std::optional<std::string> config_path;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
-    if (word == "--help" || word == "-h") return ParsedAction::kHelp;
-    if (word == "--print-config") {
-      action = ParsedAction::kPrintConfig;
-    } else if (word == "--config" || word.starts_with("--config=")) {
-      TANDEM_USER_CHECK(!config_path, "--config: given twice; keep one file");
-      TANDEM_USER_CHECK(word != "--config" || i + 1 < arguments.size(), "--config: needs a file name");
-      config_path = word == "--config" ? arguments[++i] : word.substr(std::string("--config=").size());
-    } else {
-      rest.push_back(word);
+  for (const TypedFlag& flag : flags) {
+    if (flag.name == "print-config") action = ParsedAction::kPrintConfig;
+    if (flag.name == "config") read_config_file(value_of(flag), mistakes);
+  }
+  std::vector<std::string> remaining;
+  bool has_refused = false;
+  for (const TypedFlag& flag : flags) {
+    const std::string* const reason = unsupported_reason(flag.name);
+    if (reason != nullptr) {
+      mistakes.refuse(flag.shown, *reason);
+      has_refused = true;
+      continue;
+    }
+    remaining.insert(remaining.end(), flag.typed.begin(), flag.typed.end());
+    try {
+      read_flag(flag);
+    } catch (const UserError& error) {
+      mistakes.add(error.what());
     }
   }
-  if (config_path) read_config_file(*config_path);
-  read_arguments(rest);
   for (const Option& option : options_) {
-    TANDEM_USER_CHECK(!option.is_required() || option.is_given() || action == ParsedAction::kPrintConfig,
-                      "--" + option.name() + ": is required:", option.help());
+    const bool is_missing = option.is_required() && !option.is_given() && !option.is_mentioned();
+    if (is_missing && action != ParsedAction::kPrintConfig)
+      mistakes.add("--" + option.name() + ": is required: " + option.help());
   }
+  mistakes.raise(has_refused ? remaining : std::vector<std::string>{});
   return action;
 }
 
-void Options::read_arguments(const std::vector<std::string>& arguments) {
-  std::vector<const Option*> seen;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
-    TANDEM_USER_CHECK(is_flag(word), "unexpected argument " + shown(word) + ": every option begins with -- and a name");
-    const size_t equals = word.find('=');
-    const bool has_equals = equals != std::string::npos;
-    const std::string name = word.substr(2, has_equals ? equals - 2 : equals);
-    const std::string where = "--" + one_line(name);
-    Option* option = find(name);
+void Options::read_flag(const TypedFlag& flag) {
+  size_t num_used = 0;  // of the words that follow
+  if (flag.name == "config" || flag.name == "print-config") {
+    num_used = flag.name == "config" && !flag.value ? 1 : 0;
+  } else {
+    Option* option = find(flag.name);
     std::vector<std::string> values;
-    if (has_equals) values.push_back(word.substr(equals + 1));
-    if (option == nullptr && name.starts_with("no-")) {
-      option = find(std::string_view(name).substr(3));
-      if (option == nullptr || option->kind() != OptionKind::kBool) refuse_name(where, name);
-      TANDEM_USER_CHECK(!has_equals, where + ": takes no value");
+    if (option == nullptr && flag.name.starts_with("no-")) {
+      option = find(std::string_view(flag.name).substr(3));
+      if (option != nullptr && option->kind() != OptionKind::kBool) option = nullptr;
       values = {"false"};
     }
-    if (option == nullptr) refuse_name(where, name);
-    if (values.empty() && option->kind() == OptionKind::kBool) values = {"true"};
-    if (has_equals && option->is_list() && values.front().empty()) {
-      values.clear();  // --name= is an empty list
+    if (option == nullptr) throw UserError(unknown_text(flag.shown, flag.name));
+    option->set_mentioned();
+    TANDEM_USER_CHECK(values.empty() || !flag.value, flag.shown + ": takes no value");
+    if (flag.value) {
+      values = {*flag.value};
+      if (option->is_list() && flag.value->empty()) values.clear();  // --name= is an empty list
+    } else if (values.empty() && option->kind() == OptionKind::kBool) {
+      values = {"true"};
     } else if (values.empty()) {
-      while (i + 1 < arguments.size() && !is_flag(arguments[i + 1]) && (option->is_list() || values.empty())) {
-        values.push_back(arguments[++i]);
-      }
-      TANDEM_USER_CHECK(!values.empty(), where + ": needs a value; one that begins with -- is written",
-                        where + "=VALUE");
+      num_used = option->is_list() ? flag.words.size() : std::min<size_t>(1, flag.words.size());
+      values.assign(flag.words.begin(), flag.words.begin() + static_cast<std::ptrdiff_t>(num_used));
+      TANDEM_USER_CHECK(!values.empty(), flag.shown + ": needs a value; one that begins with -- is written",
+                        flag.shown + "=VALUE");
     }
-    TANDEM_USER_CHECK(std::find(seen.begin(), seen.end(), option) == seen.end(), where + ": given twice; keep one");
-    seen.push_back(option);
-    set(*option, where, std::move(values));
+    set(*option, flag.shown, std::move(values));
   }
+  if (num_used < flag.words.size()) throw UserError(unexpected_text(flag.words[num_used]));
 }
 
 void Options::set(Option& option, const std::string& where, std::vector<std::string> words) const {
@@ -373,13 +418,21 @@ void Options::set(Option& option, const std::string& where, std::vector<std::str
   option.set(where, words);
 }
 
-void Options::refuse_name(const std::string& where, const std::string& name) const {
+const std::string* Options::unsupported_reason(std::string_view name) const {
+  const auto is_option = [&](const Option& option) {
+    return option.name() == name || (option.kind() == OptionKind::kBool && name == "no-" + option.name());
+  };
+  if (std::ranges::any_of(options_, is_option)) return nullptr;
   for (const auto& [pattern, reason] : unsupported_) {
     const bool matches = pattern.ends_with('*')
                              ? name.starts_with(std::string_view(pattern).substr(0, pattern.size() - 1))
                              : name == pattern || name == "no-" + pattern;
-    if (matches) throw UserError(where + ": not supported: " + reason);
+    if (matches) return &reason;
   }
+  return nullptr;
+}
+
+std::string Options::unknown_text(const std::string& where, const std::string& name) {
   std::vector<std::string> names;
   for (const Option& option : options_) {
     names.push_back(option.name());
@@ -387,9 +440,10 @@ void Options::refuse_name(const std::string& where, const std::string& name) con
   }
   for (const char* own : {"config", "print-config", "help"}) names.emplace_back(own);
   const auto near = nearest_name(name, names);
+  if (Option* const meant = near ? find(*near) : nullptr) meant->set_mentioned();
   const std::string dashes = where.starts_with("--") ? "--" : "";
-  throw UserError(where + ": unknown option" +
-                  (near ? "; did you mean " + dashes + *near + "?" : "; --help lists what there is"));
+  return where + ": unknown option" +
+         (near ? "; did you mean " + dashes + *near + "?" : "; --help lists what there is");
 }
 
 std::string Options::help_text(const std::string& usage, const std::string& description) const {

@@ -13,8 +13,8 @@
 //   switch (options.parse(arguments)) { ... }
 //
 // On the command line `--name value` or `--name=value`, lists `--name a b c`, bools `--name` and `--no-name`; in a file
-// of `--config FILE` TOML, `name = value` at the top level. The command line beats the file, the file the default.
-// Every mistake is a UserError of one line; nothing is ignored.
+// of `--config FILE` TOML, `name = value` at the top level. The command line beats the file, the file the default; of
+// an option that is given twice the last value holds, lists too. Nothing is ignored: all mistakes are told at once.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/option_mistakes.h"
+
 namespace tandem::base {
 
 // What an option can be. An optional is empty until it is given; a list that is given replaces the default list.
@@ -34,6 +36,8 @@ using OptionField =
                  std::optional<int64_t>*, std::optional<double>*, std::optional<bool>*, std::optional<std::string>*>;
 
 enum class OptionKind : uint8_t { kInteger, kNumber, kBool, kText };
+
+struct TypedFlag;
 
 class Option {
  public:
@@ -68,6 +72,9 @@ class Option {
   // Reads the value from words. UserError "WHERE: what" for a wrong type, number of words or range.
   void set(const std::string& where, const std::vector<std::string>& words);
   bool is_given() const { return given_; }
+  // Somebody meant to give it, be it with a mistake: that it is missing need not be said too.
+  void set_mentioned() { mentioned_ = true; }
+  bool is_mentioned() const { return mentioned_; }
 
  private:
   void check_range(const std::string& where, const std::string& word, double value) const;
@@ -77,7 +84,7 @@ class Option {
   std::string name_, group_, help_;
   std::optional<double> minimum_, maximum_, lower_bound_;
   std::vector<std::string> choices_;
-  bool required_ = false, given_ = false, path_ = false, may_change_numbers_ = true;
+  bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
@@ -102,8 +109,8 @@ class Options {
   // with.
   void require_only(const std::vector<std::string>& names);
 
-  // Reads the file that --config names, then the arguments after the verb, into the fields. With --help nothing is
-  // read; with --print-config required options may be missing.
+  // Reads the files that --config names, then the arguments after the verb, into the fields. With --help nothing is
+  // read; with --print-config required options may be missing. UserError for one mistake, OptionsError for several.
   ParsedAction parse(const std::vector<std::string>& arguments);
 
   // "Usage: " `usage` and the description, then the options by group with their present values as defaults.
@@ -116,9 +123,11 @@ class Options {
  private:
   Option& add(Option option);
   Option* find(std::string_view name);
-  void read_config_file(const std::string& path);
-  void read_arguments(const std::vector<std::string>& arguments);
-  [[noreturn]] void refuse_name(const std::string& where, const std::string& name) const;
+  void read_config_file(const std::string& path, OptionMistakes& mistakes);
+  void read_flag(const TypedFlag& flag);
+  // For a name that no option has: why it is not supported, or else what is said of an unknown one.
+  const std::string* unsupported_reason(std::string_view name) const;
+  std::string unknown_text(const std::string& where, const std::string& name);
 
   void set(Option& option, const std::string& where, std::vector<std::string> words) const;
 

@@ -94,7 +94,7 @@ void check_dots(std::string_view text, const std::string& path) {
 
 }  // namespace
 
-void Options::read_config_file(const std::string& path) {
+void Options::read_config_file(const std::string& path, OptionMistakes& mistakes) {
   const std::string text = read_file(path, int64_t{1} << 20);
   check_dots(text, path);
   // Of characters that are not ASCII toml++ 3.3 takes some for unreachable code.
@@ -117,13 +117,22 @@ void Options::read_config_file(const std::string& path) {
   });
   for (const auto& [name, node] : entries) {
     const std::string where = place_text(path, node->source().begin) + ": " + one_line(name);
-    TANDEM_USER_CHECK(!node->is_table() && !node->is_array_of_tables(),
-                      where + ": is a table; write every option as name = value at the top level");
-    Option* const option = find(name);
-    if (option == nullptr) refuse_name(where, name);
-    std::vector<std::string> words = to_words(where, *node, *option);
-    for (std::string& word : words) word = stand_ins.restore(word);
-    set(*option, where, words);
+    if (const std::string* const reason = unsupported_reason(name)) {
+      mistakes.refuse(where, *reason);
+      continue;
+    }
+    try {
+      TANDEM_USER_CHECK(!node->is_table() && !node->is_array_of_tables(),
+                        where + ": is a table; write every option as name = value at the top level");
+      Option* const option = find(name);
+      if (option == nullptr) throw UserError(unknown_text(where, name));
+      option->set_mentioned();
+      std::vector<std::string> words = to_words(where, *node, *option);
+      for (std::string& word : words) word = stand_ins.restore(word);
+      set(*option, where, words);
+    } catch (const UserError& error) {
+      mistakes.add(error.what());
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/option_mistakes.h"
 #include "base/options.h"
 #include "cli/verbs.h"
 #include "run/unsupported_flags.h"
@@ -96,6 +97,10 @@ std::vector<std::string> without_harmless_flags(const std::vector<std::string>& 
 int run_command_line(const std::vector<std::string>& arguments) {
   try {
     return dispatch(arguments);
+  } catch (const base::OptionsError& error) {
+    std::fflush(stdout);
+    std::fputs(error.list("tandem " + arguments[0]).c_str(), stderr);
+    return fail(kExitUser, error.what());
   } catch (const UserError& error) {
     return fail(kExitUser, error.what());
   } catch (const EnvironmentError& error) {

@@ -38,5 +38,13 @@ TEST(MessageText, KeepsAKeyThatIsGivenTwiceOnOneLine) {
   }
 }
 
+TEST(MessageText, CountsAsPeopleWrite) {
+  EXPECT_EQ(counted(0, "warning"), "0 warnings");
+  EXPECT_EQ(counted(1, "warning"), "1 warning");
+  EXPECT_EQ(counted(12000, "prompt"), "12,000 prompts");
+  EXPECT_EQ(with_commas(-1234567), "-1,234,567");
+  EXPECT_EQ(with_commas(-999), "-999");
+}
+
 }  // namespace
 }  // namespace tandem::base

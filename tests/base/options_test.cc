@@ -148,15 +148,65 @@ TEST(Options, RefusesWrongTypesAndRanges) {
   EXPECT_EQ(refusal({"--rm-type", "maths"}), "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");
 }
 
-TEST(Options, RefusesWhatIsMissingTwiceOrExtra) {
+TEST(Options, RefusesWhatIsMissingOrExtra) {
   EXPECT_EQ(refusal({"--lr"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
   EXPECT_EQ(refusal({"--lr", "--colocate"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
-  EXPECT_EQ(refusal({"--lr=1", "--lr=2"}), "--lr: given twice; keep one");
-  EXPECT_EQ(refusal({"--colocate", "--no-colocate"}), "--no-colocate: given twice; keep one");
   EXPECT_EQ(refusal({"--colocate", "true"}), "unexpected argument 'true': every option begins with -- and a name");
   EXPECT_EQ(refusal({"-x"}), "unexpected argument '-x': every option begins with -- and a name");
+  EXPECT_EQ(refusal({"--config", "--lr", "1"}), "--config: needs a file name");
   Parsed p;
   EXPECT_THROW(p.parse({}), UserError);
+}
+
+// What a script says last: "$CMD --lr 1e-5" varies one.
+TEST(Options, TakesTheLastOfAFlagThatIsGivenTwice) {
+  Parsed p;
+  p.parse({"--save", "x", "--lr=1", "--colocate", "--rollout-stop", "a", "b", "--save=y", "--lr", "2", "--no-colocate",
+           "--rollout-stop", "c"});
+  EXPECT_EQ(p.config.save, "y");
+  EXPECT_EQ(p.config.lr, 2.0);
+  EXPECT_FALSE(p.config.colocate);
+  EXPECT_EQ(p.config.stop, (Words{"c"}));
+}
+
+// The list for a person, and the line for a script.
+std::pair<std::string, std::string> mistakes(const Words& words) {
+  Parsed parsed;
+  try {
+    parsed.parse(words);
+  } catch (const OptionsError& error) {
+    return {error.list("tandem train"), error.what()};
+  }
+  return {"", "no list"};
+}
+
+TEST(Options, TellAllMistakesAtOnce) {
+  const auto [list, line] = mistakes({"--vllm-a", "1", "2", "--lr", "0", "--use-wandb", "--rollout-stop", "it's",
+                                      "--lrr=1", "--colocate", "yes", "--vllm-b", "--vllm-a"});
+  EXPECT_EQ(list,
+            "not supported (3 flags):\n"
+            "  Tandem has its own engine:\n"
+            "    --vllm-a --vllm-b\n"
+            "  metrics go to metrics.jsonl and TensorBoard:\n"
+            "    --use-wandb\n"
+            "to be mended (4 options):\n"
+            "  --lr: must be greater than 0, not 0\n"
+            "  --lrr: unknown option; did you mean --lr?\n"
+            "  unexpected argument 'yes': every option begins with -- and a name\n"
+            "  --save: is required: run directory\n"
+            "what remains without the unsupported flags:\n"
+            "  tandem train \\\n"
+            "    --lr 0 --rollout-stop 'it'\\''s' --lrr=1 --colocate yes\n");
+  EXPECT_EQ(line,
+            "7 options cannot be used (3 not supported, 4 wrong); they are listed above, with the command line that "
+            "remains");
+}
+
+TEST(Options, WhatIsMeantIsNotCalledMissing) {
+  EXPECT_EQ(mistakes({"--sav", "x", "--lr", "0"}).first,
+            "to be mended (2 options):\n"
+            "  --sav: unknown option; did you mean --save?\n"
+            "  --lr: must be greater than 0, not 0\n");
 }
 
 TEST(Options, AnswersATypoWithTheNearestName) {
@@ -187,6 +237,40 @@ TEST_F(OptionsFile, IsBeatenByTheCommandLine) {
   EXPECT_EQ(p.config.stop, (Words{"x", "\n"}));
   EXPECT_EQ(p.config.save, "f");
   EXPECT_FALSE(p.config.colocate);
+}
+
+TEST_F(OptionsFile, TellsAllItsMistakesWithThoseOfTheCommandLine) {
+  const std::string path = write("lr = 0\nuse-wandb = true\nsave = 'x'\n");
+  const auto [list, line] = mistakes({"--config", path, "--vllm-a=1", "--rm-type", "maths"});
+  EXPECT_EQ(list,
+            "not supported (2 flags):\n"
+            "  metrics go to metrics.jsonl and TensorBoard:\n"
+            "    " +
+                path +
+                ":2:13: use-wandb\n"
+                "  Tandem has its own engine:\n"
+                "    --vllm-a\n"
+                "to be mended (2 options):\n"
+                "  " +
+                path +
+                ":1:6: lr: must be greater than 0, not 0\n"
+                "  --rm-type: 'maths' is none of exact, math, dapo; did you mean math?\n"
+                "what remains without the unsupported flags:\n"
+                "  tandem train \\\n"
+                "    --config " +
+                path + " --rm-type maths\n");
+  EXPECT_TRUE(line.starts_with("4 options cannot be used")) << line;
+}
+
+TEST_F(OptionsFile, TheLastFileBeatsTheOthers) {
+  Parsed p;
+  const std::string first = write("lr = 1\nsave = 'a'\nrollout-stop = ['x', 'y']\n");
+  const std::string second = directory_ / "d.toml";
+  write_file_durably(second, "lr = 2\nrollout-stop = ['z']\n");
+  p.parse({"--config", first, "--config", second});
+  EXPECT_EQ(p.config.lr, 2.0);
+  EXPECT_EQ(p.config.save, "a");
+  EXPECT_EQ(p.config.stop, (Words{"z"}));
 }
 
 TEST_F(OptionsFile, PointsAtItsMistakes) {

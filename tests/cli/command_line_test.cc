@@ -8,11 +8,10 @@
 #include "base/files.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
+#include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
 namespace {
-
-using Arguments = std::vector<std::string>;
 
 TEST(CommandLine, ListsItsVerbs) {
   const Captured help = run({"--help"});
@@ -47,7 +46,8 @@ TEST(CommandLine, EveryVerbHasGroupedHelp) {
 }
 
 TEST(CommandLine, UnknownFlagIsAnsweredWithTheNearest) {
-  const Captured result = run({"train", "--rollout-batchsize", "2"});
+  const Captured result =
+      run({"train", "--hf-checkpoint", "x", "--prompt-data", "y", "--save", "z", "--rollout-batchsize", "2"});
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.err.find("--rollout-batch-size"), std::string::npos) << result.err;
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
@@ -57,6 +57,65 @@ TEST(CommandLine, UnsupportedFlagIsRefusedWithTheReason) {
   const Captured result = run({"train", "--vllm-gpu-memory-utilization", "0.7"});
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.err.find("Tandem's own"), std::string::npos) << result.err;
+}
+
+// The flags of slime's scripts/run-qwen3-4B.sh that Tandem does not have, among some that it has or does anyway.
+TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
+  const Arguments refused = {"--swiglu",
+                             "--num-layers",
+                             "36",
+                             "--hidden-size",
+                             "2560",
+                             "--ffn-hidden-size",
+                             "9728",
+                             "--num-attention-heads",
+                             "32",
+                             "--group-query-attention",
+                             "--num-query-groups",
+                             "8",
+                             "--use-rotary-position-embeddings",
+                             "--disable-bias-linear",
+                             "--normalization",
+                             "RMSNorm",
+                             "--norm-epsilon",
+                             "1e-6",
+                             "--rotary-base",
+                             "1000000",
+                             "--vocab-size",
+                             "151936",
+                             "--kv-channels",
+                             "128",
+                             "--qk-layernorm",
+                             "--tensor-model-parallel-size",
+                             "2",
+                             "--sequence-parallel",
+                             "--sglang-mem-fraction-static",
+                             "0.7"};
+  Arguments arguments = {"train", "--colocate", "--actor-num-nodes", "1", "--hf-checkpoint", "no model", "--save", "x"};
+  arguments.insert(arguments.end(), refused.begin(), refused.end());
+  arguments.insert(arguments.end(), {"--prompt-data", "y", "--optimizer", "adam", "--rollout-batch-size", "8",
+                                     "--rm-type", "math", "--num-rollout", "3"});
+  const Captured result = run(arguments);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(last_line(result.err),
+            "tandem: error: 18 options cannot be used: none of them is supported; they are listed above, with the "
+            "command line that remains");
+  for (const std::string& word : refused) {
+    if (word.starts_with("--")) {
+      EXPECT_NE(result.err.find(word), std::string::npos) << word << "\n" << result.err;
+    }
+  }
+  const std::string reason = "the model's shape is read from --hf-checkpoint's config.json:\n    --swiglu --num-layers";
+  EXPECT_NE(result.err.find(reason), std::string::npos) << result.err;
+  const std::string remaining =
+      "  tandem train \\\n"
+      "    --colocate --hf-checkpoint 'no model' --save x --prompt-data y --rollout-batch-size 8 \\\n"
+      "    --rm-type math --num-rollout 3\n";
+  ASSERT_NE(result.err.find(remaining), std::string::npos) << result.err;
+  // It is taken: what comes next is not about a flag.
+  expect_one_line_failure(run({"train", "--colocate", "--hf-checkpoint", "no model", "--save", "x", "--prompt-data",
+                               "y", "--rollout-batch-size", "8", "--rm-type", "math", "--num-rollout", "3"}),
+                          2, "no model");
 }
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
