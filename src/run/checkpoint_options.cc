@@ -1,5 +1,7 @@
 #include "run/checkpoint_options.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "base/check.h"
@@ -35,7 +37,7 @@ void CheckpointOptions::visit(base::Options& options) {
       .changes_no_number();
   options
       .option(stop_grace_seconds, "stop-grace-seconds", group,
-              "SIGTERM and SIGINT: the training step in progress has so long to end; then it is abandoned")
+              "SIGTERM, SIGINT and SIGHUP: the training step in progress has so long to end; then it is abandoned")
       .at_least(0.0)
       .changes_no_number();
   options
@@ -53,7 +55,11 @@ void CheckpointOptions::check() const {
 std::optional<Checkpoint> CheckpointOptions::open() const {
   if (load.empty()) return std::nullopt;
   const Checkpoints checkpoints(load);
-  if (allow_fresh_start && checkpoints.empty()) {
+  if (checkpoints.empty()) {
+    TANDEM_USER_CHECK(allow_fresh_start,
+                      fmt::format("--load {}: nothing is saved there yet (there is no good checkpoint in {}); give "
+                                  "--allow-fresh-start to begin a new run where there is none to go on with",
+                                  load, checkpoints.folder()));
     base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", load);
     return std::nullopt;
   }

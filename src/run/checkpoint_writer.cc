@@ -26,8 +26,8 @@ int64_t optimizer_checkpoint_bytes(const Session& session) {
   return session.config().num_parameters() * kOptimizerBytesPerParameter;
 }
 
-int64_t checkpoints_bytes(const Session& session, int64_t num_checkpoints, int64_t keep_latest) {
-  return num_checkpoints * hf_checkpoint_bytes(session) +
+int64_t checkpoints_bytes(const Session& session, int64_t num_exports, int64_t num_checkpoints, int64_t keep_latest) {
+  return num_exports * hf_checkpoint_bytes(session) +
          std::min(num_checkpoints, keep_latest + 1) * optimizer_checkpoint_bytes(session);
 }
 
@@ -35,25 +35,28 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorBytes> tensors) {
+void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorBytes> tensors, SavedParts parts) {
   TANDEM_CHECK(!thread_.joinable(), "a checkpoint is being written already");
   failure_ = nullptr;
-  thread_ = std::thread([this, state, tensors = std::move(tensors)]() mutable {
+  thread_ = std::thread([this, state, parts, tensors = std::move(tensors)]() mutable {
     const Clock::time_point begin = Clock::now();
     const memory::OutsidePhases beside;  // what it allocates outlives a change of phase
     try {
-      write(state, std::move(tensors));
+      write(state, std::move(tensors), parts);
     } catch (...) {
       failure_ = std::current_exception();
     }
-    saved_ = {.step = state.step, .seconds = seconds_since(begin)};
+    saved_ = {.step = state.step, .parts = parts, .seconds = seconds_since(begin)};
   });
 }
 
-// The pointer of checkpoints/ comes last: what it names has its export.
-void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorBytes> tensors) {
-  session_.export_checkpoint(directory_.checkpoint(state.step), /*overwrite=*/true);
-  directory_.set_latest(state.step);
+// The pointer of checkpoints/ comes last: what it names has its export, where it gets one.
+void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorBytes> tensors, SavedParts parts) {
+  if (parts != SavedParts::kCheckpoint) {
+    session_.export_checkpoint(directory_.checkpoint(state.step), /*overwrite=*/true);
+    directory_.set_latest(state.step);
+  }
+  if (parts == SavedParts::kExport) return;
   const Checkpoints checkpoints(directory_.path());
   checkpoints.save(state.step, state.to_json(), std::move(tensors));
   checkpoints.keep_latest(keep_latest_);

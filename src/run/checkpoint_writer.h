@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "run/checkpoints.h"
+#include "run/output_options.h"
 #include "run/resume.h"
 #include "run/run_directory.h"
 #include "run/session.h"
@@ -22,7 +23,7 @@ int64_t hf_checkpoint_bytes(const Session& session);         // weights, tokeniz
 int64_t optimizer_checkpoint_bytes(const Session& session);  // float32 masters and two moments
 // Of a whole run: every export, and one more of the others than are kept, since the oldest goes when the newest is
 // there.
-int64_t checkpoints_bytes(const Session& session, int64_t num_checkpoints, int64_t keep_latest);
+int64_t checkpoints_bytes(const Session& session, int64_t num_exports, int64_t num_checkpoints, int64_t keep_latest);
 
 class CheckpointWriter {
  public:
@@ -34,18 +35,19 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Begins; BugError while another is being written.
-  void start(const RunState& state, std::vector<weights::TensorBytes> tensors);
+  void start(const RunState& state, std::vector<weights::TensorBytes> tensors, SavedParts parts = SavedParts::kBoth);
 
   // Waits for the one that is being written, if any. The pointer to it is durable then: it counts as saved.
   struct Saved {
     int64_t step = 0;
+    SavedParts parts = SavedParts::kBoth;
     double seconds = 0.0;         // that it took
     double waited_seconds = 0.0;  // of these, here
   };
   std::optional<Saved> wait();  // throws what the thread threw
 
  private:
-  void write(const RunState& state, std::vector<weights::TensorBytes> tensors);
+  void write(const RunState& state, std::vector<weights::TensorBytes> tensors, SavedParts parts);
 
   const Session& session_;
   const RunDirectory& directory_;

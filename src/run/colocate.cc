@@ -14,13 +14,13 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "device/registry.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "rl/metrics.h"
 #include "rl/prompt_order.h"
 #include "rl/prompts.h"
-#include "run/checkpoint_writer.h"
 #include "run/checkpoints.h"
 #include "run/evaluation.h"
 #include "run/plan_report.h"
@@ -29,6 +29,7 @@
 #include "run/rollout_phase.h"
 #include "run/run_directory.h"
 #include "run/run_memory.h"
+#include "run/run_saver.h"
 #include "run/samples.h"
 #include "run/session.h"
 #include "run/signal_settings.h"
@@ -55,18 +56,15 @@ class ColocatedRun {
   void start();
   void loop();
   void evaluate(int64_t step);
-  void save();
-  void finish_save();
-  RunState state();
+  std::optional<RunState> state() const;
   std::map<std::string, std::string> numbers() const;
-  void go_on();
+  int64_t go_on();
   std::optional<Rollout> generate();
   void score_reference(Rollout& rollout, Metrics& metrics);
   void assign_advantages(Rollout& rollout, Metrics& metrics);
   Metrics train(const Rollout& rollout, Metrics& metrics);
   void count_skipped(const Metrics& step_metrics, const Rollout& rollout);
   void dump(const Rollout& rollout, const std::string& path, SampleDetail detail);
-  void written(const std::string& what, const char* counter, const std::function<void()>& write);
 
   TrainConfig config_;
   RunMode mode_;
@@ -91,11 +89,11 @@ class ColocatedRun {
   std::unique_ptr<rollout::Engine> engine_;
   std::unique_ptr<trainer::Trainer> trainer_;
   std::unique_ptr<RolloutPhase> phase_;
-  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<RunSaver> saver_;
   int64_t rollout_id_ = 0;     // rollouts that are finished
+  int64_t first_rollout_ = 0;  // of this process: finished before it began
   rl::PromptCursor cursor_;    // behind them
   bool between_steps_ = true;  // weights and cursor are those of rollout_id_
-  int64_t saved_step_ = 0;     // the last; durable
   int64_t skipped_in_a_row_ = 0;
   double waited_s_ = 0.0;  // since the last training: rollout, evaluation, checkpoint
   Metrics carried_;        // perf/* of what followed a rollout's record: in the next one
@@ -130,9 +128,9 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       trainer_config_(trainer_config(config_, session_.config().num_layers, num_rollouts_)),
       checkpoint_(config.checkpoints.open()),
       signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),
-      directory_(
-          config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
-          checkpoints_bytes(session_, config.output.num_checkpoints(num_rollouts_), config.checkpoints.keep_latest)) {
+      directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
+                 checkpoints_bytes(session_, config.output.num_exports(num_rollouts_),
+                                   config.output.num_checkpoints(num_rollouts_), config.checkpoints.keep_latest)) {
   config.reward.try_out(config.data.label_key, session_.directory());
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
@@ -195,49 +193,57 @@ void ColocatedRun::start() {
   }
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *trainer_model_, offload);
   account_optimizer(session_, *trainer_, offload.has_value(), *memory_);
+  defer_stops(fmt::format(
+      "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
+      directory_.path()));
   directory_.create();
-  if (checkpoint_) go_on();
-  writer_ = std::make_unique<CheckpointWriter>(session_, directory_, config_.checkpoints.keep_latest);
+  const int64_t saved_step = checkpoint_ ? go_on() : 0;
   base::write_file_durably(directory_.config_file(), mode_.config_text);
   report_ = std::make_unique<Report>(&directory_,
                                      Report::Options{.use_tensorboard = config_.output.use_tensorboard,
                                                      .go_on = checkpoint_.has_value(),
                                                      .keep_unwritten = config_.checkpoints.goes_on_after_save_error()});
+  saver_ = std::make_unique<RunSaver>(session_, directory_, *trainer_, *report_, config_.checkpoints, saved_step,
+                                      [this] { return state(); });
   const std::string output = directory_.grader_output_file();
   graders_ =
       std::make_unique<text::Graders>(config_.reward.graders(config_.data.label_key, session_.directory(), output));
   evaluation_.set_graders(graders_.get(), session_.directory(), output);
   phase_ = std::make_unique<RolloutPhase>(*engine_, session_.text(), *report_);
-  report_->line(fmt::format("{} parameters in {} on {}; {} prompts; {} rollouts of {} x {} samples -> {}",
-                            session_.config().num_parameters(), model::to_string(session_.config().dtype),
-                            session_.ops().name(), prompts_.prompts.size(), num_rollouts_, config_.rollout_batch_size,
+  report_->line(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
+                            base::with_commas(session_.config().num_parameters()),
+                            model::to_string(session_.config().dtype), session_.ops().name(),
+                            base::counted(std::ssize(prompts_.prompts), "prompt"),
+                            base::counted(num_rollouts_, "rollout"), config_.rollout_batch_size,
                             config_.rollout.n_samples_per_prompt, directory_.path()));
-  if (checkpoint_) report_->line(fmt::format("goes on after step {} of {}", rollout_id_, checkpoint_->directory()));
+  if (checkpoint_) report_->line(fmt::format("goes on after rollout {} of {}", rollout_id_, checkpoint_->directory()));
   checkpoint_.reset();
 }
 
-// Everything as it was when the checkpoint was made; what the run wrote since is taken back.
-void ColocatedRun::go_on() {
+// Everything as it was when the checkpoint was made; what the run wrote since is taken back. Returns the last step that
+// the run directory has a checkpoint of.
+int64_t ColocatedRun::go_on() {
   const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
   restore(*checkpoint_, saved, *trainer_, session_.store());
   engine_->update_weights(session_.store().view());
   order_.set_cursor(saved.cursor);
   cursor_ = saved.cursor;
-  rollout_id_ = saved.step;
+  first_rollout_ = rollout_id_ = saved.step;
   skipped_in_a_row_ = saved.skipped_in_a_row;
   const bool in_place = config_.checkpoints.goes_on_in(config_.output.save);
   if (in_place) directory_.cut_back(saved.step, saved.file_bytes);
-  saved_step_ = in_place ? saved.step : 0;  // another directory has no checkpoint yet
+  return in_place ? saved.step : 0;  // another directory has no checkpoint yet
 }
 
-RunState ColocatedRun::state() {
-  return {.step = rollout_id_,
-          .optimizer = trainer_->progress(),
-          .skipped_in_a_row = skipped_in_a_row_,
-          .weight_version = session_.store().version(),
-          .cursor = cursor_,
-          .file_bytes = directory_.growing_files(),
-          .numbers = numbers_};
+std::optional<RunState> ColocatedRun::state() const {
+  if (!between_steps_) return std::nullopt;
+  return RunState{.step = rollout_id_,
+                  .optimizer = trainer_->progress(),
+                  .skipped_in_a_row = skipped_in_a_row_,
+                  .weight_version = session_.store().version(),
+                  .cursor = cursor_,
+                  .file_bytes = {},
+                  .numbers = numbers_};
 }
 
 std::map<std::string, std::string> ColocatedRun::numbers() const {
@@ -252,29 +258,12 @@ std::map<std::string, std::string> ColocatedRun::numbers() const {
 
 int ColocatedRun::run() {
   start();
-  try {
-    loop();
-  } catch (...) {
-    // A run that fails keeps what it has learnt; the first error is the one to report.
-    try {
-      finish_save();
-      save();
-      finish_save();
-    } catch (const std::exception& error) {
-      base::log_warning("no checkpoint of the last step: {}", error.what());
-    }
-    throw;
-  }
-  finish_save();
-  save();
-  finish_save();
-  TANDEM_ENV_CHECK(saved_step_ == rollout_id_ || !between_steps_,
-                   directory_.path() + ": the last step could not be saved");
-  written(directory_.memory_trace_file(), "fault/unwritten_samples",
-          [this] { base::write_file_durably(directory_.memory_trace_file(), memory_->trace()); });
+  saver_->run([this] { loop(); });
+  saver_->written(directory_.memory_trace_file(), "fault/unwritten_samples",
+                  [this] { base::write_file_durably(directory_.memory_trace_file(), memory_->trace()); });
   const bool interrupted = stop_requested();
-  report_->line(fmt::format("{} after {} of {} rollouts, {} warnings; {}", interrupted ? "stopped" : "done",
-                            rollout_id_, num_rollouts_, base::num_warnings(), directory_.path()));
+  report_->line(end_line(interrupted, {.rollout = rollout_id_, .num_rollouts = num_rollouts_}, saver_->saved_step(),
+                         base::num_warnings(), directory_.path()));
   report_->sync();
   return interrupted ? stop_exit_code() : 0;
 }
@@ -291,7 +280,8 @@ void ColocatedRun::loop() {
     waited_s_ += seconds_since(begin);
 
     // The train phase: activations and gradients do. It changes what a checkpoint is being written from.
-    finish_save();
+    saver_->finish();
+    metrics.merge(saver_->take_metrics());
     metrics.merge(std::exchange(carried_, {}));
     between_steps_ = false;
     memory_->enter(memory::Phase::kTrain);
@@ -303,9 +293,9 @@ void ColocatedRun::loop() {
       last_step = train(*rollout, metrics);
     } catch (const trainer::StepAbandoned&) {
       report_->line(
-          fmt::format("step {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last step "
+          fmt::format("rollout {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last one "
                       "saved is {}",
-                      rollout_id_ + 1, seconds_since_stop(), saved_step_));
+                      rollout_id_ + 1, seconds_since_stop(), saver_->saved_step()));
       break;
     }
     trainer_->end_phase();
@@ -332,46 +322,19 @@ void ColocatedRun::loop() {
     ++rollout_id_;
     cursor_ = order_.cursor();
     between_steps_ = true;
-    report_->line(step_line(rollout_id_, num_rollouts_, config_.rollout_batch_size, *rollout, metrics, last_step));
+    report_->line(step_line({.rollout = rollout_id_,
+                             .num_rollouts = num_rollouts_,
+                             .first_rollout = first_rollout_,
+                             .num_groups = config_.rollout_batch_size,
+                             .num_failed = rollout->num_failed,
+                             .elapsed_s = report_->seconds()},
+                            metrics, last_step));
 
     const Clock::time_point after = Clock::now();
     const bool eval_due = config_.eval_interval && rollout_id_ % *config_.eval_interval == 0;
     if (eval_due || rollout_id_ == num_rollouts_) evaluate(rollout_id_);
-    if (config_.output.is_save_step(rollout_id_, num_rollouts_)) save();
+    if (const auto parts = config_.output.parts_due(rollout_id_, num_rollouts_)) saver_->start(*parts);
     waited_s_ = seconds_since(after);
-  }
-}
-
-// Begins to save the step; the weights stay as they are while the next rollout runs.
-void ColocatedRun::save() {
-  if (rollout_id_ == saved_step_ || !between_steps_) return;
-  written(fmt::format("step {}", rollout_id_), "fault/save_errors", [this] {
-    report_->sync();
-    writer_->start(state(), optimizer_tensors(*trainer_, session_.store().layout()));
-  });
-}
-
-// The step that is being saved counts as saved when this has said so.
-void ColocatedRun::finish_save() {
-  written("a checkpoint", "fault/save_errors", [this] {
-    const std::optional<CheckpointWriter::Saved> saved = writer_->wait();
-    if (!saved) return;
-    saved_step_ = saved->step;
-    carried_["perf/save_model_time"] = saved->seconds;
-    carried_["perf/save_model_wait_time"] = saved->waited_seconds;
-    report_->line(fmt::format("saved {}", Checkpoints(directory_.path()).path(saved->step)));
-  });
-}
-
-// Writes into the run directory. What the disk refuses ends the run, or is counted and said, as --on-save-error has it.
-void ColocatedRun::written(const std::string& what, const char* counter, const std::function<void()>& write) {
-  try {
-    write();
-  } catch (const EnvironmentError& error) {
-    if (!config_.checkpoints.goes_on_after_save_error()) throw;
-    carried_[counter] += 1.0;
-    base::log_warning("{} could not be written, and the run goes on (--on-save-error continue): {}", what,
-                      error.what());
   }
 }
 
@@ -482,7 +445,7 @@ void ColocatedRun::count_skipped(const Metrics& step_metrics, const Rollout& rol
 }
 
 void ColocatedRun::dump(const Rollout& rollout, const std::string& path, SampleDetail detail) {
-  written(path, "fault/unwritten_samples", [&] { write_samples(path, rollout, detail); });
+  saver_->written(path, "fault/unwritten_samples", [&] { write_samples(path, rollout, detail); });
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   session.load_weights();
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
+  defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
   evaluation.set_graders(nullptr, session.directory(), "");
   RolloutPhase phase(*engine, session.text(), report);
   const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase);

@@ -6,6 +6,7 @@
 #include "model/registry.h"
 #include "run/report.h"
 #include "run/run_directory.h"
+#include "run/stop_signal.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -28,6 +29,7 @@ int export_checkpoint(const ExportConfig& config, const RunMode& mode) {
   weights::WeightStore store(model::build_layout(shape),
                              shape.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16);
   weights::load_hf_checkpoint(source, store);
+  defer_stops("stopping when the export is written (a second signal ends it at once)");
   weights::export_hf_checkpoint(
       config.output, store,
       {.source_directory = source, .max_shard_bytes = config.max_shard_bytes, .overwrite = config.overwrite});

@@ -73,6 +73,7 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
   RolloutPhase phase(*engine, session.text(), report);
+  defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
   JsonOutput output(config.output);
   int64_t num_completions = 0, num_tokens = 0;
   double seconds = 0.0;
@@ -84,7 +85,9 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
     request.sampling = sampling;
     request.first_sample_id = begin * static_cast<uint64_t>(n);
     request.skip_special_tokens = config.rollout.skip_special_tokens;
-    request.title = fmt::format("generate {}/{}", end, prompts.prompts.size());
+    request.title = prompts.prompts.size() <= kPromptsPerBatch
+                        ? "generate"
+                        : fmt::format("generate {} to {} of {}", begin + 1, end, prompts.prompts.size());
     const std::optional<Rollout> rollout = phase.run(request, nullptr);
     if (!rollout) break;
     write_batch(request, *rollout, output);

@@ -1,5 +1,7 @@
 #include "run/output_options.h"
 
+#include <fmt/format.h>
+
 namespace tandem::run {
 
 void OutputOptions::visit(base::Options& options) {
@@ -8,7 +10,11 @@ void OutputOptions::visit(base::Options& options) {
       .required()
       .path()
       .changes_no_number();
-  options.option(save_interval, "save-interval", group, "write a checkpoint every so many rollouts, besides the last")
+  options
+      .option(save_interval, "save-interval", group,
+              fmt::format("save and export every so many rollouts, besides the last; unset: checkpoints/ every {}, of "
+                          "which --keep-latest stay, and hf/ at the end alone",
+                          default_save_interval))
       .at_least(1)
       .changes_no_number();
   options.option(overwrite, "overwrite", group, "replace the run that --save holds").changes_no_number();
@@ -25,13 +31,21 @@ void OutputOptions::visit(base::Options& options) {
   options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups").changes_no_number();
 }
 
-bool OutputOptions::is_save_step(int64_t step, int64_t num_steps) const {
-  return step == num_steps || (save_interval && step % *save_interval == 0);
+std::optional<SavedParts> OutputOptions::parts_due(int64_t step, int64_t num_steps) const {
+  if (step == num_steps || (save_interval && step % *save_interval == 0)) return SavedParts::kBoth;
+  if (!save_interval && step % default_save_interval == 0) return SavedParts::kCheckpoint;
+  return std::nullopt;
 }
 
-int64_t OutputOptions::num_checkpoints(int64_t num_steps) const {
-  if (!save_interval) return 1;
-  return num_steps / *save_interval + (num_steps % *save_interval != 0 ? 1 : 0);
+int64_t OutputOptions::num_checkpoints(int64_t num_steps, int64_t begin) const {
+  if (begin >= num_steps) return 0;
+  const int64_t interval = save_interval.value_or(default_save_interval);
+  return num_steps / interval - begin / interval + (num_steps % interval != 0 ? 1 : 0);
+}
+
+int64_t OutputOptions::num_exports(int64_t num_steps, int64_t begin) const {
+  if (save_interval) return num_checkpoints(num_steps, begin);
+  return begin < num_steps ? 1 : 0;
 }
 
 }  // namespace tandem::run

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "run/report.h"
 
 namespace tandem::run {
 
@@ -151,14 +154,27 @@ rl::PromptOptions prompt_options(const DataOptions& data) {
 }
 
 PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
+  // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
+  Report report(nullptr, {});
+  const std::string title = "reading " + std::filesystem::path(options.prompt_data).filename().string();
+  report.progress(title, 0, 0, "prompts");
   rl::PromptData data = rl::read_prompts(prompt_options(options));
   const std::string file = rl::parse_data_path(options.prompt_data).file;
   std::vector<Conversation> conversations;
   for (const rl::PromptRecord& record : data.records) {
     conversations.push_back({record.prompt, record.tools, fmt::format("{}:{}", file, record.line)});
   }
-  std::vector<std::string> texts = render_prompts(options, text, conversations);
-  std::vector<std::vector<int32_t>> tokens = encode_texts(text, texts);
+  const auto num_prompts = static_cast<int64_t>(conversations.size());
+  std::vector<std::string> texts;
+  std::vector<std::vector<int32_t>> tokens;
+  while (texts.size() < conversations.size()) {
+    const auto begin = conversations.begin() + std::ssize(texts);
+    const auto end = begin + std::min<int64_t>(kTextsPerCall, conversations.end() - begin);
+    const std::vector<std::string> part = render_prompts(options, text, {begin, end});
+    std::ranges::move(encode_texts(text, part), std::back_inserter(tokens));
+    texts.insert(texts.end(), part.begin(), part.end());
+    report.progress(title, std::ssize(texts), num_prompts, "prompts");
+  }
 
   const auto by_template = [&options](const rl::PromptRecord& record) {
     return options.apply_chat_template.value_or(record.prompt.is_array());

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/json.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "tandem/error.h"
 
 namespace tandem::run {
@@ -66,14 +69,16 @@ void Report::log_memory(const std::vector<std::string>& lines) {
 
 void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
   if (!terminal_.wants_live()) return;
+  if (total == 0) return terminal_.live(prefix);
   terminal_.live(fmt::format("{} {} {}/{} {}", prefix,
-                             progress_bar(static_cast<double>(done), static_cast<double>(total), kBarCells), done,
-                             total, unit));
+                             progress_bar(static_cast<double>(done), static_cast<double>(total), kBarCells),
+                             base::with_commas(done), base::with_commas(total), unit));
 }
 
 void Report::line(const std::string& text) {
-  terminal_.line(text);
-  if (log_) write(*log_, redaction_.apply(text));
+  const std::string lines = wrapped(text, terminal_.line_columns());
+  terminal_.line(lines);
+  if (log_) write(*log_, redaction_.apply(lines));
 }
 
 void Report::write(base::LineFile& file, const std::string& line) {
@@ -94,12 +99,20 @@ void Report::sync() {
   if (tensorboard_) tensorboard_->flush(kTensorBoardFlushSeconds);
 }
 
-std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names) {
+std::string number_text(double value, int digits) {
+  // From here on all digits before the point are shown.
+  constexpr double kLarge = 1000.0, kTooLarge = 1e15;
+  if (std::abs(value) < kLarge || !(std::abs(value) < kTooLarge)) return fmt::format("{:.{}g}", value, digits);
+  return base::with_commas(std::llround(value));
+}
+
+std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names,
+                    int digits) {
   std::string text;
   for (const auto& [label, name] : labels_and_names) {
     const auto found = metrics.find(name);
     if (found == metrics.end()) continue;
-    text += fmt::format("{}{} {:.4g}", text.empty() ? "" : "  ", label, found->second);
+    text += fmt::format("{}{} {}", text.empty() ? "" : "  ", label, number_text(found->second, digits));
   }
   return text;
 }

@@ -43,9 +43,10 @@ class Report {
   void log(const std::string& kind, int64_t step, const Metrics& metrics);
   // Lines of memory_timeline.jsonl.
   void log_memory(const std::vector<std::string>& lines);
-  // The live line: "PREFIX [####----] 128/256 SUFFIX".
+  // The live line: "PREFIX [####----] 128/256 UNIT"; PREFIX alone where the total is 0, because nobody knows it yet.
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
-  // A line that stays, on the terminal and in log.txt; there without secrets and home directory.
+  // A line that stays, on the terminal and in log.txt; there without secrets and home directory. What is too wide for
+  // the terminal goes on in a second line.
   void line(const std::string& text);
   // Makes all that was written durable; before a checkpoint and at the end. EnvironmentError where the disk still
   // refuses.
@@ -65,8 +66,12 @@ class Report {
   std::unique_ptr<text::TensorBoardSink> tensorboard_;
 };
 
+// A number as a person reads it, in `digits` significant ones: "0.0494", "1.2e-07", "16,050".
+std::string number_text(double value, int digits);
+
 // Values of `metrics` that a person reads after each step, in the order of names: "reward 0.431  loss -0.0012". A name
 // that is absent is left out.
-std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names);
+std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names,
+                    int digits = 4);
 
 }  // namespace tandem::run

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "rl/metrics.h"
 #include "run/stop_signal.h"
 
@@ -122,9 +123,23 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
     take(request, std::move(*group), rollout, graders);
   }
   rollout.stats = engine_.stats();
-  if (graders != nullptr) collect_rewards(*graders, request.first_sample_id, rollout);
+  if (graders != nullptr) {
+    if (!wait_for_rewards(request, *graders)) return std::nullopt;
+    collect_rewards(*graders, request.first_sample_id, rollout);
+  }
   rollout.seconds = seconds_since(begin);
   return rollout;
+}
+
+// False when the run was asked to stop. The graders then still work on what nobody will collect.
+bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders& graders) {
+  constexpr double kLookEvery = 0.1;  // seconds
+  const auto num_samples = static_cast<int64_t>(request.prompts.size()) * request.n_samples_per_prompt;
+  while (const int64_t num_left = graders.wait(kLookEvery)) {
+    if (stop_requested()) return false;
+    report_.progress(request.title, num_samples - num_left, num_samples, "rewards");
+  }
+  return true;
 }
 
 // Forward by forward, so that the live line moves and a signal is seen while long completions decode.
@@ -134,7 +149,7 @@ std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request,
     if (stop_requested()) return std::nullopt;
     TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
     report_.progress(request.title, num_done, num_groups,
-                     fmt::format("prompts, {} tokens", engine_.stats().generated_tokens));
+                     fmt::format("prompts, {} tokens", base::with_commas(engine_.stats().generated_tokens)));
   }
   if (stop_requested()) return std::nullopt;
   return engine_.next_finished();

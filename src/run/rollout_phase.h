@@ -51,6 +51,7 @@ class RolloutPhase {
 
  private:
   std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done);
+  bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders);
   void take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
 

@@ -121,11 +121,22 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
     if (number && *number >= step + (name.starts_with("eval_") ? 1 : 0))
       base::remove_durably(samples_folder() + "/" + name);
   }
+  // A step need not have an export: hf/latest goes to the newest that is left, or away.
+  std::optional<int64_t> newest;
   for (const std::string& name : base::list_directory(path_ + "/hf")) {
     const std::optional<int64_t> number = number_before_suffix(name, "");
-    if (name.starts_with("step_") && number && *number > step) base::remove_durably(path_ + "/hf/" + name);
+    if (!name.starts_with("step_") || !number) continue;
+    if (*number > step) {
+      base::remove_durably(path_ + "/hf/" + name);
+    } else {
+      newest = std::max(newest, number);
+    }
   }
-  if (base::directory_exists(checkpoint(step))) set_latest(step);
+  if (newest) {
+    set_latest(*newest);
+  } else {
+    base::remove_tree(path_ + "/hf/latest");
+  }
 }
 
 std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + step_name(step); }

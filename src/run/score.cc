@@ -126,6 +126,7 @@ int score(const ScoreConfig& config, const RunMode& mode) {
   }
   session.load_weights();
   const auto model = session.make_model();
+  defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
   JsonOutput output(config.output);
   for (size_t begin = 0; begin < samples.size() && !stop_requested(); begin += kSequencesPerBatch) {
     std::vector<const rl::Sample*> batch;

@@ -33,7 +33,7 @@ class Session {
   const std::string& directory() const { return options_.hf_checkpoint; }
   const device::Ops& ops() const { return *ops_; }
   text::TextWorker& text() { return *text_; }
-  weights::WeightStore& store() { return *store_; }
+  weights::WeightStore& store() const { return *store_; }
   at::ScalarType dtype() const;
   int64_t weight_bytes() const;
 

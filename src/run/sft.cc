@@ -99,7 +99,7 @@ class SupervisedRun {
         num_steps_(number_of_steps(config, static_cast<int64_t>(samples_.size()))),
         signal_watch_(signal_settings(config.optimizer, num_steps_)),
         directory_(config.output.save, config.output.overwrite ? RunFolder::kOverwrite : RunFolder::kNew,
-                   config.output.num_checkpoints(num_steps_) * hf_checkpoint_bytes(session_)) {
+                   config.output.num_exports(num_steps_) * hf_checkpoint_bytes(session_)) {
     rl::LossConfig loss;
     loss.loss_type = "sft_loss";
     loss.calculate_per_token_loss = config.calculate_per_token_loss;
@@ -138,6 +138,7 @@ int SupervisedRun::run(const RunMode& mode) {
   session_.load_weights();
   model_ = session_.make_model();
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *model_);
+  defer_stops("stopping: the weights of the last step are saved (a second signal ends the run at once)");
   directory_.create();
   base::write_file_durably(directory_.config_file(), mode.config_text);
   report_ = std::make_unique<Report>(&directory_, Report::Options{.use_tensorboard = config_.output.use_tensorboard});
@@ -155,7 +156,7 @@ int SupervisedRun::run(const RunMode& mode) {
                                                 {"grad", "train/grad_norm"},
                                                 {"lr", "train/lr-pg_0"},
                                                 {"tokens/s", "perf/actor_train_tok_per_s"}})));
-    if (config_.output.is_save_step(step, num_steps_)) save(step);
+    if (config_.output.parts_due(step, num_steps_) == SavedParts::kBoth) save(step);
   }
   if (step > saved_step_) save(step);
   report_->sync();

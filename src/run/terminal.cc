@@ -1,16 +1,20 @@
 #include "run/terminal.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string_view>
 
 namespace tandem::run {
 
 namespace {
 // Ten redraws a second look continuous and cost nothing.
 constexpr std::chrono::milliseconds kLiveInterval{100};
+constexpr size_t kMaxLineColumns = 100;
 }  // namespace
 
 std::string progress_bar(double done, double total, int width) {
@@ -20,8 +24,43 @@ std::string progress_bar(double done, double total, int width) {
          "]";
 }
 
+std::string wrapped(const std::string& text, size_t columns) {
+  constexpr std::string_view kGap = "  ", kIndent = "    ";
+  if (text.size() <= columns || text.find('\n') != std::string::npos) return text;
+  std::string result;
+  size_t column = 0;
+  bool is_fresh = true;  // nothing stands in the line yet
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(kGap, begin), text.size());
+    const std::string_view part = std::string_view(text).substr(begin, end - begin);
+    if (!is_fresh && column + kGap.size() + part.size() > columns) {
+      result += "\n";
+      result += kIndent;
+      column = kIndent.size();
+    } else if (!is_fresh) {
+      result += kGap;
+      column += kGap.size();
+    }
+    result += part;
+    column += part.size();
+    is_fresh = false;
+    begin = std::min(text.find_first_not_of(' ', end), text.size());
+  }
+  return result;
+}
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9));
+  const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60);
+  return fmt::format("{}:{:02}", minutes, whole % 60);
+}
+
 Terminal::Terminal(std::FILE* stream, bool is_terminal, int columns)
-    : stream_(stream), is_terminal_(is_terminal), columns_(static_cast<size_t>(std::max(columns, 20))) {}
+    : stream_(stream),
+      is_terminal_(is_terminal),
+      columns_(static_cast<size_t>(std::max(columns, 20))),
+      line_columns_(is_terminal ? std::min(columns_, kMaxLineColumns) : kMaxLineColumns) {}
 
 Terminal::~Terminal() { clear_live(); }
 

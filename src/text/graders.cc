@@ -404,6 +404,13 @@ void Graders::submit(std::vector<GradeRequest> group) {
   impl_->work_changed.notify_all();
 }
 
+int64_t Graders::wait(double seconds) {
+  std::unique_lock lock(impl_->mutex);
+  const auto is_over = [&] { return impl_->num_pending == 0 || impl_->first_error != nullptr; };
+  const bool over = impl_->work_changed.wait_for(lock, std::chrono::duration<double>(seconds), is_over);
+  return over ? 0 : static_cast<int64_t>(impl_->num_pending);  // collect() throws the error
+}
+
 std::vector<Grade> Graders::collect() {
   std::unique_lock lock(impl_->mutex);
   impl_->work_changed.wait(lock, [&] { return impl_->num_pending == 0 || impl_->first_error != nullptr; });

@@ -68,7 +68,9 @@ class Graders {
   ~Graders();
 
   void submit(std::vector<GradeRequest> group);  // returns at once
-  std::vector<Grade> collect();                  // waits for everything submitted; in submission order
+  // Waits that long for everything submitted; how many samples are still to be graded then.
+  int64_t wait(double seconds);
+  std::vector<Grade> collect();  // waits for everything submitted; in submission order
   // Totals of the run: reason class ("exception", "deadline", "died", "memory", "not_finite", "wrong_type",
   // "wrong_count")
   // -> samples.

@@ -53,7 +53,7 @@ TEST(Train, WritesItsRunAndIsExactlyOnPolicy) {
     }
     EXPECT_EQ(train_records, 4);
     EXPECT_EQ(rollout_records, 2);
-    EXPECT_NE(result.out.find("step 2/2"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("rollout 2/2"), std::string::npos) << result.out;
     const std::vector<base::Json> samples = json_lines(save + "/samples/rollout_000001.jsonl");
     ASSERT_EQ(samples.size(), 12U);
     for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i]["sample_id"], 12 + i);

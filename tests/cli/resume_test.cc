@@ -148,7 +148,7 @@ TEST_F(Resume, NeverBeginsAfreshUnasked) {
   const std::string run_path = run_dir("run");
   Arguments load = arguments(run_path, reward_);
   load.insert(load.end(), {"--load", run_path});
-  expect_one_line_failure(run(load), 2, "there is no good checkpoint in");
+  expect_one_line_failure(run(load), 2, "give --allow-fresh-start to begin a new run");
   EXPECT_FALSE(base::directory_exists(run_path));
   ASSERT_EQ(run(with_flag(arguments(run_path, reward_), "--num-rollout", "2")).code, 0);
   expect_one_line_failure(run(arguments(run_path, reward_)), 2, "give --load");

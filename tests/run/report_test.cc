@@ -128,6 +128,17 @@ TEST(Report, WritesTensorBoardEvents) {
   EXPECT_NE(base::read_file(run.tensorboard_folder() + "/" + names[0]).find("train/loss"), std::string::npos);
 }
 
+TEST(Report, NumbersAreWrittenForPeople) {
+  EXPECT_EQ(number_text(0.049412, 3), "0.0494");
+  EXPECT_EQ(number_text(0.0, 3), "0");
+  EXPECT_EQ(number_text(1.234e-7, 3), "1.23e-07");
+  EXPECT_EQ(number_text(16050.4, 3), "16,050");
+  EXPECT_EQ(number_text(-16050.4, 3), "-16,050");
+  EXPECT_EQ(number_text(3e20, 3), "3e+20");
+  EXPECT_EQ(number_text(std::nan(""), 3), "nan");
+  EXPECT_EQ(number_text(HUGE_VAL, 3), "inf");
+}
+
 TEST(Report, SummaryLeavesOutWhatIsAbsent) {
   EXPECT_EQ(summary({{"a", 0.25}, {"b", 1e-6}}, {{"x", "a"}, {"y", "none"}, {"z", "b"}}), "x 0.25  z 1e-06");
 }

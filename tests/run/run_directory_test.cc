@@ -57,6 +57,21 @@ TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
   EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, int64_t{1} << 60), EnvironmentError);
 }
 
+// A step that was saved without an export is gone on from: the link to newer weights would lead nowhere.
+TEST(RunDirectory, LatestFollowsWhatIsTakenBack) {
+  base::TemporaryDirectory folder;
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
+  run.create();
+  base::make_directories(run.path() + "/checkpoints");
+  for (const int64_t step : {10, 25}) base::make_directories(run.checkpoint(step));
+  run.set_latest(25);
+  run.cut_back(20, {});
+  EXPECT_EQ(fs::read_symlink(run.path() + "/hf/latest"), "step_000010");
+  run.cut_back(5, {});
+  EXPECT_FALSE(fs::is_symlink(run.path() + "/hf/latest"));
+  EXPECT_EQ(base::list_directory(run.path() + "/hf"), std::vector<std::string>{});
+}
+
 TEST(RunDirectory, LatestFollowsTheLastCheckpoint) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);

@@ -60,5 +60,26 @@ TEST(Terminal, BarFillsFromTheLeft) {
   EXPECT_EQ(progress_bar(1, 0, 4), "[----]");
 }
 
+TEST(Wrapped, BreaksOnlyBetweenParts) {
+  EXPECT_EQ(wrapped("a b  c d  e", 80), "a b  c d  e");
+  EXPECT_EQ(wrapped("a b  c d  e", 8), "a b  c d\n    e");
+  EXPECT_EQ(wrapped("a b  c d  e", 4), "a b\n    c d\n    e");
+  EXPECT_EQ(wrapped("one long sentence that has no parts", 10), "one long sentence that has no parts");
+  EXPECT_EQ(wrapped("a    table  1\nb    row  2", 10), "a    table  1\nb    row  2");
+}
+
+TEST(Terminal, KnowsHowWideALineMayBe) {
+  EXPECT_EQ(Terminal(stdout, true, 80).line_columns(), 80U);
+  EXPECT_EQ(Terminal(stdout, true, 200).line_columns(), 100U);
+  EXPECT_EQ(Terminal(stdout, false, 80).line_columns(), 100U);
+}
+
+TEST(ClockText, IsReadAsAClock) {
+  EXPECT_EQ(clock_text(0.4), "0:00");
+  EXPECT_EQ(clock_text(754), "12:34");
+  EXPECT_EQ(clock_text(3723), "1:02:03");
+  EXPECT_EQ(clock_text(1e300), "277777:46:40");
+}
+
 }  // namespace
 }  // namespace tandem::run

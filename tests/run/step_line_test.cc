@@ -1,0 +1,83 @@
+// What a person reads after each rollout and at the end of a run.
+#include "run/step_line.h"
+
+#include <gtest/gtest.h>
+
+#include "run/output_options.h"
+#include "run/terminal.h"
+
+namespace tandem::run {
+namespace {
+
+const Metrics kRollout = {{"rollout/raw_reward", 0.96484375}, {"rollout/response_len/mean", 3.227},
+                          {"rollout/truncated_ratio", 0.0},   {"rollout/zero_std/count_0", 1.0},
+                          {"rollout/zero_std/count_1", 23.0}, {"perf/rollout_time", 0.11},
+                          {"perf/train_time", 0.12}};
+const Metrics kStep = {{"train/loss", -4.337e-19}, {"train/entropy_loss", 0.04202}, {"train/grad_norm", 0.7416}};
+
+TEST(StepLine, SaysWhatHappenedAndWhatIsLeft) {
+  EXPECT_EQ(step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep),
+            "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742  "
+            "24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
+}
+
+TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
+  Metrics rollout = kRollout, step = kStep;
+  rollout["rollout/truncated_ratio"] = 0.125;
+  rollout["rollout/zero_std/count_1"] = 0.0;
+  step["train/loss"] = 2e-9;
+  step["train/kl_loss"] = 1e-17;
+  step["train/grad_clipped"] = 1.0;
+  step["train/grad_norm"] = 1605432.1;
+  // A run that went on after 70: its pace is of its own rollouts.
+  const Progress progress = {
+      .rollout = 75, .num_rollouts = 80, .first_rollout = 70, .num_groups = 32, .num_failed = 3, .elapsed_s = 7200.0};
+  EXPECT_EQ(step_line(progress, rollout, step),
+            "rollout 75/80  reward 0.965  length 3.23  truncated 0.125  loss 2e-09  entropy 0.042  kl 0  "
+            "grad 1,605,432 (clipped)  1 of 32 groups has equal rewards  failed 3  0.23 s  elapsed 2:00:00  "
+            "ETA 2:00:00");
+  rollout["rollout/zero_std/count_0"] = 0.0;
+  EXPECT_EQ(step_line(progress, rollout, step).find("equal rewards"), std::string::npos);
+}
+
+TEST(StepLine, FitsTheTerminal) {
+  const std::string line =
+      step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep);
+  EXPECT_EQ(wrapped(line, 100),
+            "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742\n"
+            "    24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
+  EXPECT_EQ(wrapped(line, 44),
+            "rollout 75/300  reward 0.965  length 3.23\n"
+            "    loss 0  entropy 0.042  grad 0.742\n"
+            "    24 of 32 groups have equal rewards\n"
+            "    0.23 s  elapsed 0:20  ETA 1:00");
+}
+
+TEST(EndLine, SaysHowTheRunGoesOn) {
+  const Progress progress = {.rollout = 3, .num_rollouts = 5};
+  EXPECT_EQ(end_line(false, progress, 5, 1, "runs/x"), "done after 3 of 5 rollouts, 1 warning; runs/x");
+  EXPECT_EQ(end_line(true, progress, 3, 0, "runs/x"),
+            "stopped after 3 of 5 rollouts, 0 warnings; --load runs/x goes on");
+  EXPECT_EQ(end_line(true, {.rollout = 0, .num_rollouts = 5}, 0, 2, "runs/x"),
+            "stopped after 0 of 5 rollouts, 2 warnings; nothing is saved yet, --overwrite begins again in runs/x");
+}
+
+// Unasked, a run loses ten rollouts at most to a power cut, and its disk holds one export.
+TEST(SaveInterval, HasADefaultThatFillsNoDisk) {
+  OutputOptions output;
+  EXPECT_EQ(output.parts_due(9, 25), std::nullopt);
+  EXPECT_EQ(output.parts_due(10, 25), SavedParts::kCheckpoint);
+  EXPECT_EQ(output.parts_due(25, 25), SavedParts::kBoth);
+  EXPECT_EQ(output.num_checkpoints(25), 3);
+  EXPECT_EQ(output.num_checkpoints(25, 10), 2);
+  EXPECT_EQ(output.num_exports(25), 1);
+  EXPECT_EQ(output.num_exports(25, 25), 0);
+  output.save_interval = 20;
+  EXPECT_EQ(output.parts_due(10, 25), std::nullopt);
+  EXPECT_EQ(output.parts_due(20, 25), SavedParts::kBoth);
+  EXPECT_EQ(output.num_checkpoints(25), 2);
+  EXPECT_EQ(output.num_exports(25), 2);
+}
+
+}  // namespace
+}  // namespace tandem::run
