@@ -94,7 +94,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
   Arguments arguments = {"train", "--colocate", "--actor-num-nodes", "1", "--hf-checkpoint", "no model", "--save", "x"};
   arguments.insert(arguments.end(), refused.begin(), refused.end());
   arguments.insert(arguments.end(), {"--prompt-data", "y", "--optimizer", "adam", "--rollout-batch-size", "8",
-                                     "--rm-type", "math", "--num-rollout", "3"});
+                                     "--rm-type", "math", "--num-rollout", "3", "--n-samples-per-prompt", "8"});
   const Captured result = run(arguments);
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(last_line(result.err),
@@ -110,12 +110,13 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
   const std::string remaining =
       "  tandem train \\\n"
       "    --colocate --hf-checkpoint 'no model' --save x --prompt-data y --rollout-batch-size 8 \\\n"
-      "    --rm-type math --num-rollout 3\n";
+      "    --rm-type math --num-rollout 3 --n-samples-per-prompt 8\n";
   ASSERT_NE(result.err.find(remaining), std::string::npos) << result.err;
   // It is taken: what comes next is not about a flag.
-  expect_one_line_failure(run({"train", "--colocate", "--hf-checkpoint", "no model", "--save", "x", "--prompt-data",
-                               "y", "--rollout-batch-size", "8", "--rm-type", "math", "--num-rollout", "3"}),
-                          2, "no model");
+  expect_one_line_failure(
+      run({"train", "--colocate", "--hf-checkpoint", "no model", "--save", "x", "--prompt-data", "y",
+           "--rollout-batch-size", "8", "--rm-type", "math", "--num-rollout", "3", "--n-samples-per-prompt", "8"}),
+      2, "no model");
 }
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {

@@ -111,7 +111,14 @@ TEST(AtATerminal, CtrlCIsAnsweredAndTheRunCanGoOn) {
 TEST(AtATerminal, AClosedWindowSavesAndNohupGoesOn) {
   base::TemporaryDirectory folder;
   const std::string run_path = folder / "run", kept = folder / "kept";
-  const Arguments arguments = with_custom_reward(train_arguments(run_path), write_reward(folder));
+  // Rollouts of two completions, for there are many of them.
+  Arguments arguments = with_custom_reward(train_arguments(run_path), write_reward(folder));
+  for (const auto& [flag, value] : {std::pair{"--rollout-batch-size", "1"},
+                                    {"--n-samples-per-prompt", "2"},
+                                    {"--global-batch-size", "2"},
+                                    {"--rollout-max-response-len", "4"}}) {
+    arguments = with_flag(arguments, flag, value);
+  }
   {
     PseudoTerminal screen(80, [&] { return execute(with_flag(arguments, "--num-rollout", "500")); });
     ASSERT_TRUE(screen.shows("ETA ")) << screen.bytes();

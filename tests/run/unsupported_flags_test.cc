@@ -14,6 +14,7 @@ TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
   TrainConfig config;
   base::Options options;
   config.visit(options);
+  options.require_only({});
   for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
   for (const char* name : {"tensor-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
                            "use-wandb", "partial-rollout", "lora-rank", "offload-rollout"}) {
