@@ -10,6 +10,9 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); 
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
+# $(call configure,PRESET,FOLDER): a build folder that was configured elsewhere (the clone has moved) is configured anew.
+configure = cmake $$(home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/$(2)/CMakeCache.txt 2>/dev/null); \
+	[ -z "$$home" ] || [ "$$home" -ef . ] || echo --fresh) --preset $(1)
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
 .PHONY: help setup packages python build cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
@@ -26,12 +29,12 @@ python: packages
 	@tools/setup.sh python
 
 build: setup  ## the program, optimised: build/release/src/cli/tandem
-	cmake --preset release
+	$(call configure,release,release)
 	cmake --build build/release -j $(JOBS) --target tandem
 
 cuda: setup  ## the program with its CUDA module: --device cuda; downloads the CUDA libraries, once
 	@tools/setup.sh cuda
-	cmake --preset cuda
+	$(call configure,cuda,release)
 	cmake --build build/release -j $(JOBS) --target tandem
 
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes
@@ -41,17 +44,17 @@ test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-fre
 	@echo "make test: all passed"
 
 test-dev: setup
-	cmake --preset dev
+	$(call configure,dev,dev)
 	cmake --build build/dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)
 
 test-tsan: setup
-	cmake --preset tsan
+	$(call configure,tsan,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; an hour
-	cmake --preset release
+	$(call configure,release,release)
 	cmake --build build/release -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
 	build/release/tests/run/checkpoints_test --soak
 	build/release/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
@@ -59,7 +62,7 @@ soak: setup  ## the fault tests with their full counts, on the optimised program
 
 fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, FUZZ_SECONDS=n at most
 	@tools/setup.sh fuzz
-	cmake --preset fuzz
+	$(call configure,fuzz,fuzz)
 	cmake --build build/fuzz -j $(JOBS) --target fuzz_targets
 	.venv/bin/python -B tests/fuzz/campaign.py build/fuzz --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
 
@@ -67,7 +70,7 @@ tidy:  ## the rules of layout and style (also one of the tests)
 	python3 tools/tidy.py
 
 clang-tidy: setup  ## static analysis by .clang-tidy; slow. FILES=src/rl/*.cc for some
-	cmake --preset dev
+	$(call configure,dev,dev)
 	cd build/dev && run-clang-tidy -quiet -j $(JOBS) $(if $(FILES),$(abspath $(FILES)),'$(CURDIR)/src/.*')
 
 format:  ## clang-format every source in place

@@ -62,8 +62,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["0.6B"])
-    for name, value in {"batch": 2, "samples": 4, "prompt": 48, "response": 48, "threads": 2, "kv-bytes": 1 << 28, "batch-tokens": 2048}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--prompt", type=int, default=48)
+    parser.add_argument("--response", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kv-bytes", type=int, default=1 << 28)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--out")
     options, more = parser.parse_known_args()
     text = ["# The memory plan against what a run takes", "", f"{json.dumps(machine.describe())}", "",

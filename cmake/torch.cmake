@@ -24,8 +24,21 @@ if(TANDEM_TORCH)
   target_link_libraries(tandem_torch INTERFACE
     "${TANDEM_TORCH_ROOT}/lib/libtorch_cpu.so" "${TANDEM_TORCH_ROOT}/lib/libc10.so"
     "${TANDEM_TORCH_ROOT}/lib/libgomp.so.1" pthread)
+  set(CMAKE_BUILD_RPATH "${TANDEM_TORCH_ROOT}/lib" "${site_packages}/nvidia/cu13/lib")
   target_link_options(tandem_torch INTERFACE
-    "-Wl,-rpath,${TANDEM_TORCH_ROOT}/lib:${site_packages}/nvidia/cu13/lib"
     "-Wl,-rpath-link,${TANDEM_TORCH_ROOT}/lib:${site_packages}/nvidia/cu13/lib"
     "-Wl,--no-as-needed" "-Wl,--allow-shlib-undefined")
 endif()
+
+# tandem_relocatable(target): its libraries are looked for where the clone is now, then in a .venv beside the file, then
+#   where they were when it was built: a clone can be moved, and the program copied with or without .venv.
+function(tandem_relocatable target)
+  get_target_property(built_in ${target} BINARY_DIR)
+  set(places "")
+  foreach(folder ${CMAKE_BUILD_RPATH})
+    file(RELATIVE_PATH from_target "${built_in}" "${folder}")
+    file(RELATIVE_PATH from_clone "${CMAKE_SOURCE_DIR}" "${folder}")
+    list(APPEND places "$ORIGIN/${from_target}" "$ORIGIN/${from_clone}" "${folder}")
+  endforeach()
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "${places}")
+endfunction()

@@ -112,12 +112,15 @@ def read_templates(directory, config):
     """The file, and name -> source. chat_template.jinja wins over tokenizer_config.json, which holds one template or a
     list of named ones."""
     path = os.path.join(directory, "chat_template.jinja")
-    if os.path.isfile(path):
-        try:
-            with open(path, encoding="utf-8") as file:
-                return path, {"default": file.read()}
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserFault(f"{path}: {one_line(error)}") from None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return path, {"default": file.read()}
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserFault(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserFault(f"{path}: {one_line(error)}") from None
     path = os.path.join(directory, "tokenizer_config.json")
     value = config.get("chat_template")
     if value is None:

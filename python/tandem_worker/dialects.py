@@ -32,7 +32,7 @@ import sys
 import traceback
 import types
 
-from tandem_worker.protocol import UserFault, one_line
+from tandem_worker.protocol import UserFault, one_line, with_article
 
 
 class WrongCount(Exception):
@@ -64,7 +64,7 @@ def load_function(spec):
         listed = ", ".join(sorted(own)) or "none"
         raise UserFault(f"--custom-rm-path {spec}: the file has no {name}; its functions: {listed}")
     if not callable(function):
-        raise UserFault(f"--custom-rm-path {spec}: {name} is a {type(function).__name__}, not a function")
+        raise UserFault(f"--custom-rm-path {spec}: {name} is {with_article(type(function).__name__)}, not a function")
     return function
 
 

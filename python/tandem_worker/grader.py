@@ -10,7 +10,7 @@ import traceback
 
 from tandem_worker import protocol, rewards
 from tandem_worker.dialects import Function, WrongCount, describe
-from tandem_worker.protocol import UserFault, one_line
+from tandem_worker.protocol import UserFault, one_line, with_article
 
 
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
@@ -32,7 +32,7 @@ def number(value):
         value = value.item()
     if isinstance(value, (bool, int, float)):
         return float(value)
-    raise WrongType(f"the reward is a {type(value).__name__}, not a number")
+    raise WrongType(f"the reward is {with_article(type(value).__name__)}, not a number")
 
 
 class Worker:

@@ -34,6 +34,11 @@ def one_line(text, limit=500):
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def with_article(noun):
+    """an int, a list"""
+    return ("an " if noun[:1].lower() in "aeiou" else "a ") + noun
+
+
 class Channel:
     def __init__(self, fd):
         self._socket = socket.socket(fileno=fd)

@@ -8,7 +8,7 @@ import tokenizers
 
 from tandem_worker import protocol
 from tandem_worker.chat_template import ChatTemplate
-from tandem_worker.protocol import UserFault, one_line
+from tandem_worker.protocol import UserFault, one_line, with_article
 
 MAX_VOCABULARY = 1 << 24  # as in src/model/config.cc; tables are as long as the largest id
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -25,19 +25,21 @@ def byte_level_alphabet():
 
 
 def read_json(path, required):
-    if not os.path.isfile(path):
-        if required:
-            raise UserFault(f"{path}: no such file; save the tokenizer in its fast form there (save_pretrained does)")
-        return {}
     try:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
+    except FileNotFoundError:
+        if required:
+            raise UserFault(
+                f"{path}: no such file; save the tokenizer in its fast form there (save_pretrained does)"
+            ) from None
+        return {}
     except (ValueError, RecursionError) as error:
         raise UserFault(f"{path}: not JSON: {one_line(error)}") from None
     except OSError as error:
         raise UserFault(f"{path}: {error.strerror}") from None
     if not isinstance(value, dict):
-        raise UserFault(f"{path}: holds a {type(value).__name__} where a JSON object belongs")
+        raise UserFault(f"{path}: holds {with_article(type(value).__name__)} where a JSON object belongs")
     return value
 
 

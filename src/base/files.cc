@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -28,7 +29,18 @@ constexpr const char* kTemporaryMark = ".tmp-";
 std::string errno_text(int error) { return std::generic_category().message(error); }
 
 [[noreturn]] void fail_read(const std::string& path, const char* operation, int error) {
-  throw UserError(path + ": cannot " + operation + ": " + errno_text(error));
+  const char* const remedy =
+      error == EACCES ? "; you need the right to read it and to search the folders above it" : "";
+  throw UserError(path + ": cannot " + operation + ": " + errno_text(error) + remedy);
+}
+
+// What is under that name, if anything is. Behind a folder that must not be searched there may be something: nobody is
+// told that there is not.
+std::optional<struct stat> look_at(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) return info;
+  if (errno == EACCES) fail_read(path, "look at", errno);
+  return std::nullopt;
 }
 
 [[noreturn]] void fail_write(const std::string& path, const char* operation, int error) {
@@ -150,13 +162,13 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
 }
 
 bool file_exists(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode);
+  const std::optional<struct stat> info = look_at(path);
+  return info && !S_ISDIR(info->st_mode);
 }
 
 bool directory_exists(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  const std::optional<struct stat> info = look_at(path);
+  return info && S_ISDIR(info->st_mode);
 }
 
 std::string without_trailing_slashes(std::string path) {
@@ -166,13 +178,14 @@ std::string without_trailing_slashes(std::string path) {
 
 void make_directories(const std::string& path) {
   TANDEM_USER_CHECK(!path.empty(), "an empty name for a directory; give one");
-  if (directory_exists(path)) return;
+  std::error_code unknown;  // where it may not be looked for, mkdir() says why
+  if (fs::is_directory(path, unknown)) return;
   const std::string trimmed = without_trailing_slashes(path);
   const std::string parent = parent_directory(trimmed);
   if (parent != trimmed) make_directories(parent);
   if (file_calls().mkdir(trimmed.c_str(), 0777) < 0) {
     const int error = errno;
-    if (error == EEXIST && directory_exists(trimmed)) return;  // made by another process meanwhile
+    if (error == EEXIST && fs::is_directory(trimmed, unknown)) return;  // made by another process meanwhile
     fail_write(path, "make the directory", error == EEXIST ? ENOTDIR : error);
   }
   sync_directory(parent);
@@ -453,7 +466,7 @@ void LineFile::sync() {
     fail_write(path_, "sync", errno);
 }
 
-void check_writable_directory(const std::string& path, int64_t needed_bytes) {
+void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for) {
   const std::string folder = nearest_existing(path);
   const std::string probe = folder + "/.write-test-" + std::to_string(::getpid());
   const OwnedFd fd(retry_interrupted(
@@ -467,8 +480,8 @@ void check_writable_directory(const std::string& path, int64_t needed_bytes) {
   if (::statvfs(folder.c_str(), &info) < 0) fail_write(folder, "ask for free space", errno);
   // Division, since blocks times size may exceed 64 bits on some network file systems.
   const auto needed_blocks = static_cast<uint64_t>(std::max<int64_t>(needed_bytes, 0)) / info.f_frsize;
-  TANDEM_ENV_CHECK(needed_blocks <= info.f_bavail, folder + ": about", needed_bytes >> 20, "MiB are needed and",
-                   (info.f_bavail * info.f_frsize) >> 20, "MiB are free; free space or write elsewhere");
+  TANDEM_ENV_CHECK(needed_blocks <= info.f_bavail, folder + ": about", needed_bytes >> 20, "MiB are needed" + what_for,
+                   "and", (info.f_bavail * info.f_frsize) >> 20, "MiB are free; free space or write elsewhere");
 }
 
 }  // namespace tandem::base

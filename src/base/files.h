@@ -16,6 +16,8 @@ namespace tandem::base {
 
 // The whole of a file or pipe; UserError when it is missing, a directory, or larger than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
+// UserError "permission denied" where a folder on the way may not be searched, so that nobody says "no such file" of
+// it.
 bool file_exists(const std::string& path);  // anything but a directory
 bool directory_exists(const std::string& path);
 void make_directories(const std::string& path);                    // EnvironmentError when it cannot
@@ -138,7 +140,7 @@ class LineFile {
 };
 
 // Whether a directory can be written, or created where it is not there, with `needed_bytes` free; EnvironmentError says
-// why not. Leaves nothing behind: of a missing path, its nearest parent is what is tried.
-void check_writable_directory(const std::string& path, int64_t needed_bytes);
+// why not, and `what_for` the bytes are. Leaves nothing behind: of a missing path, its nearest parent is what is tried.
+void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for = "");
 
 }  // namespace tandem::base

@@ -22,6 +22,12 @@ std::string one_line(std::string_view text, size_t max_bytes) {
   return is_cut ? line + "..." : line;
 }
 
+std::string with_article(std::string_view noun) {
+  const bool begins_with_vowel =
+      !noun.empty() && std::string_view("aeiou").find(noun.front()) != std::string_view::npos;
+  return (begins_with_vowel ? "an " : "a ") + std::string(noun);
+}
+
 std::string place_in_text(const std::string& name, std::string_view text, size_t offset, int64_t first_line) {
   int64_t line = first_line, column = 1;
   for (size_t i = 0; i < offset && i < text.size(); ++i) {

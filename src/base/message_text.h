@@ -11,6 +11,9 @@ namespace tandem::base {
 // Text from a file or another process as a message shows it: on one line, valid UTF-8, cut off after about `max_bytes`.
 std::string one_line(std::string_view text, size_t max_bytes = 80);
 
+// "an object", "a list".
+std::string with_article(std::string_view noun);
+
 // Where the byte `offset` of `text` is, as an editor shows it: "NAME:LINE:COLUMN". Columns count characters, from 1.
 std::string place_in_text(const std::string& name, std::string_view text, size_t offset, int64_t first_line = 1);
 

@@ -94,6 +94,20 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// "bf16" of "bfloat16": the same first letter, then some of the others in their order, and the last.
+bool abbreviates(std::string_view word, std::string_view name) {
+  if (word.size() < 3 || word.size() >= name.size() || word.front() != name.front() || word.back() != name.back()) {
+    return false;
+  }
+  size_t at = 0;
+  for (const char letter : word) {
+    at = name.find(letter, at);
+    if (at == std::string_view::npos) return false;
+    ++at;
+  }
+  return true;
+}
+
 // A word that is a flag and not a value: "-1" and "-" are values.
 bool is_flag(const std::string& word) {
   return word.size() > 2 && word.starts_with("--") && (std::isalpha(static_cast<unsigned char>(word[2])) != 0);
@@ -198,6 +212,9 @@ std::optional<std::string> nearest_name(std::string_view name, const std::vector
   if (best) return best;
   for (const std::string& candidate : candidates) {
     if (!wanted.empty() && candidate.starts_with(wanted)) return candidate;
+  }
+  for (const std::string& candidate : candidates) {
+    if (abbreviates(wanted, candidate)) return candidate;
   }
   return std::nullopt;
 }
@@ -381,6 +398,8 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
 }
 
 void Options::read_flag(const TypedFlag& flag) {
+  const bool is_alone = flag.name == "help" || flag.name == "print-config";
+  TANDEM_USER_CHECK(!is_alone || !flag.value, flag.shown + ": takes no value");
   size_t num_used = 0;  // of the words that follow
   if (flag.name == "config" || flag.name == "print-config") {
     num_used = flag.name == "config" && !flag.value ? 1 : 0;

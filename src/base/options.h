@@ -137,7 +137,7 @@ class Options {
 };
 
 // The candidate with the fewest single-character edits from `name` ('_' counts as '-'), or the first that begins with
-// it; nothing when all are far from it.
+// it, or that it abbreviates; nothing when all are far from it.
 std::optional<std::string> nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace tandem::base

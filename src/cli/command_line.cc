@@ -2,9 +2,12 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <cstdio>
+#include <new>
 #include <optional>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/option_mistakes.h"
@@ -19,6 +22,13 @@ namespace tandem::cli {
 namespace {
 
 constexpr int kExitBug = 1, kExitUser = 2, kExitEnvironment = 3;
+
+constexpr const char* kOutOfMemory =
+    "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size, or raise the limit (ulimit "
+    "-v)";
+constexpr const char* kNoThread =
+    "a thread could not be started: the machine allows no more of them or no memory for its stack; raise the limits "
+    "(ulimit -u, ulimit -v), or lower --num-threads";
 
 std::string usage() {
   std::string text = "Usage: tandem VERB [options]\n\nPost-trains Hugging Face language models with GRPO.\n\n";
@@ -42,17 +52,21 @@ const Verb& find_verb(const std::string& name) {
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     std::fputs(usage().c_str(), stdout);
+    check_printed();
     return arguments.empty() ? kExitUser : 0;
   }
   if (arguments[0] == "--version") {
     std::puts("tandem " TANDEM_VERSION);
+    check_printed();
     return 0;
   }
   const Verb& verb = find_verb(arguments[0]);
   TANDEM_USER_CHECK(verb.run != nullptr, fmt::format("`tandem {}` is not in this version; `tandem --help` lists the "
                                                      "verbs that are",
                                                      verb.name));
-  return verb.run(verb, {arguments.begin() + 1, arguments.end()});
+  const int code = verb.run(verb, {arguments.begin() + 1, arguments.end()});
+  if (!verb.keeps_run) check_printed();
+  return code;
 }
 
 // One line whatever a message holds, so that scripts can take the last line of stderr.
@@ -64,6 +78,16 @@ int fail(int code, const std::string& message) {
   std::fflush(stdout);
   std::fprintf(stderr, "tandem: error: %s\n", line.c_str());
   return code;
+}
+
+// Run off its end, a stack ends the process without a word. Threads get as much as the limit says, too.
+void check_stack() {
+  constexpr rlim_t kMinBytes = 1 << 20;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0) return;
+  TANDEM_ENV_CHECK(limit.rlim_cur >= kMinBytes,
+                   fmt::format("the stack may have {} KiB, and {} are needed; raise the limit: ulimit -s 8192",
+                               limit.rlim_cur >> 10, kMinBytes >> 10));
 }
 
 bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_with("--"); }
@@ -94,13 +118,15 @@ std::vector<std::string> without_harmless_flags(const std::vector<std::string>& 
   return kept;
 }
 
-int run_command_line(const std::vector<std::string>& arguments) {
+void check_printed() {
+  TANDEM_ENV_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+                   "standard output: cannot be written (closed pipe or full disk)");
+}
+
+int report_failure(const std::exception_ptr& failure) {
+  constexpr const char* kBug = "(this is a bug in Tandem, please report it)";
   try {
-    return dispatch(arguments);
-  } catch (const base::OptionsError& error) {
-    std::fflush(stdout);
-    std::fputs(error.list("tandem " + arguments[0]).c_str(), stderr);
-    return fail(kExitUser, error.what());
+    std::rethrow_exception(failure);
   } catch (const UserError& error) {
     return fail(kExitUser, error.what());
   } catch (const EnvironmentError& error) {
@@ -108,16 +134,33 @@ int run_command_line(const std::vector<std::string>& arguments) {
   } catch (const text::WorkerError& error) {
     return fail(kExitEnvironment, fmt::format("a worker process was lost: {}", error.what()));
   } catch (const std::bad_alloc&) {
-    return fail(kExitEnvironment,
-                "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size");
+    return fail(kExitEnvironment, kOutOfMemory);
   } catch (const c10::OutOfMemoryError&) {
     return fail(kExitEnvironment,
                 "out of memory on the device: lower --kv-cache-bytes, --max-tokens-per-gpu or --logprob-chunk-rows");
   } catch (const c10::Error& error) {  // its what() ends in a page of stack
-    return fail(kExitBug,
-                fmt::format("{} (this is a bug in Tandem, please report it)", error.what_without_backtrace()));
+    const std::string what = error.what_without_backtrace();
+    if (what.find("can't allocate memory") != std::string::npos) return fail(kExitEnvironment, kOutOfMemory);
+    return fail(kExitBug, fmt::format("{} {}", what, kBug));
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::not_enough_memory) return fail(kExitEnvironment, kOutOfMemory);
+    if (error.code() == std::errc::resource_unavailable_try_again) return fail(kExitEnvironment, kNoThread);
+    return fail(kExitBug, fmt::format("{} {}", error.what(), kBug));
   } catch (const std::exception& error) {
-    return fail(kExitBug, fmt::format("{} (this is a bug in Tandem, please report it)", error.what()));
+    return fail(kExitBug, fmt::format("{} {}", error.what(), kBug));
+  }
+}
+
+int run_command_line(const std::vector<std::string>& arguments) {
+  try {
+    check_stack();
+    return dispatch(arguments);
+  } catch (const base::OptionsError& error) {
+    std::fflush(stdout);
+    std::fputs(error.list("tandem " + arguments[0]).c_str(), stderr);
+    return fail(kExitUser, error.what());
+  } catch (...) {
+    return report_failure(std::current_exception());
   }
 }
 

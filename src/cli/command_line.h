@@ -1,6 +1,7 @@
 // The command line of `tandem`: which verb, its options, and what a failure becomes.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,12 @@ namespace tandem::cli {
 // Runs `tandem ARGUMENTS...` and returns its exit code: 0; 1 our bug; 2 the user's mistake; 3 the machine's; 130
 // stopped by a signal. A failure prints one line on stderr, "tandem: error: ...". Throws nothing.
 int run_command_line(const std::vector<std::string>& arguments);
+
+// What a verb prints is its result: EnvironmentError when standard output has lost some of it.
+void check_printed();
+
+// What a failure that is being handled becomes: its line on stderr, and the exit code.
+int report_failure(const std::exception_ptr& failure);
 
 // Drops flags that Tandem knows but does not have where their value asks for what it does anyway
 // (--tensor-model-parallel-size 1).

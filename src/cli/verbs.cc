@@ -41,8 +41,12 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   switch (options.parse(without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
       std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);
+      check_printed();
       return 0;
-    case base::ParsedAction::kPrintConfig: std::fputs(options.config_text().c_str(), stdout); return 0;
+    case base::ParsedAction::kPrintConfig:
+      std::fputs(options.config_text().c_str(), stdout);
+      check_printed();
+      return 0;
     case base::ParsedAction::kRun: break;
   }
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
@@ -53,8 +57,8 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
 
 constexpr auto kVerbs = std::to_array<Verb>({
     {"train", "GRPO: sample, score, train, with trainer and engine on one copy of the weights",
-     run_verb<run::TrainConfig, run::train_colocated>},
-    {"sft", "supervised training on prompts with responses", run_verb<run::SftConfig, run::train_supervised>},
+     run_verb<run::TrainConfig, run::train_colocated>, true},
+    {"sft", "supervised training on prompts with responses", run_verb<run::SftConfig, run::train_supervised>, true},
     {"generate", "completions of each prompt of a file", run_verb<run::GenerateConfig, run::generate>},
     {"score", "log-probs and entropies of given sequences", run_verb<run::ScoreConfig, run::score>},
     {"eval", "mean reward and pass@k of a checkpoint", run_verb<run::EvalConfig, run::evaluate>},

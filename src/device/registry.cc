@@ -7,13 +7,16 @@
 #include <charconv>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "base/check.h"
 #include "base/machine_memory.h"
+#include "base/program_folder.h"
 #include "device/backend.h"
 #include "device/cpu/cpu_host_memory.h"
 #include "device/cpu/cpu_tensor_source.h"
 #include "device/cpu/cpu_vmm.h"
+#include "device/thread_probe.h"
 
 namespace tandem::device {
 namespace {
@@ -37,13 +40,8 @@ const ModuleRow* find_module(const std::string& backend) {
   return nullptr;
 }
 
-std::string program_folder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
-
 const Backend& load(const ModuleRow& row) {
-  const std::string path = module_path(program_folder(), row.backend);
+  const std::string path = module_path(base::program_folder(), row.backend);
   TANDEM_ENV_CHECK(!path.empty(), fmt::format("--device {}: this build has no module libtandem_{}.so; {}", row.backend,
                                               row.backend, row.remedy));
   // For the life of the process: tensors and kernels point into it.
@@ -83,6 +81,7 @@ std::string module_path(const std::string& program_folder, const std::string& ba
 
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
   if (stand_in.make_ops) return stand_in.make_ops();
+  probe_threads(host.num_threads > 0 ? host.num_threads : static_cast<int>(std::thread::hardware_concurrency()));
   if (device.backend == "cpu") return make_cpu_ops(host.isa, host.num_threads);
   const ModuleRow* const row = find_module(device.backend);
   TANDEM_CHECK(row != nullptr, "no backend", device.backend);

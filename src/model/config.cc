@@ -300,10 +300,9 @@ void add_generation_config(const std::string& json_text, const std::string& name
 
 ModelConfig read_model_config(const std::string& directory) {
   TANDEM_USER_CHECK(base::directory_exists(directory),
-                    directory + ": no such directory; --hf-checkpoint takes a local Hugging Face model directory");
+                    directory + ": no such directory; name a local Hugging Face model directory");
   const std::string path = directory + "/config.json";
-  TANDEM_USER_CHECK(base::file_exists(path),
-                    path + ": no such file; --hf-checkpoint takes a Hugging Face model directory, which has one");
+  TANDEM_USER_CHECK(base::file_exists(path), path + ": no such file; a Hugging Face model directory has one");
   ModelConfig config = parse_model_config(base::read_file(path, kMaxConfigBytes), path);
   const std::string generation_path = directory + "/generation_config.json";
   if (base::file_exists(generation_path)) {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/message_text.h"
 
 namespace tandem::rl {
 namespace {
@@ -108,7 +109,7 @@ Json read_prompt_value(const Json& object, const std::string& key, const Place& 
   if (prompt.is_array()) {
     check_messages(prompt, key, place);
   } else if (!prompt.is_string()) {
-    place.fail(key, key, "is a", prompt.type_name(), "- write a string or a list of messages");
+    place.fail(key, key, "is", base::with_article(prompt.type_name()), "- write a string or a list of messages");
   } else if (prompt.get_ref<const std::string&>().empty()) {
     place.fail(key, key, "is empty - write a prompt, or delete the line");
   }
@@ -122,7 +123,8 @@ std::string read_label(const Json& object, const std::string& key) {
 
 Json read_tools(const Json& object, const std::string& key, const Place& place) {
   if (!object.contains(key) || object[key].is_null()) return nullptr;
-  if (!object[key].is_array()) place.fail(key, key, "is a", object[key].type_name(), "- write a list of tools");
+  if (!object[key].is_array())
+    place.fail(key, key, "is", base::with_article(object[key].type_name()), "- write a list of tools");
   return object[key];
 }
 
@@ -146,7 +148,8 @@ Json read_metadata(const Json& object, const PromptOptions& options, const Place
   if (!object.contains(options.metadata_key) || object[options.metadata_key].is_null()) return metadata;
   const Json& own = object[options.metadata_key];
   if (!own.is_object())
-    place.fail(options.metadata_key, options.metadata_key, "is a", own.type_name(), "- write an object {...}");
+    place.fail(options.metadata_key, options.metadata_key, "is", base::with_article(own.type_name()),
+               "- write an object {...}");
   for (const auto& [key, value] : own.items()) set(key, value);
   return metadata;
 }

@@ -95,6 +95,12 @@ std::string effect(const Stretch& stretch) {
 std::string answer_never_right(const SignalSettings& settings, const Stretch& stretch) {
   const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
                                           stretch.lowest_reward, effect(stretch));
+  if (settings.ignore_eos) {
+    return fmt::format(
+        "{}: --ignore-eos lets every completion run on to {} tokens, past its answer: leave it out, unless {} finds an "
+        "answer in the midst of a text",
+        opening, stretch.longest_tokens, settings.grader);
+  }
   if (2 * stretch.num_truncated > stretch.num_samples) {
     return fmt::format("{}: most likely because {} were cut at {} tokens, before their answer: raise {}", opening,
                        share(stretch.num_truncated, stretch.num_samples, "completions"), stretch.longest_tokens,

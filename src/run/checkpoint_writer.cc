@@ -14,21 +14,25 @@ namespace {
 using base::Clock;
 using base::seconds_since;
 
-// Tokenizer files of published models are 10-20 MB; logs and metrics of the run go into the same room.
-constexpr int64_t kOtherFilesBytes = int64_t{32} << 20;
 constexpr int64_t kOptimizerBytesPerParameter = 12;
+// Headers of the weights, state.json, the manifest.
+constexpr int64_t kHeaderBytes = int64_t{256} << 10;
 
 }  // namespace
 
-int64_t hf_checkpoint_bytes(const Session& session) { return session.weight_bytes() + kOtherFilesBytes; }
-
-int64_t optimizer_checkpoint_bytes(const Session& session) {
-  return session.config().num_parameters() * kOptimizerBytesPerParameter;
+int64_t hf_checkpoint_bytes(const Session& session) {
+  return session.weight_bytes() + weights::copied_bytes(session.directory()) + kHeaderBytes;
 }
 
-int64_t checkpoints_bytes(const Session& session, int64_t num_exports, int64_t num_checkpoints, int64_t keep_latest) {
-  return num_exports * hf_checkpoint_bytes(session) +
-         std::min(num_checkpoints, keep_latest + 1) * optimizer_checkpoint_bytes(session);
+int64_t optimizer_checkpoint_bytes(const Session& session) {
+  return session.config().num_parameters() * kOptimizerBytesPerParameter + kHeaderBytes;
+}
+
+RunSpace checkpoint_space(const Session& session, int64_t num_exports, int64_t num_checkpoints, int64_t keep_latest) {
+  RunSpace space;
+  space.exports = num_exports * hf_checkpoint_bytes(session);
+  space.checkpoints = std::min(num_checkpoints, keep_latest + 1) * optimizer_checkpoint_bytes(session);
+  return space;
 }
 
 CheckpointWriter::~CheckpointWriter() {

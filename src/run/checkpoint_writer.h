@@ -14,6 +14,7 @@
 #include "run/output_options.h"
 #include "run/resume.h"
 #include "run/run_directory.h"
+#include "run/run_space.h"
 #include "run/session.h"
 
 namespace tandem::run {
@@ -23,7 +24,7 @@ int64_t hf_checkpoint_bytes(const Session& session);         // weights, tokeniz
 int64_t optimizer_checkpoint_bytes(const Session& session);  // float32 masters and two moments
 // Of a whole run: every export, and one more of the others than are kept, since the oldest goes when the newest is
 // there.
-int64_t checkpoints_bytes(const Session& session, int64_t num_exports, int64_t num_checkpoints, int64_t keep_latest);
+RunSpace checkpoint_space(const Session& session, int64_t num_exports, int64_t num_checkpoints, int64_t keep_latest);
 
 class CheckpointWriter {
  public:

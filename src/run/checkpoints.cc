@@ -153,7 +153,8 @@ void Checkpoint::read(const std::string& name, const std::string& dtype, const s
   }
 }
 
-Checkpoints::Checkpoints(const std::string& run_path) : folder_(run_path + "/checkpoints") {}
+Checkpoints::Checkpoints(const std::string& run_path)
+    : folder_(base::without_trailing_slashes(run_path) + "/checkpoints") {}
 
 std::string Checkpoints::path(int64_t step) const { return fmt::format("{}/{}", folder_, step_name(step)); }
 

@@ -33,6 +33,7 @@
 #include "run/samples.h"
 #include "run/session.h"
 #include "run/signal_settings.h"
+#include "run/start_checks.h"
 #include "run/step_line.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
@@ -78,6 +79,7 @@ class ColocatedRun {
   std::optional<Checkpoint> checkpoint_;        // to go on from
   std::map<std::string, std::string> numbers_;  // what results depend on
   rl::SignalWatch signal_watch_;
+  RunSpace space_;  // on disk
   RunDirectory directory_;
 
   std::unique_ptr<Report> report_;
@@ -128,14 +130,11 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       trainer_config_(trainer_config(config_, session_.config().num_layers, num_rollouts_)),
       checkpoint_(config.checkpoints.open()),
       signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),
+      space_(run_space(session_, config_, prompts_, num_rollouts_, checkpoint_ ? checkpoint_->step() : 0)),
       directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
-                 checkpoints_bytes(session_, config.output.num_exports(num_rollouts_),
-                                   config.output.num_checkpoints(num_rollouts_), config.checkpoints.keep_latest)) {
+                 space_.bytes(), space_.what_for()) {
   config.reward.try_out(config.data.label_key, session_.directory());
-  for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
-                                      {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
-    if (!pattern.empty()) rollout_path(flag, pattern, 0);
-  }
+  check_start(config_, session_, prompts_);
   numbers_ = numbers();  // once: an input that is edited while the run goes on is another one
   if (checkpoint_) {
     const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
@@ -165,8 +164,7 @@ void ColocatedRun::say_plan() const {
                           config_.rollout_batch_size, config_.rollout.n_samples_per_prompt, config_.steps_per_rollout(),
                           config_.samples_per_step()));
   report.line(plan_text(plan_, session_.config()));
-  report.line(
-      fmt::format("bytes of a checkpoint: {}", hf_checkpoint_bytes(session_) + optimizer_checkpoint_bytes(session_)));
+  report.line(fmt::format("bytes on disk: about {}{}", space_.bytes(), space_.what_for()));
   if (checkpoint_) report.line(fmt::format("goes on from {}", checkpoint_->directory()));
   report.line("everything is in order; nothing was written (--dry-run)");
 }

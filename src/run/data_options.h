@@ -17,7 +17,8 @@ struct DataOptions {
   std::string tool_key = "tools";
   std::optional<bool> apply_chat_template;  // unset: message lists yes, strings verbatim
   std::string apply_chat_template_kwargs = "{}";
-  int64_t max_prompt_len = 0;  // 0: no limit
+  int64_t max_prompt_len = 0;                                // 0: no limit
+  const char* max_prompt_flag = "--rollout-max-prompt-len";  // where it came from, for errors
   bool skip_bad_lines = false;
 
   // All but the file, whose flag is the verb's.

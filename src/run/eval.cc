@@ -19,8 +19,9 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   Session session(config.model);
   Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t context = choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
-  const int64_t kv_bytes = choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(), context);
+  const int64_t kv_bytes = choose_kv_bytes(evaluation.rollout(), session.config(), evaluation.max_sequences(), context);
   evaluation.rollout().sampling();
+  check_stop_tokens(config.rollout, session.config());
   config.reward.try_out(config.data.label_key, session.directory());
   Report report(nullptr, {});
   if (mode.dry_run) {

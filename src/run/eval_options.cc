@@ -66,6 +66,9 @@ RolloutOptions EvalOptions::rollout(RolloutOptions base) const {
   base.top_k = top_k.value_or(base.top_k);
   base.max_response_len = max_response_len ? max_response_len : base.max_response_len;
   base.max_context_len = max_context_len.value_or(base.max_context_len);
+  if (max_response_len) base.flags.response = "--eval-max-response-len";
+  if (max_context_len) base.flags.context = "--eval-max-context-len";
+  base.flags.prompt = "--eval-max-prompt-len";
   return base;
 }
 
@@ -74,6 +77,7 @@ DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
   base.input_key = input_key.value_or(base.input_key);
   base.label_key = label_key.value_or(base.label_key);
   base.max_prompt_len = max_prompt_len.value_or(base.max_prompt_len);
+  if (max_prompt_len) base.max_prompt_flag = "--eval-max-prompt-len";
   return base;
 }
 

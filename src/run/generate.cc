@@ -62,6 +62,7 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
   const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
   const int64_t kv_bytes = choose_kv_bytes(config.rollout, session.config(), batch * n, context);
   const rl::SamplingParams sampling = config.rollout.sampling();
+  check_stop_tokens(config.rollout, session.config());
   Report report(nullptr, {});
   if (mode.dry_run) {
     report.line(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),

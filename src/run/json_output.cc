@@ -32,9 +32,9 @@ void JsonOutput::finish() {
 
 void check_output(const std::string& path) {
   if (path.empty() || path == "-") return;
-  TANDEM_USER_CHECK(!base::directory_exists(path), path + ": is a directory; name a file");
   const std::string folder = std::filesystem::path(path).parent_path().string();
   base::check_writable_directory(folder.empty() ? "." : folder, 0);
+  TANDEM_USER_CHECK(!base::directory_exists(path), path + ": is a directory; name a file");
 }
 
 }  // namespace tandem::run

@@ -62,8 +62,8 @@ void say_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t n
                       bad.count, bad.messages.empty() ? "" : bad.messages.front());
   }
   if (num_too_long > 0) {
-    base::log_info("{}: {} of {} prompts left out, longer than --rollout-max-prompt-len {}", options.prompt_data,
-                   num_too_long, num_prompts, options.max_prompt_len);
+    base::log_info("{}: {} of {} prompts left out, longer than {} {}", options.prompt_data, num_too_long, num_prompts,
+                   options.max_prompt_flag, options.max_prompt_len);
   }
 }
 
@@ -195,8 +195,8 @@ PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
   }
   say_left_out(options, data.bad_lines, set.num_too_long, data.records.size());
   TANDEM_USER_CHECK(!set.prompts.empty(),
-                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
-                                options.prompt_data, options.max_prompt_len));
+                    fmt::format("{}: no prompt has at most {} tokens; raise {}", options.prompt_data,
+                                options.max_prompt_len, options.max_prompt_flag));
   return set;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "model/registry.h"
 
 namespace tandem::run {
@@ -14,15 +15,21 @@ void fill(const Session& session, const std::string& directory, weights::WeightS
     session.read_weights(store);
     return;
   }
+  weights::load_hf_checkpoint(directory, store);
+}
+
+}  // namespace
+
+void check_reference(const Session& session, const std::string& directory) {
+  if (directory.empty()) return;
+  TANDEM_USER_CHECK(base::directory_exists(directory),
+                    fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory", directory));
   const model::ModelConfig config = model::read_model_config(directory), &own = session.config();
   TANDEM_USER_CHECK(config.vocab == own.vocab && config.hidden == own.hidden && config.num_layers == own.num_layers,
                     fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
                                 "model",
                                 directory, session.directory()));
-  weights::load_hf_checkpoint(directory, store);
 }
-
-}  // namespace
 
 Reference::Reference(const Session& session, const std::string& directory, bool is_offloaded, RunMemory& memory) {
   if (is_offloaded) {

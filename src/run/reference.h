@@ -15,6 +15,10 @@
 
 namespace tandem::run {
 
+// UserError unless `directory` holds a model of the session's shape, so that this is known before weights are read; ""
+// is the session's own.
+void check_reference(const Session& session, const std::string& directory);
+
 class Reference {
  public:
   // The weights of `directory`, in the session's shape and dtype, or for "" those that the session begins with.

@@ -1,5 +1,7 @@
 #include "run/reward_options.h"
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 
 namespace tandem::run {
@@ -34,6 +36,15 @@ void RewardOptions::visit(base::Options& options) {
 void RewardOptions::check() const {
   TANDEM_USER_CHECK(given(), "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
   TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(), "--rm-type and --custom-rm-path are both given; leave one out");
+  check_key("--reward-key", reward_key);
+}
+
+void RewardOptions::check_key(const std::string& flag, const std::string& key) const {
+  if (!rm_type || key.empty()) return;
+  const bool is_known = *rm_type == "dapo" && (key == "score" || key == "acc");
+  TANDEM_USER_CHECK(
+      is_known, fmt::format("{} {}: --rm-type {} {}; leave it out", flag, key, *rm_type,
+                            *rm_type == "dapo" ? "has the numbers score and acc" : "gives one number, without keys"));
 }
 
 void RewardOptions::try_out(const std::string& label_key, const std::string& hf_checkpoint) const {

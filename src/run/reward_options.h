@@ -22,8 +22,9 @@ struct RewardOptions {
 
   void visit(base::Options& options);
   bool given() const { return rm_type.has_value() || !custom_rm_path.empty(); }
-  // UserError unless exactly one of --rm-type and --custom-rm-path is given.
+  // UserError unless exactly one of --rm-type and --custom-rm-path is given, or for a key that a built-in reward lacks.
   void check() const;
+  void check_key(const std::string& flag, const std::string& key) const;
   // Loads --custom-rm-path once, so that a file that is missing or wrong is found before weights are read and folders
   // made. UserError.
   void try_out(const std::string& label_key, const std::string& hf_checkpoint) const;

@@ -83,6 +83,14 @@ rl::SamplingParams RolloutOptions::sampling() const {
   return params;
 }
 
+void check_stop_tokens(const RolloutOptions& options, const model::ModelConfig& config) {
+  for (const int64_t id : options.stop_token_ids) {
+    TANDEM_USER_CHECK(id >= 0 && id < config.vocab,
+                      fmt::format("--rollout-stop-token-ids {}: the model has no such token, its ids are 0 to {}", id,
+                                  config.vocab - 1));
+  }
+}
+
 int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) {
   const int64_t blocks = (tokens + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
   return blocks * rollout::kv_block_bytes(config, model::dtype_bytes(config.dtype));
@@ -93,9 +101,8 @@ int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig&
   const int64_t one = sequence_kv_bytes(config, context_tokens);
   if (options.kv_cache_bytes > 0) {
     TANDEM_USER_CHECK(options.kv_cache_bytes >= one,
-                      fmt::format("--kv-cache-bytes {}: one sequence of {} tokens needs {}; raise it, or lower "
-                                  "--rollout-max-response-len",
-                                  options.kv_cache_bytes, context_tokens, one));
+                      fmt::format("--kv-cache-bytes {}: one sequence of {} tokens needs {}; raise it, or lower {}",
+                                  options.kv_cache_bytes, context_tokens, one, options.flags.response));
     return options.kv_cache_bytes;
   }
   const int64_t together = std::min(num_sequences, options.max_running);
@@ -104,20 +111,20 @@ int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig&
 
 int64_t choose_context_tokens(const RolloutOptions& options, const model::ModelConfig& config, int64_t longest_prompt) {
   TANDEM_USER_CHECK(options.max_context_len <= config.max_positions,
-                    fmt::format("--rollout-max-context-len {}: the model's context is {} tokens "
+                    fmt::format("{} {}: the model's context is {} tokens "
                                 "(max_position_embeddings of config.json); lower it",
-                                options.max_context_len, config.max_positions));
+                                options.flags.context, options.max_context_len, config.max_positions));
   const int64_t limit = options.max_context_len > 0 ? options.max_context_len : config.max_positions;
   TANDEM_USER_CHECK(longest_prompt < limit,
                     fmt::format("the longest prompt has {} tokens and the context is {}: no room for a completion; "
-                                "leave long prompts out with --rollout-max-prompt-len",
-                                longest_prompt, limit));
+                                "leave long prompts out with {}",
+                                longest_prompt, limit, options.flags.prompt));
   const int64_t wanted = longest_prompt + options.response_len();
   TANDEM_USER_CHECK(wanted <= limit || !options.max_response_len || options.max_context_len > 0,
-                    fmt::format("--rollout-max-response-len {}: with the longest prompt ({} tokens) it exceeds the "
-                                "model's context of {}; give at most {}, or --rollout-max-context-len {} to cut "
-                                "completions there",
-                                options.response_len(), longest_prompt, limit, limit - longest_prompt, limit));
+                    fmt::format("{} {}: with the longest prompt ({} tokens) it exceeds the model's context of {}; give "
+                                "at most {}, or {} {} to cut completions there",
+                                options.flags.response, options.response_len(), longest_prompt, limit,
+                                limit - longest_prompt, options.flags.context, limit));
   return std::min(wanted, limit);
 }
 

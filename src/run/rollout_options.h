@@ -14,6 +14,13 @@ namespace tandem::run {
 
 constexpr int64_t kDefaultResponseLen = 1024;
 
+// The flags that lengths came from, for errors: an evaluation has its own.
+struct LengthFlags {
+  const char* response = "--rollout-max-response-len";
+  const char* context = "--rollout-max-context-len";
+  const char* prompt = "--rollout-max-prompt-len";
+};
+
 struct RolloutOptions {
   int64_t n_samples_per_prompt = 1;
   double temperature = 1.0;
@@ -32,10 +39,15 @@ struct RolloutOptions {
   int64_t max_batch_tokens = 2048;
   int64_t max_running = 256;
 
+  LengthFlags flags;
+
   void visit(base::Options& options);
   int64_t response_len() const { return max_response_len.value_or(kDefaultResponseLen); }
   rl::SamplingParams sampling() const;
 };
+
+// UserError for a stop token that the model cannot sample.
+void check_stop_tokens(const RolloutOptions& options, const model::ModelConfig& config);
 
 // What a run takes without being asked; a larger batch then decodes in waves.
 constexpr int64_t kMaxAutomaticKvBytes = int64_t{1} << 30;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -52,9 +54,10 @@ bool is_run(const std::vector<std::string>& entries) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes)
-    : path_(path), folder_(folder) {
-  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for)
+    : path_(base::without_trailing_slashes(path)), folder_(folder) {
+  std::error_code unknown;  // into a folder that is closed to us nobody can look, and writing says so
+  if (!std::filesystem::exists(path_, unknown)) base::check_writable_directory(path_, 0);
   TANDEM_USER_CHECK(!base::file_exists(path_), fmt::format("--save {}: is a file; name a directory", path_));
   if (base::directory_exists(path_)) {
     const std::vector<std::string> entries = base::list_directory(path_);
@@ -67,7 +70,7 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
                                   "name another directory",
                                   path_));
   }
-  base::check_writable_directory(path_, needed_bytes);
+  base::check_writable_directory(path_, needed_bytes, what_for);
 }
 
 void RunDirectory::create() {
@@ -144,7 +147,7 @@ std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/"
 void RunDirectory::set_latest(int64_t step) const { base::link_durably(step_name(step), path_ + "/hf/latest"); }
 
 std::string find_checkpoint(const std::string& run_path, int64_t step) {
-  const std::string folder = run_path + "/hf";
+  const std::string folder = base::without_trailing_slashes(run_path) + "/hf";
   TANDEM_USER_CHECK(base::directory_exists(folder),
                     fmt::format("--run {}: no checkpoints (hf/) there; name the --save directory of a run", run_path));
   const std::string path = folder + "/" + (step < 0 ? "latest" : step_name(step));

@@ -30,8 +30,9 @@ enum class RunFolder : uint8_t { kNew, kOverwrite, kGoOn };
 class RunDirectory {
  public:
   // Looks, creates nothing. UserError when the folder holds anything (kNew), or holds something that is not a run
-  // (kOverwrite, kGoOn); EnvironmentError when it cannot be written or has less than `needed_bytes` free.
-  RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes);
+  // (kOverwrite, kGoOn); EnvironmentError when it cannot be written or has less than `needed_bytes` free, which are
+  // `what_for`.
+  RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "");
 
   // Makes the folders and takes the lock. What an earlier run left under the names above is removed first, but for
   // kGoOn. UserError when another process writes here.

@@ -17,7 +17,25 @@ Session::Session(const ModelOptions& options) : options_(options), config_(read_
       fmt::format("{}/tokenizer.json: has ids up to {}, the model's vocabulary (vocab_size of config.json) "
                   "ends at {}; use the checkpoint's own tokenizer",
                   options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
+  warn_of_other_tokenizer();
   ops_ = device::make_ops(device, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)});
+}
+
+// Published vocabularies are padded by a few hundred ids; a tokenizer of half the size, or without the model's EOS, is
+// most likely another model's.
+void Session::warn_of_other_tokenizer() const {
+  const std::string file = options_.hf_checkpoint + "/tokenizer.json";
+  const int64_t num_ids = text_->vocab_size();
+  for (const int32_t eos : config_.eos_token_ids) {
+    if (eos < num_ids) continue;
+    base::log_warning("{}: has no token {}, the model's EOS (its ids end at {}): is it another model's?", file, eos,
+                      num_ids - 1);
+    return;
+  }
+  if (2 * num_ids < config_.vocab) {
+    base::log_warning("{}: has {} ids where the model's vocabulary has {}: is it another model's?", file, num_ids,
+                      config_.vocab);
+  }
 }
 
 at::ScalarType Session::dtype() const { return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16; }

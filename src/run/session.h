@@ -46,6 +46,8 @@ class Session {
   void export_checkpoint(const std::string& path, bool overwrite, int64_t max_shard_bytes = int64_t{5} << 30) const;
 
  private:
+  void warn_of_other_tokenizer() const;
+
   ModelOptions options_;
   model::ModelConfig config_;
   std::unique_ptr<device::Ops> ops_;

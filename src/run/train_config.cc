@@ -86,6 +86,7 @@ void TrainConfig::check() const {
   TANDEM_USER_CHECK(eval.eval_prompt_data.empty() || eval_interval,
                     "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
   eval.data_sets();
+  reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }
 
 int64_t TrainConfig::samples_per_step() const {
@@ -100,6 +101,15 @@ int64_t TrainConfig::rollouts(int64_t num_prompts) const {
                                            "--rollout-batch-size {}; lower it, or give --num-rollout",
                                            *num_epoch, num_prompts, rollout_batch_size));
   return count;
+}
+
+std::string TrainConfig::left_out_by_epochs(int64_t num_prompts) const {
+  const int64_t left = num_epoch ? *num_epoch * num_prompts % rollout_batch_size : 0;
+  if (left == 0) return "";
+  return fmt::format(
+      "--num-epoch {}: {} prompts fill {} rollouts of --rollout-batch-size {}; the last {} of the last "
+      "epoch {} left out",
+      *num_epoch, num_prompts, rollouts(num_prompts), rollout_batch_size, left, left == 1 ? "is" : "are");
 }
 
 }  // namespace tandem::run

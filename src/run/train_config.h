@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/options.h"
 #include "run/checkpoint_options.h"
@@ -50,6 +51,8 @@ struct TrainConfig {
   int64_t steps_per_rollout() const { return samples_per_rollout() / samples_per_step(); }
   // `num_prompts` of the data set decides for --num-epoch.
   int64_t rollouts(int64_t num_prompts) const;
+  // What --num-epoch leaves out at the end, because rollouts are whole: a sentence, or "".
+  std::string left_out_by_epochs(int64_t num_prompts) const;
 };
 
 }  // namespace tandem::run

@@ -10,6 +10,7 @@ namespace tandem::run {
 namespace {
 
 constexpr const char* kOneDevice = "this version runs on one device; leave it out (1 is accepted)";
+constexpr const char* kOneDeviceSwitch = "this version runs on one device; leave it out";
 constexpr const char* kEngineOwn =
     "the rollout engine is Tandem's own, in this process; its memory is --kv-cache-bytes, its sampling --rollout-*";
 constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
@@ -41,15 +42,15 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"expert-model-parallel-size", "1", kOneDevice},
     {"expert-tensor-parallel-size", "1", kOneDevice},
     {"virtual-pipeline-model-parallel-size", "1", kOneDevice},
-    {"decoder-first-pipeline-num-layers", nullptr, kOneDevice},
-    {"decoder-last-pipeline-num-layers", nullptr, kOneDevice},
-    {"sequence-parallel", nullptr, kOneDevice},
-    {"allgather-cp", nullptr, kOneDevice},
-    {"distributed-backend", nullptr, kOneDevice},
-    {"distributed-timeout-minutes", nullptr, kOneDevice},
-    {"use-distributed-optimizer", nullptr, kOneDevice},
-    {"balance-data", nullptr, kOneDevice},
-    {"balance-by-flops", nullptr, kOneDevice},
+    {"decoder-first-pipeline-num-layers", nullptr, kOneDeviceSwitch},
+    {"decoder-last-pipeline-num-layers", nullptr, kOneDeviceSwitch},
+    {"sequence-parallel", nullptr, kOneDeviceSwitch},
+    {"allgather-cp", nullptr, kOneDeviceSwitch},
+    {"distributed-backend", nullptr, kOneDeviceSwitch},
+    {"distributed-timeout-minutes", nullptr, kOneDeviceSwitch},
+    {"use-distributed-optimizer", nullptr, kOneDeviceSwitch},
+    {"balance-data", nullptr, kOneDeviceSwitch},
+    {"balance-by-flops", nullptr, kOneDeviceSwitch},
     {"ray-*", nullptr, kNoRay},
     {"train-env-vars", "{}", kNoRay},
     {"prefill-num-servers", nullptr, kNoRay},
@@ -95,6 +96,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"data-source-path", nullptr, kNoHook},
     {"eval-function-path", nullptr, kNoHook},
     {"eval-config", nullptr, "per-dataset overrides are not in this version; --eval-* flags hold for all datasets"},
+    {"rollout-global-dataset", "", "prompts always come from --prompt-data"},
     {"disable-rollout-global-dataset", nullptr, kNoHook},
     {"rm-url", nullptr, "remote reward models are not in this version; call yours from --custom-rm-path FILE.py:fn"},
     {"multimodal-keys", nullptr, "only text models are in this version"},
@@ -122,7 +124,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"attention-softmax-in-fp32", "", "softmax is float32, always"},
     {"attention-backend", nullptr, "trainer and engine share one attention, or they would not agree bit for bit"},
     {"no-check-for-nan-in-loss-and-grad", nullptr,
-     "a loss that is not finite ends the run, before it spoils the weights"},
+     "a step whose loss or gradient is not finite is always skipped and counted; --max-skipped-steps ends the run"},
     {"train-iters", nullptr, "the length of a run is --num-rollout or --num-epoch"},
     {"ref-update-interval", nullptr, "the reference stays fixed in this version"},
     {"reset-optimizer-states", nullptr, "optimizer states live for the whole run in this version"},
@@ -169,24 +171,32 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"finetune", "", kNoPartialLoad},
     {"no-load-optim", "", kNoPartialLoad},
     {"no-load-rng", "", kNoPartialLoad},
-    {"no-save-optim", "", "checkpoints/ is what a run goes on from, optimizer and all; hf/ holds weights alone"},
+    {"no-save-optim", nullptr,
+     "--load goes on bit for bit, so checkpoints/ hold the optimizer; --keep-latest 1 keeps one, hf/ has weights "
+     "alone"},
     {"async-save", "", "checkpoints are always written while the next rollout runs"},
+    {"ckpt-format", nullptr, "checkpoints/ and hf/ are safetensors files; leave it out"},
     {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
     // reporting and debugging
     {"use-wandb", nullptr, kNoWandb},
     {"wandb-*", nullptr, kNoWandb},
     {"use-mlflow", nullptr, kNoWandb},
     {"use-prometheus", nullptr, kNoWandb},
+    {"tensorboard-dir", nullptr,
+     "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
+    {"log-interval", "1", "every rollout and every optimizer step is recorded; leave it out (1 is accepted)"},
     {"log-multi-turn", nullptr, "completions have one turn in this version"},
     {"log-reward-category", nullptr, "rewards by category are not in this version; samples/ has every reward"},
     {"log-correct-samples", nullptr, "samples/ has every sample with its reward"},
     {"debug-rollout-only", nullptr, "use `tandem generate` or `tandem eval`"},
-    {"debug-train-only", nullptr, "training from dumped rollouts is not in this version"},
+    {"debug-train-only", nullptr,
+     "--load-debug-rollout-data DIR/{rollout_id}.jsonl trains on dumped rollouts, without sampling"},
     {"save-debug-train-data", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
     {"dump-details", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
     {"profile-*", nullptr, "profiling is not in this version; perf/* in metrics.jsonl says where time went"},
     {"record-memory-history", nullptr, "not in this version"},
-    {"ci-*", nullptr, "not in this version; train/train_rollout_logprob_abs_diff is exactly 0 by construction"},
+    {"ci-*", nullptr,
+     "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
 });
 
 bool matches(std::string_view pattern, std::string_view name) {

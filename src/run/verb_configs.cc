@@ -62,6 +62,7 @@ void EvalConfig::check() const {
   TANDEM_USER_CHECK(!eval.eval_prompt_data.empty(), "--eval-prompt-data: give NAME FILE.jsonl, once or more");
   eval.data_sets();
   reward.check();
+  reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }
 
 void ExportConfig::visit(base::Options& options) {

@@ -21,15 +21,18 @@ bool may_reach_a_sandbox(std::string_view name) {
          name.ends_with("_NUM_THREADS");
 }
 
+bool changes_where_python_looks(std::string_view name) { return name == "PYTHONPATH" || name == "PYTHONHOME"; }
+
 }  // namespace
 
-std::vector<std::string> child_environment(const WorkerConfig& config) {
+std::vector<std::string> child_environment(const WorkerConfig& config, bool runs_users_code) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = text.substr(0, equals);
+    if (!runs_users_code && changes_where_python_looks(name)) continue;
     if (!config.sandboxed || may_reach_a_sandbox(name)) variables.emplace(name, text.substr(equals + 1));
   }
   const auto path = variables.find("PYTHONPATH");

@@ -12,6 +12,8 @@ namespace tandem::text {
 // secret of the run (HF_TOKEN, AWS_*, *_API_KEY, ...) reaches it; another gets all. Both get what makes a worker the
 // same everywhere: our package first on the import path, no module of the working directory, UTF-8, unbuffered output,
 // one order of sets, no files written beside the sources. Temporary files go to the first writable directory.
-std::vector<std::string> child_environment(const WorkerConfig& config);
+// PYTHONPATH and PYTHONHOME of the user reach only his own code (`runs_users_code`): our workers need no module of his,
+// and one that is called json.py would end them.
+std::vector<std::string> child_environment(const WorkerConfig& config, bool runs_users_code);
 
 }  // namespace tandem::text

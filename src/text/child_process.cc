@@ -170,10 +170,24 @@ ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
   start(config);
   try {
     confine(config);
+  } catch (const ChildLost& lost) {
+    throw ChildLost(lost.cause(), lost.what() + start_remedy(config));
   } catch (...) {
     if (!reaped_) end(/*let_it_finish=*/false);
     throw;
   }
+}
+
+// For a worker that did not live to its first reply, which asks nothing of the user's files.
+std::string ChildProcess::start_remedy(const WorkerConfig& config) const {
+  std::string set;
+  for (const std::string& entry : child_environment(config, runs_users_code())) {
+    if (entry.starts_with("PYTHONHOME=") || entry.starts_with("PYTHONPATH=" + config.worker_directory + ":")) {
+      set += (set.empty() ? "" : " and ") + entry.substr(0, entry.find('='));
+    }
+  }
+  if (!set.empty()) return fmt::format("; {} changes where Python finds its own modules: unset it, or mend it", set);
+  return fmt::format("; does {} run? `make setup` mends .venv", config.python);
 }
 
 ChildProcess::~ChildProcess() {
@@ -198,7 +212,7 @@ std::array<Descriptor, 4> ChildProcess::open_lines() {
 void ChildProcess::start(const WorkerConfig& config) {
   const auto [lifeline, output, errors, socket] = open_lines();
   pid_ = spawn({lifeline.get(), output.get(), errors.get(), socket.get()},
-               {config.python, "-m", "tandem_worker." + mode_}, child_environment(config));
+               {config.python, "-m", "tandem_worker." + mode_}, child_environment(config, runs_users_code()));
 }
 
 ChildProcess::ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config,
@@ -310,13 +324,14 @@ void ChildProcess::drain_output() {
 }
 
 std::string ChildProcess::last_line() const {
-  const size_t end = output_tail_.find_last_not_of(" \n\r\t");
-  if (end == std::string::npos) return "";
-  const size_t begin = output_tail_.find_last_of('\n', end) + 1;  // npos + 1 is 0
+  // A fatal error of the interpreter ends in the frames of its threads; the cause stands above them.
+  const std::string_view said = std::string_view(output_tail_).substr(0, output_tail_.rfind("\nCurrent thread 0x"));
+  const size_t end = said.find_last_not_of(" \n\r\t");
+  if (end == std::string_view::npos) return "";
+  const size_t begin = said.find_last_of('\n', end) + 1;  // npos + 1 is 0
   constexpr size_t kMaxBytes = 300;
   Utf8Stream text;  // user code prints what it likes; an error message is text
-  const std::string line =
-      text.push(std::string_view(output_tail_).substr(begin, std::min(end + 1 - begin, kMaxBytes)));
+  const std::string line = text.push(said.substr(begin, std::min(end + 1 - begin, kMaxBytes)));
   return line + text.finish();
 }
 

@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/program_folder.h"
 #include "text/child_process.h"
 #include "text/utf8_stream.h"
+#include "text/worker_place.h"
 
 namespace tandem::text {
 namespace {
@@ -92,9 +94,10 @@ class WorkerStream : public TextWorker::Stream {
 }  // namespace
 
 WorkerConfig default_worker_config() {
+  const WorkerPlace place = find_worker(base::program_folder(), {.root = TANDEM_ROOT, .python = TANDEM_PYTHON});
   WorkerConfig config;
-  config.python = TANDEM_PYTHON;
-  config.worker_directory = TANDEM_WORKER_DIR;
+  config.python = place.python;
+  config.worker_directory = place.directory;
   return config;
 }
 

@@ -21,8 +21,8 @@ class WorkerError : public std::runtime_error {
 };
 
 struct WorkerConfig {
-  std::string python;            // interpreter; default: the build's (TANDEM_PYTHON)
-  std::string worker_directory;  // holds tandem_worker/; default: the build's
+  std::string python;            // interpreter
+  std::string worker_directory;  // holds tandem_worker/
   double deadline_s = 60.0;      // of one call
   // Limits of the child; tandem_worker/sandbox.py sets them.
   int64_t memory_bytes = int64_t{4} << 30;  // address space
@@ -34,6 +34,7 @@ struct WorkerConfig {
   bool sandboxed = true;
   std::optional<std::vector<std::string>> writable = std::vector<std::string>{};
 };
+// With the interpreter and the package beside the program (text/worker_place.h); EnvironmentError where one is missing.
 WorkerConfig default_worker_config();
 
 class TextWorker {

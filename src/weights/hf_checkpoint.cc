@@ -181,4 +181,13 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
   output.commit();
 }
 
+int64_t copied_bytes(const std::string& source_directory) {
+  int64_t bytes = base::ReadableFile(source_directory + "/config.json").size();
+  for (const std::string_view name : kCopiedFiles) {
+    const std::string source = fmt::format("{}/{}", source_directory, name);
+    if (base::file_exists(source)) bytes += base::ReadableFile(source).size();
+  }
+  return bytes;
+}
+
 }  // namespace tandem::weights

@@ -106,6 +106,8 @@ struct ExportOptions {
   bool overwrite = false;  // an earlier export is replaced; a directory with any other file in it is still refused
 };
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
+// Of the files that an export takes over from `source_directory`: tokenizer, configuration.
+int64_t copied_bytes(const std::string& source_directory);
 
 // Random weights N(0, initializer_range), norms 1: for demos, benches and tests. Philox of (seed, tensor, element).
 // A store without storage gets its own.

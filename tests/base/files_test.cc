@@ -171,6 +171,26 @@ TEST(DurableFile, RefusesAReadOnlyDirectory) {
   ::chmod(directory.path().c_str(), 0755);
 }
 
+TEST(Files, NobodySaysNoSuchFileOfWhatHeMayNotLookAt) {
+  const TemporaryDirectory directory;
+  make_directories(directory / "closed/model");
+  EXPECT_EQ(::chmod((directory / "closed").c_str(), 0), 0);
+  EXPECT_TRUE(in_child([&] {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) return false;  // root may look everywhere
+    const auto refused = [&](const std::function<void()>& action) {
+      const std::string message = message_of<UserError>(action);
+      return message.find("Permission denied; you need the right to read it and to search the folders above it") !=
+             std::string::npos;
+    };
+    return refused([&] { directory_exists(directory / "closed/model"); }) &&
+           refused([&] { file_exists(directory / "closed/model/config.json"); }) &&
+           refused([&] { read_file(directory / "closed/model/config.json"); });
+  }));
+  EXPECT_EQ(::chmod((directory / "closed").c_str(), 0755), 0);
+  EXPECT_TRUE(directory_exists(directory / "closed/model"));
+  EXPECT_FALSE(file_exists(directory / "closed/model/config.json"));
+}
+
 TEST(DurableDirectory, AppearsWholeOrNotAtAll) {
   const TemporaryDirectory directory;
   {

@@ -218,6 +218,8 @@ TEST(Options, AnswersATypoWithTheNearestName) {
   EXPECT_EQ(refusal({"--no-lr"}), "--no-lr: unknown option; --help lists what there is");
   EXPECT_EQ(refusal({"--confg", "x"}), "--confg: unknown option; did you mean --config?");
   EXPECT_EQ(refusal({"--global"}), "--global: unknown option; did you mean --global-batch-size?");
+  EXPECT_EQ(refusal({"--help=3"}), "--help: takes no value");
+  EXPECT_EQ(refusal({"--print-config=x"}), "--print-config: takes no value");
   EXPECT_EQ(refusal({"--zzzzzzzzzz"}), "--zzzzzzzzzz: unknown option; --help lists what there is");
 }
 
@@ -353,6 +355,9 @@ TEST(Options, HelpShowsGroupsDefaultsAndChoices) {
 
 TEST(NearestName, PrefersTheFewestEdits) {
   EXPECT_EQ(nearest_name("lrr", {"save", "lr", "lr-decay"}), "lr");
+  EXPECT_EQ(nearest_name("bf16", {"auto", "float32", "bfloat16"}), "bfloat16");
+  EXPECT_EQ(nearest_name("f32", {"auto", "float32", "bfloat16"}), "float32");
+  EXPECT_EQ(nearest_name("int8", {"auto", "float32", "bfloat16"}), std::nullopt);
   EXPECT_EQ(nearest_name("x", {"lr", "save"}), std::nullopt);
   EXPECT_EQ(nearest_name("", {"lr"}), std::nullopt);
 }

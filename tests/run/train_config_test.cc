@@ -187,6 +187,73 @@ TEST(RolloutOptions, ContextLimitsAreCheckedBeforeWork) {
   EXPECT_THROW(choose_context_tokens(options, model, 10), UserError);
 }
 
+// An evaluation whose own flag is too long is not told of the rollout's.
+TEST(RolloutOptions, ErrorsNameTheFlagThatWasTyped) {
+  const auto refused = [](const Arguments& more, int64_t longest_prompt) -> std::string {
+    const TrainConfig config = parse(more);
+    model::ModelConfig model;
+    model.max_positions = 100;
+    try {
+      choose_context_tokens(config.eval.rollout(config.rollout), model, longest_prompt);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(refused({"--eval-max-response-len", "200"}, 10).starts_with("--eval-max-response-len 200: "));
+  EXPECT_TRUE(refused({"--rollout-max-response-len", "200"}, 10).starts_with("--rollout-max-response-len 200: "));
+  EXPECT_TRUE(refused({"--eval-max-context-len", "200"}, 10).starts_with("--eval-max-context-len 200: "));
+  EXPECT_TRUE(refused({"--rollout-max-context-len", "200"}, 10).starts_with("--rollout-max-context-len 200: "));
+  EXPECT_TRUE(refused({}, 100).ends_with("with --eval-max-prompt-len")) << refused({}, 100);
+}
+
+TEST(RolloutOptions, StopTokensAreTheModels) {
+  model::ModelConfig model;
+  model.vocab = 512;
+  RolloutOptions options;
+  options.stop_token_ids = {0, 511};
+  check_stop_tokens(options, model);
+  options.stop_token_ids = {3, 99999};
+  EXPECT_THROW(check_stop_tokens(options, model), UserError);
+  options.stop_token_ids = {-1};
+  EXPECT_THROW(check_stop_tokens(options, model), UserError);
+}
+
+TEST(TrainConfig, RewardKeysAreThoseThatTheRewardHas) {
+  const std::string exact = "--reward-key foo: --rm-type exact gives one number, without keys; leave it out";
+  EXPECT_EQ(refusal({"--reward-key", "foo"}), exact);
+  const Arguments evaluated = {"--eval-interval", "1", "--eval-prompt-data", "a", "a.jsonl", "--eval-reward-key"};
+  Arguments other = evaluated;
+  other.emplace_back("foo");
+  EXPECT_EQ(refusal(other), "--eval-" + exact.substr(2));
+  Arguments dapo = kMinimal;
+  *std::find(dapo.begin(), dapo.end(), "exact") = "dapo";
+  EXPECT_EQ(refusal({"--reward-key", "acc"}, dapo), "");
+  EXPECT_EQ(refusal({"--reward-key", "pred"}, dapo),
+            "--reward-key pred: --rm-type dapo has the numbers score and acc; leave it out");
+}
+
+TEST(TrainConfig, EpochsSayWhatTheyLeaveOut) {
+  Arguments base = without("--num-rollout", true);
+  const TrainConfig one = parse({"--num-epoch", "1"}, base), four = parse({"--num-epoch", "4"}, base);
+  EXPECT_EQ(one.left_out_by_epochs(8), "");
+  EXPECT_EQ(one.left_out_by_epochs(9),
+            "--num-epoch 1: 9 prompts fill 2 rollouts of --rollout-batch-size 4; the last 1 of the last epoch is left "
+            "out");
+  EXPECT_EQ(four.left_out_by_epochs(9), "");  // the batches go on over the epochs
+  EXPECT_EQ(parse().left_out_by_epochs(9), "");
+}
+
+TEST(OutputOptions, CountsTheCheckpointsThatAreStillToCome) {
+  OutputOptions output;
+  EXPECT_EQ(output.num_checkpoints(10, 10), 0);
+  output.save_interval = 4;
+  EXPECT_EQ(output.num_checkpoints(10), 3);     // 4, 8, 10
+  EXPECT_EQ(output.num_checkpoints(10, 4), 2);  // 8, 10
+  EXPECT_EQ(output.num_checkpoints(10, 9), 1);
+  EXPECT_EQ(output.num_checkpoints(8), 2);
+}
+
 TEST(RolloutOptions, CacheHoldsAtLeastOneSequenceAndNoMoreThanNeeded) {
   model::ModelConfig model;
   model.num_layers = 2;

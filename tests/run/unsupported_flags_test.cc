@@ -43,8 +43,21 @@ TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), std::nullopt));
   EXPECT_TRUE(is_harmless(*find_unsupported_flag("bf16"), std::nullopt));
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("fp16"), std::nullopt));
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("log-interval"), "1"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("log-interval"), "100"));
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("rollout-global-dataset"), std::nullopt));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("ckpt-format"), "torch_dist"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("no-save-optim"), std::nullopt)) << "it is saved";
   EXPECT_EQ(find_unsupported_flag("lr"), nullptr);
   EXPECT_EQ(find_unsupported_flag("custom-rm-path"), find_unsupported_flag("custom-anything"));
+}
+
+// "1 is accepted" is said where it is true.
+TEST(UnsupportedFlags, ReasonsThatNameAnAcceptedValueAreTrue) {
+  for (const UnsupportedFlag& flag : unsupported_flags()) {
+    if (std::string(flag.reason).find("(1 is accepted)") == std::string::npos) continue;
+    EXPECT_TRUE(is_harmless(flag, "1")) << flag.name;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,54 @@
+#include "run/run_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tandem::run {
+
+namespace {
+
+// Of tiny runs: a rollout's record, its lines of the memory timeline and its TensorBoard scalars; the same of a step.
+constexpr int64_t kLogBytesPerRollout = int64_t{12} << 10;
+constexpr int64_t kLogBytesPerStep = int64_t{4} << 10;
+constexpr int64_t kSampleFieldBytes = 400;  // names and numbers of one line of samples/
+
+// Of the data's prompts: what a token takes as text.
+double bytes_per_token(const PromptSet& prompts) {
+  double bytes = 0.0, tokens = 0.0;
+  for (const Prompt& prompt : prompts.prompts) {
+    bytes += static_cast<double>(prompt.text.size());
+    tokens += static_cast<double>(prompt.tokens.size());
+  }
+  return bytes / tokens;
+}
+
+int64_t mean_prompt_bytes(const PromptSet& prompts) {
+  int64_t bytes = 0;
+  for (const Prompt& prompt : prompts.prompts) bytes += static_cast<int64_t>(prompt.text.size());
+  return bytes / static_cast<int64_t>(prompts.prompts.size());
+}
+
+}  // namespace
+
+std::string RunSpace::what_for() const {
+  const auto mib = [](int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; };
+  return fmt::format(
+      " (hf/ {} MiB, which a longer --save-interval lowers; checkpoints/ {}: --keep-latest; samples/ {}: a longer "
+      "--sample-dump-interval; logs {})",
+      mib(exports), mib(checkpoints), mib(samples), mib(logs));
+}
+
+void add_records(RunSpace& space, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts) {
+  num_rollouts = std::max<int64_t>(num_rollouts, 0);
+  space.logs += num_rollouts * (kLogBytesPerRollout + config.steps_per_rollout() * kLogBytesPerStep);
+  const int64_t interval = config.output.sample_dump_interval;
+  if (interval == 0) return;
+  const auto completion_bytes =
+      static_cast<int64_t>(0.5 * static_cast<double>(config.rollout.response_len()) * bytes_per_token(prompts));
+  const int64_t dumped = (num_rollouts + interval - 1) / interval;
+  space.samples +=
+      dumped * config.samples_per_rollout() * (mean_prompt_bytes(prompts) + completion_bytes + kSampleFieldBytes);
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,27 @@
+// The room that a run will take on disk, so that a disk that is too small is refused before the run and not in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "run/prompt_set.h"
+#include "run/train_config.h"
+
+namespace tandem::run {
+
+struct RunSpace {
+  int64_t exports = 0;      // hf/: every one stays
+  int64_t checkpoints = 0;  // checkpoints/: those that are kept, and the one that is being written
+  int64_t samples = 0;      // samples/
+  int64_t logs = 0;         // metrics, TensorBoard, the memory timeline
+
+  int64_t bytes() const { return exports + checkpoints + samples + logs; }
+  // " (hf/ 31 MiB, checkpoints/ 24 MiB, ...: what lowers them)".
+  std::string what_for() const;
+};
+
+// Adds what `num_rollouts` rollouts log and dump. Of a completion half of the longest is counted: few are longer for
+// long, and a run that would fit is not to be refused.
+void add_records(RunSpace& space, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts);
+
+}  // namespace tandem::run

@@ -1,0 +1,195 @@
+// What a user meets at the edges of a machine and of his data: output that is lost, limits, closed folders, tokens and
+// flags that do not exist. Each is said in a line, with the exit code of whose fault it is.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <new>
+#include <regex>
+#include <system_error>
+
+#include "device/thread_probe.h"
+#include "tandem/error.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The program, started by a shell after `before` (ulimit) and with `redirection` of its standard output.
+Captured in_shell(const std::string& before, const std::string& arguments, const std::string& redirection) {
+  const base::TemporaryDirectory folder;
+  const std::string errors = folder / "err";
+  const std::string command =
+      before + "; exec '" + TANDEM_PROGRAM + "' " + arguments + " " + redirection + " 2> " + errors;
+  Captured result;
+  const int status = std::system(command.c_str());
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  result.err = base::read_file(errors);
+  return result;
+}
+
+TEST(Edges, AResultThatStandardOutputLosesIsNoSuccess) {
+  const std::string model = "--hf-checkpoint " + kModel + " ";
+  const std::string eval = "eval " + model + "--eval-prompt-data a " + kPrompts +
+                           "@[0:2] --rm-type math --rollout-max-response-len 4 --quiet";
+  for (const std::string& arguments : {eval, "plan " + model, std::string("--help"), std::string("--version"),
+                                       std::string("train --help"), std::string("train --print-config")}) {
+    const Captured result = in_shell(":", arguments, "> /dev/full");
+    expect_one_line_failure(result, 3, "standard output: cannot be written");
+  }
+  EXPECT_EQ(in_shell(":", "--version", "> /dev/null").code, 0);
+}
+
+// A program whose address space is limited needs the one without sanitizers, which take terabytes.
+#if !defined(__SANITIZE_ADDRESS__)
+TEST(Edges, LittleAddressSpaceIsTheMachinesFault) {
+  for (const char* kib : {"500000", "700000", "1000000"}) {
+    const Captured result = in_shell(std::string("ulimit -v ") + kib,
+                                     "generate --hf-checkpoint " + kModel + " --prompt-data " + kPrompts +
+                                         "@[0:1] --rollout-max-response-len 4 --output -",
+                                     "> /dev/null");
+    EXPECT_TRUE(result.code == 3 || result.code == 0) << kib << ": " << result.code << " " << result.err;
+    EXPECT_EQ(result.err.find("bug in Tandem"), std::string::npos) << result.err;
+  }
+}
+#endif
+
+TEST(Edges, ASmallStackIsRefusedInALine) {
+  for (const char* kib : {"64", "128"}) {
+    const Captured result = in_shell(std::string("ulimit -s ") + kib, "--version", "> /dev/null");
+    expect_one_line_failure(result, 3, "ulimit -s 8192");
+  }
+  EXPECT_EQ(in_shell("ulimit -s 1024", "--version", "> /dev/null").code, 0);
+}
+
+int code_of(const std::function<void()>& failing, std::string& line) {
+  testing::internal::CaptureStderr();
+  int code = 0;
+  try {
+    failing();
+  } catch (...) {
+    code = report_failure(std::current_exception());
+  }
+  line = testing::internal::GetCapturedStderr();
+  return code;
+}
+
+TEST(Edges, WhatTheMachineRefusesIsNoBug) {
+  std::string line;
+  const auto system_error = [](std::errc code) { throw std::system_error(std::make_error_code(code)); };
+  EXPECT_EQ(code_of([&] { system_error(std::errc::resource_unavailable_try_again); }, line), 3);
+  EXPECT_NE(line.find("ulimit -u"), std::string::npos) << line;
+  EXPECT_EQ(code_of([&] { system_error(std::errc::not_enough_memory); }, line), 3);
+  EXPECT_NE(line.find("out of memory: lower"), std::string::npos) << line;
+  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }, line), 3);
+  EXPECT_EQ(code_of([&] { system_error(std::errc::invalid_argument); }, line), 1);
+  EXPECT_NE(line.find("bug in Tandem"), std::string::npos) << line;
+}
+
+// Runs `work` in a child process that is not root.
+int exit_code_of(const std::function<int()>& work) {
+  const pid_t child = fork();
+  if (child == 0) _exit(geteuid() == 0 && setuid(65534) != 0 ? 99 : work());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// OpenMP would end the process without a word of ours.
+TEST(Edges, ThreadsThatTheMachineRefusesAreNamed) {
+  device::probe_threads(8);
+  EXPECT_EQ(exit_code_of([] {
+              const rlimit few = {4, 4};
+              if (setrlimit(RLIMIT_NPROC, &few) != 0) return 98;
+              try {
+                device::probe_threads(4096);
+              } catch (const EnvironmentError& error) {
+                return std::string(error.what()).find("lower --num-threads") != std::string::npos ? 0 : 97;
+              }
+              return 96;
+            }),
+            0);
+}
+
+TEST(Edges, PermissionDeniedIsSaid) {
+  const base::TemporaryDirectory folder;
+  base::make_directories(folder / "closed/model");
+  const std::string errors = folder / "err";
+  base::write_file_durably(errors, "");
+  ASSERT_EQ(chmod(errors.c_str(), 0666), 0);
+  ASSERT_EQ(chmod(folder.path().c_str(), 0755), 0);
+  ASSERT_EQ(chmod((folder / "closed").c_str(), 0), 0);
+  const int code = exit_code_of([&] {
+    std::freopen(errors.c_str(), "w", stderr);
+    return run_command_line({"generate", "--hf-checkpoint", folder / "closed/model", "--prompt-data", kPrompts,
+                             "--output", "-", "--dry-run"});
+  });
+  ASSERT_EQ(chmod((folder / "closed").c_str(), 0755), 0);
+  EXPECT_EQ(code, 2);
+  const std::string line = base::read_file(errors);
+  EXPECT_NE(line.find("Permission denied"), std::string::npos) << line;
+  EXPECT_EQ(line.find("no such"), std::string::npos) << line;
+}
+
+TEST(Edges, WhatTheModelHasNotIsRefusedByTheNameThatWasTyped) {
+  const Arguments checked = train_arguments("runs/none", {"--dry-run"});
+  const auto with = [&](const Arguments& more) {
+    Arguments arguments = checked;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  expect_one_line_failure(with({"--rollout-stop-token-ids", "99999"}), 2,
+                          "--rollout-stop-token-ids 99999: the model has no such token, its ids are 0 to 511");
+  expect_one_line_failure(with({"--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", "/nope"}), 2,
+                          "error: --ref-load /nope: no such directory");
+  expect_one_line_failure(
+      with({"--eval-interval", "1", "--eval-prompt-data", "a", kPrompts, "--eval-max-response-len", "16384"}), 2,
+      "error: --eval-max-response-len 16384: ");
+}
+
+TEST(Edges, ATokenizerOfAnotherModelIsSaid) {
+  const base::TemporaryDirectory folder;
+  fs::copy(kModel, folder / "model", fs::copy_options::recursive);
+  fs::copy_file("tests/golden/tokenizer_small/tokenizer.json", folder / "model/tokenizer.json",
+                fs::copy_options::overwrite_existing);
+  fs::remove(folder / "model/tokenizer_config.json");
+  const Captured result = run({"generate", "--hf-checkpoint", folder / "model", "--prompt-data", kPrompts,
+                               "--no-apply-chat-template", "--output", "-", "--dry-run"});
+  EXPECT_NE(result.err.find("tokenizer.json: has no token 473, the model's EOS"), std::string::npos) << result.err;
+  EXPECT_EQ(run({"generate", "--hf-checkpoint", kModel, "--prompt-data", kPrompts, "--output", "-", "--dry-run"}).err,
+            "");
+}
+
+int64_t bytes_below(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file() && !entry.is_symlink()) bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+// The room that a run asks for is about what it takes: not less than its checkpoints, and not nine times as much.
+TEST(Edges, FreeSpaceIsAskedForWhatIsWritten) {
+  const base::TemporaryDirectory folder;
+  const Arguments arguments = with_flag(
+      with_flag(train_arguments(folder / "run", {"--save-interval", "2"}), "--num-rollout", "8"), "--rm-type", "exact");
+  Arguments asked = arguments;
+  asked.emplace_back("--dry-run");
+  const Captured plan = run(asked);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(plan.out, match, std::regex("bytes on disk: about ([0-9]+) \\(hf/"))) << plan.out;
+  const int64_t needed = std::stoll(match[1]);
+  ASSERT_EQ(run(arguments).code, 0);
+  const int64_t written = bytes_below(folder / "run");
+  EXPECT_GE(needed, bytes_below(folder / "run/hf") + bytes_below(folder / "run/checkpoints"));
+  EXPECT_GE(3 * needed, 2 * written);
+  EXPECT_LE(needed, 3 * written + (4 << 20)) << "where " << written << " were written";
+}
+
+}  // namespace
+}  // namespace tandem::cli
