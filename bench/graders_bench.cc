@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     text::GradeRequest request;
     request.sample_id = requests.size();
     request.response = json.at("response").get<std::string>();
-    request.label = json.at("label").get<std::string>();
+    request.label = json.at("label");
     requests.push_back(request);
   }
   base::Json report;

@@ -1,5 +1,6 @@
 """The built-in rewards: (sample) -> number, or a dict of numbers with "score". They know nothing of processes."""
 
+import json
 import re
 
 from tandem_worker.protocol import MachineFault, one_line
@@ -9,9 +10,19 @@ class TookTooLong(Exception):
     """A reward gave up on its own clock, before the caller's deadline."""
 
 
+def label_text(sample):
+    """The label that a response is compared with, without white space around it: a string, or what JSON writes for a
+    number or bool. Without one there is nothing to compare with: an empty response must not be right for that."""
+    label = sample["label"]
+    text = label.strip() if isinstance(label, str) else json.dumps(label)
+    if not text or label is None or isinstance(label, (list, dict)):
+        raise ValueError(f"the label is {text[:100] or 'empty'}, which no response can be compared with")
+    return text
+
+
 def exact(sample):
     """1 when the response is the label, white space around both aside; else 0."""
-    return float(sample["response"].strip() == sample["label"].strip())
+    return float(sample["response"].strip() == label_text(sample))
 
 
 # ---------------------------------------------------------------------------------------------------------- math
@@ -62,12 +73,12 @@ class Math:
         self._timeout = math_verify.errors.TimeoutException
 
     def __call__(self, sample):
+        label = label_text(sample)
         answer = last_box(sample["response"])
         if answer is None:
             answer = last_number(sample["response"])
         if not answer:
             return 0.0
-        label = sample["label"].strip()
         box = last_box(label)
         return float(self._equal(label if box is None else box, answer))
 
@@ -151,7 +162,9 @@ def dapo(sample):
     """
     found = ANSWER_LINE.findall(sample["response"][-DAPO_TAIL_CHARACTERS:])
     prediction = minerva_form(found[-1] if found else "[INVALID]")
-    label = minerva_form(sample["label"])
+    label = minerva_form(label_text(sample))
+    if not label:
+        raise ValueError(f"nothing is left of the label {label_text(sample)[:100]} in normal form")
     try:
         if float(label).is_integer():
             label = str(int(float(label))) if not INTEGER.fullmatch(label) else str(int(label))

@@ -78,7 +78,7 @@ void whiten(const LossConfig& config, std::span<Sample* const> samples) {
   for_each_token([&](double a) { squares += (a - mean) * (a - mean); });
   const double scale = 1.0 / std::sqrt(squares / static_cast<double>(count - 1) + config.whiten_epsilon);
   for (Sample* sample : samples) {
-    if (sample->status == SampleStatus::kFailed) continue;
+    if (!sample->has_reward) continue;
     for (double& a : sample->advantages) a = (a - mean) * scale;
   }
 }
@@ -111,7 +111,7 @@ void assign_advantages(const LossConfig& config, std::span<Sample* const> sample
   std::vector<double> all_rewards;
   for (Sample* sample : samples) {
     sample->advantages.assign(1, 0.0);
-    if (sample->status == SampleStatus::kFailed) continue;
+    if (!sample->has_reward) continue;
     TANDEM_CHECK(std::isfinite(sample->reward), "sample", sample->sample_id);
     TANDEM_CHECK_EQ(sample->loss_mask.size(), sample->completion.size());
     groups[sample->group_id].push_back(sample);

@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/check.h"
@@ -21,8 +22,6 @@ Groups by_group(std::span<const Sample* const> samples) {
   for (const Sample* sample : samples) groups[sample->group_id].push_back(sample);
   return groups;
 }
-
-bool has_failed(const Sample& sample) { return sample.status == SampleStatus::kFailed; }
 
 double mean_of(const std::vector<double>& values) {
   double sum = 0.0;
@@ -59,11 +58,11 @@ void add_lengths(std::span<const Sample* const> samples, std::map<std::string, d
 void add_rewards(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
   std::vector<double> raw, advantages;
   for (const Sample* sample : samples) {
-    if (has_failed(*sample)) continue;
+    if (!sample->has_reward) continue;
     raw.push_back(sample->reward);
     if (!sample->advantages.empty()) advantages.push_back(mean_of(sample->advantages));
   }
-  metrics["raw_reward"] = mean_of(raw);
+  if (!raw.empty()) metrics["raw_reward"] = mean_of(raw);
   if (!advantages.empty()) metrics["rewards"] = mean_of(advantages);
 }
 
@@ -72,7 +71,7 @@ void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, 
   for (const auto& [id, group] : by_group(samples)) {
     std::vector<double> rewards;
     for (const Sample* sample : group) {
-      if (!has_failed(*sample)) rewards.push_back(sample->reward);
+      if (sample->has_reward) rewards.push_back(sample->reward);
     }
     if (rewards.empty() || std::adjacent_find(rewards.begin(), rewards.end(), std::not_equal_to<>()) != rewards.end())
       continue;
@@ -86,7 +85,7 @@ void add_statuses(std::span<const Sample* const> samples, std::map<std::string, 
   for (const Sample* sample : samples) {
     num_truncated += sample->status == SampleStatus::kTruncated ? 1.0 : 0.0;
     num_repetitive += is_repetitive(sample->text) ? 1.0 : 0.0;
-    if (has_failed(*sample)) metrics["failed"] += 1.0;
+    if (sample->grading_failed) metrics["failed"] += 1.0;
     if (sample->status == SampleStatus::kAborted) metrics["aborted"] += 1.0;
     if (sample->remove) metrics["removed"] += 1.0;
   }
@@ -167,19 +166,23 @@ double pass_at_k(int64_t n, int64_t c, int64_t k) {
 }
 
 std::map<std::string, double> pass_rates(std::span<const Sample* const> samples) {
-  const Groups groups = by_group(samples);
+  std::vector<const Sample*> rewarded;
+  std::copy_if(samples.begin(), samples.end(), std::back_inserter(rewarded),
+               [](const Sample* s) { return s->has_reward; });
+  const Groups groups = by_group(rewarded);
   if (groups.empty()) return {};
-  size_t smallest = samples.size();
+  size_t smallest = rewarded.size();
   for (const auto& [id, group] : groups) smallest = std::min(smallest, group.size());
   std::map<std::string, double> rates;
   for (size_t k = 1; k <= smallest; k *= 2) {
     double sum = 0.0;
     for (const auto& [id, group] : groups) {
-      const auto correct = [](const Sample* s) { return !has_failed(*s) && s->reward == 1.0; };
-      const int64_t num_correct = std::count_if(group.begin(), group.end(), correct);
-      sum += pass_at_k(static_cast<int64_t>(group.size()), num_correct, static_cast<int64_t>(k));
+      const auto passes = [](const Sample* s) { return !s->grading_failed && s->reward == 1.0; };
+      const int64_t num_passed = std::count_if(group.begin(), group.end(), passes);
+      const auto size = static_cast<int64_t>(group.size());
+      sum += static_cast<double>(size) * pass_at_k(size, num_passed, static_cast<int64_t>(k));
     }
-    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(groups.size());
+    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(rewarded.size());
   }
   return rates;
 }

@@ -34,8 +34,8 @@ class Reducer {
 // The rollout's samples after rewards and advantages: raw_reward, rewards (the advantage of each sample),
 // response_lengths, total_lengths, truncated, response_len/{mean,median,max,min} (trained tokens), truncated_ratio,
 // repetition_frac, zero_std/count_{reward}, rollout_log_probs, ref_log_probs, advantages, and where there are any:
-// failed, aborted, removed (numbers of samples). Failed samples have no reward: they stay out of raw_reward, rewards
-// and zero_std.
+// failed, aborted, removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std;
+// where none has one, those are absent.
 std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token);
 
 // True when the text's last 10,000 bytes deflate to less than a tenth: a completion that repeats itself.
@@ -45,8 +45,10 @@ bool is_repetitive(std::string_view text);
 // 2021, "Evaluating Large Language Models Trained on Code", equation 1). 0 <= c <= n, 1 <= k <= n.
 double pass_at_k(int64_t n, int64_t c, int64_t k);
 
-// The mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A reward of 1 is correct;
-// a failed sample is not.
+// The mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A sample passes when its
+// reward is exactly 1, as in vime; one whose grading failed does not. Samples without a reward count nowhere, and a
+// group weighs as many samples as count in it, so that pass@1 is the share of the very samples that raw_reward
+// averages.
 std::map<std::string, double> pass_rates(std::span<const Sample* const> samples);
 
 }  // namespace tandem::rl

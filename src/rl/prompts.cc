@@ -1,5 +1,7 @@
 #include "rl/prompts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -70,9 +72,16 @@ struct Place {
     return 1 + std::count_if(line.text.begin(), line.text.begin() + static_cast<std::ptrdiff_t>(at), is_start);
   }
 
+  // The column of the innermost part of `key` that the line has.
+  int64_t column_of_path(const std::string& key) const {
+    const size_t dot = key.rfind('.');
+    const bool is_here = line.text.find("\"" + key + "\"") != std::string_view::npos;
+    return column(is_here || dot == std::string::npos ? key : key.substr(dot + 1));
+  }
+
   template <typename... Values>
   [[noreturn]] void fail(const std::string& key, const Values&... what) const {
-    throw UserError(file + ":" + std::to_string(line.number) + ":" + std::to_string(column(key)) + ": " +
+    throw UserError(file + ":" + std::to_string(line.number) + ":" + std::to_string(column_of_path(key)) + ": " +
                     base::join_message(what...));
   }
 };
@@ -102,10 +111,21 @@ void check_messages(const Json& messages, const std::string& key, const Place& p
   }
 }
 
+// What `key` names: the member of that very name, else along the dots of a path; nullptr where there is none.
+const Json* find_value(const Json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(key); found != object.end()) return &*found;
+  const size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const auto found = object.find(key.substr(0, dot));
+  return found == object.end() ? nullptr : find_value(*found, key.substr(dot + 1));
+}
+
 Json read_prompt_value(const Json& object, const std::string& key, const Place& place) {
-  if (!object.contains(key))
+  const Json* const found = find_value(object, key);
+  if (found == nullptr)
     place.fail("", "the key", key, "is missing - add it, or name the prompt's key with --input-key");
-  const Json& prompt = object[key];
+  const Json& prompt = *found;
   if (prompt.is_array()) {
     check_messages(prompt, key, place);
   } else if (!prompt.is_string()) {
@@ -116,16 +136,36 @@ Json read_prompt_value(const Json& object, const std::string& key, const Place& 
   return prompt;
 }
 
-std::string read_label(const Json& object, const std::string& key) {
-  if (!object.contains(key) || object[key].is_null()) return "";
-  return object[key].is_string() ? object[key].get<std::string>() : base::dump_json(object[key]);
+bool is_blank_text(const Json& value) { return value.is_string() && is_blank(value.get_ref<const std::string&>()); }
+
+// Completions that are compared with a label need one: an empty label would pay for saying nothing.
+void check_label(const Json* label, const PromptOptions& options, const Place& place) {
+  const std::string& key = options.label_key;
+  const std::string remedy =
+      fmt::format("and {} compares completions with the label - give the line one, or name its key with {}",
+                  options.label_needed_by, options.label_flag);
+  if (label == nullptr) place.fail("", "the key", key, "is missing,", remedy);
+  if (label->is_null()) place.fail(key, key, "is null,", remedy);
+  if (is_blank_text(*label)) place.fail(key, key, "is empty,", remedy);
+  if (label->is_structured()) {
+    place.fail(key, key, label->is_array() ? "is a list," : "is an object,", "and", options.label_needed_by,
+               "compares completions with a text, a number, true or false - write one, or name its key with",
+               options.label_flag);
+  }
+}
+
+Json read_label(const Json& object, const PromptOptions& options, const Place& place) {
+  const Json* const label = find_value(object, options.label_key);
+  if (!options.label_needed_by.empty()) check_label(label, options, place);
+  return label == nullptr ? Json(nullptr) : *label;
 }
 
 Json read_tools(const Json& object, const std::string& key, const Place& place) {
-  if (!object.contains(key) || object[key].is_null()) return nullptr;
-  if (!object[key].is_array())
-    place.fail(key, key, "is", base::with_article(object[key].type_name()), "- write a list of tools");
-  return object[key];
+  const Json* const tools = find_value(object, key);
+  if (tools == nullptr || tools->is_null()) return nullptr;
+  if (!tools->is_array())
+    place.fail(key, key, "is", base::with_article(tools->type_name()), "- write a list of tools");
+  return *tools;
 }
 
 Json read_metadata(const Json& object, const PromptOptions& options, const Place& place) {
@@ -145,8 +185,9 @@ Json read_metadata(const Json& object, const PromptOptions& options, const Place
     const bool taken = key == options.input_key || key == options.label_key || key == options.tool_key;
     if (!taken && key != options.metadata_key) set(key, value);
   }
-  if (!object.contains(options.metadata_key) || object[options.metadata_key].is_null()) return metadata;
-  const Json& own = object[options.metadata_key];
+  const Json* const found = find_value(object, options.metadata_key);
+  if (found == nullptr || found->is_null()) return metadata;
+  const Json& own = *found;
   if (!own.is_object())
     place.fail(options.metadata_key, options.metadata_key, "is", base::with_article(own.type_name()),
                "- write an object {...}");
@@ -158,7 +199,7 @@ PromptRecord read_prompt_record(const PromptOptions& options, const Place& place
   const Json object = parse_object(place);
   return {.line = place.line.number,
           .prompt = read_prompt_value(object, options.input_key, place),
-          .label = read_label(object, options.label_key),
+          .label = read_label(object, options, place),
           .metadata = read_metadata(object, options, place),
           .tools = read_tools(object, options.tool_key, place)};
 }
@@ -207,8 +248,9 @@ Data read_rows(const std::string& text_path, bool skip_bad_lines, ReadRecord rea
       if (data.bad_lines.messages.size() < kMaxMessages) data.bad_lines.messages.emplace_back(error.what());
     }
   }
+  const std::string first = data.bad_lines.messages.empty() ? "" : "; the first bad one: " + data.bad_lines.messages[0];
   TANDEM_USER_CHECK(!data.records.empty(), text_path + ": no record to work on:", data.num_blank_lines, "blank and",
-                    data.bad_lines.count, "bad lines - add JSON lines, or widen the slice");
+                    data.bad_lines.count, "bad lines - add JSON lines, or widen the slice" + first);
   return data;
 }
 
@@ -239,6 +281,11 @@ DataPath parse_data_path(const std::string& text) {
           .has_end = end.has_value(),
           .begin = begin.value_or(0),
           .end = end.value_or(0)};
+}
+
+std::string label_text(const Json& label) {
+  if (label.is_null()) return "";
+  return label.is_string() ? label.get<std::string>() : base::dump_json(label);
 }
 
 PromptData read_prompts(const PromptOptions& options) {

@@ -22,21 +22,29 @@ struct DataPath {
 DataPath parse_data_path(const std::string& text);
 
 struct PromptOptions {
-  std::string path = "";                  // PATH or PATH@[a:b]
+  std::string path = "";  // PATH or PATH@[a:b]
+  // A key with dots that the line does not have is a path: "a.b" is the key b of the object under a.
   std::string input_key = "prompt";       // a non-empty string, or a list of messages
   std::string label_key = "label";        // may be absent
   std::string metadata_key = "metadata";  // an object; may be absent
   std::string tool_key = "tools";         // a list; may be absent
+  // Compares completions with labels, "--rm-type exact": each line must have one that is a text (not blank), a number,
+  // true or false. Empty: lines may lack a label, or have any.
+  std::string label_needed_by = "";
+  std::string label_flag = "--label-key";  // names the label's key, in messages
   bool skip_bad_lines = false;
 };
 
 struct PromptRecord {
   int64_t line = 0;     // in the file, from 1
   base::Json prompt;    // string, or list of {"role", "content", ...}
-  std::string label;    // a number, true, false, list or object as JSON writes it; "" for null or none
+  base::Json label;     // whatever the line holds; null: none
   base::Json metadata;  // object: the line's other keys, and over them what metadata_key holds
   base::Json tools;     // list, or null
 };
+
+// The label as dumps show it: a string as it is, "" for null, all else as JSON writes it.
+std::string label_text(const base::Json& label);
 
 // One place per mistake: "data.jsonl:12:4: what is wrong, remedy".
 struct BadLines {

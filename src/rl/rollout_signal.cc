@@ -21,7 +21,7 @@ bool is_empty(const Sample& sample) {
 void add_groups(std::span<const Sample* const> samples, RolloutSignal& signal) {
   std::map<uint64_t, std::vector<const Sample*>> groups;
   for (const Sample* sample : samples) {
-    if (sample->status != SampleStatus::kFailed) groups[sample->group_id].push_back(sample);
+    if (sample->has_reward) groups[sample->group_id].push_back(sample);
   }
   for (const auto& [id, group] : groups) {
     if (group.size() < 2) continue;
@@ -48,11 +48,12 @@ RolloutSignal measure_signal(std::span<const Sample* const> samples) {
     signal.num_repetitive += is_truncated && is_repetitive(sample->text) ? 1 : 0;
     signal.num_empty += is_empty(*sample) ? 1 : 0;
     signal.longest_tokens = std::max(signal.longest_tokens, static_cast<int64_t>(sample->completion.size()));
-    if (sample->status == SampleStatus::kFailed) {
-      signal.num_failed += 1;
+    signal.num_failed += sample->grading_failed ? 1 : 0;
+    if (!sample->has_reward) {
+      signal.num_dropped += 1;
       continue;
     }
-    const bool is_first = signal.num_graded() == 1;
+    const bool is_first = signal.num_rewarded() == 1;
     signal.lowest_reward = is_first ? sample->reward : std::min(signal.lowest_reward, sample->reward);
     signal.highest_reward = is_first ? sample->reward : std::max(signal.highest_reward, sample->reward);
     has_advantages = has_advantages || !sample->advantages.empty();
@@ -60,7 +61,7 @@ RolloutSignal measure_signal(std::span<const Sample* const> samples) {
                                            [](double advantage) { return std::abs(advantage) > kZeroAdvantage; });
   }
   signal.num_best = std::count_if(samples.begin(), samples.end(), [&signal](const Sample* sample) {
-    return sample->status != SampleStatus::kFailed && sample->reward == signal.highest_reward;
+    return sample->has_reward && sample->reward == signal.highest_reward;
   });
   signal.all_advantages_zero = has_advantages && !has_signal;
   add_groups(samples, signal);

@@ -1,5 +1,6 @@
-// What one rollout can teach, in numbers: how many completions were cut, are empty or have no reward, and in how many
-// groups rewards differ. A function of the samples alone, so that a resumed run counts as the one that was not killed.
+// What one rollout can teach, in numbers: how many completions were cut, are empty or failed in grading, and in how
+// many groups rewards differ. A function of the samples alone, so that a resumed run counts as the one that was not
+// killed.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace tandem::rl {
 
 struct RolloutSignal {
   int64_t num_samples = 0;
-  int64_t num_failed = 0;      // without a reward
+  int64_t num_failed = 0;      // whose grading failed
+  int64_t num_dropped = 0;     // of those: without a reward
   int64_t num_truncated = 0;   // cut by a length limit
   int64_t num_empty = 0;       // nothing but white space, or no token
   int64_t num_repetitive = 0;  // cut ones that repeat themselves: is_repetitive()
@@ -25,8 +27,9 @@ struct RolloutSignal {
   int64_t num_best = 0;              // samples with the highest reward
   bool all_advantages_zero = false;  // and there are advantages
 
-  int64_t num_graded() const { return num_samples - num_failed; }
-  bool all_rewards_equal() const { return num_graded() >= 2 && lowest_reward == highest_reward; }
+  int64_t num_rewarded() const { return num_samples - num_dropped; }
+  bool all_failed() const { return num_samples > 0 && num_failed == num_samples; }
+  bool all_rewards_equal() const { return num_rewarded() >= 2 && lowest_reward == highest_reward; }
   bool all_groups_equal() const { return num_groups > 0 && num_equal_groups == num_groups; }
 };
 

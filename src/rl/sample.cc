@@ -17,7 +17,6 @@ const char* to_string(SampleStatus status) {
     case SampleStatus::kCompleted: return "completed";
     case SampleStatus::kTruncated: return "truncated";
     case SampleStatus::kAborted: return "aborted";
-    case SampleStatus::kFailed: return "failed";
   }
   return "unknown";
 }

@@ -51,10 +51,11 @@ struct Group {
   std::vector<Completion> completions;
 };
 
-// A completion that is scored and ready to train on.
-enum class SampleStatus : uint8_t { kCompleted, kTruncated, kAborted, kFailed };
-const char* to_string(SampleStatus status);  // "completed", "truncated", "aborted", "failed"
+// How a completion ended, which stays so whatever becomes of its grading.
+enum class SampleStatus : uint8_t { kCompleted, kTruncated, kAborted };
+const char* to_string(SampleStatus status);  // "completed", "truncated", "aborted"
 
+// A completion that is scored and ready to train on.
 struct Sample {
   uint64_t group_id = 0;
   uint64_t sample_id = 0;
@@ -66,6 +67,8 @@ struct Sample {
   std::vector<uint8_t> loss_mask;       // [N] 1 where the loss counts
   std::vector<double> advantages;       // [N] or [1] for a scalar per sample
   double reward = 0.0;
+  bool grading_failed = false;  // the grader gave no reward; counted and shown
+  bool has_reward = true;       // false: dropped because its grading failed; out of the loss and its group's statistics
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // out of the loss, still counted in G
   std::vector<VersionSpan> versions;

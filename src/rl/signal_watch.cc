@@ -162,7 +162,7 @@ void SignalWatch::see_prompts(int64_t rollout, const RolloutSignal& signal, Coun
 }
 
 void SignalWatch::see_graders(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
-  if (signal.num_samples == 0 || signal.num_graded() > 0) return;
+  if (!signal.all_failed()) return;
   counts[metric(Fault::kGraderAlwaysFails)] = static_cast<double>(signal.num_failed);
   const Stretch& stretch = hold(Fault::kGraderAlwaysFails, rollout, signal, signal.num_samples, signal.num_failed);
   if (stretch.num_samples < kFailedSamples) return;
@@ -170,16 +170,15 @@ void SignalWatch::see_graders(int64_t rollout, const RolloutSignal& signal, Coun
 }
 
 void SignalWatch::see_completions(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
-  // How a completion ended is known of those that have a reward: the others' status is that they failed.
-  const int64_t num_ended = signal.num_graded();
-  if (!settings_.ignore_eos && is_above(signal.num_truncated, num_ended, kTruncatedShare)) {
-    const bool all = signal.num_truncated == num_ended;
-    const bool generous = signal.longest_tokens >= kGenerousTokens || is_above(signal.num_repetitive, num_ended, 0.5);
+  if (!settings_.ignore_eos && is_above(signal.num_truncated, signal.num_samples, kTruncatedShare)) {
+    const bool all = signal.num_truncated == signal.num_samples;
+    const bool generous =
+        signal.longest_tokens >= kGenerousTokens || is_above(signal.num_repetitive, signal.num_samples, 0.5);
     const Fault cause =
         all && (!settings_.can_stop || generous) ? Fault::kEosNeverSampled : Fault::kCompletionsTruncated;
     counts[metric(Fault::kCompletionsTruncated)] = static_cast<double>(signal.num_truncated);
-    if (cause == Fault::kEosNeverSampled) counts[metric(cause)] = static_cast<double>(num_ended);
-    const Stretch& stretch = hold(cause, rollout, signal, num_ended, signal.num_truncated);
+    if (cause == Fault::kEosNeverSampled) counts[metric(cause)] = static_cast<double>(signal.num_samples);
+    const Stretch& stretch = hold(cause, rollout, signal, signal.num_samples, signal.num_truncated);
     if (is_enough(stretch)) say(cause, rollout, fault_sentence(cause, settings_, stretch), warn_);
   }
   if (is_above(signal.num_empty, signal.num_samples, kEmptyShare)) {
@@ -192,20 +191,20 @@ void SignalWatch::see_completions(int64_t rollout, const RolloutSignal& signal, 
 }
 
 void SignalWatch::see_rewards(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
-  const int64_t num_graded = signal.num_graded();
-  if (num_graded < 2) return;
-  if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_graded);
+  const int64_t num_rewarded = signal.num_rewarded();
+  if (num_rewarded < 2 || signal.all_failed()) return;  // what failed gradings are given tells nothing of answers
+  if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
   const bool is_flat = signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal());
   if (!is_flat) {
     learn_chance(signal);
     if (!signal.all_advantages_zero) return;
-    const Stretch& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_graded, num_graded);
+    const Stretch& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_rewarded, num_rewarded);
     say(Fault::kAdvantagesZero, rollout, fault_sentence(Fault::kAdvantagesZero, settings_, stretch), warn_);
     return;
   }
   const Fault here = reward_fault(signal.lowest_reward, signal.highest_reward);
-  counts[metric(here)] = static_cast<double>(here == Fault::kGroupRewardsEqual ? signal.num_groups : num_graded);
-  add(flat_, rollout, signal, num_graded, num_graded);
+  counts[metric(here)] = static_cast<double>(here == Fault::kGroupRewardsEqual ? signal.num_groups : num_rewarded);
+  add(flat_, rollout, signal, num_rewarded, num_rewarded);
   if (!is_no_chance()) return;
   const Fault fault = flat_fault();
   const bool has_differed = highest_reward_seen_.has_value();

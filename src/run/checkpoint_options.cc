@@ -45,6 +45,11 @@ void CheckpointOptions::visit(base::Options& options) {
               "stop after so many optimizer steps in a row that were skipped (gradient not finite or too large)")
       .at_least(1)
       .changes_no_number();
+  options
+      .option(max_failed_rollouts, "max-failed-rollouts", group,
+              "stop after so many rollouts in a row in which the reward failed on every sample")
+      .at_least(1)
+      .changes_no_number();
 }
 
 void CheckpointOptions::check() const {

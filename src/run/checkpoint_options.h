@@ -20,6 +20,7 @@ struct CheckpointOptions {
   std::string on_save_error = "stop";
   double stop_grace_seconds = 60.0;
   int64_t max_skipped_steps = 10;
+  int64_t max_failed_rollouts = 3;
 
   void visit(base::Options& options);
   void check() const;

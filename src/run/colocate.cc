@@ -23,6 +23,7 @@
 #include "rl/prompts.h"
 #include "run/checkpoints.h"
 #include "run/evaluation.h"
+#include "run/patience.h"
 #include "run/plan_report.h"
 #include "run/reference.h"
 #include "run/resume.h"
@@ -64,7 +65,6 @@ class ColocatedRun {
   void score_reference(Rollout& rollout, Metrics& metrics);
   void assign_advantages(Rollout& rollout, Metrics& metrics);
   Metrics train(const Rollout& rollout, Metrics& metrics);
-  void count_skipped(const Metrics& step_metrics, const Rollout& rollout);
   void dump(const Rollout& rollout, const std::string& path, SampleDetail detail);
 
   TrainConfig config_;
@@ -81,6 +81,7 @@ class ColocatedRun {
   rl::SignalWatch signal_watch_;
   RunSpace space_;  // on disk
   RunDirectory directory_;
+  Patience patience_;
 
   std::unique_ptr<Report> report_;
   std::unique_ptr<text::Graders> graders_;
@@ -96,7 +97,6 @@ class ColocatedRun {
   int64_t first_rollout_ = 0;  // of this process: finished before it began
   rl::PromptCursor cursor_;    // behind them
   bool between_steps_ = true;  // weights and cursor are those of rollout_id_
-  int64_t skipped_in_a_row_ = 0;
   double waited_s_ = 0.0;  // since the last training: rollout, evaluation, checkpoint
   Metrics carried_;        // perf/* of what followed a rollout's record: in the next one
 };
@@ -120,7 +120,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
     : config_(checked(config)),
       mode_(mode),
       session_(config.model),
-      prompts_(load_prompts(config.data, session_.text())),
+      prompts_(load_prompts(config.reward.data(config.data), session_.text())),
       evaluation_(config.eval, config.rollout, config.data, config.reward, session_.text()),
       order_(static_cast<int64_t>(prompts_.prompts.size()), config.rollout_shuffle,
              static_cast<uint64_t>(config.rollout.rollout_seed)),
@@ -132,7 +132,8 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       signal_watch_(signal_settings(config_, session_.config(), prompts_, num_rollouts_ * config_.steps_per_rollout())),
       space_(run_space(session_, config_, prompts_, num_rollouts_, checkpoint_ ? checkpoint_->step() : 0)),
       directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
-                 space_.bytes(), space_.what_for()) {
+                 space_.bytes(), space_.what_for()),
+      patience_(config_.checkpoints, directory_) {
   config.reward.try_out(config.data.label_key, session_.directory());
   check_start(config_, session_, prompts_);
   numbers_ = numbers();  // once: an input that is edited while the run goes on is another one
@@ -227,7 +228,7 @@ int64_t ColocatedRun::go_on() {
   order_.set_cursor(saved.cursor);
   cursor_ = saved.cursor;
   first_rollout_ = rollout_id_ = saved.step;
-  skipped_in_a_row_ = saved.skipped_in_a_row;
+  patience_.restore(saved.skipped_in_a_row, saved.failed_in_a_row);
   const bool in_place = config_.checkpoints.goes_on_in(config_.output.save);
   if (in_place) directory_.cut_back(saved.step, saved.file_bytes);
   return in_place ? saved.step : 0;  // another directory has no checkpoint yet
@@ -237,7 +238,8 @@ std::optional<RunState> ColocatedRun::state() const {
   if (!between_steps_) return std::nullopt;
   return RunState{.step = rollout_id_,
                   .optimizer = trainer_->progress(),
-                  .skipped_in_a_row = skipped_in_a_row_,
+                  .skipped_in_a_row = patience_.skipped_steps(),
+                  .failed_in_a_row = patience_.failed_rollouts(),
                   .weight_version = session_.store().version(),
                   .cursor = cursor_,
                   .file_bytes = {},
@@ -325,8 +327,10 @@ void ColocatedRun::loop() {
                              .first_rollout = first_rollout_,
                              .num_groups = config_.rollout_batch_size,
                              .num_failed = rollout->num_failed,
+                             .num_dropped = rollout->num_dropped,
                              .elapsed_s = report_->seconds()},
                             metrics, last_step));
+    patience_.see_rollout(rollout_id_ - 1, *rollout);
 
     const Clock::time_point after = Clock::now();
     const bool eval_due = config_.eval_interval && rollout_id_ % *config_.eval_interval == 0;
@@ -344,7 +348,11 @@ void ColocatedRun::evaluate(int64_t step) {
   carried_["perf/eval_time"] = seconds_since(begin);
   for (const Evaluation::Result& result : *results) {
     report_->log("eval", step, result.metrics);
-    report_->line(eval_line(result));
+    if (result.is_scored()) {
+      report_->line(eval_line(result));
+    } else {
+      base::log_warning("{}", unscored_line(result));
+    }
     if (config_.output.sample_dump_interval > 0) {
       dump(result.rollout, fmt::format("{}/eval_{}_{:06}.jsonl", directory_.samples_folder(), result.name, step),
            SampleDetail::kReadable);
@@ -355,8 +363,10 @@ void ColocatedRun::evaluate(int64_t step) {
 std::optional<Rollout> ColocatedRun::generate() {
   if (!config_.load_debug_rollout_data.empty()) {
     const std::string flag = "--load-debug-rollout-data";
-    return read_rollout(rollout_path(flag, config_.load_debug_rollout_data, rollout_id_),
-                        config_.samples_per_rollout());
+    Rollout rollout =
+        read_rollout(rollout_path(flag, config_.load_debug_rollout_data, rollout_id_), config_.samples_per_rollout());
+    warn_of_failures(rollout, fmt::format("rollout {}/{}", rollout_id_ + 1, num_rollouts_));
+    return rollout;
   }
   RolloutRequest request;
   for (int64_t i = 0; i < config_.rollout_batch_size; ++i) {
@@ -366,6 +376,7 @@ std::optional<Rollout> ColocatedRun::generate() {
   request.sampling = config_.rollout.sampling();
   request.first_sample_id = static_cast<uint64_t>(rollout_id_ * config_.samples_per_rollout());
   request.skip_special_tokens = config_.rollout.skip_special_tokens;
+  request.failure_reward = config_.reward.failure();
   request.title = fmt::format("rollout {}/{}", rollout_id_ + 1, num_rollouts_);
   std::optional<Rollout> rollout = phase_->run(request, graders_.get());
   if (rollout) warn_of_failures(*rollout, request.title);
@@ -410,7 +421,7 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
     step_metrics["train/global_batch_size"] = static_cast<double>(size);
     step_metrics["fault/skipped_steps"] = step_metrics["train/step_skipped"];
     report_->log("train", step, step_metrics);
-    count_skipped(step_metrics, rollout);
+    patience_.see_step(rollout_id_, step_metrics, rollout);
   }
   const double seconds = std::max(seconds_since(begin), 1e-9);
   double tokens = 0.0;
@@ -421,25 +432,6 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
   metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
   metrics["perf/actor_train_tflops"] = 3.0 * forward_flops(session_.config(), samples) / seconds * 1e-12;
   return step_metrics;
-}
-
-// A step that taught nothing is said; too many in a row end the run, with the batch written out for a replay.
-void ColocatedRun::count_skipped(const Metrics& step_metrics, const Rollout& rollout) {
-  if (step_metrics.at("train/step_skipped") == 0.0) {
-    skipped_in_a_row_ = 0;
-    return;
-  }
-  ++skipped_in_a_row_;
-  base::log_warning("rollout {}: an optimizer step was skipped: loss {:g}, gradient norm {:g}; nothing was changed",
-                    rollout_id_ + 1, step_metrics.at("train/loss"), step_metrics.at("train/grad_norm"));
-  if (skipped_in_a_row_ < config_.checkpoints.max_skipped_steps) return;
-  base::make_directories(directory_.fault_folder());
-  const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id_);
-  write_samples(path, rollout, SampleDetail::kFull);
-  throw UserError(
-      fmt::format("{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
-                  "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again",
-                  skipped_in_a_row_, path, directory_.fault_folder()));
 }
 
 void ColocatedRun::dump(const Rollout& rollout, const std::string& path, SampleDetail detail) {

@@ -11,8 +11,12 @@ void DataOptions::visit_prompt_data(base::Options& options) {
 
 void DataOptions::visit(base::Options& options) {
   const char* const group = "data";
-  options.option(input_key, "input-key", group, "key of the prompt: a text or a list of messages");
-  options.option(label_key, "label-key", group, "key of the label that rewards compare with (sft: of the response)");
+  options.option(input_key, "input-key", group,
+                 "key of the prompt, a text or a list of messages; a.b: the key b of the object under a");
+  options.option(label_key, "label-key", group,
+                 "key of the label that rewards compare with (sft: of the response); a.b: the key b of the object "
+                 "under a. Built-in rewards need a label in each line; Python functions get it with its JSON type, "
+                 "None where there is none");
   options.option(metadata_key, "metadata-key", group, "key of an object that Python rewards see");
   options.option(tool_key, "tool-key", group, "key of the tools that the chat template shows");
   options.option(apply_chat_template, "apply-chat-template", group,
@@ -21,8 +25,9 @@ void DataOptions::visit(base::Options& options) {
                  "JSON object for the template, such as {\"enable_thinking\": false}");
   options.option(max_prompt_len, "rollout-max-prompt-len", group, "leave longer prompts out (counted); 0: keep all")
       .at_least(0);
-  options.option(skip_bad_lines, "skip-bad-lines", group,
-                 "leave malformed lines out (counted) instead of refusing the file");
+  options.option(
+      skip_bad_lines, "skip-bad-lines", group,
+      "leave lines out that are malformed, or lack a label that is needed (counted), and do not refuse the file");
 }
 
 }  // namespace tandem::run

@@ -20,6 +20,9 @@ struct DataOptions {
   int64_t max_prompt_len = 0;                                // 0: no limit
   const char* max_prompt_flag = "--rollout-max-prompt-len";  // where it came from, for errors
   bool skip_bad_lines = false;
+  // No flags: who compares completions with labels (rl::PromptOptions::label_needed_by), and which flag names their
+  // key.
+  std::string label_needed_by, label_flag = "--label-key";
 
   // All but the file, whose flag is the verb's.
   void visit(base::Options& options);

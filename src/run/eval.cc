@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "run/evaluation.h"
 #include "run/json_output.h"
@@ -41,7 +42,7 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
 
   base::Json record = base::Json::object();
   for (const Evaluation::Result& result : *results) {
-    report.line(eval_line(result));
+    if (result.is_scored()) report.line(eval_line(result));
     for (const auto& [name, value] : result.metrics) record[name] = value;
   }
   if (!config.output.empty()) {
@@ -61,6 +62,7 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
     }
     output.finish();
   }
+  for (const Evaluation::Result& result : *results) TANDEM_ENV_CHECK(result.is_scored(), unscored_line(result));
   return 0;
 }
 

@@ -14,7 +14,8 @@ void EvalOptions::visit(base::Options& options) {
       .path()
       .changes_no_number();
   options
-      .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group, "completions of each prompt, for pass@k")
+      .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
+              "completions of each prompt; pass@k is the chance that one of k of them passes, which is a reward of 1")
       .at_least(1)
       .changes_no_number();
   options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature")
@@ -76,6 +77,7 @@ DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
   base.prompt_data = path;
   base.input_key = input_key.value_or(base.input_key);
   base.label_key = label_key.value_or(base.label_key);
+  base.label_flag = label_key ? "--eval-label-key" : base.label_flag + " or --eval-label-key";
   base.max_prompt_len = max_prompt_len.value_or(base.max_prompt_len);
   if (max_prompt_len) base.max_prompt_flag = "--eval-max-prompt-len";
   return base;

@@ -33,7 +33,11 @@ class Evaluation {
   struct Result {
     std::string name;
     Rollout rollout;
-    Metrics metrics;  // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...
+    // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...: all of them over the samples that have a
+    // reward. Where none has one, only the numbers of failures.
+    Metrics metrics;
+
+    bool is_scored() const { return !rollout.all_failed(); }
   };
   // nullopt when the run was asked to stop.
   std::optional<std::vector<Result>> run(RolloutPhase& phase);
@@ -52,7 +56,10 @@ class Evaluation {
   text::Graders* graders_ = nullptr;
 };
 
-// One line for people: "eval math: reward 0.41  pass@1 0.41  truncated 0.02  (500 prompts x 1)".
+// One line for people: "eval math: reward 0.41  pass@1 0.41  length 210  truncated 0.02  (500 samples)". With failures:
+// "(498 of 500 samples, 12 failed in grading, 2 of them left out)". Only of one that is scored.
 std::string eval_line(const Evaluation::Result& result);
+// Why one that is not scored has no number.
+std::string unscored_line(const Evaluation::Result& result);
 
 }  // namespace tandem::run

@@ -42,7 +42,7 @@ void write_batch(const RolloutRequest& request, const Rollout& rollout, JsonOutp
     base::Json record = base::Json::object();
     record["line"] = prompt.record.line;
     record["prompt"] = prompt.text;
-    if (!prompt.record.label.empty()) record["label"] = prompt.record.label;
+    if (!prompt.record.label.is_null()) record["label"] = prompt.record.label;
     record["prompt_tokens"] = prompt.tokens;
     base::Json completions = base::Json::array();
     for (size_t i = 0; i < n; ++i) completions.push_back(completion_record(rollout.samples[p * n + i]));

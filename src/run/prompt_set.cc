@@ -58,13 +58,21 @@ base::Json messages_of(const DataOptions& options, const text::TextWorker& text,
 
 void say_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t num_too_long, size_t num_prompts) {
   if (bad.count > 0) {
-    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", options.prompt_data,
-                      bad.count, bad.messages.empty() ? "" : bad.messages.front());
+    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.prompt_data, bad.count,
+                      bad.messages.empty() ? "" : bad.messages.front());
   }
   if (num_too_long > 0) {
     base::log_info("{}: {} of {} prompts left out, longer than {} {}", options.prompt_data, num_too_long, num_prompts,
                    options.max_prompt_flag, options.max_prompt_len);
   }
+}
+
+// A key that was asked for and that no line has is a slip; the default key may be absent.
+void warn_of_missing_labels(const DataOptions& options, const rl::PromptData& data) {
+  const auto has_none = [](const rl::PromptRecord& record) { return record.label.is_null(); };
+  if (options.label_key == DataOptions().label_key || !std::ranges::all_of(data.records, has_none)) return;
+  base::log_warning("{}: no line has a label under {} ({})", options.prompt_data, options.label_key,
+                    options.label_flag);
 }
 
 // The text without the white space at its end, in which templates differ.
@@ -149,6 +157,8 @@ rl::PromptOptions prompt_options(const DataOptions& data) {
   options.label_key = data.label_key;
   options.metadata_key = data.metadata_key;
   options.tool_key = data.tool_key;
+  options.label_needed_by = data.label_needed_by;
+  options.label_flag = data.label_flag;
   options.skip_bad_lines = data.skip_bad_lines;
   return options;
 }
@@ -159,6 +169,7 @@ PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
   const std::string title = "reading " + std::filesystem::path(options.prompt_data).filename().string();
   report.progress(title, 0, 0, "prompts");
   rl::PromptData data = rl::read_prompts(prompt_options(options));
+  warn_of_missing_labels(options, data);
   const std::string file = rl::parse_data_path(options.prompt_data).file;
   std::vector<Conversation> conversations;
   for (const rl::PromptRecord& record : data.records) {

@@ -74,6 +74,7 @@ Json RunState::to_json() const {
   json["optimizer_updates"] = optimizer.updates;
   json["optimizer_steps"] = optimizer.steps;
   json["skipped_in_a_row"] = skipped_in_a_row;
+  json["failed_in_a_row"] = failed_in_a_row;
   json["weight_version"] = weight_version;
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
@@ -87,6 +88,7 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   state.step = count(json, "step", file);
   state.optimizer = {.updates = count(json, "optimizer_updates", file), .steps = count(json, "optimizer_steps", file)};
   state.skipped_in_a_row = count(json, "skipped_in_a_row", file);
+  state.failed_in_a_row = count(json, "failed_in_a_row", file);
   state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
   state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
   const Json& files = member(json, "file_bytes", file);

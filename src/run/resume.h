@@ -19,7 +19,8 @@ namespace tandem::run {
 struct RunState {
   int64_t step = 0;  // finished rollouts
   trainer::OptimizerProgress optimizer;
-  int64_t skipped_in_a_row = 0;
+  int64_t skipped_in_a_row = 0;  // optimizer steps
+  int64_t failed_in_a_row = 0;   // rollouts of which every grading failed
   uint64_t weight_version = 0;
   rl::PromptCursor cursor;
   std::map<std::string, int64_t> file_bytes;   // of the run's growing files: metrics.jsonl, tensorboard/...

@@ -2,9 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cmath>
+
 #include "base/check.h"
 
 namespace tandem::run {
+
+namespace {
+
+double finite_number(const std::string& text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_number = error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+  TANDEM_USER_CHECK(is_number, "--rm-failure-reward", text + ": give lowest, drop or a finite number such as -1");
+  return value;
+}
+
+}  // namespace
 
 void RewardOptions::visit(base::Options& options) {
   const char* const group = "reward";
@@ -31,12 +46,17 @@ void RewardOptions::visit(base::Options& options) {
               "can), require (refuse a machine that cannot) or off")
       .one_of({"auto", "require", "off"})
       .changes_no_number();
+  options.option(failure_reward, "rm-failure-reward", group,
+                 "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of a built-in reward "
+                 "its lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "
+                 "is left out) or a number. Faults of the machine always drop it");
 }
 
 void RewardOptions::check() const {
   TANDEM_USER_CHECK(given(), "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
   TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(), "--rm-type and --custom-rm-path are both given; leave one out");
   check_key("--reward-key", reward_key);
+  failure();
 }
 
 void RewardOptions::check_key(const std::string& flag, const std::string& key) const {
@@ -45,6 +65,26 @@ void RewardOptions::check_key(const std::string& flag, const std::string& key) c
   TANDEM_USER_CHECK(
       is_known, fmt::format("{} {}: --rm-type {} {}; leave it out", flag, key, *rm_type,
                             *rm_type == "dapo" ? "has the numbers score and acc" : "gives one number, without keys"));
+}
+
+std::string RewardOptions::name() const {
+  return rm_type ? "--rm-type " + *rm_type : "--custom-rm-path " + custom_rm_path;
+}
+
+std::optional<double> RewardOptions::lowest_reward() const {
+  if (!rm_type || !reward_key.empty()) return std::nullopt;
+  return *rm_type == "dapo" ? -1.0 : 0.0;
+}
+
+FailureReward RewardOptions::failure() const {
+  if (failure_reward == "drop") return {.drops = true, .reward = std::nullopt};
+  if (failure_reward == "lowest") return {.drops = false, .reward = lowest_reward()};
+  return {.drops = false, .reward = finite_number(failure_reward)};
+}
+
+DataOptions RewardOptions::data(DataOptions base) const {
+  if (rm_type) base.label_needed_by = name();
+  return base;
 }
 
 void RewardOptions::try_out(const std::string& label_key, const std::string& hf_checkpoint) const {

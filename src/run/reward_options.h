@@ -6,6 +6,8 @@
 #include <string>
 
 #include "base/options.h"
+#include "run/data_options.h"
+#include "run/failure_reward.h"
 #include "text/graders.h"
 
 namespace tandem::run {
@@ -19,12 +21,23 @@ struct RewardOptions {
   double deadline_s = 30.0;
   int64_t memory_bytes = int64_t{2} << 30;
   std::string sandbox = "auto";
+  std::string failure_reward = "lowest";
 
   void visit(base::Options& options);
   bool given() const { return rm_type.has_value() || !custom_rm_path.empty(); }
-  // UserError unless exactly one of --rm-type and --custom-rm-path is given, or for a key that a built-in reward lacks.
+  // UserError unless exactly one of --rm-type and --custom-rm-path is given, for a key that a built-in reward lacks, and
+  // for failure()'s.
   void check() const;
   void check_key(const std::string& flag, const std::string& key) const;
+  // "--rm-type exact", "--custom-rm-path FILE.py:function": as the user gave it.
+  std::string name() const;
+  // The lowest reward that a built-in one gives; a function, or another number of a reward that is a dict, may be
+  // anything.
+  std::optional<double> lowest_reward() const;
+  // What --rm-failure-reward comes to. UserError for a word that it is not.
+  FailureReward failure() const;
+  // `base`, whose lines must have the label that this reward compares with.
+  DataOptions data(DataOptions base) const;
   // Loads --custom-rm-path once, so that a file that is missing or wrong is found before weights are read and folders
   // made. UserError.
   void try_out(const std::string& label_key, const std::string& hf_checkpoint) const;

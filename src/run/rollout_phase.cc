@@ -1,6 +1,7 @@
 #include "run/rollout_phase.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -37,7 +38,7 @@ rl::Sample make_sample(const Prompt& prompt, uint64_t group_id, rl::Completion c
   sample.status = status_of(completion.finish_reason);
   sample.versions = std::move(completion.versions);
   sample.prompt_text = prompt.text;
-  sample.label = prompt.record.label;
+  sample.label = rl::label_text(prompt.record.label);
   return sample;
 }
 
@@ -48,7 +49,7 @@ text::GradeRequest grade_request(const Prompt& prompt, const rl::Sample& sample)
   request.prompt = prompt.record.prompt;
   request.prompt_text = prompt.text;
   request.response = sample.text;
-  request.label = sample.label;
+  request.label = prompt.record.label;
   request.metadata = prompt.record.metadata;
   request.prompt_tokens = sample.prompt;
   request.response_tokens = sample.completion;
@@ -56,31 +57,25 @@ text::GradeRequest grade_request(const Prompt& prompt, const rl::Sample& sample)
   return request;
 }
 
-// A failed sample keeps no reward and teaches nothing: it leaves the loss, counted and said.
-void put_reward(rl::Sample& sample, const text::Grade& grade, Rollout& rollout) {
-  sample.reward = grade.failed ? 0.0 : grade.reward;
-  if (!grade.failed) return;
-  sample.status = rl::SampleStatus::kFailed;
-  sample.remove = true;
-  ++rollout.num_failed;
-  if (rollout.first_failure.empty()) {
-    rollout.first_failure = fmt::format("sample {}: {}", sample.sample_id, grade.reason);
-  }
+void put_reward(rl::Sample& sample, const text::Grade& grade) {
+  if (!grade.failed) sample.reward = grade.reward;
 }
 
-void collect_rewards(text::Graders& graders, uint64_t first_sample_id, Rollout& rollout) {
+void collect_rewards(const RolloutRequest& request, text::Graders& graders, Rollout& rollout) {
   const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/
   rollout.grades.resize(rollout.samples.size());
   for (text::Grade& grade : graders.collect()) {
-    const size_t index = grade.sample_id - first_sample_id;
+    const size_t index = grade.sample_id - request.first_sample_id;
     TANDEM_CHECK(index < rollout.samples.size(), "a grade of unknown sample", grade.sample_id);
     grade.reason = redaction.apply(grade.reason);
     rollout.grades[index] = std::move(grade);
   }
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     TANDEM_CHECK_EQ(rollout.grades[i].sample_id, rollout.samples[i].sample_id, "a sample without a grade");
-    put_reward(rollout.samples[i], rollout.grades[i], rollout);
+    put_reward(rollout.samples[i], rollout.grades[i]);
   }
+  put_failure_rewards(request.failure_reward, rollout.grades, rollout.samples);
+  rollout.count_failures();
 }
 
 }  // namespace
@@ -95,6 +90,16 @@ std::vector<rl::Sample*> Rollout::pointers() {
   std::vector<rl::Sample*> result;
   for (rl::Sample& sample : samples) result.push_back(&sample);
   return result;
+}
+
+void Rollout::count_failures() {
+  num_failed = num_dropped = 0;
+  first_failure.clear();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!samples[i].grading_failed) continue;
+    if (++num_failed == 1) first_failure = fmt::format("sample {}: {}", samples[i].sample_id, grades[i].reason);
+    num_dropped += samples[i].has_reward ? 0 : 1;
+  }
 }
 
 std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders) {
@@ -125,7 +130,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
   rollout.stats = engine_.stats();
   if (graders != nullptr) {
     if (!wait_for_rewards(request, *graders)) return std::nullopt;
-    collect_rewards(*graders, request.first_sample_id, rollout);
+    collect_rewards(request, *graders, rollout);
   }
   rollout.seconds = seconds_since(begin);
   return rollout;
@@ -191,7 +196,6 @@ Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate
   }
   std::map<std::string, std::pair<double, int64_t>> extras;
   for (const text::Grade& grade : rollout.grades) {
-    if (grade.failed) metrics["rollout/grader_failed/" + grade.reason_class] += 1.0;
     for (const auto& [name, value] : grade.extras) {
       extras[name].first += value;
       ++extras[name].second;
@@ -200,7 +204,7 @@ Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate
   for (const auto& [name, sum] : extras) {
     metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
   }
-  metrics["rollout/grader_failed"] = static_cast<double>(rollout.num_failed);
+  metrics.merge(failure_metrics(rollout, "rollout"));
   const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
   if (prompt_tokens > 0) {
     metrics["rollout/prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
@@ -223,10 +227,27 @@ Metrics rollout_times(const Rollout& rollout) {
           {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
 }
 
+Metrics failure_metrics(const Rollout& rollout, const std::string& prefix) {
+  Metrics metrics = {{prefix + "/grader_failed", static_cast<double>(rollout.num_failed)}};
+  for (const text::Grade& grade : rollout.grades) {
+    if (grade.failed) metrics[prefix + "/grader_failed/" + grade.reason_class] += 1.0;
+  }
+  if (rollout.num_dropped > 0) metrics[prefix + "/dropped"] = static_cast<double>(rollout.num_dropped);
+  return metrics;
+}
+
 void warn_of_failures(const Rollout& rollout, const std::string& title) {
   if (rollout.num_failed == 0) return;
-  base::log_warning("{}: {} of {} samples have no reward and are left out; the first: {}", title, rollout.num_failed,
-                    rollout.samples.size(), rollout.first_failure);
+  std::vector<std::string> fates;
+  const auto given =
+      std::ranges::find_if(rollout.samples, [](const rl::Sample& s) { return s.grading_failed && s.has_reward; });
+  if (given != rollout.samples.end()) {
+    fates.push_back(fmt::format("{} have the reward {:g} (--rm-failure-reward)",
+                                rollout.num_failed - rollout.num_dropped, given->reward));
+  }
+  if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
+  base::log_warning("{}: grading failed for {} of {} samples, of which {}; the first: {}", title, rollout.num_failed,
+                    rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
 }
 
 }  // namespace tandem::run

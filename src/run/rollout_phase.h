@@ -10,6 +10,7 @@
 
 #include "rl/sample.h"
 #include "rollout/engine.h"
+#include "run/failure_reward.h"
 #include "run/prompt_set.h"
 #include "run/report.h"
 #include "text/graders.h"
@@ -25,16 +26,22 @@ struct RolloutRequest {
   // ...
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
+  FailureReward failure_reward;
   std::string title;  // of the live line: "rollout 3/200"
 };
 
 struct Rollout {
-  std::vector<rl::Sample> samples;  // in sample order; failed ones have reward 0 and remove set
+  std::vector<rl::Sample> samples;  // in sample order
   std::vector<text::Grade> grades;  // one a sample; empty without graders
   rollout::EngineStats stats;
-  double seconds = 0.0;  // with rewards
-  int64_t num_failed = 0;
-  std::string first_failure;  // why the first failed sample did
+  double seconds = 0.0;       // with rewards
+  int64_t num_failed = 0;     // samples whose grading failed
+  int64_t num_dropped = 0;    // of those: without a reward
+  std::string first_failure;  // "sample 12: ValueError: ..."
+
+  // Sets the three above from samples and grades.
+  void count_failures();
+  bool all_failed() const { return num_failed > 0 && num_failed == static_cast<int64_t>(samples.size()); }
 
   std::vector<const rl::Sample*> views() const;
   std::vector<rl::Sample*> pointers();
@@ -66,7 +73,11 @@ Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate
 // perf/* of its generation.
 Metrics rollout_times(const Rollout& rollout);
 
-// Says once how many samples failed and why the first one did.
+// How many gradings failed, for which classes of reasons, and how many samples were dropped for it:
+// PREFIX/grader_failed, PREFIX/grader_failed/CLASS, and PREFIX/dropped where there are any.
+Metrics failure_metrics(const Rollout& rollout, const std::string& prefix);
+
+// Says once how many gradings failed, what their samples were given and why the first one did.
 void warn_of_failures(const Rollout& rollout, const std::string& title);
 
 }  // namespace tandem::run

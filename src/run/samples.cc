@@ -14,6 +14,7 @@ namespace tandem::run {
 namespace {
 
 constexpr int64_t kMaxSamplesBytes = int64_t{8} << 30;
+constexpr std::string_view kRewardPrefix = "reward_";  // before the other numbers of a reward that is a dict
 constexpr std::string_view kRolloutId = "{rollout_id}";
 
 double mean(const std::vector<float>& values) {
@@ -44,10 +45,27 @@ std::vector<T> numbers(const base::Json& record, const char* name) {
 }
 
 rl::SampleStatus status_of(const std::string& word) {
-  for (const auto status : {rl::SampleStatus::kTruncated, rl::SampleStatus::kAborted, rl::SampleStatus::kFailed}) {
+  using enum rl::SampleStatus;
+  for (const rl::SampleStatus status : {kCompleted, kTruncated, kAborted}) {
     if (word == rl::to_string(status)) return status;
   }
-  return rl::SampleStatus::kCompleted;
+  throw UserError(fmt::format("status {}: use completed, truncated or aborted", word));
+}
+
+text::Grade grade_of(const base::Json& record) {
+  text::Grade grade;
+  grade.sample_id = record.at("sample_id").get<uint64_t>();
+  const base::Json& reward = record.at("reward");
+  grade.reward = reward.is_null() ? 0.0 : number(reward);
+  grade.failed = record.contains("failure");
+  if (grade.failed) {
+    grade.reason = record.at("failure").get<std::string>();
+    grade.reason_class = record.at("failure_class").get<std::string>();
+  }
+  for (const auto& [name, value] : record.items()) {
+    if (name.starts_with(kRewardPrefix)) grade.extras[name.substr(kRewardPrefix.size())] = number(value);
+  }
+  return grade;
 }
 
 rl::Sample sample_of(const base::Json& record) {
@@ -57,7 +75,9 @@ rl::Sample sample_of(const base::Json& record) {
   sample.prompt_text = record.at("prompt").get<std::string>();
   sample.text = record.at("response").get<std::string>();
   sample.label = record.at("label").get<std::string>();
-  if (record.contains("reward")) sample.reward = number(record.at("reward"));
+  sample.has_reward = !record.at("reward").is_null();
+  sample.reward = sample.has_reward ? number(record.at("reward")) : 0.0;
+  sample.grading_failed = record.contains("failure");
   sample.status = status_of(record.at("status").get<std::string>());
   sample.prompt = numbers<int32_t>(record, "prompt_tokens");
   sample.completion = numbers<int32_t>(record, "response_tokens");
@@ -80,9 +100,12 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   record["response"] = sample.text;
   record["label"] = sample.label;
   if (grade != nullptr) {
-    record["reward"] = sample.reward;
-    if (grade->failed) record["failure"] = grade->reason;
-    for (const auto& [name, value] : grade->extras) record["reward_" + name] = value;
+    record["reward"] = sample.has_reward ? base::Json(sample.reward) : base::Json(nullptr);
+    if (grade->failed) {
+      record["failure"] = grade->reason;
+      record["failure_class"] = grade->reason_class;
+    }
+    for (const auto& [name, value] : grade->extras) record[std::string(kRewardPrefix) + name] = value;
   }
   record["status"] = rl::to_string(sample.status);
   record["response_length"] = sample.completion.size();
@@ -120,7 +143,8 @@ Rollout read_rollout(const std::string& path, int64_t num_samples) {
     begin = end + 1;
     try {
       rollout.samples.push_back(sample_of(record));
-    } catch (const base::Json::exception& error) {
+      rollout.grades.push_back(grade_of(record));
+    } catch (const std::exception& error) {
       throw UserError(
           fmt::format("{}:{}: is no sample as --save-debug-rollout-data writes it: {}", path, line, error.what()));
     }
@@ -129,6 +153,7 @@ Rollout read_rollout(const std::string& path, int64_t num_samples) {
                     fmt::format("{}: has {} samples, and a rollout of this run has {} (--rollout-batch-size x "
                                 "--n-samples-per-prompt)",
                                 path, rollout.samples.size(), num_samples));
+  rollout.count_failures();
   return rollout;
 }
 

@@ -7,8 +7,9 @@
 
 namespace tandem::run {
 
-// "readable": prompt, response, label, reward, status, length, mean log-prob, advantage, weight versions. "full": also
-// tokens, log-probs (policy, sampled, reference), advantages and the loss mask.
+// "readable": prompt, response, label, reward (null: dropped), failure (why grading failed) and failure_class, status,
+// length, mean log-prob, advantage, weight versions. "full": also tokens, log-probs (policy, sampled, reference),
+// advantages and the loss mask.
 enum class SampleDetail : uint8_t { kReadable, kFull };
 
 base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);

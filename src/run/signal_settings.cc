@@ -10,12 +10,6 @@ namespace tandem::run {
 
 namespace {
 
-// A function of the user, and the other numbers of a reward that is a dict, may be anything.
-std::optional<double> lowest_reward(const RewardOptions& reward) {
-  if (!reward.rm_type || !reward.reward_key.empty()) return std::nullopt;
-  return *reward.rm_type == "dapo" ? -1.0 : 0.0;
-}
-
 bool told_not_to_open(const DataOptions& data) {
   const base::Json given = base::parse_json(data.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
   const auto found = given.find("add_generation_prompt");
@@ -35,9 +29,8 @@ rl::SignalSettings signal_settings(const OptimizerOptions& optimizer, int64_t nu
 rl::SignalSettings signal_settings(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
                                    int64_t num_steps) {
   rl::SignalSettings settings = signal_settings(config.optimizer, num_steps);
-  settings.grader = config.reward.rm_type ? "--rm-type " + *config.reward.rm_type
-                                          : "--custom-rm-path " + config.reward.custom_rm_path;
-  settings.lowest_reward = lowest_reward(config.reward);
+  settings.grader = config.reward.name();
+  settings.lowest_reward = config.reward.lowest_reward();
   settings.compares_group =
       rl::find_estimator(config.loss.loss).needs_group && !config.loss.loss.disable_rewards_normalization;
   settings.temperature = config.rollout.temperature;

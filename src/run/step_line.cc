@@ -48,6 +48,7 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
     line += fmt::format("  {} of {} groups {} equal rewards", equal, progress.num_groups, equal == 1 ? "has" : "have");
   }
   if (progress.num_failed > 0) line += fmt::format("  failed {}", progress.num_failed);
+  if (progress.num_dropped > 0) line += fmt::format(" ({} dropped)", progress.num_dropped);
   const auto num_done = static_cast<double>(progress.rollout - progress.first_rollout);
   const double left_s = progress.elapsed_s / num_done * static_cast<double>(progress.num_rollouts - progress.rollout);
   return line + fmt::format("  {:.2f} s  elapsed {}  ETA {}", shown["perf/rollout_time"] + shown["perf/train_time"],

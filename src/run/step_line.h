@@ -13,7 +13,8 @@ struct Progress {
   int64_t rollout = 0, num_rollouts = 0;  // finished, in all
   int64_t first_rollout = 0;              // finished before this process began
   int64_t num_groups = 0;                 // of one rollout
-  int64_t num_failed = 0;                 // samples without a reward
+  int64_t num_failed = 0;                 // samples whose grading failed
+  int64_t num_dropped = 0;                // of those: without a reward
   double elapsed_s = 0.0;                 // of this process
 };
 

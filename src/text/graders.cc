@@ -69,7 +69,7 @@ base::Json to_json(const GradeRequest& sample) {
           {"prompt", sample.prompt},
           {"prompt_text", as_text(sample.prompt_text)},
           {"response", as_text(sample.response)},
-          {"label", as_text(sample.label)},
+          {"label", sample.label},
           {"metadata", sample.metadata.is_object() ? sample.metadata : base::Json::object()},
           {"prompt_tokens", sample.prompt_tokens},
           {"response_tokens", sample.response_tokens},
@@ -285,7 +285,7 @@ struct Graders::Impl {
     try {
       if (slot.child == nullptr) start_child(slot);
     } catch (const std::runtime_error& error) {
-      return all_failed(job, "died", std::string("a new grader could not start: ") + error.what());
+      return all_failed(job, "not_started", std::string("a new grader could not start: ") + error.what());
     }
     base::Json samples = base::Json::array();
     for (const GradeRequest& sample : job.samples) samples.push_back(to_json(sample));

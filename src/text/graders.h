@@ -42,7 +42,8 @@ struct GraderConfig {
 struct GradeRequest {
   uint64_t group_id = 0, sample_id = 0;
   base::Json prompt;  // string or message list, as the data line had it
-  std::string prompt_text, response, label;
+  std::string prompt_text, response;
+  base::Json label;     // as the data line had it; null: none
   base::Json metadata;  // the data line's other keys: an object, or null
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
@@ -53,8 +54,9 @@ struct Grade {
   uint64_t sample_id = 0;
   double reward = 0.0;  // 0 when failed
   bool failed = false;
-  std::string reason_class;  // a key of failures(); empty when not failed
-  std::string reason;        // one line: "ValueError: ... (reward.py:12)", "... the deadline of 30 s passed", ...
+  std::string reason_class;                                                // a key of failures(); empty when not failed
+  bool is_machine_fault() const { return reason_class == "not_started"; }  // and not the reward's
+  std::string reason;  // one line: "ValueError: ... (reward.py:12)", "... the deadline of 30 s passed", ...
   std::map<std::string, double> extras;  // other numbers of a dict result
 };
 
@@ -71,9 +73,10 @@ class Graders {
   // Waits that long for everything submitted; how many samples are still to be graded then.
   int64_t wait(double seconds);
   std::vector<Grade> collect();  // waits for everything submitted; in submission order
-  // Totals of the run: reason class ("exception", "deadline", "died", "memory", "not_finite", "wrong_type",
-  // "wrong_count")
-  // -> samples.
+  // Totals of the run: reason class -> samples. "exception", "deadline", "memory", "not_finite", "wrong_type",
+  // "wrong_count", "died" (the process ended during the call, or answered something else than grades) are the reward's
+  // fault. A signal that comes from outside during a call looks the same as one that the reward sends itself, so it
+  // counts as the reward's. "not_started" (a new process could not be started) is the machine's.
   std::map<std::string, int64_t> failures() const;
   int64_t restarts() const;                  // processes replaced so far
   std::vector<int64_t> process_ids() const;  // of the processes that run

@@ -162,9 +162,20 @@ TEST(Advantages, AreGroupLocalWithoutWhitening) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(alone[i].advantages, together[i + 3].advantages);
 }
 
+TEST(Advantages, FailedSamplesWithARewardTakePart) {
+  std::vector<Sample> samples = small_samples({1, 0, 0}, 3), others = samples;
+  samples[2].grading_failed = true;
+  LossConfig config;
+  assign_advantages(config, pointers(samples));
+  assign_advantages(config, pointers(others));
+  for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i].advantages, others[i].advantages);
+  EXPECT_LT(samples[2].advantages[0], 0.0);
+}
+
 TEST(Advantages, FailedSamplesStayOutOfTheGroup) {
   std::vector<Sample> samples = small_samples({1, 0, 7}, 3);
-  samples[2].status = SampleStatus::kFailed;
+  samples[2].grading_failed = true;
+  samples[2].has_reward = false;
   samples[2].reward = std::nan("");
   assign_advantages({}, pointers(samples));
   EXPECT_NEAR(samples[0].advantages[0], 0.5 / (std::sqrt(0.5) + 1e-6), 1e-12);

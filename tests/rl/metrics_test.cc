@@ -53,13 +53,32 @@ TEST(RolloutMetrics, ReportVimesNames) {
 
 TEST(RolloutMetrics, FailedSamplesAreCountedAndHaveNoReward) {
   std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, 0, {1})};
-  samples[1].status = SampleStatus::kFailed;
+  samples[1].grading_failed = true;
+  samples[1].has_reward = false;
   samples[1].remove = true;
   const std::map<std::string, double> metrics = rollout_metrics(pointers(samples), false);
   EXPECT_EQ(metrics.at("raw_reward"), 1.0);
   EXPECT_EQ(metrics.at("failed"), 1.0);
   EXPECT_EQ(metrics.at("removed"), 1.0);
   EXPECT_EQ(metrics.at("zero_std/count_1"), 1.0);
+}
+
+TEST(RolloutMetrics, FailedSamplesWithARewardAreLikeAnyOther) {
+  std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, -1, {1})};
+  samples[1].grading_failed = true;
+  samples[1].status = SampleStatus::kTruncated;
+  const std::map<std::string, double> metrics = rollout_metrics(pointers(samples), false);
+  EXPECT_EQ(metrics.at("raw_reward"), 0.0);
+  EXPECT_EQ(metrics.at("failed"), 1.0);
+  EXPECT_EQ(metrics.at("truncated_ratio"), 0.5) << "how it ended does not change when its grading fails";
+  EXPECT_FALSE(metrics.contains("removed"));
+}
+
+TEST(RolloutMetrics, WithoutAnyRewardThereIsNoMean) {
+  std::vector<Sample> samples = {scored(0, 0, {1}), scored(0, 0, {1})};
+  for (Sample& sample : samples) sample.has_reward = false;
+  EXPECT_FALSE(rollout_metrics(pointers(samples), false).contains("raw_reward"));
+  EXPECT_TRUE(pass_rates(pointers(samples)).empty());
 }
 
 TEST(RolloutMetrics, OfNothingAreNone) { EXPECT_TRUE(rollout_metrics({}, false).empty()); }
@@ -94,6 +113,22 @@ TEST(PassAtK, IsTheChanceOverAllSubsets) {
         EXPECT_NEAR(pass_at_k(n, c, k), counted_pass_at_k(n, c, k), 1e-12) << n << c << k;
     }
   }
+}
+
+// reward was the mean of those that have one, and pass@1 of all: the same samples in both.
+TEST(PassAtK, IsOfTheSamplesThatHaveAReward) {
+  std::vector<Sample> samples;
+  for (int i = 0; i < 4; ++i) samples.push_back(scored(0, i < 2 ? 1.0 : 0.0, {1}));
+  for (int i = 0; i < 2; ++i) samples.push_back(scored(1, 0.0, {1}));
+  samples[3].has_reward = false;
+  samples[4].grading_failed = true;
+  samples[4].reward = 1.0;  // --rm-failure-reward 1: it has not passed for that
+  samples.push_back(scored(2, 1.0, {1}));
+  samples.back().has_reward = false;
+  const std::map<std::string, double> rates = pass_rates(pointers(samples));
+  ASSERT_EQ(rates.size(), 2U);  // the smallest group has two
+  EXPECT_NEAR(rates.at("pass@1"), 2.0 / 5.0, 1e-15);
+  EXPECT_NEAR(rates.at("pass@2"), (3.0 * 1.0 + 2.0 * 0.0) / 5.0, 1e-15);
 }
 
 TEST(PassAtK, IsTheMeanOverGroupsInPowersOfTwo) {

@@ -99,7 +99,7 @@ TEST(Prompts, CountBadLinesWhenAsked) {
   EXPECT_EQ(data.bad_lines.messages.size(), 8U);
   ASSERT_EQ(data.records.size(), 3U);
   EXPECT_TRUE(data.records[0].prompt.is_string());
-  EXPECT_EQ(data.records[1].label, "208");
+  EXPECT_EQ(data.records[1].label, base::Json(208));
   EXPECT_EQ(data.records[2].label, "8");
   EXPECT_EQ(data.records[2].line, 11);
 }
@@ -138,13 +138,13 @@ TEST(Prompts, KeepLabelsMetadataAndToolsOfAnyShape) {
       "{\"q\": \"d\", \"answer\": true, \"metadata\": null}\n");
   const PromptData data = read_prompts({.path = file.path(), .input_key = "q", .label_key = "answer"});
   ASSERT_EQ(data.records.size(), 4U);
-  EXPECT_EQ(data.records[0].label, "1.5");
+  EXPECT_EQ(data.records[0].label, base::Json(1.5));
   EXPECT_EQ(base::dump_json(data.records[0].metadata), R"({"level":4,"source":"x"})");
   EXPECT_EQ(data.records[0].tools.size(), 1U);
-  EXPECT_EQ(data.records[1].label, "");
+  EXPECT_TRUE(data.records[1].label.is_null());
   EXPECT_TRUE(data.records[1].metadata.is_object());
-  EXPECT_EQ(data.records[2].label, R"([1,"two"])");
-  EXPECT_EQ(data.records[3].label, "true");
+  EXPECT_EQ(data.records[2].label, base::Json::parse(R"([1, "two"])"));
+  EXPECT_EQ(data.records[3].label, base::Json(true));
 }
 
 TEST(Prompts, NameTheColumnOfTheWrongKey) {

@@ -135,7 +135,8 @@ const std::vector<BadRun>& bad_runs() {
        "--rm-timeout",
        {},
        each([](auto&, Sample& s) {
-         s.status = SampleStatus::kFailed;
+         s.grading_failed = true;
+         s.has_reward = false;
          s.remove = true;
          s.reward = 0.0;
        }),
@@ -297,7 +298,10 @@ TEST(SignalWatch, SaysThatGroupsOfOneTeachNothing) {
   run.num_per_group = 2;
   Watched watched(run);
   go(run, watched, 0, [](SimulatedRun&, std::vector<Sample>& samples) {
-    for (size_t i = 0; i < samples.size(); i += 2) samples[i].status = SampleStatus::kFailed;
+    for (size_t i = 0; i < samples.size(); i += 2) {
+      samples[i].grading_failed = true;
+      samples[i].has_reward = false;
+    }
   });
   ASSERT_EQ(watched.warnings.size(), 1U);
   EXPECT_NE(watched.warnings[0].find("no group has two samples with a reward, so all 12 advantages are 0"),
@@ -357,7 +361,8 @@ TEST(SignalWatch, CountsExactly) {
   go(run, watched, 8, first(20, [](auto&, Sample& s) { s.reward = static_cast<double>(s.group_id); }));
   EXPECT_EQ(watched.counts, (Counts{{"fault/group_rewards_equal", 5}, {"fault/advantages_zero", 20}}));
   go(run, watched, 9, first(20, [](auto&, Sample& s) {
-       s.status = SampleStatus::kFailed;
+       s.grading_failed = true;
+       s.has_reward = false;
        s.remove = true;
      }));
   EXPECT_EQ(watched.counts, (Counts{{"fault/grader_always_fails", 20}}));

@@ -43,7 +43,7 @@ TEST_F(PromptSetTest, RendersMessagesAndLeavesTextsAlone) {
       "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}], \"label\": \"2\", \"level\": 3}\n");
   ASSERT_EQ(set.prompts.size(), 2U);
   EXPECT_EQ(set.prompts[0].text, "1 + 1 =");
-  EXPECT_EQ(set.prompts[0].record.label, "2");
+  EXPECT_EQ(set.prompts[0].record.label, base::Json(2));
   EXPECT_NE(set.prompts[1].text.find("1 + 1?"), std::string::npos);
   EXPECT_GT(set.prompts[1].text.size(), set.prompts[0].text.size());
   EXPECT_TRUE(set.prompts[1].text.ends_with("assistant\n")) << set.prompts[1].text;

@@ -31,12 +31,13 @@ Rollout two_samples() {
   rollout.grades[0].extras["acc"] = 1.0;
   rl::Sample& failed = rollout.samples[1];
   failed.sample_id = 7;
-  failed.status = rl::SampleStatus::kFailed;
+  failed.grading_failed = true;
+  failed.has_reward = false;
   failed.remove = true;
   rollout.grades[1].failed = true;
   rollout.grades[1].reason = "ValueError: no";
   rollout.grades[1].reason_class = "exception";
-  rollout.num_failed = 1;
+  rollout.count_failures();
   return rollout;
 }
 
@@ -51,8 +52,10 @@ TEST(Samples, ReadableRecordSaysWhatHappened) {
   EXPECT_EQ(good["weight_versions"], base::Json({2, 3}));
   EXPECT_FALSE(good.contains("response_tokens"));
   const base::Json failed = sample_record(rollout.samples[1], &rollout.grades[1], SampleDetail::kReadable);
-  EXPECT_EQ(failed["status"], "failed");
+  EXPECT_EQ(failed["status"], "completed");
+  EXPECT_TRUE(failed["reward"].is_null());
   EXPECT_EQ(failed["failure"], "ValueError: no");
+  EXPECT_EQ(failed["failure_class"], "exception");
 }
 
 TEST(Samples, FullFileHasTokensAndLogProbsOneLineEach) {
@@ -75,6 +78,42 @@ TEST(Samples, FailuresAreCountedByClass) {
   EXPECT_EQ(metrics.at("rollout/grader_failed/exception"), 1.0);
   EXPECT_EQ(metrics.at("rollout/reward_acc"), 1.0);
   EXPECT_EQ(metrics.at("rollout/raw_reward"), 1.0);  // the failed one has none
+}
+
+TEST(Samples, AFullFileIsReadBackWithItsFailures) {
+  base::TemporaryDirectory folder;
+  Rollout rollout = two_samples();
+  rollout.samples.push_back(rollout.samples[1]);  // one that was given a reward
+  rollout.samples[2].sample_id = 8;
+  rollout.samples[2].has_reward = true;
+  rollout.samples[2].remove = false;
+  rollout.samples[2].reward = -1.0;
+  rollout.samples[2].status = rl::SampleStatus::kTruncated;
+  rollout.grades.push_back(rollout.grades[1]);
+  rollout.count_failures();
+  write_samples(folder / "s.jsonl", rollout, SampleDetail::kFull);
+  const Rollout read = read_rollout(folder / "s.jsonl", 3);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(read.samples[i].grading_failed, rollout.samples[i].grading_failed) << i;
+    EXPECT_EQ(read.samples[i].has_reward, rollout.samples[i].has_reward) << i;
+    EXPECT_EQ(read.samples[i].reward, rollout.samples[i].reward) << i;
+    EXPECT_EQ(read.samples[i].status, rollout.samples[i].status) << i;
+    EXPECT_EQ(read.samples[i].remove, rollout.samples[i].remove) << i;
+  }
+  EXPECT_EQ(read.num_failed, 2);
+  EXPECT_EQ(read.num_dropped, 1);
+  EXPECT_EQ(read.first_failure, "sample 7: ValueError: no");
+  EXPECT_EQ(rollout_report(read, false, false), rollout_report(rollout, false, false));
+  const std::string text = base::read_file(folder / "s.jsonl");
+  const size_t at = text.find("\"truncated\"");
+  base::write_file_durably(folder / "s.jsonl", std::string(text).replace(at, 11, "\"failed\""));
+  try {
+    read_rollout(folder / "s.jsonl", 3);
+    ADD_FAILURE() << "a status that nobody knows was read";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("s.jsonl:3: "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("status failed"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Samples, DebugPathNeedsThePlaceOfTheNumber) {

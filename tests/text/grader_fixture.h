@@ -23,7 +23,7 @@ inline GraderConfig function(const std::string& spec) {
   return config;
 }
 
-inline GradeRequest request(uint64_t sample_id, const std::string& response, const std::string& label = "") {
+inline GradeRequest request(uint64_t sample_id, const std::string& response, const base::Json& label = "") {
   GradeRequest request;
   request.sample_id = sample_id;
   request.prompt = "prompt";

@@ -47,9 +47,41 @@ TEST(Graders, ExactComparesTextWithoutOuterSpace) {
                                  {"34", " 34", 1},
                                  {"3 4", "34", 0},
                                  {"34.0", "34", 0},
-                                 {"", "", 1},
                                  {"", "34", 0},
                                  {"\xC3\xA9", "\xC3\xA9", 1}});
+}
+
+// An empty label once paid exact 1 for an empty response. The readers of data refuse it; here it is no reward either.
+TEST(Graders, NoBuiltInRewardPaysForAnEmptyLabel) {
+  const base::Json nothing = nullptr;
+  for (const char* rm_type : {"exact", "math", "dapo"}) {
+    Graders graders(rule(rm_type));
+    for (const base::Json& label :
+         {base::Json(""), base::Json(" \n"), nothing, base::Json::array(), base::Json::object()}) {
+      for (const char* response : {"", "Answer: $", "null", "[]", "\\boxed{}"}) {
+        const Grade grade = grade_one(graders, request(1, response, label));
+        EXPECT_TRUE(grade.failed) << rm_type << " of " << label << " for " << response;
+        EXPECT_EQ(grade.reason_class, "exception");
+        EXPECT_NE(grade.reason.find("which no response can be compared with"), std::string::npos) << grade.reason;
+      }
+    }
+  }
+  Graders dapo(rule("dapo"));
+  EXPECT_NE(grade_one(dapo, request(1, "Answer: $", "$")).reason.find("nothing is left of the label $"),
+            std::string::npos);
+}
+
+TEST(Graders, BuiltInRewardsCompareTheTextOfALabel) {
+  Graders exact(rule("exact"));
+  const std::vector<std::pair<base::Json, std::string>> labels = {
+      {4, "4"}, {2.5, "2.5"}, {4.0, "4.0"}, {true, "true"}, {"4", "4"}};
+  for (const auto& [label, response] : labels) {
+    EXPECT_EQ(grade_one(exact, request(1, response, label)).reward, 1.0) << response;
+  }
+  Graders math(rule("math"));
+  EXPECT_EQ(grade_one(math, request(1, "\\boxed{4}", 4)).reward, 1.0);
+  Graders dapo(rule("dapo"));
+  EXPECT_EQ(grade_one(dapo, request(1, "Answer: 34", 34.0)).reward, 1.0);
 }
 
 TEST(Graders, MathTakesTheLastBoxOrTheLastNumber) {

@@ -1,0 +1,29 @@
+#include "run/failure_reward.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::run {
+
+void put_failure_rewards(const FailureReward& policy, std::span<const text::Grade> grades,
+                         std::span<rl::Sample> samples) {
+  TANDEM_CHECK_EQ(grades.size(), samples.size());
+  double lowest = 0.0;
+  bool is_any_graded = false;
+  for (const text::Grade& grade : grades) {
+    if (grade.failed) continue;
+    is_any_graded = true;
+    lowest = std::min(lowest, grade.reward);
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!grades[i].failed) continue;
+    rl::Sample& sample = samples[i];
+    sample.grading_failed = true;
+    sample.has_reward = is_any_graded && !policy.drops && !grades[i].is_machine_fault();
+    sample.reward = sample.has_reward ? policy.reward.value_or(lowest) : 0.0;
+    if (!sample.has_reward) sample.remove = true;
+  }
+}
+
+}  // namespace tandem::run

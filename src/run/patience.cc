@@ -1,0 +1,44 @@
+#include "run/patience.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "run/samples.h"
+
+namespace tandem::run {
+
+void Patience::see_step(int64_t rollout_id, const Metrics& step_metrics, const Rollout& rollout) {
+  if (step_metrics.at("train/step_skipped") == 0.0) {
+    skipped_steps_ = 0;
+    return;
+  }
+  ++skipped_steps_;
+  base::log_warning("rollout {}: an optimizer step was skipped: loss {:g}, gradient norm {:g}; nothing was changed",
+                    rollout_id + 1, step_metrics.at("train/loss"), step_metrics.at("train/grad_norm"));
+  if (skipped_steps_ < limits_.max_skipped_steps) return;
+  base::make_directories(directory_.fault_folder());
+  const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
+  write_samples(path, rollout, SampleDetail::kFull);
+  throw UserError(
+      fmt::format("{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
+                  "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again",
+                  skipped_steps_, path, directory_.fault_folder()));
+}
+
+void Patience::see_rollout(int64_t rollout_id, const Rollout& rollout) {
+  failed_rollouts_ = rollout.all_failed() ? failed_rollouts_ + 1 : 0;
+  TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
+                    fmt::format("rollout {}: the reward failed on every sample of {} rollouts in a row "
+                                "(--max-failed-rollouts), so nothing is learnt: mend what fails; the first of this "
+                                "rollout: {}",
+                                rollout_id + 1, failed_rollouts_, rollout.first_failure));
+}
+
+void Patience::restore(int64_t skipped_steps, int64_t failed_rollouts) {
+  skipped_steps_ = skipped_steps;
+  failed_rollouts_ = failed_rollouts;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,127 @@
+// Labels: what compares completions with them refuses a line that has none, and a Python reward gets what the line
+// holds.
+//
+// A run with a wrong --label-key once climbed to reward 0.99 on empty answers: a missing label was read as "", and
+// exact paid 1 for an empty completion.
+#include <gtest/gtest.h>
+
+#include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+std::string write_data(const base::TemporaryDirectory& folder, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  base::write_file_durably(folder / "data.jsonl", text);
+  return folder / "data.jsonl";
+}
+
+// One short completion of each prompt.
+Arguments eval_arguments(const std::string& data, const Arguments& more) {
+  Arguments arguments = {
+      "eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "set", data, "--rollout-max-response-len", "2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(Labels, AMissingOneIsRefusedWithItsPlace) {
+  const base::TemporaryDirectory folder;
+  const Arguments dry_run = {"--dry-run"};
+  expect_one_line_failure(run(with_flag(train_arguments(folder / "run", dry_run), "--label-key", "answer")), 2,
+                          kPrompts +
+                              ":1:1: the key answer is missing, and --rm-type math compares completions with "
+                              "the label - give the line one, or name its key with --label-key");
+  struct Case {
+    const char* label;
+    const char* says;
+  };
+  const std::string good = R"({"prompt": "say", "label": 4})";
+  for (const Case& c : std::vector<Case>{{"null", ":2:18: label is null"},
+                                         {"\"\"", ":2:18: label is empty"},
+                                         {"\" \\n\"", ":2:18: label is empty"},
+                                         {"[\"4\"]", ":2:18: label is a list"},
+                                         {"{\"a\": 4}", ":2:18: label is an object"}}) {
+    const std::string data = write_data(folder, {good, R"({"prompt": "say", "label": )" + std::string(c.label) + "}"});
+    for (const std::string rule : {"exact", "math", "dapo"}) {
+      expect_one_line_failure(run(eval_arguments(data, {"--rm-type", rule, "--dry-run"})), 2, data + c.says);
+    }
+  }
+  // A number, true or false has a text.
+  const std::string data = write_data(folder, {good, R"({"prompt": "say", "label": true})"});
+  EXPECT_EQ(run(eval_arguments(data, {"--rm-type", "exact", "--dry-run"})).code, 0);
+}
+
+TEST(Labels, TheFlagThatWasTypedIsNamed) {
+  const base::TemporaryDirectory folder;
+  const std::string data = write_data(folder, {R"({"prompt": "say", "label": "4"})"});
+  const Arguments exact = {"--rm-type", "exact", "--dry-run"};
+  expect_one_line_failure(run(with_flag(eval_arguments(data, exact), "--eval-label-key", "gold")), 2,
+                          "the key gold is missing, and --rm-type exact compares completions with the label - give the "
+                          "line one, or name its key with --eval-label-key");
+  expect_one_line_failure(run(with_flag(eval_arguments(data, exact), "--label-key", "gold")), 2,
+                          "name its key with --label-key or --eval-label-key");
+}
+
+TEST(Labels, LinesWithoutOneAreCountedWhenAsked) {
+  const base::TemporaryDirectory folder;
+  const std::string bad = R"({"prompt": "say", "answer": "4"})";
+  const Arguments skip = {"--rm-type", "exact", "--skip-bad-lines", "--dry-run"};
+  const std::string data = write_data(folder, {bad, R"({"prompt": "say", "label": "4"})", bad});
+  const Captured result = run(eval_arguments(data, skip));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("2 bad lines left out (--skip-bad-lines), the first: " + data + ":1:1: the key label"),
+            std::string::npos)
+      << result.err;
+  expect_one_line_failure(run(eval_arguments(write_data(folder, {bad, bad}), skip)), 2,
+                          "0 blank and 2 bad lines - add JSON lines, or widen the slice; the first bad one: " + data +
+                              ":1:1: the key label is missing");
+}
+
+TEST(Labels, ReachPythonWithTheirType) {
+  const base::TemporaryDirectory folder;
+  const std::string data = write_data(
+      folder,
+      {R"({"prompt": "say", "label": 4, "expected": "4"})", R"({"prompt": "say", "label": 2.5, "expected": "2.5"})",
+       R"({"prompt": "say", "label": "4", "expected": "'4'"})",
+       R"({"prompt": "say", "label": true, "expected": "True"})",
+       R"({"prompt": "say", "label": ["a", 1], "expected": "['a', 1]"})",
+       R"({"prompt": "say", "label": {"a": [1]}, "expected": "{'a': [1]}"})",
+       R"({"prompt": "say", "label": null, "expected": "None"})", R"({"prompt": "say", "label": "", "expected": "''"})",
+       R"({"prompt": "say", "expected": "None"})"});
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(data_source, solution_str, ground_truth, extra_info):\n"
+                           "    return float(repr(ground_truth) == extra_info['expected'])\n");
+  const Captured result = run(eval_arguments(data, {"--custom-rm-path", folder / "reward.py:reward"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("eval set: reward 1  pass@1 1"), std::string::npos) << result.out;
+  // A key that was asked for and that no line has is said; the default one may be absent.
+  EXPECT_EQ(result.err.find("no line has a label"), std::string::npos) << result.err;
+  const Captured slip =
+      run(eval_arguments(data, {"--custom-rm-path", folder / "reward.py:reward", "--label-key", "lable", "--dry-run"}));
+  EXPECT_EQ(slip.code, 0) << slip.err;
+  EXPECT_NE(slip.err.find("no line has a label under lable (--label-key"), std::string::npos) << slip.err;
+}
+
+TEST(Labels, LieAlongTheDotsOfTheirKey) {
+  const base::TemporaryDirectory folder;
+  const std::string data = write_data(
+      folder, {R"({"prompt": "say", "reward_model": {"ground_truth": 7}})",
+               R"({"prompt": "say", "reward_model.ground_truth": "8", "reward_model": {"ground_truth": 7}})"});
+  const Captured result = run(eval_arguments(data, {"--rm-type", "exact", "--label-key", "reward_model.ground_truth",
+                                                    "--sample-output", folder / "samples.jsonl"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::vector<base::Json> samples = json_lines(folder / "samples.jsonl");
+  ASSERT_EQ(samples.size(), 2U);
+  EXPECT_EQ(samples[0]["label"], "7");
+  EXPECT_EQ(samples[1]["label"], "8") << "a key of that very name comes first";
+  write_data(folder, {R"({"prompt": "say", "reward_model": {"ground_truth": ""}})"});
+  expect_one_line_failure(
+      run(eval_arguments(data, {"--rm-type", "exact", "--label-key", "reward_model.ground_truth", "--dry-run"})), 2,
+      data + ":1:36: reward_model.ground_truth is empty");
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,93 @@
+// What samples are given whose grading failed: --rm-failure-reward, by reward and by whose fault it was.
+#include "run/failure_reward.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "run/reward_options.h"
+#include "tandem/error.h"
+
+namespace tandem::run {
+namespace {
+
+text::Grade graded(double reward) {
+  text::Grade grade;
+  grade.reward = reward;
+  return grade;
+}
+
+text::Grade failed(const std::string& reason_class) {
+  text::Grade grade;
+  grade.failed = true;
+  grade.reason_class = reason_class;
+  return grade;
+}
+
+std::vector<rl::Sample> given(const FailureReward& policy, const std::vector<text::Grade>& grades) {
+  std::vector<rl::Sample> samples(grades.size());
+  for (size_t i = 0; i < grades.size(); ++i) samples[i].reward = grades[i].reward;
+  put_failure_rewards(policy, grades, samples);
+  return samples;
+}
+
+RewardOptions options(const std::string& failure_reward, const std::string& rm_type = "") {
+  RewardOptions options;
+  options.failure_reward = failure_reward;
+  if (rm_type.empty()) {
+    options.custom_rm_path = "reward.py:reward";
+  } else {
+    options.rm_type = rm_type;
+  }
+  return options;
+}
+
+TEST(FailureReward, LowestIsTheLowestThatWasGradedOrZero) {
+  const FailureReward lowest = options("lowest").failure();
+  EXPECT_EQ(given(lowest, {graded(-2), failed("exception"), graded(3)})[1].reward, -2.0);
+  EXPECT_EQ(given(lowest, {graded(5), failed("exception"), graded(3)})[1].reward, 0.0);
+  EXPECT_EQ(given(options("lowest", "dapo").failure(), {graded(1), failed("deadline")})[1].reward, -1.0);
+  EXPECT_EQ(given(options("lowest", "exact").failure(), {graded(1), failed("deadline")})[1].reward, 0.0);
+  EXPECT_EQ(given(options("lowest", "math").failure(), {graded(1), failed("deadline")})[1].reward, 0.0);
+}
+
+TEST(FailureReward, ANumberOrNoneAsAsked) {
+  const rl::Sample number = given(options("-0.5").failure(), {graded(-2), failed("memory")})[1];
+  EXPECT_EQ(number.reward, -0.5);
+  EXPECT_TRUE(number.grading_failed && number.has_reward && !number.remove);
+  const rl::Sample dropped = given(options("drop").failure(), {graded(-2), failed("memory")})[1];
+  EXPECT_EQ(dropped.reward, 0.0);
+  EXPECT_TRUE(dropped.grading_failed && !dropped.has_reward && dropped.remove);
+  for (const char* text : {"nan", "inf", "-1e999", "1x", "", "lowes"}) {
+    EXPECT_THROW(options(text).check(), UserError) << text;
+  }
+}
+
+TEST(FailureReward, FaultsOfTheRewardArePaidForAndThoseOfTheMachineDropped) {
+  for (const char* policy : {"lowest", "-1"}) {
+    for (const char* fault : {"exception", "deadline", "memory", "not_finite", "wrong_type", "wrong_count", "died"}) {
+      EXPECT_TRUE(given(options(policy).failure(), {graded(1), failed(fault)})[1].has_reward) << fault;
+    }
+    const std::vector<rl::Sample> samples =
+        given(options(policy).failure(), {graded(1), failed("not_started"), failed("died")});
+    EXPECT_TRUE(samples[1].grading_failed && !samples[1].has_reward && samples[1].remove);
+    EXPECT_TRUE(samples[2].has_reward);
+  }
+}
+
+TEST(FailureReward, WhereNothingWasGradedThereIsNothingToCompareWith) {
+  for (const char* policy : {"lowest", "drop", "-1"}) {
+    for (const rl::Sample& sample : given(options(policy, "exact").failure(), {failed("exception"), failed("died")})) {
+      EXPECT_TRUE(sample.grading_failed && !sample.has_reward && sample.remove) << policy;
+    }
+  }
+}
+
+TEST(FailureReward, LeavesWhatWasGradedAlone) {
+  const rl::Sample sample = given(options("-9").failure(), {graded(0.25), failed("died")})[0];
+  EXPECT_EQ(sample.reward, 0.25);
+  EXPECT_TRUE(!sample.grading_failed && sample.has_reward && !sample.remove);
+}
+
+}  // namespace
+}  // namespace tandem::run
