@@ -115,8 +115,11 @@ class Ops {
                                 const Tensor& dlogp_R, const Tensor& dentropy_R, const Tensor& entropy_R,
                                 const Tensor& lse_R) const = 0;
 
-  // One AdamW step (Loshchilov & Hutter 2019, as torch.optim.AdamW) on flat float32 ranges:
-  // g = grad * grad_scale; m, v, master updated; `weight` (model dtype) = master rounded; in float32 weight is master.
+  // One AdamW step (Loshchilov & Hutter 2019) on flat float32 ranges: g = grad * grad_scale; m, v, master updated;
+  // `weight` (model dtype) = master rounded; in float32 weight is master. As Megatron's, and unlike torch.optim.AdamW,
+  // master -= lr * (Adam's update + weight_decay * master) is rounded once, so that a decay of less than an ulp is not
+  // lost in every step: beside an update it is right on average. Alone, without a gradient, it still rounds away below
+  // half an ulp, 3e-8 to 6e-8 of the weight.
   struct AdamW {
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t step;  // from 1, for bias correction

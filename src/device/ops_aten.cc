@@ -8,6 +8,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index.h>
@@ -300,8 +301,11 @@ class AtenOps final : public Ops {
     v.mul_(p.beta2).addcmul_(g, g, 1.0 - p.beta2);
     const double correction1 = 1.0 - std::pow(p.beta1, static_cast<double>(p.step));
     const double correction2 = 1.0 - std::pow(p.beta2, static_cast<double>(p.step));
-    const Tensor& denominator = at::sqrt_out(g, v).div_(std::sqrt(correction2)).add_(p.eps);
-    master.mul_(1.0 - p.lr * p.weight_decay).addcdiv_(m, denominator, -p.lr / correction1);
+    // m / denominator, corrected; g's memory holds each in turn. The decay joins it before the weight's only rounding:
+    // 1 - lr * weight decay is no float32 number.
+    at::sqrt_out(g, v).div_(std::sqrt(correction2)).add_(p.eps);
+    at::div_out(g, m, g).div_(correction1).add_(master, p.weight_decay);
+    master.sub_(g, p.lr);
     if (weight.const_data_ptr() != master.const_data_ptr()) weight.copy_(master);
   }
   double sum_of_squares(const Tensor& x) const override {

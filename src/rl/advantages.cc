@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -24,19 +26,44 @@ double standard_deviation(std::span<const double> values, double mean) {
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
+// The same estimator on raw rewards: nothing of the group is subtracted, and what is whitened still is.
+AdvantageKind without_group(AdvantageKind kind) {
+  switch (kind) {
+    case AdvantageKind::kGroupNormalised:
+    case AdvantageKind::kGroupMean:
+    case AdvantageKind::kLeaveOneOut: return AdvantageKind::kReward;
+    case AdvantageKind::kGroupMeanWhitened: return AdvantageKind::kRewardWhitened;
+    case AdvantageKind::kReward:
+    case AdvantageKind::kRewardWhitened:
+    case AdvantageKind::kDiscountedWhitened: break;
+  }
+  return kind;
+}
+
 // What the row says, after --disable-rewards-normalization and --disable-grpo-std-normalization.
 AdvantageKind advantage_kind(const LossConfig& config) {
   const AdvantageKind kind = find_estimator(config).advantage;
-  if (kind == AdvantageKind::kGroupNormalised && config.disable_rewards_normalization) return AdvantageKind::kReward;
-  if (kind == AdvantageKind::kGroupMean && config.disable_rewards_normalization) return AdvantageKind::kReward;
+  if (config.disable_rewards_normalization) return without_group(kind);
   if (kind == AdvantageKind::kGroupNormalised && config.disable_grpo_std_normalization)
     return AdvantageKind::kGroupMean;
   return kind;
 }
 
+bool compares_group(AdvantageKind kind) { return without_group(kind) != kind; }
+
+bool is_whitened(AdvantageKind kind) {
+  return kind == AdvantageKind::kDiscountedWhitened || kind == AdvantageKind::kGroupMeanWhitened ||
+         kind == AdvantageKind::kRewardWhitened;
+}
+
 bool is_trained(const Sample& sample) {
   return !sample.remove &&
          std::any_of(sample.loss_mask.begin(), sample.loss_mask.end(), [](uint8_t m) { return m != 0; });
+}
+
+// Of one reward too. The mean of equal numbers is not always that number, so a spread says less.
+bool are_equal(std::span<const double> values) {
+  return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
 }
 
 double& advantage_at(Sample& sample, size_t token) {
@@ -59,9 +86,9 @@ void discount(const LossConfig& config, Sample& sample, double reward) {
 }
 
 // (x - mean) / sqrt(variance + epsilon) over all trained tokens; verl's and slime's masked whitening, variance
-// unbiased.
+// unbiased. Equal ones become 0, not their rounding over sqrt(epsilon).
 void whiten(const LossConfig& config, std::span<Sample* const> samples) {
-  double sum = 0.0;
+  double sum = 0.0, lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   int64_t count = 0;
   const auto for_each_token = [&](auto body) {
     for (Sample* sample : samples) {
@@ -71,12 +98,17 @@ void whiten(const LossConfig& config, std::span<Sample* const> samples) {
       }
     }
   };
-  for_each_token([&](double a) { sum += a, count += 1; });
+  for_each_token([&](double a) {
+    sum += a, count += 1;
+    lowest = std::min(lowest, a), highest = std::max(highest, a);
+  });
   if (count < 2) return;  // no variance
-  const double mean = sum / static_cast<double>(count);
+  const bool is_flat = lowest == highest;
+  const double mean = is_flat ? lowest : sum / static_cast<double>(count);
   double squares = 0.0;
   for_each_token([&](double a) { squares += (a - mean) * (a - mean); });
-  const double scale = 1.0 / std::sqrt(squares / static_cast<double>(count - 1) + config.whiten_epsilon);
+  const double spread = std::sqrt(squares / static_cast<double>(count - 1) + config.whiten_epsilon);
+  const double scale = is_flat ? 0.0 : 1.0 / spread;
   for (Sample* sample : samples) {
     if (!sample->has_reward) continue;
     for (double& a : sample->advantages) a = (a - mean) * scale;
@@ -88,8 +120,8 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
                                      double batch_deviation) {
   const AdvantageKind kind = advantage_kind(config);
   std::vector<double> advantages(rewards.begin(), rewards.end());
-  if (kind == AdvantageKind::kReward || kind == AdvantageKind::kDiscountedWhitened) return advantages;
-  if (rewards.size() == 1) return {0.0};
+  if (!compares_group(kind)) return advantages;
+  if (are_equal(rewards)) return std::vector<double>(rewards.size(), 0.0);
   const double mean = mean_of(rewards);
   const double count = static_cast<double>(rewards.size());
   double scale = 1.0;
@@ -97,7 +129,7 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
   if (kind == AdvantageKind::kGroupNormalised) {
     const bool whole_batch = config.reward_std_scope == "batch";
     const double spread = (whole_batch ? batch_deviation : standard_deviation(rewards, mean)) + config.group_epsilon;
-    // Equal rewards with --group-epsilon 0: no signal, not 0 / 0.
+    // Differences whose squares underflow, with --group-epsilon 0: no signal, not x / 0.
     scale = spread > 0.0 ? 1.0 / spread : 0.0;
   }
   for (double& a : advantages) a = (a - mean) * scale;
@@ -128,8 +160,7 @@ void assign_advantages(const LossConfig& config, std::span<Sample* const> sample
       if (kind == AdvantageKind::kDiscountedWhitened) discount(config, *group[i], advantages[i]);
     }
   }
-  const bool always = kind == AdvantageKind::kDiscountedWhitened || kind == AdvantageKind::kGroupMeanWhitened;
-  if (always || config.normalize_advantages) whiten(config, samples);
+  if (is_whitened(kind) || config.normalize_advantages) whiten(config, samples);
 }
 
 }  // namespace tandem::rl

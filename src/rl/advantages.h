@@ -1,6 +1,6 @@
 // From rewards to advantages, by the row of --advantage-estimator. In double, group by group in the order of the
-// samples; group-local except where the estimator or --normalize-advantages whitens over the whole step. docs/LOSSES.md
-// gives formulas, sources and the golden cases.
+// samples; group-local except where the estimator or --normalize-advantages whitens over the whole rollout.
+// docs/LOSSES.md gives formulas, sources and the golden cases.
 #pragma once
 
 #include <span>
@@ -12,8 +12,9 @@ namespace tandem::rl {
 
 // Writes every sample's `advantages`: [1] where all its tokens share one number, else [N]. Groups are told apart by
 // group_id; their samples need not be neighbours. A failed sample has no reward: it stays out of its group's statistics
-// and its advantage is 0. So is that of a sample alone in its group, where the estimator needs others. `samples`:
-// everything that one optimizer step, or one rollout, is normalised over. BugError when a reward is not finite.
+// and its advantage is 0. Where the estimator subtracts the group's mean, equal rewards have advantages of exactly 0
+// before any whitening, and so has a sample alone in its group. `samples`: the whole rollout, which is what whitening
+// goes over. BugError when a reward is not finite.
 void assign_advantages(const LossConfig& config, std::span<Sample* const> samples);
 
 }  // namespace tandem::rl

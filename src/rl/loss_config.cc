@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <span>
 #include <string_view>
 
 #include "base/check.h"
@@ -10,8 +11,7 @@
 namespace tandem::rl {
 namespace {
 
-template <size_t N>
-void check_name(const std::string& value, const char* flag, const std::array<std::string_view, N>& known) {
+void check_name(const std::string& value, const char* flag, std::span<const std::string_view> known) {
   std::string list;
   for (const std::string_view name : known) {
     if (value == name) return;
@@ -30,9 +30,7 @@ void check_positive(double value, const char* flag) {
 
 void check_names(const LossConfig& config) {
   check_name(config.loss_type, "--loss-type", std::to_array<std::string_view>({"policy_loss", "sft_loss"}));
-  check_name(config.kl_loss_type, "--kl-loss-type",
-             std::to_array<std::string_view>(
-                 {"k1", "k2", "k3", "low_var_kl", "abs", "k1+", "k2+", "k3+", "low_var_kl+", "abs+"}));
+  check_name(config.kl_loss_type, "--kl-loss-type", kl_loss_types());
   check_name(config.tis_mode, "--tis-mode", std::to_array<std::string_view>({"truncate", "mask"}));
   check_name(config.tis_level, "--tis-level", std::to_array<std::string_view>({"token", "sequence"}));
   check_name(config.reward_std_scope, "--reward-std-scope", std::to_array<std::string_view>({"group", "batch"}));
@@ -67,15 +65,16 @@ void check_loss_config(const LossConfig& config) {
   TANDEM_USER_CHECK(std::isfinite(config.tis_clip) && config.tis_clip >= config.tis_clip_low, "--tis-clip",
                     config.tis_clip, "must be a number of at least --tis-clip-low", config.tis_clip_low);
   TANDEM_USER_CHECK(std::isfinite(config.opsm_delta), "--opsm-delta", config.opsm_delta, "must be a number");
+  check_not_negative(config.off_policy_mask_threshold, "--off-policy-mask-threshold");
   check_not_negative(config.group_epsilon, "--group-epsilon");
   check_not_negative(config.whiten_epsilon, "--whiten-epsilon");
   TANDEM_USER_CHECK(config.gamma >= 0.0 && config.gamma <= 1.0, "--gamma", config.gamma, "must lie between 0 and 1");
   TANDEM_USER_CHECK(
       !config.calculate_per_token_loss || config.loss_aggregation.empty() || config.loss_aggregation == "token-mean",
-      "--calculate-per-token-loss and --loss-aggregation", config.loss_aggregation,
+      "--calculate-per-token-loss and --loss-agg-mode", config.loss_aggregation,
       "contradict each other: leave one out");
   TANDEM_USER_CHECK(loss_aggregation(config) != Aggregation::kSampleSumNorm || config.loss_norm_tokens > 0.0,
-                    "--loss-norm-tokens must be above 0 for the aggregation seq-mean-token-sum-norm, for example"
+                    "--loss-norm-tokens must be above 0 for --loss-agg-mode seq-mean-token-sum-norm, for example"
                     " --rollout-max-response-len");
 }
 

@@ -18,7 +18,7 @@ struct LossConfig {
   std::string loss_aggregation = "";
   bool calculate_per_token_loss = false;
   // Divisor of "seq-mean-token-sum-norm": the longest completion that the run allows (TRL's max_completion_length,
-  // verl's loss_scale_factor). run/ sets it to --rollout-max-response-len.
+  // verl's loss_scale_factor). 0: nobody has set it; `tandem train` then takes --rollout-max-response-len.
   double loss_norm_tokens = 0.0;
   double sample_mean_epsilon = 0.0;  // added to a sample's token count in its mean (verl 1e-8)
   // A sample without a single trained token still counts in G, and as one token in the per-token mean. verl counts
@@ -41,8 +41,8 @@ struct LossConfig {
 
   // KL against the reference: "k1", "k2", "k3", "low_var_kl", "abs"; a "+" behind it takes that value with the gradient
   // of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
-  double kl_loss_coef = 0.0;  // 0: no reference forward
-  std::string kl_loss_type = "k1";
+  double kl_loss_coef = 0.0;  // 0: where there are reference log-probs, the KL is a metric and not in the loss
+  std::string kl_loss_type = "low_var_kl";
   bool use_unbiased_kl = false;  // multiplied by the token's ratio, which has a gradient
   double kl_clamp = 10.0;        // of low_var_kl
 
@@ -57,16 +57,21 @@ struct LossConfig {
   // The old log-probs are the engine's (always so in Tandem's training). The difference metric then compares the
   // engine's with the current ones, otherwise with the old ones.
   bool use_rollout_logprobs = true;
+  // The metrics of importance sampling also where nothing was truncated, and the trainer recomputes the old log-probs.
+  bool get_mismatch_metrics = false;
 
-  // Off-policy sequence mask: samples with A < 0 and mean(old - current) > opsm_delta leave the policy term.
+  // Off-policy sequence mask of slime: tokens with A < 0 of a sample with mean(old - current) > opsm_delta leave the
+  // policy term.
   bool use_opsm = false;
   double opsm_delta = 1e-4;
+  // TRL's off_policy_mask_threshold, the same with mean(sampled - current): what truncated sampling changed counts too.
+  double off_policy_mask_threshold = 0.0;  // 0: off
 
   // Advantages.
   bool disable_rewards_normalization = false;   // raw rewards
   bool disable_grpo_std_normalization = false;  // Dr.GRPO
   double group_epsilon = 1e-6;                  // added to a group's std: vime and verl 1e-6, TRL 1e-4
-  bool normalize_advantages = false;            // whitened over the tokens of the whole step
+  bool normalize_advantages = false;            // whitened over the tokens of the whole rollout
   double whiten_epsilon = 1e-8;
   std::string reward_std_scope = "group";  // "group", or "batch": one std of all rewards (TRL's scale_rewards)
   double gamma = 1.0;                      // REINFORCE++ discount

@@ -12,6 +12,9 @@ namespace {
 constexpr std::string_view kAggregationNames[] = {"seq-mean-token-mean", "token-mean", "token-sum",
                                                   "seq-mean-token-sum", "seq-mean-token-sum-norm"};
 
+constexpr std::string_view kKlLossTypes[] = {"k1",  "k2",  "k3",  "low_var_kl",  "abs",
+                                             "k1+", "k2+", "k3+", "low_var_kl+", "abs+"};
+
 // A value and its derivative by the token's log-prob.
 struct Term {
   double value = 0.0;
@@ -89,10 +92,11 @@ class SampleLoss {
   void add_metric(const char* name, Body body) {
     sums_[name] += metric_share_ * sum_tokens(body);
   }
-  // A part of the objective: its sum under `name`, and times `coefficient` in the loss.
+  // A part of the objective: its sum under `name`, and times `coefficient` in the loss. One that is only a metric
+  // leaves the loss alone, also where it is not finite.
   void add_part(const char* name, double sum, double coefficient) {
     sums_[name] += loss_share_ * sum;
-    sums_["loss"] += coefficient * loss_share_ * sum;
+    if (coefficient != 0.0) sums_["loss"] += coefficient * loss_share_ * sum;
   }
 
   double log_ratio(int64_t t) const { return double{input_.logprobs[t]} - double{input_.old_logprobs[t]}; }
@@ -156,9 +160,14 @@ class SampleLoss {
   std::vector<double> token_weights() {
     std::vector<double> weights(static_cast<size_t>(input_.length), 1.0);
     if (input_.weights != nullptr) weights.assign(input_.weights, input_.weights + input_.length);
-    // When the old log-probs are the engine's and nothing was truncated, these would be 1, 1, 0, 0.
-    if (sampled_logprobs() != nullptr && (config_.use_tis || !config_.use_rollout_logprobs)) weigh_importance(weights);
-    if (config_.use_opsm) mask_off_policy(weights);
+    // When the old log-probs are the engine's and nothing was truncated, tis is 1 and tis_abs 0: shown when asked for.
+    const bool is_asked = config_.use_tis || config_.get_mismatch_metrics || !config_.use_rollout_logprobs;
+    if (input_.sampled_logprobs != nullptr || (is_asked && sampled_logprobs() != nullptr)) weigh_importance(weights);
+    if (config_.use_opsm) mask_off_policy(weights, input_.old_logprobs, config_.opsm_delta, "opsm_clipfrac");
+    if (config_.off_policy_mask_threshold > 0.0) {
+      const float* sampled = sampled_logprobs() != nullptr ? sampled_logprobs() : input_.old_logprobs;
+      mask_off_policy(weights, sampled, config_.off_policy_mask_threshold, "off_policy_mask_frac");
+    }
     return weights;
   }
 
@@ -180,10 +189,13 @@ class SampleLoss {
     sum_tokens([&](int64_t t) { return weights[static_cast<size_t>(t)] *= bounded(importance(t)); });
   }
 
-  void mask_off_policy(std::vector<double>& weights) {
-    const double sequence_kl = mean_tokens([&](int64_t t) { return -log_ratio(t); });
-    const auto dropped = [&](int64_t t) { return input_.advantages[t] < 0 && sequence_kl > config_.opsm_delta; };
-    add_metric("opsm_clipfrac", [&](int64_t t) { return dropped(t) ? 1.0 : 0.0; });
+  // Samples that the current policy has moved away from, by the mean of `behaviour` - current, have no say against
+  // themselves: their tokens with A < 0 leave the policy term. `metric`: their share.
+  void mask_off_policy(std::vector<double>& weights, const float* behaviour, double threshold, const char* metric) {
+    const double sequence_kl =
+        mean_tokens([&](int64_t t) { return double{behaviour[t]} - double{input_.logprobs[t]}; });
+    const auto dropped = [&](int64_t t) { return input_.advantages[t] < 0 && sequence_kl > threshold; };
+    add_metric(metric, [&](int64_t t) { return dropped(t) ? 1.0 : 0.0; });
     for (int64_t t = 0; t < input_.length; ++t) {
       if (dropped(t)) weights[static_cast<size_t>(t)] = 0.0;
     }
@@ -193,10 +205,11 @@ class SampleLoss {
     const double sum = sum_tokens([&](int64_t t) {
       const double ratio_log = config_.use_unbiased_kl ? clamped(log_ratio(t)) : 0.0;
       const Term kl = kl_term(config_, double{input_.logprobs[t]} - double{input_.ref_logprobs[t]}, ratio_log);
-      gradient_.dlogprobs[t] += config_.kl_loss_coef * loss_share_ * kl.dlogprob;
+      if (config_.kl_loss_coef != 0.0) gradient_.dlogprobs[t] += config_.kl_loss_coef * loss_share_ * kl.dlogprob;
       return kl.value;
     });
     add_part("kl_loss", sum, config_.kl_loss_coef);
+    sums_["kl"] += sum;
   }
 
   void add_entropy() {
@@ -205,6 +218,7 @@ class SampleLoss {
       return double{input_.entropy[t]};
     });
     add_part("entropy_loss", sum, -config_.entropy_coef);
+    sums_["entropy"] += sum;
   }
 
   void add_engine_difference() {
@@ -243,6 +257,9 @@ void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradi
   SampleLoss(config, input, gradient, sums).run();
 }
 
+std::span<const std::string_view> aggregation_names() { return kAggregationNames; }
+std::span<const std::string_view> kl_loss_types() { return kKlLossTypes; }
+
 Aggregation loss_aggregation(const LossConfig& config) {
   if (config.calculate_per_token_loss) return Aggregation::kTokenMean;
   if (config.loss_aggregation.empty()) {
@@ -253,8 +270,7 @@ Aggregation loss_aggregation(const LossConfig& config) {
     if (config.loss_aggregation == kAggregationNames[i]) return static_cast<Aggregation>(i);
     known += (known.empty() ? "" : ", ") + std::string(kAggregationNames[i]);
   }
-  throw UserError(
-      base::join_message("--loss-aggregation", config.loss_aggregation, "is not known: choose one of", known));
+  throw UserError(base::join_message("--loss-agg-mode", config.loss_aggregation, "is not known: choose one of", known));
 }
 
 LossNormaliser::LossNormaliser(const LossConfig& config)
@@ -289,9 +305,16 @@ double LossNormaliser::metric_scale() const {
   return count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
 }
 
+double LossNormaliser::scale_of(std::string_view metric) const {
+  if (is_objective_part(metric)) return loss_scale();
+  const bool is_token_mean = metric == "kl" || metric == "entropy";
+  if (!is_token_mean) return metric_scale();
+  return num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) : 0.0;
+}
+
 std::map<std::string, double> LossNormaliser::metrics(const LossSums& sums) const {
   std::map<std::string, double> values;
-  for (const auto& [name, sum] : sums) values[name] = sum * (is_objective_part(name) ? loss_scale() : metric_scale());
+  for (const auto& [name, sum] : sums) values[name] = sum * scale_of(name);
   return values;
 }
 

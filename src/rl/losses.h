@@ -26,7 +26,7 @@ struct LossInput {
   const float* old_logprobs = nullptr;      // old policy (the engine's log-probs in Tandem); unused by sft_loss
   const float* rollout_logprobs = nullptr;  // the engine's, for train_rollout_logprob_abs_diff; null: no such metric
   const float* sampled_logprobs = nullptr;  // what tokens were really sampled with, for TIS; null: rollout_logprobs
-  const float* ref_logprobs = nullptr;      // reference; needed when kl_loss_coef is not 0, otherwise only a metric
+  const float* ref_logprobs = nullptr;      // reference; needed when kl_loss_coef is not 0, otherwise only metrics
   const float* entropy = nullptr;           // may be null when entropy_coef is 0: then there is no entropy metric
   const uint8_t* mask = nullptr;            // 1 where the loss counts
   const double* advantages = nullptr;       // per token; unused by sft_loss
@@ -40,8 +40,8 @@ struct LossGradient {
 };
 
 // Unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss", "pg_clipfrac",
-// "ppo_kl", "entropy_loss", "kl_loss", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs", "tis_clipfrac",
-// "opsm_clipfrac". LossNormaliser::metrics() makes them values.
+// "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs",
+// "tis_clipfrac", "opsm_clipfrac", "off_policy_mask_frac". LossNormaliser::metrics() makes them values.
 using LossSums = std::map<std::string, double>;
 
 // Adds one sample to `sums` and writes its gradient. BugError when an array that the configuration needs is null.
@@ -70,12 +70,13 @@ class LossNormaliser {
   // The factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss" and "entropy_loss" final.
   // 0 when there is nothing to train on.
   double loss_scale() const;
-  // Values of all sums: the four above by loss_scale(), the diagnostics as means (over samples of their token means, or
-  // over tokens where the loss is a token mean), whatever the loss's own aggregation.
+  // Values of all sums: the four above by loss_scale(), "entropy" and "kl" as means over all trained tokens, the other
+  // diagnostics as means over samples of their token means, or over tokens where the loss is a token mean.
   std::map<std::string, double> metrics(const LossSums& sums) const;
 
  private:
   double metric_scale() const;
+  double scale_of(std::string_view metric) const;
 
   Aggregation aggregation_;
   bool count_removed_samples_;
@@ -113,8 +114,9 @@ enum class AdvantageKind : uint8_t {
   kGroupNormalised,     // less the group's mean, over its standard deviation
   kGroupMean,           // less the group's mean
   kLeaveOneOut,         // less the mean of the others
-  kDiscountedWhitened,  // discounted to each token, then whitened over the step
+  kDiscountedWhitened,  // discounted to each token, then whitened over the rollout
   kGroupMeanWhitened,   // less the group's mean, then whitened
+  kRewardWhitened,      // the reward itself, then whitened
 };
 
 // A row of --advantage-estimator: what it uses where no other flag says otherwise.
@@ -128,6 +130,8 @@ struct Estimator {
 
 std::span<const Surrogate> surrogates();
 std::span<const Estimator> estimators();
+std::span<const std::string_view> aggregation_names();  // in the order of Aggregation
+std::span<const std::string_view> kl_loss_types();
 // The rows of a configuration. UserError names the known ones.
 const Estimator& find_estimator(const LossConfig& config);
 const Surrogate& find_surrogate(const LossConfig& config);

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "rl/rollout_signal.h"
 
 namespace tandem::rl {
 namespace {
 
-constexpr size_t kRepetitionBytes = 10'000;  // vime looks at the last 10,000 characters
+constexpr size_t kRepetitionCharacters = 10'000;  // vime looks at the last 10,000
 constexpr size_t kRepetitionRatio = 10;
 
 using Groups = std::map<uint64_t, std::vector<const Sample*>>;
@@ -66,7 +67,10 @@ void add_rewards(std::span<const Sample* const> samples, std::map<std::string, d
   if (!advantages.empty()) metrics["rewards"] = mean_of(advantages);
 }
 
-// Groups that cannot teach anything: all their rewards are equal.
+// 0.25 is 0.2, as Python's round() has it, and 1 is 1: rewards that are continuous do not open a name each.
+double rounded_to_tenths(double reward) { return std::stod(fmt::format("{:.1f}", reward)) + 0.0; }
+
+// Groups whose rewards are all equal. Whether they teach something is the estimator's: see add_signal().
 void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
   for (const auto& [id, group] : by_group(samples)) {
     std::vector<double> rewards;
@@ -75,7 +79,19 @@ void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, 
     }
     if (rewards.empty() || std::adjacent_find(rewards.begin(), rewards.end(), std::not_equal_to<>()) != rewards.end())
       continue;
-    metrics[fmt::format("zero_std/count_{}", rewards.front())] += 1.0;
+    metrics[fmt::format("zero_std/count_{}", rounded_to_tenths(rewards.front()))] += 1.0;
+  }
+}
+
+void add_signal(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
+  const auto has_advantages = [](const Sample* sample) { return !sample->advantages.empty(); };
+  if (std::none_of(samples.begin(), samples.end(), has_advantages)) return;  // an evaluation
+  double& without_signal = metrics["groups_without_signal"];
+  double& with_equal_rewards = metrics["groups_with_equal_rewards"];
+  for (const GroupSignal& group : group_signals(samples)) {
+    without_signal += group.has_signal ? 0.0 : 1.0;
+    with_equal_rewards += group.has_equal_rewards ? 1.0 : 0.0;
+    if (!group.has_reward) metrics["groups_without_reward"] += 1.0;
   }
 }
 
@@ -84,7 +100,7 @@ void add_statuses(std::span<const Sample* const> samples, std::map<std::string, 
   double num_truncated = 0.0, num_repetitive = 0.0;
   for (const Sample* sample : samples) {
     num_truncated += sample->status == SampleStatus::kTruncated ? 1.0 : 0.0;
-    num_repetitive += is_repetitive(sample->text) ? 1.0 : 0.0;
+    num_repetitive += has_repetition(sample->text) ? 1.0 : 0.0;
     if (sample->grading_failed) metrics["failed"] += 1.0;
     if (sample->status == SampleStatus::kAborted) metrics["aborted"] += 1.0;
     if (sample->remove) metrics["removed"] += 1.0;
@@ -108,6 +124,18 @@ void add_token_means(std::span<const Sample* const> samples, bool per_token, std
   if (has_rollout) metrics["rollout_log_probs"] = rollout.value();
   if (has_reference) metrics["ref_log_probs"] = reference.value();
   if (has_advantages) metrics["advantages"] = advantages.value();
+}
+
+// The end of a UTF-8 text, at most `count` characters.
+std::string_view last_characters(std::string_view text, size_t count) {
+  size_t begin = text.size();
+  for (size_t i = text.size(); i-- > 0 && count > 0;) {
+    const bool is_continuation = (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U;
+    if (is_continuation) continue;
+    begin = i;
+    --count;
+  }
+  return count > 0 ? text : text.substr(begin);
 }
 
 }  // namespace
@@ -143,18 +171,23 @@ std::map<std::string, double> rollout_metrics(std::span<const Sample* const> sam
   add_lengths(samples, metrics);
   add_statuses(samples, metrics);
   add_zero_std(samples, metrics);
+  add_signal(samples, metrics);
   add_token_means(samples, per_token, metrics);
   return metrics;
 }
 
 bool is_repetitive(std::string_view text) {
-  if (text.size() > kRepetitionBytes) text.remove_prefix(text.size() - kRepetitionBytes);
+  text = last_characters(text, kRepetitionCharacters);
   uLongf compressed_bytes = compressBound(static_cast<uLong>(text.size()));
   std::vector<Bytef> compressed(compressed_bytes);
   const int status = compress2(compressed.data(), &compressed_bytes, reinterpret_cast<const Bytef*>(text.data()),
                                static_cast<uLong>(text.size()), Z_BEST_COMPRESSION);
   TANDEM_CHECK_EQ(status, Z_OK);
   return text.size() > kRepetitionRatio * compressed_bytes;
+}
+
+bool has_repetition(std::string_view text) {
+  return last_characters(text, kRepetitionCharacters).size() < text.size() && is_repetitive(text);
 }
 
 double pass_at_k(int64_t n, int64_t c, int64_t k) {

@@ -33,13 +33,16 @@ class Reducer {
 
 // The rollout's samples after rewards and advantages: raw_reward, rewards (the advantage of each sample),
 // response_lengths, total_lengths, truncated, response_len/{mean,median,max,min} (trained tokens), truncated_ratio,
-// repetition_frac, zero_std/count_{reward}, rollout_log_probs, ref_log_probs, advantages, and where there are any:
-// failed, aborted, removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std;
-// where none has one, those are absent.
+// repetition_frac, zero_std/count_{reward} (rounded to tenths), groups_without_signal, groups_with_equal_rewards,
+// rollout_log_probs, ref_log_probs, advantages, and where there are any: groups_without_reward, failed, aborted,
+// removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std; where none has
+// one, those are absent.
 std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token);
 
-// True when the text's last 10,000 bytes deflate to less than a tenth: a completion that repeats itself.
+// True when the text's last 10,000 characters deflate to less than a tenth: a completion that repeats itself.
 bool is_repetitive(std::string_view text);
+// vime's has_repetition: the same of a text of more than 10,000 characters, and false of every other.
+bool has_repetition(std::string_view text);
 
 // 1 - C(n - c, k) / C(n, k): the chance that one of k samples drawn from n, c of them correct, is correct (Chen et al.,
 // 2021, "Evaluating Large Language Models Trained on Code", equation 1). 0 <= c <= n, 1 <= k <= n.

@@ -5,14 +5,23 @@
 #include <map>
 #include <vector>
 
+#include "base/check.h"
 #include "rl/metrics.h"
 
 namespace tandem::rl {
 namespace {
 
-// Equal rewards leave rounding in their advantages: an ulp of the mean, divided by --group-epsilon 1e-6 and once more
-// by 1e-4 where they are whitened. What is smaller moves no weight.
+// Rewards that differ by far less than --group-epsilon have advantages that are not 0 and move no weight.
 constexpr double kZeroAdvantage = 1e-6;
+
+bool has_signal(const Sample& sample) {
+  if (sample.remove) return false;
+  TANDEM_CHECK(sample.advantages.size() <= 1 || sample.advantages.size() == sample.loss_mask.size());
+  for (size_t t = 0; t < sample.loss_mask.size() && !sample.advantages.empty(); ++t) {
+    if (sample.loss_mask[t] != 0 && sample.advantages[sample.advantages.size() == 1 ? 0 : t] != 0.0) return true;
+  }
+  return false;
+}
 
 bool is_empty(const Sample& sample) {
   return sample.completion.empty() || sample.text.find_first_not_of(" \t\r\n\f\v") == std::string::npos;
@@ -40,7 +49,7 @@ void add_groups(std::span<const Sample* const> samples, RolloutSignal& signal) {
 
 RolloutSignal measure_signal(std::span<const Sample* const> samples) {
   RolloutSignal signal;
-  bool has_advantages = false, has_signal = false;
+  bool has_advantages = false, has_effect = false;
   for (const Sample* sample : samples) {
     signal.num_samples += 1;
     const bool is_truncated = sample->status == SampleStatus::kTruncated;
@@ -57,15 +66,41 @@ RolloutSignal measure_signal(std::span<const Sample* const> samples) {
     signal.lowest_reward = is_first ? sample->reward : std::min(signal.lowest_reward, sample->reward);
     signal.highest_reward = is_first ? sample->reward : std::max(signal.highest_reward, sample->reward);
     has_advantages = has_advantages || !sample->advantages.empty();
-    has_signal = has_signal || std::any_of(sample->advantages.begin(), sample->advantages.end(),
+    has_effect = has_effect || std::any_of(sample->advantages.begin(), sample->advantages.end(),
                                            [](double advantage) { return std::abs(advantage) > kZeroAdvantage; });
   }
   signal.num_best = std::count_if(samples.begin(), samples.end(), [&signal](const Sample* sample) {
     return sample->has_reward && sample->reward == signal.highest_reward;
   });
-  signal.all_advantages_zero = has_advantages && !has_signal;
+  signal.all_advantages_zero = has_advantages && !has_effect;
   add_groups(samples, signal);
   return signal;
+}
+
+std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples) {
+  struct Seen {
+    GroupSignal signal;
+    int64_t num_rewards = 0;
+    double first_reward = 0.0;
+    bool differs = false;
+  };
+  std::map<uint64_t, Seen> groups;
+  for (const Sample* sample : samples) {
+    Seen& group = groups[sample->group_id];
+    group.signal.has_signal = group.signal.has_signal || has_signal(*sample);
+    if (!sample->has_reward) continue;
+    if (group.num_rewards == 0) group.first_reward = sample->reward;
+    group.differs = group.differs || sample->reward != group.first_reward;
+    ++group.num_rewards;
+  }
+  std::vector<GroupSignal> signals;
+  for (auto& [id, group] : groups) {
+    group.signal.group_id = id;
+    group.signal.has_reward = group.num_rewards > 0;
+    group.signal.has_equal_rewards = group.num_rewards > 1 && !group.differs;
+    signals.push_back(group.signal);
+  }
+  return signals;
 }
 
 }  // namespace tandem::rl

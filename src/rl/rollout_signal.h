@@ -1,10 +1,11 @@
-// What one rollout can teach, in numbers: how many completions were cut, are empty or failed in grading, and in how
-// many groups rewards differ. A function of the samples alone, so that a resumed run counts as the one that was not
-// killed.
+// What one rollout can teach, in numbers: how many completions were cut, are empty or failed in grading, in how many
+// groups rewards differ, and which groups the estimator gives a signal. A function of the samples alone, so that a
+// resumed run counts as the one that was not killed.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "rl/sample.h"
 
@@ -35,5 +36,18 @@ struct RolloutSignal {
 
 // `samples`: with rewards and advantages; groups are told apart by group_id.
 RolloutSignal measure_signal(std::span<const Sample* const> samples);
+
+// What one group can teach.
+struct GroupSignal {
+  uint64_t group_id = 0;
+  bool has_reward = false;         // at least one of its samples has
+  bool has_equal_rewards = false;  // two or more have, and all of them the same number
+  // A trained token has an advantage other than 0. That is what the estimator means by signal: equal rewards have none
+  // where it subtracts the group's mean; where it does not, or whitens over the rollout, they may have one.
+  bool has_signal = false;
+};
+
+// By group_id, ascending. `samples`: as above.
+std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples);
 
 }  // namespace tandem::rl

@@ -37,6 +37,7 @@
 #include "run/start_checks.h"
 #include "run/step_line.h"
 #include "run/stop_signal.h"
+#include "run/train_warnings.h"
 #include "run/trainer_setup.h"
 
 namespace tandem::run {
@@ -103,8 +104,6 @@ class ColocatedRun {
 
 TrainConfig checked(TrainConfig config) {
   config.check();
-  // Dr.GRPO's divisor, and that of every "-norm" aggregation: the longest completion that this run allows.
-  config.loss.loss.loss_norm_tokens = static_cast<double>(config.rollout.response_len());
   return config;
 }
 
@@ -144,14 +143,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
                       fmt::format("--load: prompt {} comes next and --prompt-data has {}; give the data of the run",
                                   saved.cursor.offset, prompts_.prompts.size()));
   }
-  if (config.rollout.sampling().truncates()) {
-    base::log_warning(
-        "--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
-        "(train_rollout_logprob_abs_diff compares the uncut ones)");
-  }
-  if (config.loss.use_kl_loss && !config.loss.needs_reference()) {
-    base::log_info("--kl-loss-coef 0: no reference is read and train/kl_loss is absent");
-  }
+  for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
 }
 
 void ColocatedRun::say_plan() const {
@@ -408,6 +400,7 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
   const std::vector<const rl::Sample*> samples = rollout.views();
   const auto size = static_cast<size_t>(config_.samples_per_step());
   Metrics step_metrics;
+  double flops = 0.0;
   for (size_t first = 0; first < samples.size(); first += size) {
     const auto k = static_cast<int64_t>(first / size);
     report_->progress(fmt::format("train {}/{}", rollout_id_ + 1, num_rollouts_), k, config_.steps_per_rollout(),
@@ -415,6 +408,7 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
     const auto from = samples.begin() + static_cast<std::ptrdiff_t>(first);
     const std::vector<const rl::Sample*> batch(from, from + static_cast<std::ptrdiff_t>(size));
     const trainer::Metrics raw = trainer_->step(batch);
+    flops += 3.0 * forward_flops(session_.config(), batch);
     const int64_t step = rollout_id_ * config_.steps_per_rollout() + k;
     step_metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
     for (const auto& [name, value] : raw) step_metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
@@ -430,7 +424,7 @@ Metrics ColocatedRun::train(const Rollout& rollout, Metrics& metrics) {
   }
   metrics["perf/actor_train_time"] = seconds;
   metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
-  metrics["perf/actor_train_tflops"] = 3.0 * forward_flops(session_.config(), samples) / seconds * 1e-12;
+  metrics["perf/actor_train_tflops"] = flops / seconds * 1e-12;
   return step_metrics;
 }
 

@@ -25,6 +25,8 @@ void OptimizerOptions::visit(base::Options& options) {
       .option(max_grad_norm_skip, "max-grad-norm-skip", group,
               "skip an optimizer step whose gradient norm is above this; 0: only those that are not finite")
       .at_least(0.0);
+  options.option(skip_zero_gradient, "skip-zero-gradient", group,
+                 "a gradient of exactly 0 changes no weight: momentum and weight decay wait for the next one");
   const char* const memory = "training memory";
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", memory, "packed tokens of one micro-batch").at_least(1);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", memory, "rows of logits that exist at once").at_least(1);
@@ -40,6 +42,13 @@ void OptimizerOptions::visit(base::Options& options) {
   options.option(activation_bytes, "activation-bytes", memory, "memory for kept activations; 0: no limit")
       .at_least(0)
       .changes_no_number();
+}
+
+void OptimizerOptions::check() const {
+  TANDEM_USER_CHECK(min_lr == 0.0 || lr_decay_style != "constant",
+                    fmt::format("--min-lr {}: --lr-decay-style constant never decays to it; give linear or cosine, or "
+                                "leave --min-lr out",
+                                min_lr));
 }
 
 int64_t OptimizerOptions::recompute_layers(int64_t num_layers) const {

@@ -21,6 +21,7 @@ struct OptimizerOptions {
   double adam_eps = 1e-8;
   double clip_grad = 1.0;
   double max_grad_norm_skip = 0.0;
+  bool skip_zero_gradient = true;
 
   int64_t max_tokens_per_gpu = 8192;
   int64_t logprob_chunk_rows = 1024;
@@ -29,6 +30,8 @@ struct OptimizerOptions {
   int64_t activation_bytes = 0;
 
   void visit(base::Options& options);
+  // UserError when two flags contradict.
+  void check() const;
   // What trainer::TrainerConfig::recompute_layers takes: -1 as activation_bytes asks, else a number of blocks.
   int64_t recompute_layers(int64_t num_layers) const;
 };

@@ -10,6 +10,8 @@
 namespace tandem::run {
 
 void Patience::see_step(int64_t rollout_id, const Metrics& step_metrics, const Rollout& rollout) {
+  // A step whose gradient is 0 neither went wrong nor shows that steps go well again.
+  if (step_metrics.at("train/zero_gradient") != 0.0) return;
   if (step_metrics.at("train/step_skipped") == 0.0) {
     skipped_steps_ = 0;
     return;

@@ -140,7 +140,7 @@ class Parts {
     train[Tag::kStaging] = 0;
     train[Tag::kGradients] = gradient_bytes_;
     trainer::TrainShape scores = train_shape();
-    if (config_.loss.get_mismatch_metrics) trainer::add_scoring_moments(model_, model_.dtype, scores, train, plan);
+    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_moments(model_, model_.dtype, scores, train, plan);
     if (config_.loss.needs_reference()) {
       TagBytes scoring = train;
       scoring[Tag::kGradients] = 0;  // it comes before the first of them

@@ -14,13 +14,16 @@ namespace {
 // rounding.
 constexpr double kRounding = 1e-9;
 
-// Groups of the rollout whose rewards are all the same.
-double num_equal_groups(const Metrics& metrics) {
-  double num = 0.0;
-  for (const auto& [name, value] : metrics) {
-    if (name.starts_with("rollout/zero_std/")) num += value;
-  }
-  return num;
+// "27 of 32 groups have equal rewards", or "give no signal" where equal rewards are not what it is for all of them;
+// empty where every group gives the estimator a signal.
+std::string signal_text(Metrics& metrics, int64_t num_groups) {
+  const double without_signal = metrics["rollout/groups_without_signal"];
+  if (without_signal == 0.0) return "";
+  const bool are_equal = without_signal == metrics["rollout/groups_with_equal_rewards"];
+  const bool is_one = without_signal == 1.0;
+  const char* const verb = are_equal ? (is_one ? "has equal rewards" : "have equal rewards")
+                                     : (is_one ? "gives no signal" : "give no signal");
+  return fmt::format("  {} of {} groups {}", without_signal, num_groups, verb);
 }
 
 }  // namespace
@@ -28,7 +31,7 @@ double num_equal_groups(const Metrics& metrics) {
 std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step) {
   Metrics shown = metrics;
   shown.insert(last_step.begin(), last_step.end());
-  for (const char* name : {"train/loss", "train/kl_loss"}) {
+  for (const char* name : {"train/loss", "train/kl"}) {
     const auto found = shown.find(name);
     if (found != shown.end() && std::abs(found->second) < kRounding) found->second = 0.0;
   }
@@ -39,14 +42,12 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
                                           {"length", "rollout/response_len/mean"},
                                           {"truncated", "rollout/truncated_ratio"},
                                           {"loss", "train/loss"},
-                                          {"entropy", "train/entropy_loss"},
-                                          {"kl", "train/kl_loss"},
+                                          {"entropy", "train/entropy"},
+                                          {"kl", "train/kl"},
                                           {"grad", "train/grad_norm"}},
                                          /*digits=*/3));
   if (shown["train/grad_clipped"] > 0) line += " (clipped)";
-  if (const double equal = num_equal_groups(metrics); equal > 0) {
-    line += fmt::format("  {} of {} groups {} equal rewards", equal, progress.num_groups, equal == 1 ? "has" : "have");
-  }
+  line += signal_text(shown, progress.num_groups);
   if (progress.num_failed > 0) line += fmt::format("  failed {}", progress.num_failed);
   if (progress.num_dropped > 0) line += fmt::format(" ({} dropped)", progress.num_dropped);
   const auto num_done = static_cast<double>(progress.rollout - progress.first_rollout);

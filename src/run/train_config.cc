@@ -54,6 +54,8 @@ void TrainConfig::check() const {
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();
   loss.check();
+  rl::check_loss_config(loss_config());
+  optimizer.check();
   checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;
   TANDEM_USER_CHECK(
@@ -87,6 +89,12 @@ void TrainConfig::check() const {
                     "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
   eval.data_sets();
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
+}
+
+rl::LossConfig TrainConfig::loss_config() const {
+  rl::LossConfig config = loss.loss;
+  if (config.loss_norm_tokens == 0.0) config.loss_norm_tokens = static_cast<double>(rollout.response_len());
+  return config;
 }
 
 int64_t TrainConfig::samples_per_step() const {

@@ -45,6 +45,9 @@ struct TrainConfig {
   // Flags that contradict each other or do not divide: UserError with the remedy. Looks at no file.
   void check() const;
 
+  // `loss.loss`, with the divisor that --loss-norm-tokens leaves to --rollout-max-response-len.
+  rl::LossConfig loss_config() const;
+
   // Valid after check().
   int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
   int64_t samples_per_step() const;

@@ -7,6 +7,7 @@ namespace tandem::run {
 
 trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl::LossConfig& loss, int64_t num_layers,
                                       int64_t total_steps) {
+  options.check();
   trainer::TrainerConfig config;
   config.max_tokens_per_gpu = options.max_tokens_per_gpu;
   config.logprob_chunk_rows = options.logprob_chunk_rows;
@@ -24,6 +25,7 @@ trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl:
   config.adam_eps = options.adam_eps;
   config.clip_grad = options.clip_grad;
   config.max_grad_norm_skip = options.max_grad_norm_skip;
+  config.skip_zero_gradient = options.skip_zero_gradient;
   config.loss = loss;
   // The trainer checks it too, but only once the weights are read.
   trainer::check_schedule({.decay_style = config.lr_decay_style,
@@ -36,9 +38,8 @@ trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl:
 
 trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
   trainer::TrainerConfig result =
-      trainer_config(config.optimizer, config.loss.loss, num_layers, num_rollouts * config.steps_per_rollout());
+      trainer_config(config.optimizer, config.loss_config(), num_layers, num_rollouts * config.steps_per_rollout());
   result.temperature = config.rollout.temperature;
-  result.get_mismatch_metrics = config.loss.get_mismatch_metrics;
   return result;
 }
 
@@ -63,13 +64,20 @@ double forward_flops(const model::ModelConfig& config, const std::vector<const r
   const double heads = static_cast<double>(config.num_heads * config.head_dim);
   const double kv_heads = static_cast<double>(config.num_kv_heads * config.head_dim);
   const double layer = hidden * (2 * heads + 2 * kv_heads) + 3 * hidden * static_cast<double>(config.mlp);
+  const auto layers = static_cast<double>(config.num_layers);
   double flops = 0.0;
+  const rl::Sample* previous = nullptr;
   for (const rl::Sample* sample : samples) {
+    const auto prompt = static_cast<double>(sample->prompt.size());
     const auto completion = static_cast<double>(sample->completion.size());
-    const double tokens = static_cast<double>(sample->prompt.size()) + completion;
-    flops += 2 * tokens * layer * static_cast<double>(config.num_layers);
+    const bool is_shared =
+        previous != nullptr && previous->group_id == sample->group_id && previous->prompt == sample->prompt;
+    const double already_run = is_shared ? prompt : 0.0;
+    const double tokens = prompt + completion;
+    flops += 2 * (tokens - already_run) * layer * layers;
     flops += 2 * completion * hidden * static_cast<double>(config.vocab);
-    flops += 2 * tokens * tokens * heads * static_cast<double>(config.num_layers);
+    flops += 2 * (tokens * tokens - already_run * already_run) * heads * layers;
+    previous = sample;
   }
   return flops;
 }

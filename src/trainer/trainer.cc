@@ -36,7 +36,7 @@ Schedule schedule_of(const TrainerConfig& config) {
 void check_config(const TrainerConfig& config, const model::ModelConfig& model) {
   TANDEM_USER_CHECK(config.max_tokens_per_gpu > 0, "--max-tokens-per-gpu", config.max_tokens_per_gpu,
                     "must be positive");
-  TANDEM_USER_CHECK(config.logprob_chunk_rows > 0, "--log-probs-chunk-size", config.logprob_chunk_rows,
+  TANDEM_USER_CHECK(config.logprob_chunk_rows > 0, "--logprob-chunk-rows", config.logprob_chunk_rows,
                     "must be positive");
   TANDEM_USER_CHECK(config.recompute_layers >= -1 && config.recompute_layers <= model.num_layers,
                     "--recompute-num-layers", config.recompute_layers, "must lie between 0 and the model's",
@@ -84,7 +84,7 @@ class TrainerImpl final : public Trainer {
       train_on(batch, sums);
     });
     Metrics metrics = normaliser.metrics(sums);
-    if (config_.get_mismatch_metrics) {
+    if (config_.loss.get_mismatch_metrics) {
       metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, normaliser);
     }
     update_weights(normaliser.loss_scale(), metrics);
@@ -189,7 +189,8 @@ class TrainerImpl final : public Trainer {
     // torch's clip_grad_norm_ and Megatron's: the 1e-6 keeps a zero norm harmless.
     const double clip = config_.clip_grad > 0 ? std::min(1.0, config_.clip_grad / (norm + 1e-6)) : 1.0;
     const double lr = learning_rate(schedule_, num_steps_);
-    if (!skipped) {
+    const bool is_zero = !skipped && norm == 0.0;
+    if (!skipped && !(is_zero && config_.skip_zero_gradient)) {
       optimizer_.step(lr, loss_scale * clip);
       store_.publish();
     }
@@ -197,6 +198,7 @@ class TrainerImpl final : public Trainer {
     metrics["grad_norm"] = norm;
     metrics["grad_clipped"] = clip < 1.0 ? 1.0 : 0.0;
     metrics["lr"] = lr;
+    metrics["zero_gradient"] = is_zero ? 1.0 : 0.0;
     metrics["step_skipped"] = skipped ? 1.0 : 0.0;
   }
 
@@ -206,7 +208,7 @@ class TrainerImpl final : public Trainer {
   weights::WeightStore& store_;
   model::Model& model_;
   AdamW optimizer_;
-  int64_t num_steps_ = 0;  // with those skipped
+  int64_t num_steps_ = 0;  // with those that changed nothing
   double gradient_scale_ = 0.0;
 };
 

@@ -35,9 +35,9 @@ struct TrainerConfig {
   double weight_decay = 0.1;
   bool weight_decay_all = false;  // norms too
   double adam_beta1 = 0.9, adam_beta2 = 0.98, adam_eps = 1e-8;
-  double clip_grad = 1.0;             // 0: off
-  double max_grad_norm_skip = 0.0;    // a step with a larger gradient norm is skipped; 0: off
-  bool get_mismatch_metrics = false;  // recompute the old log-probs to show that they are the engine's
+  double clip_grad = 1.0;           // 0: off
+  double max_grad_norm_skip = 0.0;  // a step with a larger gradient norm is skipped; 0: off
+  bool skip_zero_gradient = true;   // a gradient of exactly 0 changes nothing but the step count
   rl::LossConfig loss;
   // Asked between micro-batches; true ends the step with StepAbandoned, and nothing has changed. Null: never.
   std::function<bool()> abandon;
@@ -46,7 +46,7 @@ struct TrainerConfig {
 // How far the optimizer is: plain data, saved with its tensors.
 struct OptimizerProgress {
   int64_t updates = 0;  // of the moments: AdamW's bias correction
-  int64_t steps = 0;    // updates and skipped steps: the learning rate's schedule
+  int64_t steps = 0;    // updates, skipped steps and those without a gradient: the learning rate's schedule
   bool operator==(const OptimizerProgress&) const = default;
 };
 
@@ -62,10 +62,12 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // One optimizer step over `samples` (in sample order). Returns train/* metrics without prefix: those of rl::LossSums,
-  // and grad_norm (before clipping), grad_clipped (1 or 0), lr, step_skipped (1 or 0), and with get_mismatch_metrics
-  // recomputed_logprob_abs_diff: the same difference with log-probs from a pass without gradients (at a rollout's first
-  // optimizer step, the old ones). The store's version is bumped. A step whose loss or gradient is not finite, or whose
-  // gradient is above max_grad_norm_skip, is skipped: weights, masters, moments and version keep their bits.
+  // and grad_norm (before clipping), grad_clipped, zero_gradient and step_skipped (1 or 0), lr, and with
+  // loss.get_mismatch_metrics recomputed_logprob_abs_diff: the same difference with log-probs from a pass without
+  // gradients (at a rollout's first optimizer step, the old ones). The store's version is bumped. A step whose loss or
+  // gradient is not finite, or whose gradient is above max_grad_norm_skip, is skipped: weights, masters, moments and
+  // version keep their bits. So they do, with skip_zero_gradient, where the gradient is exactly 0: nothing went wrong
+  // there, and step_skipped is 0.
   // EnvironmentError: the update failed and the step is lost, as trainer/adamw.h says.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples) = 0;
 

@@ -320,6 +320,33 @@ TEST_P(OpsTest, AdamwFollowsItsFormula) {
   EXPECT_EQ(to_values(weight), to_values(master.to(dtype()))) << "the weight is the rounded master";
 }
 
+// 1 - lr * weight_decay once was rounded to float32, which made 1.19e-7 of 1e-7 and nothing at all of 1e-8.
+TEST_P(OpsTest, AdamwDecaysByLrTimesWeightDecayHoweverSmall) {
+  constexpr int64_t kSize = int64_t{1} << 21;  // what each rounding adds by chance cancels out over so many
+  const Tensor start = draw_.normal({kSize}, at::kFloat, 0.0, 0.02), grad = draw_.normal({kSize}, at::kFloat);
+  const Tensor m_start = draw_.normal({kSize}, at::kFloat);
+  const Tensor v_start = draw_.normal({kSize}, at::kFloat).square().add(0.1);
+  const auto stepped = [&](double weight_decay) {
+    const Tensor master = start.clone(), m = m_start.clone(), v = v_start.clone();
+    const Tensor weight = dtype() == at::kFloat ? master : master.to(dtype());
+    ops_->adamw(weight, master, grad, m, v,
+                {.lr = 1e-6,
+                 .beta1 = 0.9,
+                 .beta2 = 0.98,
+                 .eps = 1e-8,
+                 .weight_decay = weight_decay,
+                 .grad_scale = 1.0,
+                 .step = 5});
+    return master.to(at::kDouble);
+  };
+  const Tensor without = stepped(0.0);
+  const double weight = start.to(at::kDouble).abs().sum().item<double>();
+  for (const auto& [weight_decay, tolerance] : {std::pair{0.1, 1e-3}, {0.01, 1e-2}}) {
+    const double decay = ((without - stepped(weight_decay)) * start.sign()).sum().item<double>() / weight;
+    EXPECT_NEAR(decay, 1e-6 * weight_decay, tolerance * 1e-6 * weight_decay);
+  }
+}
+
 TEST_P(OpsTest, SumOfSquaresIsExactEnoughAndFixed) {
   const Tensor x = draw_.normal({77777}, at::kFloat);
   double want = 0;

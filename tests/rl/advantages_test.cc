@@ -191,17 +191,63 @@ TEST(Advantages, OfASampleAloneInItsGroupAreZero) {
   }
 }
 
-TEST(Advantages, OfEqualRewardsAreZeroAlsoWithoutEpsilon) {
-  std::vector<Sample> samples = small_samples({1, 1, 1}, 3);
-  assign_advantages({.group_epsilon = 0.0}, pointers(samples));
-  for (const Sample& sample : samples) EXPECT_EQ(sample.advantages[0], 0.0);
+// The mean of three times 0.1 is not 0.1: with --group-epsilon 0 such groups once trained at full strength.
+TEST(Advantages, OfEqualRewardsAreExactlyZeroWithoutAnyEpsilon) {
+  for (const Estimator& estimator : estimators()) {
+    for (const char* scope : {"group", "batch"}) {
+      for (const bool whiten : {false, true}) {
+        for (const double reward : {0.0, 1.0, 0.1, 0.7, 0.3, 1.1, -1e-9}) {
+          for (const size_t n : {1, 2, 3, 6, 7, 8, 16}) {
+            LossConfig config{.advantage_estimator = std::string(estimator.name)};
+            config.group_epsilon = config.whiten_epsilon = 0.0;
+            config.reward_std_scope = scope;
+            config.normalize_advantages = whiten;
+            std::vector<Sample> samples = small_samples(std::vector<double>(2 * n, reward), n);
+            assign_advantages(config, pointers(samples));
+            // Of `reinforce` alone a reward is a signal in itself.
+            const double expected = estimator.needs_group || estimator.name != "reinforce" || whiten ? 0.0 : reward;
+            for (const Sample& sample : samples) {
+              ASSERT_EQ(sample.advantages, std::vector<double>{expected})
+                  << estimator.name << " " << scope << " " << reward << " x " << n;
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
-TEST(Advantages, RawRewardsWhenNormalisationIsDisabled) {
-  std::vector<Sample> samples = small_samples({1, 0.25}, 2);
-  assign_advantages({.disable_rewards_normalization = true}, pointers(samples));
-  EXPECT_EQ(samples[0].advantages[0], 1.0);
-  EXPECT_EQ(samples[1].advantages[0], 0.25);
+TEST(Advantages, OfAGroupOfEqualRewardsAreExactlyZeroBesideOthers) {
+  for (const Estimator& estimator : estimators()) {
+    if (!estimator.needs_group || estimator.advantage == AdvantageKind::kGroupMeanWhitened) continue;
+    std::vector<Sample> samples = small_samples({0.1, 0.1, 0.1, 0.1, 0.2, 0.3}, 3);
+    assign_advantages({.advantage_estimator = std::string(estimator.name), .group_epsilon = 0.0}, pointers(samples));
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(samples[i].advantages[0], 0.0) << estimator.name;
+    EXPECT_LT(samples[3].advantages[0], 0.0) << estimator.name;
+    EXPECT_GT(samples[5].advantages[0], 0.0) << estimator.name;
+  }
+}
+
+TEST(Advantages, AreMadeOfRawRewardsByEveryEstimatorWhenNormalisationIsDisabled) {
+  const std::vector<double> rewards = {1, 0.25, 3, 0.5};
+  double mean = 0.0, squares = 0.0;
+  for (const double reward : rewards) mean += reward / 4;
+  for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
+  // Four samples of three tokens each.
+  const double deviation = std::sqrt(3 * squares / 11 + LossConfig{}.whiten_epsilon);
+  for (const Estimator& estimator : estimators()) {
+    for (const size_t n : {1, 2}) {
+      std::vector<Sample> samples = small_samples(rewards, n);
+      const LossConfig config{.advantage_estimator = std::string(estimator.name),
+                              .disable_rewards_normalization = true};
+      assign_advantages(config, pointers(samples));
+      const bool whitens = estimator.name.starts_with("reinforce_plus_plus");
+      for (size_t i = 0; i < samples.size(); ++i) {
+        const double expected = whitens ? (rewards[i] - mean) / deviation : rewards[i];
+        EXPECT_NEAR(samples[i].advantages[0], expected, 1e-12) << estimator.name << " in groups of " << n;
+      }
+    }
+  }
 }
 
 TEST(Advantages, WhitenedOnesHaveMeanZeroAndVarianceOneOverTrainedTokens) {

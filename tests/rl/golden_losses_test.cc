@@ -119,8 +119,7 @@ void plan_trl(const std::string& id, const base::Json& params, Plan& plan) {
   c.use_unbiased_kl = params.value("use_bias_correction_kl", false);
   batch.with_reference = c.kl_loss_coef > 0.0;
   c.entropy_coef = params.value("entropy_coef", 0.0);
-  c.use_opsm = params.contains("off_policy_mask_threshold");
-  c.opsm_delta = params.value("off_policy_mask_threshold", 0.0);
+  c.off_policy_mask_threshold = params.value("off_policy_mask_threshold", 0.0);
   if (params.value("mask_truncated_completions", false)) batch.mask = golden().mask(batch.name + ".trl.mask_truncated");
   if (params.contains("vllm_importance_sampling_mode")) {
     const std::string name = batch.name + ".trl.is." + id.substr(id.find(".is.") + 4);
@@ -160,48 +159,101 @@ void expect_two_ranks(const base::Json& one, const Plan& plan) {
   expect_gradient(gradient, golden().floats(one.at("grad")), id);
 }
 
-// verl's and TRL's own names for what we measure too, where both are means over tokens.
-void expect_library_metrics(const base::Json& one, const Plan& plan, const StepResult& result) {
-  if (!one.contains("metrics") || loss_aggregation(plan.config) != Aggregation::kTokenMean) return;
-  static const std::pair<const char*, const char*> kNames[] = {
-      {"actor/ppo_kl", "ppo_kl"}, {"actor/pg_clipfrac", "pg_clipfrac"}, {"clip_ratio/region_mean", "pg_clipfrac"},
-      {"kl", "kl_loss"},          {"entropy", "entropy_loss"},          {"policy_loss", "pg_loss"}};
+// verl's and TRL's own names for what we measure too, where both are means over tokens. Returns how many.
+int64_t expect_library_metrics(const base::Json& one, const Plan& plan, const StepResult& result) {
+  if (!one.contains("metrics")) return 0;
+  static const std::pair<const char*, const char*> kNames[] = {{"actor/ppo_kl", "ppo_kl"},
+                                                               {"actor/pg_clipfrac", "pg_clipfrac"},
+                                                               {"clip_ratio/region_mean", "pg_clipfrac"},
+                                                               {"kl", "kl"},
+                                                               {"entropy", "entropy"},
+                                                               {"policy_loss", "pg_loss"}};
+  int64_t num_compared = 0;
   for (const auto& [theirs, ours] : kNames) {
+    const bool is_always_token_mean = std::string_view(theirs) == ours && std::string_view(ours) != "policy_loss";
+    if (!is_always_token_mean && loss_aggregation(plan.config) != Aggregation::kTokenMean) continue;
     // Bypass compares with the current policy; a sequence-level ratio is averaged over sequences in TRL.
     if (!one["metrics"].contains(theirs) || !result.metrics.contains(ours)) continue;
     if (find_surrogate(plan.config).ratio_level != RatioLevel::kToken) continue;
     if (one["params"].contains("rollout_correction")) continue;
     const double value = one["metrics"][theirs];
     EXPECT_NEAR(result.metrics.at(ours), value, 1e-6 + 1e-5 * std::abs(value)) << one.at("id") << " " << theirs;
+    num_compared += is_always_token_mean ? 1 : 0;
   }
+  return num_compared;
 }
 
-void expect_case(const base::Json& one) {
+// Returns how many token means of KL and entropy the library gave too.
+int64_t expect_case(const base::Json& one) {
   const std::string id = one.at("id");
   Plan plan = make_plan(one);
   check_loss_config(plan.config);
-  if (one.at("params").contains("dp_size")) return expect_two_ranks(one, plan);
+  if (one.at("params").contains("dp_size")) {
+    expect_two_ranks(one, plan);
+    return 0;
+  }
   const StepResult result = run_step(plan.config, plan.batch);
   const double exact = one.at("loss_f64");
   EXPECT_NEAR(result.metrics.at("loss"), exact, plan.loss_tolerance * std::max(1.0, std::abs(exact))) << id;
   expect_gradient(result.dlogprobs, golden().floats(one.at("grad")), id);
   if (one.contains("grad_entropy"))
     expect_gradient(result.dentropy, golden().floats(one.at("grad_entropy")), id + " entropy");
-  expect_library_metrics(one, plan, result);
+  return expect_library_metrics(one, plan, result);
 }
 
 TEST(GoldenLosses, EveryCaseIsReproducedOrNamedAsLeftOut) {
-  int64_t num_reproduced = 0, num_left_out = 0;
+  int64_t num_reproduced = 0, num_left_out = 0, num_token_means = 0;
   for (const base::Json& one : golden().cases().at("losses")) {
     if (reason_left_out(one.at("id"))) {
       ++num_left_out;
       continue;
     }
-    expect_case(one);
+    num_token_means += expect_case(one);
     ++num_reproduced;
   }
+  EXPECT_GT(num_token_means, 10) << "kl and entropy under any aggregation";
   EXPECT_EQ(num_reproduced + num_left_out, 340);
   EXPECT_EQ(num_left_out, 30);
+}
+
+// TRL's mask looks at the log-probs that tokens were sampled with; slime's, and TRL's where it has no others, at the
+// old ones. In these batches the two differ: the golden case alone, which has no sampling log-probs, cannot tell them
+// apart.
+TEST(GoldenLosses, OffPolicyMasksLookAtTheLogProbsThatTheyAreDefinedBy) {
+  int64_t num_different = 0;
+  for (int64_t k = 0; k < 2; ++k) {
+    const GoldenBatch batch(golden(), k);
+    // Keep a sample where A >= 0 or the mean of `behaviour` - current is at most the threshold.
+    const auto masked_by = [&](const std::vector<float>& behaviour, double threshold) {
+      GoldenBatch masked = batch;
+      masked.weights.assign(batch.mask.size(), 1.0F);
+      for (size_t row = 0; row < batch.mask.size(); row += kNumTokens) {
+        double sum = 0.0, count = 0.0;
+        for (size_t t = row; t < row + kNumTokens; ++t) {
+          if (batch.mask[t] == 0) continue;
+          sum += double{behaviour[t]} - double{batch.logprobs[t]};
+          count += 1.0;
+        }
+        const bool is_far = sum / std::max(count, 1.0) > threshold;
+        for (size_t t = row; t < row + kNumTokens; ++t) {
+          if (is_far && batch.advantages[t] < 0) masked.weights[t] = 0.0F;
+        }
+      }
+      return masked;
+    };
+    for (const double threshold : {0.001, 0.01, 0.02, 0.05}) {
+      LossConfig none, by_old, by_sampled;
+      by_old.use_opsm = true;
+      by_old.opsm_delta = threshold;
+      by_sampled.off_policy_mask_threshold = threshold;
+      const StepResult old_result = run_step(none, masked_by(batch.old_logprobs, threshold));
+      const StepResult sampled_result = run_step(none, masked_by(batch.rollout_logprobs, threshold));
+      EXPECT_EQ(run_step(by_old, batch).dlogprobs, old_result.dlogprobs) << threshold;
+      EXPECT_EQ(run_step(by_sampled, batch).dlogprobs, sampled_result.dlogprobs) << threshold;
+      num_different += old_result.dlogprobs != sampled_result.dlogprobs ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_different, 0);
 }
 
 TEST(GoldenLosses, CorrectionWeightsAgreeWithTheLibraries) {

@@ -36,7 +36,7 @@ TEST_P(GoldenMetrics, DefaultLossReportsVimesNumbers) {
   expect(result, "pg_clipfrac", "pg_clipfrac");
   expect(result, "ppo_kl", "ppo_kl");
   expect(result, "entropy_loss", "entropy_loss");
-  expect(result, "kl_loss", "kl_loss_k1");
+  expect(result, "kl_loss", "kl_loss_low_var_kl");
   expect(result, "train_rollout_logprob_abs_diff", "train_rollout_logprob_abs_diff");
   expect(result, "ois", "ois");
   expect(result, "tis", "tis");

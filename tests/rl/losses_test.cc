@@ -32,12 +32,14 @@ struct Drawn {
             .logprobs = logprobs.data(),
             .old_logprobs = old_logprobs.data(),
             .rollout_logprobs = rollout_logprobs.data(),
+            .sampled_logprobs = sampled_logprobs.empty() ? nullptr : sampled_logprobs.data(),
             .ref_logprobs = ref_logprobs.data(),
             .entropy = entropy.data(),
             .mask = mask.data(),
             .advantages = advantages.data()};
   }
   std::vector<float> logprobs, old_logprobs, rollout_logprobs, ref_logprobs, entropy;
+  std::vector<float> sampled_logprobs;  // empty: nothing was truncated
   std::vector<uint8_t> mask;
   std::vector<double> advantages;
 };
@@ -188,6 +190,103 @@ TEST(Losses, OffPolicySequencesAreMaskedAndCounted) {
   EXPECT_EQ(outcome.sums.at("opsm_clipfrac"), 0.0);
 }
 
+// top-p makes tokens likelier than the policy has them: on policy by the old log-probs, off by the sampled ones.
+TEST(Losses, TrlsOffPolicyMaskSeesWhatTruncatedSamplingChanged) {
+  std::mt19937 random(1);
+  Drawn drawn(random, 4);
+  drawn.mask = {1, 1, 1, 1};
+  drawn.old_logprobs = drawn.rollout_logprobs = drawn.logprobs;
+  drawn.advantages.assign(4, -1.0);
+  drawn.sampled_logprobs = drawn.logprobs;
+  for (float& logprob : drawn.sampled_logprobs) logprob += 0.1F;
+  LossConfig config;
+  config.use_opsm = true;
+  EXPECT_GT(lose(config, drawn).sums.at("pg_loss"), 0.0);
+  config.use_opsm = false;
+  config.off_policy_mask_threshold = 0.05;
+  EXPECT_EQ(lose(config, drawn).sums.at("pg_loss"), 0.0);
+  EXPECT_DOUBLE_EQ(lose(config, drawn).sums.at("off_policy_mask_frac"), 1.0);
+  config.off_policy_mask_threshold = 0.2;
+  EXPECT_GT(lose(config, drawn).sums.at("pg_loss"), 0.0);
+}
+
+// top-p 0.7 can have a mean weight of 0.9 while the difference to the engine reads 0.
+TEST(Losses, TruncatedSamplingIsReportedAlsoWhereItIsNotCorrected) {
+  std::mt19937 random(1);
+  Drawn drawn(random, 4);
+  drawn.mask = {1, 1, 1, 1};
+  drawn.old_logprobs = drawn.rollout_logprobs = drawn.logprobs;
+  LossConfig config;
+  EXPECT_FALSE(lose(config, drawn).sums.contains("tis"));
+  config.get_mismatch_metrics = true;
+  EXPECT_EQ(lose(config, drawn).sums.at("tis"), 1.0);
+  EXPECT_EQ(lose(config, drawn).sums.at("tis_abs"), 0.0);
+  EXPECT_EQ(lose(config, drawn).sums.at("ois"), 1.0);
+  config.get_mismatch_metrics = false;
+  const Outcome untouched = lose(config, drawn);
+  drawn.sampled_logprobs = drawn.logprobs;
+  for (float& logprob : drawn.sampled_logprobs) logprob += 0.1F;
+  const Outcome truncated = lose(config, drawn);
+  EXPECT_NEAR(truncated.sums.at("tis"), std::exp(-0.1), 1e-6);
+  EXPECT_NEAR(truncated.sums.at("tis_abs"), 1.0 - std::exp(-0.1), 1e-6);
+  EXPECT_EQ(truncated.sums.at("train_rollout_logprob_abs_diff"), 0.0);
+  EXPECT_EQ(truncated.dlogprobs, untouched.dlogprobs) << "--use-tis alone weighs";
+}
+
+// A KL that is only watched: also one that is not finite leaves loss and gradient alone.
+TEST(Losses, AtCoefficientZeroTheKlIsAMetric) {
+  std::mt19937 random(1);
+  const Drawn drawn(random);
+  LossInput without = drawn.input();
+  without.ref_logprobs = nullptr;
+  for (const char* kind : {"k1", "k2", "k3", "low_var_kl", "abs", "k1+"}) {
+    const LossConfig config{.kl_loss_type = kind};
+    LossSums sums;
+    std::vector<double> gradient(drawn.mask.size());
+    accumulate_loss(config, without, {gradient.data(), nullptr}, sums);
+    EXPECT_FALSE(sums.contains("kl"));
+    Outcome outcome = lose(config, drawn);
+    EXPECT_NE(outcome.sums.at("kl_loss"), 0.0) << kind;
+    EXPECT_EQ(outcome.sums.at("loss"), sums.at("loss")) << kind;
+    EXPECT_EQ(outcome.dlogprobs, gradient) << kind;
+    Drawn infinite = drawn;
+    infinite.ref_logprobs.assign(drawn.mask.size(), -std::numeric_limits<float>::infinity());
+    outcome = lose(config, infinite);
+    EXPECT_EQ(outcome.sums.at("loss"), sums.at("loss")) << kind;
+    EXPECT_EQ(outcome.dlogprobs, gradient) << kind;
+  }
+}
+
+// Dr.GRPO's entropy_loss is 0.098 where the entropy is 0.5: it is divided by the longest completion.
+TEST(LossNormaliser, EntropyAndKlAreTokenMeansUnderEveryAggregation) {
+  std::mt19937 random(1);
+  const std::vector<Drawn> step = {Drawn(random, 3), Drawn(random, 12), Drawn(random, 7)};
+  double entropy = 0.0, kl = 0.0, num_tokens = 0.0;
+  for (const Drawn& drawn : step) {
+    for (size_t t = 0; t < drawn.mask.size(); ++t) {
+      if (drawn.mask[t] == 0) continue;
+      entropy += drawn.entropy[t];
+      kl += double{drawn.logprobs[t]} - double{drawn.ref_logprobs[t]};
+      num_tokens += 1.0;
+    }
+  }
+  const uint8_t removed[] = {0, 0};
+  for (const char* mode :
+       {"seq-mean-token-mean", "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm"}) {
+    LossConfig config{.loss_aggregation = mode, .loss_norm_tokens = 64, .kl_loss_coef = 0.1, .kl_loss_type = "k1"};
+    LossNormaliser normaliser(config);
+    LossSums sums;
+    normaliser.add(removed);
+    for (const Drawn& drawn : step) {
+      normaliser.add(drawn.mask);
+      std::vector<double> gradient(drawn.mask.size());
+      accumulate_loss(config, drawn.input(), {gradient.data(), nullptr}, sums);
+    }
+    EXPECT_NEAR(normaliser.metrics(sums).at("entropy"), entropy / num_tokens, 1e-12) << mode;
+    EXPECT_NEAR(normaliser.metrics(sums).at("kl"), kl / num_tokens, 1e-12) << mode;
+  }
+}
+
 TEST(Losses, SftIsTheMeanNegativeLogLikelihoodOfTokens) {
   const float logprobs[] = {-1.0F, -2.0F, -4.0F};
   const uint8_t mask[] = {1, 0, 1}, short_mask[] = {1};
@@ -254,7 +353,7 @@ TEST(LossConfig, RefusesWhatItDoesNotKnowByFlagAndChoices) {
   expect_refused({.advantage_estimator = "ppo"}, "--advantage-estimator ppo is not known: choose one of grpo, dr_grpo");
   expect_refused({.pg_loss_type = "vespo"}, "--pg-loss-type vespo is not known");
   expect_refused({.kl_loss_type = "k4"}, "--kl-loss-type k4");
-  expect_refused({.loss_aggregation = "mean"}, "--loss-aggregation mean");
+  expect_refused({.loss_aggregation = "mean"}, "--loss-agg-mode mean is not known");
   expect_refused({.loss_type = "value_loss"}, "--loss-type value_loss");
   expect_refused({.tis_mode = "drop"}, "--tis-mode drop");
 }
@@ -264,7 +363,9 @@ TEST(LossConfig, RefusesConstantsOutOfRangeAndContradictions) {
   expect_refused({.eps_clip_c = 0.9}, "--eps-clip-c 0.9");
   expect_refused({.kl_loss_coef = std::nan("")}, "--kl-loss-coef");
   expect_refused({.tis_clip = 0.5, .tis_clip_low = 1.0}, "--tis-clip 0.5");
-  expect_refused({.loss_aggregation = "token-sum", .calculate_per_token_loss = true}, "contradict");
+  expect_refused({.loss_aggregation = "token-sum", .calculate_per_token_loss = true},
+                 "--calculate-per-token-loss and --loss-agg-mode token-sum contradict");
+  expect_refused({.off_policy_mask_threshold = -1.0}, "--off-policy-mask-threshold -1");
   expect_refused({.advantage_estimator = "dr_grpo"}, "--loss-norm-tokens");
 }
 

@@ -6,6 +6,8 @@
 #include <bit>
 #include <random>
 
+#include "rl/advantages.h"
+
 namespace tandem::rl {
 namespace {
 
@@ -46,6 +48,8 @@ TEST(RolloutMetrics, ReportVimesNames) {
                                                   {"truncated_ratio", 0.25},
                                                   {"repetition_frac", 0.0},
                                                   {"zero_std/count_0.5", 1.0},
+                                                  {"groups_without_signal", 1.0},
+                                                  {"groups_with_equal_rewards", 1.0},
                                                   {"rollout_log_probs", (-2.0 - 1.0 - 2.5 - 1.0) / 4},
                                                   {"advantages", 0.0}};
   EXPECT_EQ(rollout_metrics(pointers(samples), /*per_token=*/false), expected);
@@ -82,6 +86,63 @@ TEST(RolloutMetrics, WithoutAnyRewardThereIsNoMean) {
 }
 
 TEST(RolloutMetrics, OfNothingAreNone) { EXPECT_TRUE(rollout_metrics({}, false).empty()); }
+
+TEST(RolloutMetrics, EqualRewardsAreNamedInTenths) {
+  std::vector<Sample> samples = {scored(0, 0.1234567, {1}), scored(1, 0.0999999, {1}), scored(2, 0.25, {1}),
+                                 scored(3, 1, {1}),         scored(4, -0.04, {1}),     scored(5, -1, {1})};
+  std::map<std::string, double> counts;
+  for (const auto& [name, value] : rollout_metrics(pointers(samples), false)) {
+    if (name.starts_with("zero_std/")) counts[name] = value;
+  }
+  const std::map<std::string, double> expected = {{"zero_std/count_0.1", 2.0},
+                                                  {"zero_std/count_0.2", 1.0},
+                                                  {"zero_std/count_1", 1.0},
+                                                  {"zero_std/count_0", 1.0},
+                                                  {"zero_std/count_-1", 1.0}};
+  EXPECT_EQ(counts, expected);
+}
+
+TEST(RolloutMetrics, GroupsWithoutSignalAreThoseOfTheEstimator) {
+  // Equal rewards, different ones, no reward at all.
+  std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, 1, {1}), scored(1, 0, {1, 1}),
+                                 scored(1, 1, {1}), scored(2, 0, {1}), scored(2, 0, {1})};
+  samples[4].has_reward = samples[5].has_reward = false;
+  const auto counts = [&](const char* estimator) {
+    std::vector<Sample*> pointed;
+    for (Sample& sample : samples) pointed.push_back(&sample);
+    assign_advantages({.advantage_estimator = estimator}, pointed);
+    const std::map<std::string, double> metrics = rollout_metrics(pointers(samples), false);
+    EXPECT_EQ(metrics.at("groups_with_equal_rewards"), 1.0);
+    EXPECT_EQ(metrics.at("groups_without_reward"), 1.0);
+    return metrics.at("groups_without_signal");
+  };
+  EXPECT_EQ(counts("grpo"), 2.0);
+  EXPECT_EQ(counts("rloo"), 2.0);
+  EXPECT_EQ(counts("reinforce"), 1.0) << "a reward of 1 is a signal of its own";
+  EXPECT_EQ(counts("reinforce_plus_plus_baseline"), 1.0)
+      << "whitened over the rollout, a group of equal rewards is above or below the mean of all tokens";
+  samples[3].remove = true;
+  samples[2].loss_mask = {0, 0};
+  EXPECT_EQ(counts("grpo"), 3.0) << "none of its tokens is trained";
+}
+
+// vime looks at texts of more than 10,000 characters only.
+TEST(Repetition, IsReportedAsVimeHasIt) {
+  std::string loop, wide;
+  for (int i = 0; i < 30; ++i) loop += "The answer is 7. ";
+  EXPECT_TRUE(is_repetitive(loop));
+  EXPECT_FALSE(has_repetition(loop));
+  EXPECT_FALSE(has_repetition(std::string(10'000, 'a')));
+  EXPECT_TRUE(has_repetition(std::string(10'001, 'a')));
+  for (int i = 0; i < 10'000; ++i) wide += "\u00e9";
+  EXPECT_FALSE(has_repetition(wide)) << "20,000 bytes are 10,000 characters";
+  EXPECT_TRUE(has_repetition(wide + "a"));
+  std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, 0, {1})};
+  samples[0].text = loop;
+  EXPECT_EQ(rollout_metrics(pointers(samples), false).at("repetition_frac"), 0.0);
+  samples[1].text = wide + "a";
+  EXPECT_EQ(rollout_metrics(pointers(samples), false).at("repetition_frac"), 0.5);
+}
 
 TEST(Repetition, IsALoopAndNotProse) {
   std::string loop, noise;

@@ -48,7 +48,7 @@ TEST(Plan, WhatLastsIsSummedByHand) {
   EXPECT_EQ(plan.kv_completions, 8);
   EXPECT_EQ(plan.context_tokens, 42);
 
-  tiny.config.loss.loss.kl_loss_coef = 0.1;
+  tiny.config.loss.use_kl_loss = true;  // the reference is scored at coefficient 0 too
   plan = plan_of(tiny);
   EXPECT_EQ(plan.memory.bytes(Tag::kReference, Phase::kTrain), plan.memory.bytes(Tag::kWeights, Phase::kTrain));
   tiny.model.dtype = model::Dtype::kFloat32;
@@ -84,7 +84,7 @@ TEST(Plan, MoreIsNeverLess) {
       {"engine rows", [](PlanCase& c) { c.config.rollout.max_batch_tokens += 100; }},
       {"response", [](PlanCase& c) { c.config.rollout.max_response_len = *c.config.rollout.max_response_len + 50; }},
       {"prompts", [](PlanCase& c) { ++c.config.rollout_batch_size; }},
-      {"reference", [](PlanCase& c) { c.config.loss.loss.kl_loss_coef = 1.0; }},
+      {"reference", [](PlanCase& c) { c.config.loss.use_kl_loss = true; }},
       {"entropy", [](PlanCase& c) { c.config.loss.loss.entropy_coef = 1.0; }},
       {"layers", [](PlanCase& c) { ++c.model.num_layers; }},
       {"vocabulary", [](PlanCase& c) { c.model.vocab += 1000; }},

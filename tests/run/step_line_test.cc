@@ -9,11 +9,14 @@
 namespace tandem::run {
 namespace {
 
-const Metrics kRollout = {{"rollout/raw_reward", 0.96484375}, {"rollout/response_len/mean", 3.227},
-                          {"rollout/truncated_ratio", 0.0},   {"rollout/zero_std/count_0", 1.0},
-                          {"rollout/zero_std/count_1", 23.0}, {"perf/rollout_time", 0.11},
+const Metrics kRollout = {{"rollout/raw_reward", 0.96484375},
+                          {"rollout/response_len/mean", 3.227},
+                          {"rollout/truncated_ratio", 0.0},
+                          {"rollout/groups_without_signal", 24.0},
+                          {"rollout/groups_with_equal_rewards", 24.0},
+                          {"perf/rollout_time", 0.11},
                           {"perf/train_time", 0.12}};
-const Metrics kStep = {{"train/loss", -4.337e-19}, {"train/entropy_loss", 0.04202}, {"train/grad_norm", 0.7416}};
+const Metrics kStep = {{"train/loss", -4.337e-19}, {"train/entropy", 0.04202}, {"train/grad_norm", 0.7416}};
 
 TEST(StepLine, SaysWhatHappenedAndWhatIsLeft) {
   EXPECT_EQ(step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep),
@@ -24,9 +27,9 @@ TEST(StepLine, SaysWhatHappenedAndWhatIsLeft) {
 TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
   Metrics rollout = kRollout, step = kStep;
   rollout["rollout/truncated_ratio"] = 0.125;
-  rollout["rollout/zero_std/count_1"] = 0.0;
+  rollout["rollout/groups_without_signal"] = rollout["rollout/groups_with_equal_rewards"] = 1.0;
   step["train/loss"] = 2e-9;
-  step["train/kl_loss"] = 1e-17;
+  step["train/kl"] = 1e-17;
   step["train/grad_clipped"] = 1.0;
   step["train/grad_norm"] = 1605432.1;
   // A run that went on after 70: its pace is of its own rollouts.
@@ -36,8 +39,12 @@ TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
             "rollout 75/80  reward 0.965  length 3.23  truncated 0.125  loss 2e-09  entropy 0.042  kl 0  "
             "grad 1,605,432 (clipped)  1 of 32 groups has equal rewards  failed 3  0.23 s  elapsed 2:00:00  "
             "ETA 2:00:00");
-  rollout["rollout/zero_std/count_0"] = 0.0;
-  EXPECT_EQ(step_line(progress, rollout, step).find("equal rewards"), std::string::npos);
+  // Two groups of which none has a reward, beside one of equal ones.
+  rollout["rollout/groups_without_signal"] = 3.0;
+  EXPECT_NE(step_line(progress, rollout, step).find("  3 of 32 groups give no signal  "), std::string::npos);
+  // Equal rewards that the estimator learns from.
+  rollout["rollout/groups_without_signal"] = 0.0;
+  EXPECT_EQ(step_line(progress, rollout, step).find("groups"), std::string::npos);
 }
 
 TEST(StepLine, FitsTheTerminal) {

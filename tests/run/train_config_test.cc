@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/options.h"
+#include "rl/losses.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -69,6 +70,8 @@ TEST(TrainConfig, DefaultsAreThoseOfTheDocumentedCommand) {
   EXPECT_DOUBLE_EQ(config.optimizer.weight_decay, 0.1);
   EXPECT_DOUBLE_EQ(config.loss.loss.eps_clip, 0.2);
   EXPECT_EQ(config.loss.loss.advantage_estimator, "grpo");
+  EXPECT_EQ(config.loss.loss.kl_loss_type, "low_var_kl");
+  EXPECT_TRUE(config.optimizer.skip_zero_gradient);
   EXPECT_FALSE(config.loss.needs_reference());
 }
 
@@ -99,7 +102,26 @@ TEST(TrainConfig, GroupOfOneIsRefusedWhereTheEstimatorComparesCompletions) {
     EXPECT_NE(message.find("--n-samples-per-prompt 1"), std::string::npos) << estimator << ": " << message;
   }
   EXPECT_EQ(refusal({"--advantage-estimator", "reinforce_plus_plus"}, no_group), "");
-  EXPECT_EQ(refusal({"--disable-rewards-normalization"}, no_group), "");
+  for (const rl::Estimator& estimator : rl::estimators()) {
+    EXPECT_EQ(
+        refusal({"--disable-rewards-normalization", "--advantage-estimator", std::string(estimator.name)}, no_group),
+        "")
+        << "the remedy that the refusal names";
+  }
+}
+
+// --advantage-estimator dr_grpo once could not start: the divisor was checked before it was set.
+TEST(TrainConfig, TheDivisorOfDrGrpoIsTheLongestCompletionUnlessItIsGiven) {
+  for (const Arguments& row :
+       {Arguments{"--advantage-estimator", "dr_grpo"}, Arguments{"--loss-agg-mode", "seq-mean-token-sum-norm"}}) {
+    EXPECT_EQ(parse(row).loss_config().loss_norm_tokens, 1024.0);
+    Arguments more = row;
+    more.insert(more.end(), {"--rollout-max-response-len", "77"});
+    EXPECT_EQ(parse(more).loss_config().loss_norm_tokens, 77.0);
+    more.insert(more.end(), {"--loss-norm-tokens", "500"});
+    EXPECT_EQ(parse(more).loss_config().loss_norm_tokens, 500.0);
+  }
+  EXPECT_NE(refusal({"--loss-norm-tokens", "-1"}).find("--loss-norm-tokens"), std::string::npos);
 }
 
 TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
@@ -108,7 +130,9 @@ TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
       {{"--num-epoch", "2"}, "--num-rollout or --num-epoch"},
       {{"--custom-rm-path", "reward.py:fn"}, "--rm-type and --custom-rm-path"},
       {{"--kl-loss-coef", "0.1"}, "without --use-kl-loss"},
-      {{"--ref-load", "other"}, "--ref-load"},
+      {{"--ref-load", "other"}, "--ref-load: no reference is read without --use-kl-loss"},
+      {{"--loss-agg-mode", "mean"}, "--loss-agg-mode mean"},
+      {{"--min-lr", "1e-7"}, "--min-lr 1e-07: --lr-decay-style constant"},
       {{"--eval-interval", "2"}, "--eval-prompt-data"},
       {{"--eval-prompt-data", "aime", "a.jsonl"}, "--eval-interval"},
       {{"--eval-prompt-data", "aime", "--eval-interval", "1"}, "pairs"},

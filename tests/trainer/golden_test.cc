@@ -204,6 +204,8 @@ TEST(GoldenGrpoStep, IsTrlsDapoStep) {
                 json.at("metrics").at("policy_loss").get<double>(), 1e-5);
     EXPECT_NEAR(metrics.at("kl_loss"), json.at("metrics").at("kl").get<double>(), 1e-5);
     EXPECT_NEAR(metrics.at("entropy_loss"), json.at("metrics").at("entropy").get<double>(), 5e-5);
+    EXPECT_NEAR(metrics.at("kl"), json.at("metrics").at("kl").get<double>(), 1e-5);
+    EXPECT_NEAR(metrics.at("entropy"), json.at("metrics").at("entropy").get<double>(), 5e-5);
     const double grad_norm = json.at("grad_norm");
     EXPECT_NEAR(metrics.at("grad_norm"), grad_norm, 1e-5 * grad_norm);
     expect_gradients(*trainer, *m.store, golden, 2e-5);

@@ -261,7 +261,8 @@ TEST_P(OffloadTest, AnUpdateThatThrowsLeavesNoCopyUnderWay) {
   }
 }
 
-// Whole steps of a trainer in either way, with phases that end between them and a step that is skipped.
+// Whole steps of a trainer in either way, with phases that end between them, a step that is skipped and, as the first
+// after a restart, one without a gradient.
 TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
   CountingHostMemory host_memory(Copies::kLateInFirst);
   const std::optional<OptimizerOffload> offload = OptimizerOffload{.host_memory = host_memory, .piece_elements = 700};
@@ -271,10 +272,14 @@ TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
   {
     std::unique_ptr<Trainer> resident = make_trainer(config, *a.store, *a.model);
     std::unique_ptr<Trainer> offloaded = make_trainer(config, *b.store, *b.model, offload);
-    for (const uint32_t seed : {1U, 2U, 3U, 4U}) {
+    for (const uint32_t seed : {1U, 2U, 3U, 4U, 5U}) {
       std::vector<rl::Sample> samples = random_samples(seed, 2, 3);
       if (seed == 2) samples[0].advantages.assign(samples[0].completion.size(), NAN);
+      if (seed == 4) {
+        for (rl::Sample& sample : samples) sample.advantages.assign(sample.completion.size(), 0.0);
+      }
       const Metrics metrics = resident->step(pointers(samples));
+      EXPECT_EQ(metrics.at("zero_gradient"), seed == 4 ? 1.0 : 0.0);
       EXPECT_EQ(metrics.at("step_skipped"), seed == 2 ? 1.0 : 0.0);
       // NaN is not equal to itself.
       EXPECT_EQ(fmt::format("{}", offloaded->step(pointers(samples))), fmt::format("{}", metrics));

@@ -169,7 +169,7 @@ TEST(Trainer, ReportsDifferenceZeroForItsOwnLogProbs) {
     for (size_t s = 0; s < samples.size(); ++s) samples[s].rollout_logprobs = logprobs[s];
     TestModel m = make_small_model(dtype, true, test_ops());
     TrainerConfig config = all_terms();
-    config.get_mismatch_metrics = true;
+    config.loss.get_mismatch_metrics = true;
     config.max_tokens_per_gpu = 77;
     const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
     const Metrics first = trainer->step(pointers(samples));
@@ -235,18 +235,51 @@ TEST(Trainer, SamplesWithoutTokensAreHarmless) {
   }
 }
 
-TEST(Trainer, WithoutSignalOnlyTheDecayMovesWeights) {
+TEST(Trainer, WithoutSignalOnlyTheDecayMovesWeightsWhereThatIsAskedFor) {
   std::vector<rl::Sample> samples = random_samples(17, 3, 3);
   for (rl::Sample& sample : samples) sample.advantages.assign(sample.completion.size(), 0.0);
   TrainerConfig config;
   config.lr = 1e-2;
   config.weight_decay = 0.1;
+  config.skip_zero_gradient = false;
   const Outcome outcome = one_step(config, samples);
   EXPECT_EQ(outcome.metrics.at("grad_norm"), 0.0);
+  EXPECT_EQ(outcome.metrics.at("zero_gradient"), 1.0);
   const TestModel fresh = make_small_model(at::kFloat, true, test_ops());
   for (const auto& packed : fresh.store->layout().tensors) {
     const double factor = packed.shape.size() == 2 ? 1.0 - 1e-3 : 1.0;
     EXPECT_TRUE(outcome.weights.at(packed.name).allclose(fresh.store->tensor(packed.name).mul(factor), 1e-6, 0.0));
+  }
+}
+
+// After a step with signal, momentum and weight decay would go on moving the weights.
+TEST(Trainer, AGradientOfZeroChangesNothingButTheStepCount) {
+  std::vector<rl::Sample> samples = random_samples(17, 3, 3);
+  std::vector<rl::Sample> silent = samples;
+  for (rl::Sample& sample : silent) sample.advantages.assign(sample.completion.size(), 0.0);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TestModel m = make_small_model(dtype, true, test_ops());
+    TrainerConfig config;
+    config.lr = 1e-2;
+    const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
+    EXPECT_EQ(trainer->step(pointers(samples)).at("zero_gradient"), 0.0);
+    std::map<std::string, at::Tensor> before;
+    for (const auto& [name, tensor] : trainer->state()) before[name] = tensor.clone();
+    for (const auto& packed : m.store->layout().tensors) before[packed.name] = m.store->tensor(packed.name).clone();
+    for (int64_t i = 1; i <= 3; ++i) {
+      const Metrics metrics = trainer->step(pointers(silent));
+      EXPECT_EQ(metrics.at("grad_norm"), 0.0);
+      EXPECT_EQ(metrics.at("zero_gradient"), 1.0);
+      EXPECT_EQ(metrics.at("step_skipped"), 0.0) << "nothing went wrong";
+      EXPECT_EQ(trainer->progress(), (OptimizerProgress{.updates = 1, .steps = 1 + i}));
+      EXPECT_EQ(m.store->version(), 1U);
+      for (const auto& [name, tensor] : trainer->state()) EXPECT_TRUE(tensor.equal(before.at(name))) << name;
+      for (const auto& packed : m.store->layout().tensors) {
+        EXPECT_TRUE(m.store->tensor(packed.name).equal(before.at(packed.name))) << packed.name;
+      }
+    }
+    trainer->step(pointers(samples));
+    EXPECT_EQ(m.store->version(), 2U);
   }
 }
 
@@ -366,7 +399,7 @@ TEST(Trainer, RefusesFlagsThatMakeNoSense) {
   EXPECT_EQ(message([](TrainerConfig&) {}), "accepted");
   EXPECT_NE(message([](TrainerConfig& c) { c.max_tokens_per_gpu = 0; }).find("--max-tokens-per-gpu"),
             std::string::npos);
-  EXPECT_NE(message([](TrainerConfig& c) { c.logprob_chunk_rows = 0; }).find("--log-probs-chunk-size"),
+  EXPECT_NE(message([](TrainerConfig& c) { c.logprob_chunk_rows = 0; }).find("--logprob-chunk-rows"),
             std::string::npos);
   EXPECT_NE(message([](TrainerConfig& c) { c.recompute_layers = 4; }).find("--recompute-num-layers"),
             std::string::npos);

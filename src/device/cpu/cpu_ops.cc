@@ -334,8 +334,9 @@ class CpuOps : public Ops {
              const AdamW& p) const override {
     const int64_t n = master.numel();
     const Elem elem = elem_of(weight);
-    const cpu::AdamwArgs args{static_cast<float>(p.lr / (1.0 - std::pow(p.beta1, p.step))),
-                              static_cast<float>(1.0 - p.lr * p.weight_decay),
+    const double correction1 = 1.0 - std::pow(p.beta1, p.step);
+    const cpu::AdamwArgs args{static_cast<float>(p.lr / correction1),
+                              static_cast<float>(p.weight_decay * correction1),
                               static_cast<float>(p.beta1),
                               static_cast<float>(1.0 - p.beta1),
                               static_cast<float>(p.beta2),

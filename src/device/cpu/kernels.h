@@ -95,7 +95,7 @@ struct RopeArgs {
 
 struct AdamwArgs {
   float lr_scaled;                                       // lr / (1 - beta1^step)
-  float decay;                                           // 1 - lr * weight decay
+  float decay;                                           // weight decay * (1 - beta1^step): lr_scaled times it is lr wd
   float beta1, one_minus_beta1, beta2, one_minus_beta2;  // the complements rounded from double
   float eps;
   float inverse_sqrt_correction2;  // 1 / sqrt(1 - beta2^step)

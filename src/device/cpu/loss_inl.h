@@ -70,8 +70,10 @@ struct Loss {
       const F v1 =
           S::fma(S::mul(S::set1(args.one_minus_beta2), g), g, S::mul(S::set1(args.beta2), M::load(v + i, left)));
       const F denominator = S::fma(S::sqrt(v1), S::set1(args.inverse_sqrt_correction2), S::set1(args.eps));
-      const F decayed = S::mul(M::load(master + i, left), S::set1(args.decay));
-      const F w = S::fma(S::set1(-args.lr_scaled), S::div(m1, denominator), decayed);
+      // The decay joins the update before the weight's only rounding: 1 - lr * weight decay is no float32 number.
+      const F w0 = M::load(master + i, left);
+      const F update = S::fma(S::set1(args.decay), w0, S::div(m1, denominator));
+      const F w = S::fma(S::set1(-args.lr_scaled), update, w0);
       M::store(m + i, m1, left);
       M::store(v + i, v1, left);
       M::store(master + i, w, left);

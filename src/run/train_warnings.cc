@@ -1,0 +1,69 @@
+#include "run/train_warnings.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "rl/losses.h"
+
+namespace tandem::run {
+
+namespace {
+
+// A mean log ratio of a sample seldom leaves this.
+constexpr double kWidestSequenceClip = 0.01;
+
+void warn_of_truncation(const TrainConfig& config, std::vector<std::string>& warnings) {
+  if (!config.rollout.sampling().truncates()) return;
+  warnings.push_back(
+      "--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
+      "(train_rollout_logprob_abs_diff compares the uncut ones; train/tis is the mean weight of what was cut, which "
+      "--use-tis gives to each token)");
+  if (config.loss.loss.use_tis && config.loss.loss.tis_level == "sequence") {
+    warnings.push_back(
+        "--tis-level sequence: with truncated sampling a sample's weight is the product of what was cut at each of its "
+        "tokens, so long samples weigh next to nothing (0.97 a token is 6e-14 after 1,000); give --tis-level token");
+  }
+}
+
+void warn_of_kl(const rl::LossConfig& loss, std::vector<std::string>& warnings) {
+  if (loss.kl_loss_coef == 0.0 || loss.kl_loss_type != "k1" || loss.use_unbiased_kl) return;
+  warnings.push_back(
+      "--kl-loss-type k1: its expected gradient on policy is 0, so it holds nothing near the reference; give "
+      "low_var_kl, "
+      "k2 or k1+, or --use-unbiased-kl");
+}
+
+// Where the constants of a row are not those of its paper.
+void warn_of_constants(const rl::LossConfig& loss, std::vector<std::string>& warnings) {
+  const std::string_view surrogate = rl::find_surrogate(loss).name;
+  if (surrogate == "gspo" && loss.eps_clip >= kWidestSequenceClip) {
+    warnings.push_back(
+        fmt::format("--eps-clip {}: GSPO's ratio is the mean over a sample, which hardly ever moves so far, so nothing "
+                    "is clipped; its paper has --eps-clip 3e-4 --eps-clip-high 4e-4",
+                    loss.eps_clip));
+  }
+  if (surrogate == "cispo" && loss.cispo_max_ratio == 0.0 && loss.eps_clip < 1.0) {
+    warnings.push_back(
+        fmt::format("--eps-clip {}: CISPO as published clips above only, here ratios below {} count as that; give "
+                    "--eps-clip 1 --eps-clip-high 4, or --cispo-max-ratio 5",
+                    loss.eps_clip, 1.0 - loss.eps_clip));
+  }
+  if (loss.advantage_estimator == "dapo" && surrogate == "ppo" && loss.eps_clip_high < 0.0) {
+    warnings.push_back(
+        "--advantage-estimator dapo: this row is the mean over tokens alone; its paper clips higher above than below, "
+        "give --eps-clip-high 0.28");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> train_warnings(const TrainConfig& config) {
+  std::vector<std::string> warnings;
+  warn_of_truncation(config, warnings);
+  warn_of_kl(config.loss.loss, warnings);
+  warn_of_constants(config.loss.loss, warnings);
+  return warnings;
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,66 @@
+// Flags that are allowed together and most likely not meant so are said, once, with what to give instead.
+#include "run/train_warnings.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/options.h"
+
+namespace tandem::run {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+std::vector<std::string> warnings_of(const Arguments& more) {
+  TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  Arguments arguments = {"--colocate", "--hf-checkpoint", "model", "--prompt-data",
+                         "data.jsonl", "--rm-type",       "exact", "--rollout-batch-size",
+                         "4",          "--save",          "run",   "--n-samples-per-prompt",
+                         "2",          "--num-rollout",   "3"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  options.parse(arguments);
+  config.check();
+  return train_warnings(config);
+}
+
+TEST(TrainWarnings, SayWhichFlagsToChange) {
+  const std::vector<std::pair<Arguments, std::vector<std::string>>> cases = {
+      {{}, {}},
+      {{"--use-kl-loss"}, {}},
+      {{"--use-kl-loss", "--kl-loss-coef", "0.1"}, {}},
+      {{"--use-kl-loss", "--kl-loss-type", "k1"}, {}},
+      {{"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k1+"}, {}},
+      {{"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k1", "--use-unbiased-kl"}, {}},
+      {{"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k1"}, {"--kl-loss-type k1"}},
+      {{"--rollout-top-p", "0.7"}, {"--rollout-top-p"}},
+      {{"--rollout-top-p", "0.7", "--use-tis"}, {"--rollout-top-p"}},
+      {{"--use-tis", "--tis-level", "sequence"}, {}},
+      {{"--rollout-top-k", "20", "--use-tis", "--tis-level", "sequence"}, {"--rollout-top-p", "--tis-level sequence"}},
+      {{"--advantage-estimator", "gspo"}, {"--eps-clip 0.2: GSPO"}},
+      {{"--pg-loss-type", "gspo"}, {"--eps-clip 0.2: GSPO"}},
+      {{"--advantage-estimator", "gspo", "--eps-clip", "3e-4", "--eps-clip-high", "4e-4"}, {}},
+      {{"--advantage-estimator", "gspo", "--pg-loss-type", "ppo"}, {}},
+      {{"--advantage-estimator", "cispo"}, {"ratios below 0.8 count as that"}},
+      {{"--advantage-estimator", "cispo", "--cispo-max-ratio", "5"}, {}},
+      {{"--advantage-estimator", "cispo", "--eps-clip", "1", "--eps-clip-high", "4"}, {}},
+      {{"--advantage-estimator", "dapo"}, {"--eps-clip-high 0.28"}},
+      {{"--advantage-estimator", "dapo", "--eps-clip-high", "0.28"}, {}},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    std::string typed;
+    for (const std::string& word : arguments) typed += word + " ";
+    const std::vector<std::string> warnings = warnings_of(arguments);
+    ASSERT_EQ(warnings.size(), expected.size()) << typed << (warnings.empty() ? "" : warnings.front());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NE(warnings[i].find(expected[i]), std::string::npos) << typed << ": " << warnings[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::run

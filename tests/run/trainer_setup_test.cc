@@ -1,0 +1,49 @@
+// What a forward counts as, by hand.
+#include "run/trainer_setup.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace tandem::run {
+namespace {
+
+rl::Sample sample_of(uint64_t group, size_t prompt, size_t completion) {
+  rl::Sample sample;
+  sample.group_id = group;
+  sample.prompt.assign(prompt, 1);
+  sample.completion.assign(completion, 2);
+  return sample;
+}
+
+double flops_of(const model::ModelConfig& config, const std::vector<rl::Sample>& samples) {
+  std::vector<const rl::Sample*> pointers;
+  for (const rl::Sample& sample : samples) pointers.push_back(&sample);
+  return forward_flops(config, pointers);
+}
+
+TEST(ForwardFlops, CountASharedPromptOnce) {
+  model::ModelConfig config;
+  config.hidden = 8;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 3;
+  config.mlp = 16;
+  config.vocab = 100;
+  config.num_layers = 5;
+  // Query, key, value and output projection, then gate, up and down.
+  const double layer = 8 * (12 + 6 + 6 + 12) + 3 * 8 * 16;
+  const auto rows = [&](double tokens) { return 2 * tokens * layer * 5; };
+  const auto head = [&](double tokens) { return 2 * tokens * 8 * 100; };
+  // Two products of half a square.
+  const auto attention = [&](double squares) { return 2 * squares * 12 * 5; };
+  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, 10, 3)}), rows(13) + head(3) + attention(13 * 13));
+  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, 10, 3), sample_of(0, 10, 4)}),
+                   rows(10 + 3 + 4) + head(7) + attention(13 * 13 + 14 * 14 - 10 * 10));
+  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, 10, 3), sample_of(1, 10, 4)}),
+                   rows(27) + head(7) + attention(13 * 13 + 14 * 14))
+      << "two groups";
+}
+
+}  // namespace
+}  // namespace tandem::run
