@@ -1,5 +1,13 @@
 """Tandem's worker processes: what only Python libraries or the user's Python code can do, kept out of the trainer.
 
 `python -m tandem_worker.<mode>` with mode tokenizer, grader or sink serves the program that started it over an
-inherited socket (protocol.py). Nobody starts these by hand.
+inherited socket (protocol.py). Nobody starts these by hand. Graders run in any Python from 3.9 on, with nothing but its
+standard library (--rm-python).
 """
+
+import sys
+
+if sys.version_info < (3, 9):
+    sys.exit("reward code needs Python 3.9 or newer, and this is %d.%d.%d" % sys.version_info[:3])
+if sys.argv[:1] == ["-m"] and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the working directory: Python before 3.11 has no PYTHONSAFEPATH, which leaves it out

@@ -1,114 +1,98 @@
 """Grader worker: scores samples with a built-in reward or the user's function, and says of each that failed why."""
 
-import errno
-import math
-import random
 import signal
-import socket
 import sys
 import traceback
 
-from tandem_worker import protocol, rewards
-from tandem_worker.dialects import Function, WrongCount, describe
-from tandem_worker.protocol import UserFault, one_line, with_article
-
+from tandem_worker import outcomes, protocol, rewards
+from tandem_worker.dialects import Function
+from tandem_worker.outcomes import Failed, failure
+from tandem_worker.overlap import Overlap, seed_generators
+from tandem_worker.protocol import UserFault
+from tandem_worker.reward_file import describe, was_refused
 
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # as the sandbox answers
 SANDBOX_HINT = "; reward code has no network and one scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
 
-class WrongType(Exception):
-    pass
-
-
-def failure(kind, reason):
-    return {"failed": kind, "reason": one_line(reason)}
-
-
-def number(value):
-    """A Python number, a bool, or what NumPy and PyTorch make of one."""
-    if hasattr(value, "item") and not isinstance(value, (int, float)):
-        value = value.item()
-    if isinstance(value, (bool, int, float)):
-        return float(value)
-    raise WrongType(f"the reward is {with_article(type(value).__name__)}, not a number")
-
-
 class Worker:
-    _dialect = None
+    _facts = None
     _function = None
+    _overlap = None
 
-    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, arguments, sandboxed):
-        if self._dialect is None:  # else this is a worker whose warm parent has done it
-            self._dialect = self._load(rm_type, custom_rm_path, group_rm, label_key, arguments)
+    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, metadata_key, arguments, sandboxed):
+        if self._facts is None:  # else this is a worker whose warm parent has done it
+            if custom_rm_path:
+                self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments)
+            self._facts = self._load_rule(rm_type) if self._function is None else self._function_facts()
         self._sandboxed = sandboxed
         self._reward_key = reward_key
-        return {"dialect": self._dialect}
+        return self._facts
 
-    def _load(self, rm_type, custom_rm_path, group_rm, label_key, arguments):
-        if custom_rm_path:
-            self._function = Function(custom_rm_path, group_rm, label_key, arguments)
-            return self._function.dialect
+    def _load_rule(self, rm_type):
         if rm_type not in rewards.MAKERS:
             raise UserFault(f"--rm-type {rm_type}: not one of {', '.join(rewards.MAKERS)}")
         self._rule = rewards.MAKERS[rm_type]()
-        return "built-in"
+        return {"dialect": "built-in", "takes_group": False, "concurrent": False}
 
-    def grade(self, samples):
-        # A function that draws random numbers gives the same ones whichever process it runs in.
-        seed = samples[0]["sample_id"]
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+    def _function_facts(self):
+        function = self._function
+        return {"dialect": function.dialect, "takes_group": function.takes_group, "concurrent": function.concurrent}
+
+    def grade(self, calls, wait_s):
+        """Takes in calls, {"call": number, "samples", "deadline_s"} each, and gives back {"call", "grades"} of those that
+        have ended. Calls of an async function are gone on with for wait_s; others end here, by the program's clock."""
         try:
-            if self._function is None:
-                return [self._graded(lambda sample=sample: self._outcome(self._rule(sample))) for sample in samples]
-            values = self._graded(lambda: self._function.call(samples))
-            if not isinstance(values, list):  # the call failed, and with it all its samples
-                return [values] * len(samples)
-            return [self._graded(lambda value=value: self._outcome(value)) for value in values]
+            if self._function is not None and self._function.concurrent:
+                return self._overlapping(calls, wait_s)
+            return [{"call": call["call"], "grades": self._grade_now(call["samples"])} for call in calls]
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that user code left must not ring in the next call
+            if self._overlap is None or self._overlap.is_empty():
+                signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that user code left must not ring in the next call
+
+    def _grade_now(self, samples):
+        seed_generators(samples[0]["sample_id"])
+        if self._function is None:
+            return [self._graded(lambda: outcomes.reward(self._rule(sample), self._reward_key)) for sample in samples]
+        call = self._function.call(samples)
+        return self._grades(call, lambda: self._function.result_of(call))
+
+    def _overlapping(self, calls, wait_s):
+        if self._overlap is None:
+            self._overlap = Overlap(self._function.loop)
+        for entry in calls:
+            call = self._function.call(entry["samples"])
+            key = entry["call"], call
+            self._overlap.begin(key, call.start, entry["samples"][0]["sample_id"], entry["deadline_s"])
+        return [
+            {"call": number, "grades": self._grades(call, end)} for (number, call), end in self._overlap.go_on(wait_s)
+        ]
+
+    def _grades(self, call, end):
+        """end() returns what the function returned, or raises what it raised: then all samples of the call fail."""
+        values = self._graded(lambda: call.values(end()))
+        if isinstance(values, list):
+            grades = [self._graded(lambda: call.grade(i, value, self._reward_key)) for i, value in enumerate(values)]
+        else:
+            grades = [values] * call.num_samples
+        return [{**grade, **call.logs(i)} for i, grade in enumerate(grades)]
 
     def _graded(self, grade):
         try:
             return grade()
         except MemoryError as error:
             return failure("memory", self._describe(error))
+        except Failed as error:
+            return failure(error.kind, error)
         except rewards.TookTooLong as error:
             return failure("deadline", error)
-        except WrongCount as error:
-            return failure("wrong_count", error)
-        except WrongType as error:
-            return failure("wrong_type", error)
         except BaseException as error:  # sys.exit() in a reward function ends a grade, not the grader
             print(traceback.format_exc()[-MAX_TRACE_CHARACTERS:], file=sys.stderr)
             return failure("exception", self._describe(error))
 
     def _describe(self, error):
         text = describe(error) if self._function is None else self._function.describe(error)
-        refused = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in REFUSALS)
-        return text + SANDBOX_HINT if self._sandboxed and refused else text
-
-    def _outcome(self, value):
-        extras = {}
-        if isinstance(value, dict):
-            key = self._reward_key or "score"
-            if key not in value:
-                keys = ", ".join(str(k) for k in value) or "none"
-                raise WrongType(f"the reward is a dict without {key!r} (its keys: {keys}); name one with --reward-key")
-            extras = {str(k): float(v) for k, v in value.items() if k != key and isinstance(v, (bool, int, float))}
-            value = value[key]
-        if value is None:
-            raise WrongType("the reward is None")
-        try:
-            reward = number(value)
-        except OverflowError:
-            return failure("not_finite", "the reward is an integer beyond floating point")
-        if not math.isfinite(reward):
-            return failure("not_finite", f"the reward is {reward}")
-        return {"reward": reward, "extras": {k: v for k, v in extras.items() if math.isfinite(v)}}
+        return text + SANDBOX_HINT if self._sandboxed and was_refused(error) else text
 
 
 def main():

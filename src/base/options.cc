@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/env.h"
+#include "base/json.h"
 #include "base/message_text.h"
 
 namespace tandem::base {
@@ -291,6 +292,19 @@ std::optional<std::vector<std::string>> Option::words() const {
       field_);
 }
 
+Json Option::value() const {
+  return std::visit(
+      [](const auto* field) -> Json {
+        using T = std::remove_const_t<std::remove_pointer_t<decltype(field)>>;
+        if constexpr (Traits<T>::kIsList || std::is_same_v<T, typename Traits<T>::Element>) {
+          return *field;
+        } else {
+          return field->has_value() ? Json(**field) : Json(nullptr);
+        }
+      },
+      field_);
+}
+
 void Option::set(const std::string& where, const std::vector<std::string>& words) {
   TANDEM_USER_CHECK(is_list() || words.size() == 1, where + ": expects one value, not", words.size());
   std::visit(
@@ -341,6 +355,12 @@ std::map<std::string, std::string> Options::numbers() const {
     const auto words = option.words();
     result[option.name()] = words ? fmt::format("{}", fmt::join(*words, " ")) : "unset";
   }
+  return result;
+}
+
+Json Options::values() const {
+  Json result = Json::object();
+  for (const Option& option : options_) result[option.name()] = option.value();
   return result;
 }
 

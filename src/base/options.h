@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,6 +70,8 @@ class Option {
 
   // The value as it would be typed, one word per element; nothing for an empty optional.
   std::optional<std::vector<std::string>> words() const;
+  // The value as JSON: a number, bool, text or list of them; null for an empty optional.
+  nlohmann::ordered_json value() const;
   // Reads the value from words. UserError "WHERE: what" for a wrong type, number of words or range.
   void set(const std::string& where, const std::vector<std::string>& words);
   bool is_given() const { return given_; }
@@ -119,6 +122,8 @@ class Options {
   std::string config_text() const;
   // Name and present value ("unset" for none) of the options that may change a number: what a checkpoint remembers.
   std::map<std::string, std::string> numbers() const;
+  // Name and present value of every option, as one JSON object.
+  nlohmann::ordered_json values() const;
 
  private:
   Option& add(Option option);

@@ -22,6 +22,20 @@ namespace tandem::cli {
 
 namespace {
 
+// The values of all options as user code may see them: paths as they are, secrets of the environment as "[NAME]".
+base::Json without_secrets(base::Json values) {
+  const base::Redaction redaction;
+  const auto hide = [&](base::Json& value) {
+    if (value.is_string()) value = redaction.hide_secrets(value.get_ref<const std::string&>());
+  };
+  for (base::Json& value : values) {
+    hide(value);
+    if (!value.is_array()) continue;
+    for (base::Json& element : value) hide(element);
+  }
+  return values;
+}
+
 void add_unsupported(base::Options& options) {
   for (const run::UnsupportedFlag& flag : run::unsupported_flags()) options.unsupported(flag.name, flag.reason);
 }
@@ -52,6 +66,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
   mode.config_text = base::Redaction().hide_secrets(options.config_text());
   mode.numbers = options.numbers();
+  mode.values = without_secrets(options.values());
   return kRun(config, mode);
 }
 

@@ -163,8 +163,7 @@ Json read_label(const Json& object, const PromptOptions& options, const Place& p
 Json read_tools(const Json& object, const std::string& key, const Place& place) {
   const Json* const tools = find_value(object, key);
   if (tools == nullptr || tools->is_null()) return nullptr;
-  if (!tools->is_array())
-    place.fail(key, key, "is", base::with_article(tools->type_name()), "- write a list of tools");
+  if (!tools->is_array()) place.fail(key, key, "is", base::with_article(tools->type_name()), "- write a list of tools");
   return *tools;
 }
 
@@ -191,6 +190,7 @@ Json read_metadata(const Json& object, const PromptOptions& options, const Place
   if (!own.is_object())
     place.fail(options.metadata_key, options.metadata_key, "is", base::with_article(own.type_name()),
                "- write an object {...}");
+  set(options.metadata_key, own);
   for (const auto& [key, value] : own.items()) set(key, value);
   return metadata;
 }

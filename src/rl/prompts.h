@@ -39,7 +39,7 @@ struct PromptRecord {
   int64_t line = 0;     // in the file, from 1
   base::Json prompt;    // string, or list of {"role", "content", ...}
   base::Json label;     // whatever the line holds; null: none
-  base::Json metadata;  // object: the line's other keys, and over them what metadata_key holds
+  base::Json metadata;  // object: the line's other keys, metadata_key too, and over them what metadata_key holds
   base::Json tools;     // list, or null
 };
 

@@ -98,8 +98,8 @@ class ColocatedRun {
   int64_t first_rollout_ = 0;  // of this process: finished before it began
   rl::PromptCursor cursor_;    // behind them
   bool between_steps_ = true;  // weights and cursor are those of rollout_id_
-  double waited_s_ = 0.0;  // since the last training: rollout, evaluation, checkpoint
-  Metrics carried_;        // perf/* of what followed a rollout's record: in the next one
+  double waited_s_ = 0.0;      // since the last training: rollout, evaluation, checkpoint
+  Metrics carried_;            // perf/* of what followed a rollout's record: in the next one
 };
 
 TrainConfig checked(TrainConfig config) {
@@ -133,7 +133,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
                  space_.bytes(), space_.what_for()),
       patience_(config_.checkpoints, directory_) {
-  config.reward.try_out(config.data.label_key, session_.directory());
+  config.reward.try_out(reward_context(config.data, mode));
   check_start(config_, session_, prompts_);
   numbers_ = numbers();  // once: an input that is edited while the run goes on is another one
   if (checkpoint_) {
@@ -196,10 +196,10 @@ void ColocatedRun::start() {
                                                      .keep_unwritten = config_.checkpoints.goes_on_after_save_error()});
   saver_ = std::make_unique<RunSaver>(session_, directory_, *trainer_, *report_, config_.checkpoints, saved_step,
                                       [this] { return state(); });
-  const std::string output = directory_.grader_output_file();
-  graders_ =
-      std::make_unique<text::Graders>(config_.reward.graders(config_.data.label_key, session_.directory(), output));
-  evaluation_.set_graders(graders_.get(), session_.directory(), output);
+  RewardContext context = reward_context(config_.data, mode_);
+  context.output_path = directory_.grader_output_file();
+  graders_ = std::make_unique<text::Graders>(config_.reward.graders(context));
+  evaluation_.set_graders(graders_.get(), context);
   phase_ = std::make_unique<RolloutPhase>(*engine_, session_.text(), *report_);
   report_->line(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
                             base::with_commas(session_.config().num_parameters()),

@@ -17,7 +17,8 @@ void DataOptions::visit(base::Options& options) {
                  "key of the label that rewards compare with (sft: of the response); a.b: the key b of the object "
                  "under a. Built-in rewards need a label in each line; Python functions get it with its JSON type, "
                  "None where there is none");
-  options.option(metadata_key, "metadata-key", group, "key of an object that Python rewards see");
+  options.option(metadata_key, "metadata-key", group,
+                 "key of an object whose members Python rewards see beside the line's other keys");
   options.option(tool_key, "tool-key", group, "key of the tools that the chat template shows");
   options.option(apply_chat_template, "apply-chat-template", group,
                  "render prompts with the tokenizer's chat template; unset: message lists yes, texts as they are");

@@ -31,6 +31,7 @@ Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
     metrics[prefix + "/" + key] = raw[key];
   }
   for (const auto& [key, value] : rl::pass_rates(samples)) metrics[prefix + "-" + key] = value;
+  for (const auto& [key, value] : logged_metrics(rollout)) metrics[prefix + "/reward_metric/" + key] = value;
   return metrics;
 }
 
@@ -58,11 +59,12 @@ Evaluation::Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, c
   }
 }
 
-void Evaluation::set_graders(text::Graders* shared, const std::string& hf_checkpoint, const std::string& output_path) {
+void Evaluation::set_graders(text::Graders* shared, RewardContext context) {
   if (sets_.empty()) return;
   graders_ = shared;
   if (shared != nullptr && !own_keys_) return;
-  own_graders_ = std::make_unique<text::Graders>(reward_.graders(label_key_, hf_checkpoint, output_path));
+  context.label_key = label_key_;
+  own_graders_ = std::make_unique<text::Graders>(reward_.graders(context));
   graders_ = own_graders_.get();
 }
 

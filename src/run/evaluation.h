@@ -23,7 +23,8 @@ class Evaluation {
              const RewardOptions& reward, text::TextWorker& text);
 
   // Starts graders of its own where its label or reward key differs from `shared`'s, or where there are none to share.
-  void set_graders(text::Graders* shared, const std::string& hf_checkpoint, const std::string& output_path);
+  // `context`: of the run; the label key is this evaluation's own.
+  void set_graders(text::Graders* shared, RewardContext context);
 
   bool empty() const { return sets_.empty(); }
   int64_t longest_prompt() const;

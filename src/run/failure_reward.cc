@@ -20,7 +20,7 @@ void put_failure_rewards(const FailureReward& policy, std::span<const text::Grad
     if (!grades[i].failed) continue;
     rl::Sample& sample = samples[i];
     sample.grading_failed = true;
-    sample.has_reward = is_any_graded && !policy.drops && !grades[i].is_machine_fault();
+    sample.has_reward = is_any_graded && !policy.drops && !grades[i].gives_none();
     sample.reward = sample.has_reward ? policy.reward.value_or(lowest) : 0.0;
     if (!sample.has_reward) sample.remove = true;
   }

@@ -21,6 +21,10 @@ double finite_number(const std::string& text) {
 
 }  // namespace
 
+RewardContext reward_context(const DataOptions& data, const RunMode& mode) {
+  return {.label_key = data.label_key, .metadata_key = data.metadata_key, .arguments = mode.values};
+}
+
 void RewardOptions::visit(base::Options& options) {
   const char* const group = "reward";
   options.option(rm_type, "rm-type", group, "built-in reward: exact, math (boxed or last number) or dapo")
@@ -29,12 +33,22 @@ void RewardOptions::visit(base::Options& options) {
       .path()
       .changes_no_number();
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
-  options.option(group_rm, "group-rm", group, "the function takes all samples of a group at once");
+  options.option(group_rm, "group-rm", group,
+                 "a slime function takes all samples of a group at once (TRL functions always do)");
+  options.option(python, "rm-python", group, "interpreter of the reward code, 3.9 or newer; unset: Tandem's own")
+      .path();
   options.option(num_workers, "rm-num-workers", group, "processes that score")
       .at_least(1)
       .at_most(256)
       .changes_no_number();
-  options.option(deadline_s, "rm-timeout", group, "seconds for one sample (with --group-rm, for one group)")
+  options
+      .option(concurrency, "rm-concurrency", group,
+              "calls of an async function that one of these processes has under way at once")
+      .at_least(1)
+      .at_most(4096)
+      .changes_no_number();
+  options
+      .option(deadline_s, "rm-timeout", group, "seconds for each sample of a call, which holds one sample or one group")
       .greater_than(0)
       .changes_no_number();
   options.option(memory_bytes, "rm-memory-bytes", group, "memory limit of each scoring process")
@@ -87,28 +101,29 @@ DataOptions RewardOptions::data(DataOptions base) const {
   return base;
 }
 
-void RewardOptions::try_out(const std::string& label_key, const std::string& hf_checkpoint) const {
-  if (custom_rm_path.empty()) return;
-  text::GraderConfig config = graders(label_key, hf_checkpoint, /*output_path=*/"");
+void RewardOptions::try_out(const RewardContext& context) const {
+  if (custom_rm_path.empty() && python.empty()) return;
+  text::GraderConfig config = graders(context);
+  config.output_path.clear();
   config.num_processes = 1;
   config.warn_of_missing_layers = false;  // the run's own graders say it
   const text::Graders graders(config);
 }
 
-text::GraderConfig RewardOptions::graders(const std::string& label_key, const std::string& hf_checkpoint,
-                                          const std::string& output_path) const {
+text::GraderConfig RewardOptions::graders(const RewardContext& context) const {
   text::GraderConfig config;
   config.worker = text::default_worker_config();
   config.rm_type = rm_type.value_or("");
   config.custom_rm_path = custom_rm_path;
   config.reward_key = reward_key;
   config.group_rm = group_rm;
-  config.label_key = label_key;
-  config.arguments["hf_checkpoint"] = hf_checkpoint;
-  config.arguments["rm_type"] = config.rm_type;
-  config.arguments["reward_key"] = reward_key;
-  config.output_path = output_path;
+  config.label_key = context.label_key;
+  config.metadata_key = context.metadata_key;
+  config.arguments = context.arguments;
+  config.python = python;
+  config.output_path = context.output_path;
   config.num_processes = static_cast<int>(num_workers);
+  config.max_calls = static_cast<int>(concurrency);
   config.deadline_s = deadline_s;
   config.memory_bytes = memory_bytes;
   config.sandbox = sandbox == "off"       ? text::Sandbox::kOff

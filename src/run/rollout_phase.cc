@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -57,19 +58,39 @@ text::GradeRequest grade_request(const Prompt& prompt, const rl::Sample& sample)
   return request;
 }
 
+rl::SampleStatus status_named(const std::string& name) {
+  for (const auto status : {rl::SampleStatus::kTruncated, rl::SampleStatus::kAborted}) {
+    if (name == rl::to_string(status)) return status;
+  }
+  return rl::SampleStatus::kCompleted;
+}
+
+// What a slime function wrote into its sample.
+void put_written(rl::Sample& sample, const text::Grade& grade) {
+  if (grade.remove_sample) sample.remove = *grade.remove_sample;
+  if (grade.loss_mask) sample.loss_mask = *grade.loss_mask;
+  if (grade.status) sample.status = status_named(*grade.status);
+}
+
 void put_reward(rl::Sample& sample, const text::Grade& grade) {
   if (!grade.failed) sample.reward = grade.reward;
+  put_written(sample, grade);
 }
 
 void collect_rewards(const RolloutRequest& request, text::Graders& graders, Rollout& rollout) {
-  const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/
+  const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/ as columns do
   rollout.grades.resize(rollout.samples.size());
+  const int64_t repeated_before = graders.repeated();
   for (text::Grade& grade : graders.collect()) {
     const size_t index = grade.sample_id - request.first_sample_id;
     TANDEM_CHECK(index < rollout.samples.size(), "a grade of unknown sample", grade.sample_id);
     grade.reason = redaction.apply(grade.reason);
+    for (auto& [name, value] : grade.columns) {
+      if (value.is_string()) value = redaction.apply(value.get_ref<const std::string&>());
+    }
     rollout.grades[index] = std::move(grade);
   }
+  rollout.num_repeated = graders.repeated() - repeated_before;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     TANDEM_CHECK_EQ(rollout.grades[i].sample_id, rollout.samples[i].sample_id, "a sample without a grade");
     put_reward(rollout.samples[i], rollout.grades[i]);
@@ -187,6 +208,20 @@ std::vector<std::string> RolloutPhase::decode(const std::vector<std::vector<int3
   }
 }
 
+Metrics logged_metrics(const Rollout& rollout) {
+  std::map<std::string, std::vector<double>> values;
+  for (const text::Grade& grade : rollout.grades) {
+    for (const auto& [name, logged] : grade.metrics) {
+      values[name].insert(values[name].end(), logged.begin(), logged.end());
+    }
+  }
+  Metrics metrics;
+  for (const auto& [name, all] : values) {
+    metrics[name] = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+  }
+  return metrics;
+}
+
 Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
   const std::vector<const rl::Sample*> samples = rollout.views();
   Metrics metrics;
@@ -204,7 +239,9 @@ Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate
   for (const auto& [name, sum] : extras) {
     metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
   }
+  for (const auto& [name, value] : logged_metrics(rollout)) metrics["rollout/reward_metric/" + name] = value;
   metrics.merge(failure_metrics(rollout, "rollout"));
+  if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
   if (prompt_tokens > 0) {
     metrics["rollout/prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;

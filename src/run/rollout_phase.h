@@ -37,9 +37,10 @@ struct Rollout {
   double seconds = 0.0;       // with rewards
   int64_t num_failed = 0;     // samples whose grading failed
   int64_t num_dropped = 0;    // of those: without a reward
+  int64_t num_repeated = 0;   // samples that were graded again after their grader was lost
   std::string first_failure;  // "sample 12: ValueError: ..."
 
-  // Sets the three above from samples and grades.
+  // Sets num_failed, num_dropped and first_failure from samples and grades.
   void count_failures();
   bool all_failed() const { return num_failed > 0 && num_failed == static_cast<int64_t>(samples.size()); }
 
@@ -67,8 +68,10 @@ class RolloutPhase {
   Report& report_;
 };
 
+// The means of what TRL functions gave to log_metric, over all their calls.
+Metrics logged_metrics(const Rollout& rollout);
 // rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of
-// the other numbers that rewards return.
+// the other numbers that rewards return or log.
 Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
 // perf/* of its generation.
 Metrics rollout_times(const Rollout& rollout);

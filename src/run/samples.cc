@@ -106,6 +106,7 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
       record["failure_class"] = grade->reason_class;
     }
     for (const auto& [name, value] : grade->extras) record[std::string(kRewardPrefix) + name] = value;
+    for (const auto& [name, value] : grade->columns) record["extra"][name] = value;
   }
   record["status"] = rl::to_string(sample.status);
   record["response_length"] = sample.completion.size();

@@ -82,8 +82,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // posix_spawn, not fork: it shares the parent's memory until exec, so its cost does not grow with the trainer.
-pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments,
-            std::vector<std::string> environment) {
+pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments, std::vector<std::string> environment,
+            const std::string& python_flag) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   TANDEM_ENV_CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawnattr_init(&attributes) == 0,
@@ -108,6 +108,8 @@ pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> argument
   }
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
+  TANDEM_USER_CHECK(error == 0 || python_flag.empty(), fmt::format("{} {}: {}; name a Python interpreter, 3.9 or newer",
+                                                                   python_flag, arguments[0], std::strerror(error)));
   TANDEM_ENV_CHECK(error == 0,
                    fmt::format("cannot start the Python interpreter {}: {}; run `make setup`, or name another one",
                                arguments[0], std::strerror(error)));
@@ -211,8 +213,9 @@ std::array<Descriptor, 4> ChildProcess::open_lines() {
 
 void ChildProcess::start(const WorkerConfig& config) {
   const auto [lifeline, output, errors, socket] = open_lines();
-  pid_ = spawn({lifeline.get(), output.get(), errors.get(), socket.get()},
-               {config.python, "-m", "tandem_worker." + mode_}, child_environment(config, runs_users_code()));
+  pid_ =
+      spawn({lifeline.get(), output.get(), errors.get(), socket.get()}, {config.python, "-m", "tandem_worker." + mode_},
+            child_environment(config, runs_users_code()), config.python_flag);
 }
 
 ChildProcess::ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config,
@@ -291,6 +294,8 @@ void ChildProcess::exchange(std::string_view outgoing, std::string& incoming, do
       if (sent < 0 && errno != EAGAIN && errno != EINTR) outgoing = {};
     }
     if ((polled[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !receive(incoming)) lose(LossCause::kDied, "");
+    if (static_cast<int64_t>(incoming.size()) > max_reply_bytes_)
+      lose(LossCause::kGarbage, fmt::format("answered with more than {} bytes", max_reply_bytes_));
   }
   drain_output();
 }

@@ -11,6 +11,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -18,10 +19,12 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "text/call_queue.h"
 #include "text/child_process.h"
+#include "text/grade_messages.h"
+#include "text/message.h"
 #include "text/output_file.h"
 #include "text/scratch_folder.h"
-#include "text/utf8_stream.h"
 
 namespace tandem::text {
 namespace {
@@ -29,7 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Far above what a group of samples answers, far below what would hurt us.
-constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
+constexpr int64_t kMaxReplyBytes = int64_t{16} << 20;
 
 // What reward code may start beside the graders' own, all together, threads counted. Few, for processes that fork
 // without end slow down all others that share memory with them.
@@ -39,59 +42,20 @@ constexpr int kProcessesPerGrader = 4;  // it and its init, and others while the
 constexpr auto kBombGrace = std::chrono::seconds(5);
 constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
-// One call of one process: a sample, or with group_rm a group. Its grades go to results[first_result...].
-struct Job {
-  std::vector<GradeRequest> samples;
-  size_t first_result = 0;
+// How long a process goes on with the calls it has before it answers, where no other waits to be added.
+constexpr double kTurnS = 0.05;
+// What a process with calls of an async function may take beyond their deadlines, which it watches itself.
+constexpr double kOwnWatchGraceS = 1.0;
+constexpr int kFilesPerCall = 4;
+
+// What a process says of the reward that it has loaded.
+struct Facts {
+  std::string dialect;
+  bool takes_group = false;  // a call holds a group, not a sample
+  bool concurrent = false;   // calls of one process may be under way together
 };
 
 const char* reason_class(LossCause cause) { return cause == LossCause::kDeadline ? "deadline" : "died"; }
-
-std::vector<Grade> all_failed(const Job& job, const std::string& reason_class, const std::string& reason) {
-  std::vector<Grade> grades;
-  for (const GradeRequest& sample : job.samples) {
-    grades.push_back(
-        {.sample_id = sample.sample_id, .failed = true, .reason_class = reason_class, .reason = reason, .extras = {}});
-  }
-  return grades;
-}
-
-// A response is the model's and may end inside a character; user code sees U+FFFD there.
-std::string as_text(const std::string& bytes) {
-  Utf8Stream stream;
-  const std::string text = stream.push(bytes);
-  return text + stream.finish();
-}
-
-base::Json to_json(const GradeRequest& sample) {
-  return {{"group_id", sample.group_id},
-          {"sample_id", sample.sample_id},
-          {"prompt", sample.prompt},
-          {"prompt_text", as_text(sample.prompt_text)},
-          {"response", as_text(sample.response)},
-          {"label", sample.label},
-          {"metadata", sample.metadata.is_object() ? sample.metadata : base::Json::object()},
-          {"prompt_tokens", sample.prompt_tokens},
-          {"response_tokens", sample.response_tokens},
-          {"truncated", sample.truncated}};
-}
-
-Grade to_grade(uint64_t sample_id, const base::Json& outcome) {
-  Grade grade{.sample_id = sample_id, .reason_class = "", .reason = "", .extras = {}};
-  if (outcome.contains("failed")) {
-    constexpr std::array kClasses = {"exception", "deadline", "memory", "not_finite", "wrong_type", "wrong_count"};
-    grade.failed = true;
-    grade.reason_class = outcome.at("failed").get<std::string>();
-    if (std::find(kClasses.begin(), kClasses.end(), grade.reason_class) == kClasses.end()) {
-      throw EnvironmentError("no class of failures: " + grade.reason_class);
-    }
-    grade.reason = outcome.at("reason").get<std::string>();
-    return grade;
-  }
-  grade.reward = outcome.at("reward").get<double>();
-  grade.extras = outcome.at("extras").get<std::map<std::string, double>>();
-  return grade;
-}
 
 void check_rm_type(const GraderConfig& config) {
   const bool custom = !config.custom_rm_path.empty();
@@ -112,14 +76,18 @@ void check_rm_type(const GraderConfig& config) {
 
 }  // namespace
 
-// One thread per process: it takes a job, waits for its process's answer, stores the grades. All that threads share is
-// under `mutex`.
+// One thread per process: it takes calls from the queue, has its process make them, stores the grades. What threads
+// share besides is under `mutex`.
 struct Graders::Impl {
   struct Slot {
     std::unique_ptr<ChildProcess> child;  // set and reset under `mutex`; used by its thread without
     bool ready = false;                   // its first process has loaded the function, or failed to
     bool replacing = false;
     std::thread thread;
+    // Of its thread alone:
+    std::map<uint64_t, Call> calls;  // under way, by the number that the process knows them by
+    uint64_t last_call = 0;
+    bool retiring = false;  // its process takes no other call, and is replaced after those under way
   };
 
   explicit Impl(const GraderConfig& grader_config)
@@ -128,8 +96,13 @@ struct Graders::Impl {
     config.worker.max_reply_bytes = kMaxReplyBytes;
     config.worker.max_processes = kProcessesAllowed + int64_t{kProcessesPerGrader} * config.num_processes;
     config.worker.sandboxed = config.sandbox != Sandbox::kOff;
+    config.worker.max_open_files += int64_t{kFilesPerCall} * config.max_calls;
     config.worker.writable.reset();
     if (config.worker.sandboxed) config.worker.writable = {scratch.path()};
+    if (!config.python.empty()) {
+      config.worker.python = config.python;
+      config.worker.python_flag = "--rm-python";
+    }
   }
 
   ~Impl() { stop(); }
@@ -142,7 +115,7 @@ struct Graders::Impl {
         if (slot.child != nullptr) slot.child->interrupt();
       }
     }
-    work_changed.notify_all();
+    queue.stop();
     for (Slot& slot : slots) {
       if (slot.thread.joinable()) slot.thread.join();
     }
@@ -161,33 +134,44 @@ struct Graders::Impl {
         missing);
   }
 
-  // Makes a process load the reward, which a fork of the warm parent has done already; returns the dialect.
-  std::string load(ChildProcess& child) const {
-    const base::Json facts = child.call("load",
-                                        {{"rm_type", config.rm_type},
-                                         {"custom_rm_path", config.custom_rm_path},
-                                         {"reward_key", config.reward_key},
-                                         {"group_rm", config.group_rm},
-                                         {"label_key", config.label_key},
-                                         {"arguments", config.arguments},
-                                         {"sandboxed", config.worker.sandboxed}},
-                                        config.worker.deadline_s);
+  // Makes a process load the reward, which a fork of the warm parent has done already.
+  Facts load(ChildProcess& child) const {
+    const base::Json loaded = call_load(child);
     try {
-      return facts.at("dialect").get<std::string>();
+      return {.dialect = loaded.at("dialect").get<std::string>(),
+              .takes_group = loaded.at("takes_group").get<bool>(),
+              .concurrent = loaded.at("concurrent").get<bool>()};
     } catch (const base::Json::exception&) {
       throw WorkerError("grader worker answered something else than a result");
     }
   }
 
+  base::Json call_load(ChildProcess& child) const {
+    try {
+      return child.call("load",
+                        {{"rm_type", config.rm_type},
+                         {"custom_rm_path", config.custom_rm_path},
+                         {"reward_key", config.reward_key},
+                         {"group_rm", config.group_rm},
+                         {"label_key", config.label_key},
+                         {"metadata_key", config.metadata_key},
+                         {"arguments", config.arguments},
+                         {"sandboxed", config.worker.sandboxed}},
+                        config.worker.deadline_s);
+    } catch (const EnvironmentError& lacking) {  // a package, which another interpreter than ours may lack
+      TANDEM_USER_CHECK(config.python.empty(), fmt::format("--rm-python {}: {}", config.python, lacking.what()));
+      throw;
+    }
+  }
+
   // Throws what is wrong with the reward, or with this machine.
-  void start_warm_parent() {
+  Facts start_warm_parent() {
     warm_parent.reset();
     auto started = std::make_unique<ChildProcess>(config.worker, "grader", write_output());
     judge(started->missing_layers());
-    const std::string found = load(*started);
+    Facts found = load(*started);
     warm_parent = std::move(started);
-    const std::lock_guard lock(mutex);
-    dialect = found;
+    return found;
   }
 
   std::unique_ptr<ChildProcess> fork_worker() {
@@ -208,7 +192,7 @@ struct Graders::Impl {
   // A process that has loaded the reward. Throws what went wrong; the slot is then empty. While a neighbour's fork bomb
   // uses up the processes a start fails, so it is tried until that neighbour's deadline has passed.
   void start_child(Slot& slot) {
-    const auto give_up = Clock::now() + std::chrono::duration<double>(config.deadline_s) + kBombGrace;
+    const auto give_up = Clock::now() + std::chrono::duration<double>(longest_deadline_s.load()) + kBombGrace;
     while (true) {
       try {
         try_to_start_child(slot);
@@ -242,6 +226,7 @@ struct Graders::Impl {
       const std::lock_guard lock(mutex);
       child = std::move(slot.child);
     }
+    slot.retiring = false;
   }
 
   void run(Slot& slot) {
@@ -254,100 +239,154 @@ struct Graders::Impl {
     {
       const std::lock_guard lock(mutex);
       slot.ready = true;
-      if (failure != nullptr && first_error == nullptr) first_error = failure;
+      if (failure != nullptr && start_error == nullptr) start_error = failure;
     }
-    work_changed.notify_all();
+    slot_ready.notify_all();
     if (failure != nullptr) return;
-    while (std::optional<Job> job = next_job()) {
+    while (true) {
+      std::optional<Call> call = next_call(slot);
+      if (!call && slot.calls.empty()) return;
       try {
-        store(*job, grade(slot, *job));
+        advance(slot, std::move(call));
       } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (first_error == nullptr) first_error = std::current_exception();
-        work_changed.notify_all();
+        queue.fail(std::current_exception());
         return;
       }
     }
   }
 
-  std::optional<Job> next_job() {
-    std::unique_lock lock(mutex);
-    work_changed.wait(lock, [&] { return stopping || !jobs.empty(); });
-    if (stopping) return std::nullopt;
-    Job job = std::move(jobs.front());
-    jobs.pop_front();
-    return job;
+  // A call for a process that may take one. Nothing: it has calls to go on with, or, with none, this is the end.
+  std::optional<Call> next_call(const Slot& slot) {
+    if (slot.calls.empty()) return queue.wait();
+    const bool takes_another = facts.concurrent && !slot.retiring && !slot.calls.begin()->second.alone &&
+                               static_cast<int>(slot.calls.size()) < config.max_calls;
+    return takes_another ? queue.next_beside_others() : std::nullopt;
   }
 
-  // Never fails for what user code does: that is a failed grade.
-  std::vector<Grade> grade(Slot& slot, const Job& job) {
-    if (slot.child != nullptr && !slot.child->alive()) drop_child(slot);
+  double deadline_of(const Call& call) const { return config.deadline_s * static_cast<double>(call.samples.size()); }
+
+  // Adds a call to those of the slot's process, where there is one to add, lets the process go on with all of them, and
+  // stores what has ended. Never fails for what user code does: that is a failed grade.
+  void advance(Slot& slot, std::optional<Call> call) {
+    if (slot.child != nullptr && slot.calls.empty() && !slot.child->alive()) drop_child(slot);
     try {
       if (slot.child == nullptr) start_child(slot);
     } catch (const std::runtime_error& error) {
-      return all_failed(job, "not_started", std::string("a new grader could not start: ") + error.what());
+      const std::string reason = std::string("a new grader could not start: ") + error.what();
+      queue.store(*call, all_failed(call->samples, "not_started", reason));
+      return;
     }
-    base::Json samples = base::Json::array();
-    for (const GradeRequest& sample : job.samples) samples.push_back(to_json(sample));
-    std::vector<Grade> grades;
+    const double turn_s = call ? 0.0 : kTurnS;
+    base::Json added = base::Json::array();
+    const uint64_t number = call ? ++slot.last_call : 0;
+    if (call) {
+      added.push_back({{"call", number}, {"samples", to_json(call->samples)}, {"deadline_s", deadline_of(*call)}});
+      call->begun = Clock::now();
+      longest_deadline_s = std::max(longest_deadline_s.load(), deadline_of(*call));
+      slot.calls.emplace(number, std::move(*call));
+    }
     try {
-      const base::Json outcomes = slot.child->call("grade", {{"samples", samples}}, config.deadline_s);
-      for (size_t i = 0; i < job.samples.size(); ++i) {
-        grades.push_back(to_grade(job.samples[i].sample_id, outcomes.at(i)));
+      store_ended(slot, slot.child->call("grade", {{"calls", added}, {"wait_s", turn_s}}, patience_s(slot)));
+      if (const Call* late = overdue(slot)) {
+        lose(slot, "deadline", fmt::format("did not answer: the deadline of {:g} s passed", deadline_of(*late)));
       }
     } catch (const ChildLost& error) {
-      drop_child(slot);
-      return all_failed(job, reason_class(error.cause()), error.what());
+      lose(slot, reason_class(error.cause()), reason_of(error, slot));
+    } catch (const UserError& error) {
+      refuse(slot, number, error.what());
+    } catch (const std::runtime_error&) {  // a grader that has loaded has no such answer: user code wrote it
+      lose(slot, "died", "the grader answered with something other than grades");
     } catch (const base::Json::exception&) {
-      drop_child(slot);
-      return all_failed(job, "died", "the grader answered with something other than grades");
-    } catch (const EnvironmentError&) {  // a grader that has loaded has no such answer: user code wrote it
-      drop_child(slot);
-      return all_failed(job, "died", "the grader answered with something other than grades");
-    } catch (const UserError& error) {  // a request that cannot be sent
-      return all_failed(job, "exception", error.what());
+      lose(slot, "died", "the grader answered with something other than grades");
     }
-    // What ran out of memory once starts the next call with little left.
-    if (std::any_of(grades.begin(), grades.end(), [](const Grade& g) { return g.reason_class == "memory"; }))
-      drop_child(slot);
-    return grades;
+    if (slot.retiring && slot.calls.empty()) drop_child(slot);
   }
 
-  void store(const Job& job, std::vector<Grade> grades) {
-    std::vector<std::string> news;  // the first failure of each class is told at once, the rest is counted
-    {
-      const std::lock_guard lock(mutex);
-      if (stopping) return;
-      for (size_t i = 0; i < grades.size(); ++i) {
-        const Grade& grade = grades[i];
-        if (grade.failed && ++num_failures[grade.reason_class] == 1) {
-          news.push_back(
-              fmt::format("reward of sample {} failed ({}): {}", grade.sample_id, grade.reason_class, grade.reason));
-        }
-        results[job.first_result + i] = std::move(grades[i]);
+  std::string reason_of(const ChildLost& error, const Slot& slot) const {
+    if (!facts.concurrent || error.cause() != LossCause::kDeadline || slot.calls.size() > 1) return error.what();
+    return fmt::format("computed without an await: the deadline of {:g} s passed",
+                       deadline_of(slot.calls.begin()->second));
+  }
+
+  // How long the slot's process may say nothing.
+  double patience_s(const Slot& slot) const {
+    double longest_s = 0.0;
+    for (const auto& [number, call] : slot.calls) longest_s = std::max(longest_s, deadline_of(call));
+    return facts.concurrent ? longest_s + kOwnWatchGraceS : longest_s;
+  }
+
+  void store_ended(Slot& slot, const base::Json& reply) {
+    if (!reply.is_array()) throw BadReply("answered with something other than grades");
+    for (const base::Json& ended : reply) {
+      const auto at = slot.calls.find(ended.at("call").get<uint64_t>());
+      if (at == slot.calls.end()) throw BadReply("answered with grades of another call");
+      std::vector<Grade> grades = grades_of(ended.at("grades"), at->second.samples);
+      const auto failed_by = [&](const char* name) {
+        return std::any_of(grades.begin(), grades.end(), [&](const Grade& g) { return g.reason_class == name; });
+      };
+      const bool has_company = slot.calls.size() > 1;
+      Call call = std::move(slot.calls.extract(at).mapped());
+      // What ran out of memory once starts the next call with little left; what did not answer may still run.
+      slot.retiring |= failed_by("memory") || (facts.concurrent && failed_by("deadline"));
+      if (has_company && failed_by("memory")) {
+        repeat(std::move(call), grades.front().reason);
+      } else {
+        queue.store(call, std::move(grades));
       }
-      num_pending -= grades.size();
     }
-    for (const std::string& line : news) base::log_warning("{}", line);
-    work_changed.notify_all();
+  }
+
+  // A call of a process that answers without ending it. The process does not count time in which it computes for other
+  // calls, so it may be right to wait; alone it can be neither slow for others' sake nor wait for ever.
+  const Call* overdue(const Slot& slot) const {
+    for (const auto& [number, call] : slot.calls) {
+      const double age_s = std::chrono::duration<double>(Clock::now() - call.begun).count();
+      if (age_s > 2 * deadline_of(call) + kOwnWatchGraceS) return &call;
+    }
+    return nullptr;
+  }
+
+  // The slot's process is no more. With one call under way that call was the cause.
+  void lose(Slot& slot, const std::string& reason_class, const std::string& reason) {
+    drop_child(slot);
+    std::vector<Call> calls;
+    for (auto& [number, call] : slot.calls) calls.push_back(std::move(call));
+    slot.calls.clear();
+    if (calls.size() == 1) {
+      queue.store(calls.front(), all_failed(calls.front().samples, reason_class, reason));
+    } else {
+      queue.repeat(std::move(calls), reason);
+    }
+  }
+
+  void repeat(Call call, const std::string& why) {
+    std::vector<Call> calls;
+    calls.push_back(std::move(call));
+    queue.repeat(std::move(calls), why);
+  }
+
+  // A call that cannot be sent, or an answer that only user code writes.
+  void refuse(Slot& slot, uint64_t number, const std::string& reason) {
+    const auto at = slot.calls.find(number);
+    if (at == slot.calls.end()) return lose(slot, "died", "the grader answered with something other than grades");
+    const Call call = std::move(slot.calls.extract(at).mapped());
+    queue.store(call, all_failed(call.samples, "exception", reason));
   }
 
   GraderConfig config;
   ScratchFolder scratch;
   OutputFile output;
   std::atomic<bool> warned = false;
+  std::atomic<double> longest_deadline_s = config.deadline_s;  // of a call so far
+  CallQueue queue;
+  Facts facts;  // since before the threads
   mutable std::mutex mutex;
-  std::condition_variable work_changed;
+  std::condition_variable slot_ready;
   std::mutex warm_parent_mutex;  // over the warm parent; taken before `mutex`
   std::unique_ptr<ChildProcess> warm_parent;
   std::deque<Slot> slots;
-  std::deque<Job> jobs;
-  std::vector<Grade> results;  // in submission order
-  size_t num_pending = 0;      // results that are not in yet
   int64_t num_restarts = 0;
-  std::map<std::string, int64_t> num_failures;
-  std::string dialect;
-  std::exception_ptr first_error;
+  std::exception_ptr start_error;
   bool stopping = false;
 };
 
@@ -359,8 +398,10 @@ Graders::Graders(const GraderConfig& config) {
   impl_ = std::make_unique<Impl>(config);
   Impl& impl = *impl_;
   try {
-    impl.start_warm_parent();
+    impl.facts = impl.start_warm_parent();
   } catch (const WorkerError& lost) {
+    TANDEM_USER_CHECK(config.python.empty(),
+                      fmt::format("--rm-python {}: cannot run reward code: {}", config.python, lost.what()));
     throw EnvironmentError(std::string("cannot start the graders: ") + lost.what());
   }
   impl.slots.resize(static_cast<size_t>(config.num_processes));
@@ -368,10 +409,10 @@ Graders::Graders(const GraderConfig& config) {
   std::exception_ptr error;
   {
     std::unique_lock lock(impl.mutex);
-    impl.work_changed.wait(lock, [&] {
+    impl.slot_ready.wait(lock, [&] {
       return std::all_of(impl.slots.begin(), impl.slots.end(), [](const Impl::Slot& slot) { return slot.ready; });
     });
-    error = impl.first_error;
+    error = impl.start_error;
   }
   if (error == nullptr) return;
   impl.stop();
@@ -384,44 +425,15 @@ Graders::Graders(const GraderConfig& config) {
 
 Graders::~Graders() = default;
 
-void Graders::submit(std::vector<GradeRequest> group) {
-  if (group.empty()) return;
-  {
-    const std::lock_guard lock(impl_->mutex);
-    const size_t first = impl_->results.size();
-    impl_->results.resize(first + group.size());
-    impl_->num_pending += group.size();
-    if (impl_->config.group_rm) {
-      impl_->jobs.push_back({std::move(group), first});
-    } else {
-      for (size_t i = 0; i < group.size(); ++i) {
-        Job job{.samples = {}, .first_result = first + i};
-        job.samples.push_back(std::move(group[i]));
-        impl_->jobs.push_back(std::move(job));
-      }
-    }
-  }
-  impl_->work_changed.notify_all();
-}
+void Graders::submit(std::vector<GradeRequest> group) { impl_->queue.add(std::move(group), impl_->facts.takes_group); }
 
-int64_t Graders::wait(double seconds) {
-  std::unique_lock lock(impl_->mutex);
-  const auto is_over = [&] { return impl_->num_pending == 0 || impl_->first_error != nullptr; };
-  const bool over = impl_->work_changed.wait_for(lock, std::chrono::duration<double>(seconds), is_over);
-  return over ? 0 : static_cast<int64_t>(impl_->num_pending);  // collect() throws the error
-}
+int64_t Graders::wait(double seconds) { return impl_->queue.wait_for_grades(seconds); }
 
-std::vector<Grade> Graders::collect() {
-  std::unique_lock lock(impl_->mutex);
-  impl_->work_changed.wait(lock, [&] { return impl_->num_pending == 0 || impl_->first_error != nullptr; });
-  if (impl_->first_error != nullptr) std::rethrow_exception(impl_->first_error);
-  return std::exchange(impl_->results, {});
-}
+std::vector<Grade> Graders::collect() { return impl_->queue.collect(); }
 
-std::map<std::string, int64_t> Graders::failures() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->num_failures;
-}
+std::map<std::string, int64_t> Graders::failures() const { return impl_->queue.failures(); }
+
+int64_t Graders::repeated() const { return impl_->queue.repeated(); }
 
 int64_t Graders::restarts() const {
   const std::lock_guard lock(impl_->mutex);
@@ -439,9 +451,6 @@ std::vector<int64_t> Graders::process_ids() const {
 
 const std::string& Graders::scratch_folder() const { return impl_->scratch.path(); }
 
-std::string Graders::dialect() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->dialect;
-}
+std::string Graders::dialect() const { return impl_->facts.dialect; }
 
 }  // namespace tandem::text

@@ -1,7 +1,10 @@
 // Rewards in worker processes: rule-based (exact, math, dapo) and the user's Python functions in the TRL, verl and
-// slime dialects (python/tandem_worker/dialects.py says how they are told apart and called). Each call has a deadline
-// and limits of memory, files and output; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead
-// process: the sample is marked failed, with the reason, and grading goes on. A process that hung, died or ran out of
+// slime dialects (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them). A call holds one
+// sample, or the samples of one group where the function takes groups. Each call has a deadline and limits of memory,
+// files and output; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead process: the samples of
+// the call are marked failed, with the reason, and grading goes on. Calls of an async function run together in one
+// process. When such a process is lost with several calls under way, nobody knows whose fault it was: each of them is
+// made again, alone, so that a sample's grade depends on that sample only.  A process that hung, died or ran out of
 // memory is replaced, in milliseconds, by a fork of a warm parent that has imported the reward. As far as the kernel
 // goes, reward code reaches no network, no secret of the environment and no process of ours, and writes in one scratch
 // folder alone (tandem_worker/sandbox.py).
@@ -10,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,16 +28,19 @@ enum class Sandbox : uint8_t { kAuto, kRequire, kOff };
 
 struct GraderConfig {
   WorkerConfig worker;
-  std::string rm_type;         // exact, math, dapo; empty with custom_rm_path
-  std::string custom_rm_path;  // FILE.py:function
-  std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
-  bool group_rm = false;  // the function takes all samples of a group at once (TRL, slime); false: one sample a call
-  std::string label_key = "label";              // the label's column, as TRL functions name it
-  base::Json arguments = base::Json::object();  // the run's flags: `args` of slime functions
+  std::string rm_type;              // exact, math, dapo; empty with custom_rm_path
+  std::string custom_rm_path;       // FILE.py:function
+  std::string reward_key;           // picks a number out of a dict result ("score", "acc"); empty: "score"
+  bool group_rm = false;            // a slime function takes all samples of a group at once; false: one sample a call
+  std::string label_key = "label";  // the label's column, as TRL functions name it
+  std::string metadata_key = "metadata";        // which key of the metadata is a slime sample's own
+  base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
+  std::string python;                           // --rm-python: the interpreter of reward code; empty: worker.python
   std::string output_path;  // where what user code prints is kept; empty: only its last line, in reasons
   int64_t max_output_bytes = int64_t{16} << 20;  // of that file; what is beyond is dropped, and the file says so
   int num_processes = 2;
-  double deadline_s = 30.0;  // per sample (per group with group_rm)
+  int max_calls = 64;        // of an async function that one process has under way at once
+  double deadline_s = 30.0;  // of a call, for each sample that it holds
   int64_t memory_bytes = int64_t{2} << 30;
   Sandbox sandbox = Sandbox::kAuto;
   bool warn_of_missing_layers = true;
@@ -54,15 +61,26 @@ struct Grade {
   uint64_t sample_id = 0;
   double reward = 0.0;  // 0 when failed
   bool failed = false;
-  std::string reason_class;                                                // a key of failures(); empty when not failed
-  bool is_machine_fault() const { return reason_class == "not_started"; }  // and not the reward's
-  std::string reason;  // one line: "ValueError: ... (reward.py:12)", "... the deadline of 30 s passed", ...
+  std::string reason_class;  // a key of failures(); empty when not failed
+  std::string reason;        // one line: "ValueError: ... (reward.py:12)", "... the deadline of 30 s passed", ...
   std::map<std::string, double> extras;  // other numbers of a dict result
+  // What a slime function wrote into its sample; unset: nothing.
+  std::optional<bool> remove_sample;
+  std::optional<std::vector<uint8_t>> loss_mask;  // one 0 or 1 a token of the completion
+  std::optional<std::string> status;              // "completed", "truncated" or "aborted"
+  // What a TRL function logged: this sample's value in each column (a JSON scalar), and, in the first grade of a call,
+  // the values of each metric.
+  std::map<std::string, base::Json> columns;
+  std::map<std::string, std::vector<double>> metrics;
+
+  // Whatever becomes of other failures, this sample has no reward: the fault is the machine's, or the reward says that
+  // it does not apply.
+  bool gives_none() const { return reason_class == "not_started" || reason_class == "none"; }
 };
 
-// Any process may take any sample: a reward depends on its request alone (Python's and NumPy's global generators are
-// seeded with the sample id before each call). Process death by a signal or exit of user code costs the samples of that
-// call only.
+// Any process may take any call: a reward depends on its request alone (Python's and NumPy's global generators are
+// seeded with the first sample's id before each call). Process death by a signal or exit of user code costs the samples
+// of that call only.
 class Graders {
  public:
   // Starts the processes; UserError when the file, the function or the rm-type does not exist or cannot be used.
@@ -74,11 +92,13 @@ class Graders {
   int64_t wait(double seconds);
   std::vector<Grade> collect();  // waits for everything submitted; in submission order
   // Totals of the run: reason class -> samples. "exception", "deadline", "memory", "not_finite", "wrong_type",
-  // "wrong_count", "died" (the process ended during the call, or answered something else than grades) are the reward's
-  // fault. A signal that comes from outside during a call looks the same as one that the reward sends itself, so it
-  // counts as the reward's. "not_started" (a new process could not be started) is the machine's.
+  // "wrong_count", "status" (a slime function set FAILED), "died" (the process ended during the call, or answered
+  // something else than grades) are the reward's fault. A signal that comes from outside during a call looks the same
+  // as one that the reward sends itself, so it counts as the reward's. "not_started" (a new process could not be
+  // started) is the machine's, and "none" is a TRL function's word that its reward does not apply to the sample.
   std::map<std::string, int64_t> failures() const;
   int64_t restarts() const;                  // processes replaced so far
+  int64_t repeated() const;                  // samples graded again, alone, after their process was lost
   std::vector<int64_t> process_ids() const;  // of the processes that run
   const std::string& scratch_folder() const;
   std::string dialect() const;  // "trl", "verl", "slime" or "built-in"

@@ -22,6 +22,7 @@ class WorkerError : public std::runtime_error {
 
 struct WorkerConfig {
   std::string python;            // interpreter
+  std::string python_flag;       // the flag that named `python`, whose value is the user's fault; empty: ours
   std::string worker_directory;  // holds tandem_worker/
   double deadline_s = 60.0;      // of one call
   // Limits of the child; tandem_worker/sandbox.py sets them.

@@ -128,7 +128,8 @@ std::vector<std::string> files_with(const std::string& folder, const std::string
   return result;
 }
 
-// Model, data, reward and run lie in the home directory, a grade in eight fails, and the reward's message quotes a key.
+// Model, data, reward and run lie in the home directory, some groups of grades fail, and the reward's message quotes a
+// key.
 TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
   base::TemporaryDirectory folder;
   fs::create_directory(folder / "canary-home");
@@ -138,7 +139,7 @@ TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
   replace_text(model + "/tokenizer_config.json", "{", "{\"name_or_path\": \"" + home + "/model\", ");
   fs::copy(kPrompts, home + "/data.jsonl");
   const std::string reward = write_reward_of(home,
-                                             "if len(completions[0][0]['content']) % 8 == 0:\n"
+                                             "if any(len(c[0]['content']) % 8 == 0 for c in completions):\n"
                                              "        raise ValueError('no answer for wandb-canary-' + '0123456789')\n"
                                              "    return [float(len(c[0]['content']) % 5) for c in completions]");
   const Variables environment = {{"HOME", home},

@@ -93,10 +93,10 @@ TEST(Train, RepeatsFromItsOwnConfigFile) {
 TEST(Train, FailedRewardsAreCountedAndTrainingGoesOn) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "reward.py",
-                           "def reward(prompts, completions, **kwargs):\n"
-                           "    length = len(completions[0][0]['content'])\n"
+                           "def reward(data_source, solution_str, ground_truth):\n"
+                           "    length = len(solution_str)\n"
                            "    if length % 2: raise ValueError('odd')\n"
-                           "    return [float(length % 3)]\n");
+                           "    return float(length % 3)\n");
   const Captured result = run(with_custom_reward(train_arguments(folder / "run"), folder / "reward.py:reward"));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("ValueError"), std::string::npos) << result.err;
@@ -272,7 +272,8 @@ TEST(Score, GivesGeneratedTokensTheEnginesLogProbs) {
 
 TEST(Eval, ReportsRewardAndPassRates) {
   base::TemporaryDirectory folder;
-  base::write_file_durably(folder / "reward.py", "def reward(prompts, completions, **kwargs):\n    return [1.0]\n");
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(completions, **kwargs):\n    return [1.0] * len(completions)\n");
   const Captured result =
       run({"eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "small", kPrompts + "@[0:6]",
            "--n-samples-per-eval-prompt", "2", "--rollout-max-response-len", "5", "--custom-rm-path",

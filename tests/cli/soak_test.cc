@@ -19,17 +19,17 @@ namespace {
 constexpr int64_t kMaxFileBytes = int64_t{1} << 40;
 constexpr const char* kReward =
     "import os, signal, time, zlib\n"
-    "def reward(prompts, completions, **kwargs):\n"
-    "    text = completions[0][0]['content']\n"
+    "def reward(data_source, solution_str, ground_truth):\n"
+    "    text = solution_str\n"
     "    fault = zlib.crc32(text.encode()) % 1000\n"
     "    if fault < 5: raise ValueError('x' * 10000)\n"
     "    if fault < 8: os._exit(1)\n"
-    "    if fault < 10: return [float('nan')]\n"
+    "    if fault < 10: return float('nan')\n"
     "    if fault < 12: os.kill(os.getpid(), signal.SIGSEGV)\n"
     "    if fault < 14: hog = [bytearray(1 << 28) for _ in range(64)]\n"
     "    if fault < 16: print('y' * 1000000)\n"
     "    if fault < 17: time.sleep(60)\n"
-    "    return [float(len(text) % 5)]\n";
+    "    return float(len(text) % 5)\n";
 
 struct Size {
   int64_t rss_bytes = 0;

@@ -139,7 +139,8 @@ TEST(Prompts, KeepLabelsMetadataAndToolsOfAnyShape) {
   const PromptData data = read_prompts({.path = file.path(), .input_key = "q", .label_key = "answer"});
   ASSERT_EQ(data.records.size(), 4U);
   EXPECT_EQ(data.records[0].label, base::Json(1.5));
-  EXPECT_EQ(base::dump_json(data.records[0].metadata), R"({"level":4,"source":"x"})");
+  EXPECT_EQ(base::dump_json(data.records[0].metadata),
+            R"({"level":4,"metadata":{"source":"x","level":4},"source":"x"})");
   EXPECT_EQ(data.records[0].tools.size(), 1U);
   EXPECT_TRUE(data.records[1].label.is_null());
   EXPECT_TRUE(data.records[1].metadata.is_object());

@@ -160,10 +160,8 @@ TEST(Graders, TakeTrlFunctions) {
   EXPECT_EQ(grade_one(with_async, request(1, "a", "a")).reward, 1.0);
 }
 
-TEST(Graders, GiveTrlFunctionsWholeGroupsWhenAsked) {
-  GraderConfig config = function("dialects.py:trl_group");
-  config.group_rm = true;
-  Graders graders(config);
+TEST(Graders, GiveTrlFunctionsWholeGroups) {
+  Graders graders(function("dialects.py:trl_group"));
   graders.submit({request(1, "aa"), request(2, "aaaaa"), request(3, "a")});
   const std::vector<Grade> grades = graders.collect();
   EXPECT_EQ(grades[0].reward, 1.0);

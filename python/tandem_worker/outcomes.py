@@ -1,0 +1,109 @@
+"""What a grade says: a number, what came with it, or why there is none. The program reads these messages within the
+same bounds (src/text/grade_messages.cc)."""
+
+import math
+
+from tandem_worker.protocol import one_line, with_article
+
+MAX_NAMES = 256
+MAX_NAME_CHARACTERS = 200
+MAX_TEXT_CHARACTERS = 2000
+
+
+class Failed(Exception):
+    """A sample that gets no grade. `kind` is the class that the program counts it in."""
+
+    kind = "exception"
+
+
+class WrongType(Failed):
+    kind = "wrong_type"
+
+
+class WrongCount(Failed):
+    """A function of several samples gave back another number of rewards."""
+
+    kind = "wrong_count"
+
+
+class NotFinite(Failed):
+    kind = "not_finite"
+
+
+class NotApplicable(Failed):
+    """A TRL function gave None for this sample."""
+
+    kind = "none"
+
+
+class SaidToHaveFailed(Failed):
+    """A slime function set sample.status to FAILED."""
+
+    kind = "status"
+
+
+class DeadlinePassed(Failed):
+    kind = "deadline"
+
+
+def failure(kind, reason):
+    return {"failed": kind, "reason": one_line(reason)}
+
+
+def number(value, what="the reward"):
+    """A Python number, a bool, or what NumPy and PyTorch make of one."""
+    if hasattr(value, "item") and not isinstance(value, (int, float)):
+        value = value.item()
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    raise WrongType(f"{what} is {with_article(type(value).__name__)}, not a number")
+
+
+def checked_name(name, what):
+    name = str(name)
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise WrongType(f"{what} {one_line(name, 40)!r} has {len(name)} characters; at most {MAX_NAME_CHARACTERS}")
+    return name
+
+
+def check_count(names, what):
+    if len(names) > MAX_NAMES:
+        raise WrongType(f"{len(names)} {what}; at most {MAX_NAMES}")
+
+
+def reward(value, reward_key):
+    """The message of a reward as a function returns it: a number, or a dict of numbers and other things."""
+    extras = {}
+    if isinstance(value, dict):
+        key = reward_key or "score"
+        if key not in value:
+            keys = ", ".join(str(k) for k in value) or "none"
+            raise WrongType(f"the reward is a dict without {key!r} (its keys: {keys}); name one with --reward-key")
+        extras = {
+            checked_name(k, "the key"): float(v)
+            for k, v in value.items()
+            if k != key and isinstance(v, (bool, int, float)) and math.isfinite(v)
+        }
+        check_count(extras, "numbers in the reward's dict")
+        value = value[key]
+    try:
+        result = number(value)
+    except OverflowError:
+        raise NotFinite("the reward is an integer beyond floating point") from None
+    if not math.isfinite(result):
+        raise NotFinite(f"the reward is {result}")
+    return {"reward": result, "extras": extras}
+
+
+def column_value(value):
+    """A value of a logged column as JSON has it: numbers, bools, None and text as they are, all else as text."""
+    if hasattr(value, "item") and not isinstance(value, (int, float)):
+        try:
+            value = value.item()
+        except (TypeError, ValueError, RuntimeError):  # an array of several
+            pass
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        if not isinstance(value, int) or abs(value) < 1 << 63:
+            return value
+    text = str(value)
+    return text if len(text) <= MAX_TEXT_CHARACTERS else text[: MAX_TEXT_CHARACTERS - 3] + "..."

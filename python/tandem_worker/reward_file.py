@@ -1,0 +1,71 @@
+"""The user's file with a reward function: found, imported, and quoted where it raised something."""
+
+import errno
+import importlib.util
+import inspect
+import os
+import socket
+import sys
+import traceback
+
+from tandem_worker import slime_sample
+from tandem_worker.protocol import UserFault, one_line, with_article
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # as the sandbox answers
+MAX_CAUSES = 100
+
+
+def load_function(spec):
+    """FILE.py:NAME to the function. The file's folder comes first on the import path, as when Python runs a file."""
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name:
+        raise UserFault(f"--custom-rm-path {spec}: write it as FILE.py:FUNCTION")
+    path = os.path.abspath(path)
+    if not os.path.isfile(path):
+        raise UserFault(f"--custom-rm-path {spec}: {path} is no file")
+    sys.path.insert(0, os.path.dirname(path))
+    slime_sample.stand_in_for_slime()
+    module_spec = importlib.util.spec_from_file_location("tandem_custom_reward", path)
+    if module_spec is None:
+        raise UserFault(f"--custom-rm-path {spec}: {path} is not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # dataclasses and pickle look a function's module up there
+    try:
+        module_spec.loader.exec_module(module)
+    except BaseException as error:  # sys.exit() at import is the file's fault too
+        traceback.print_exc()
+        raise UserFault(f"--custom-rm-path {spec}: {describe(error, path)}") from None
+    function = getattr(module, name, None)
+    if function is None:
+        own = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
+        listed = ", ".join(sorted(own)) or "none"
+        raise UserFault(f"--custom-rm-path {spec}: the file has no {name}; its functions: {listed}")
+    if not callable(function):
+        raise UserFault(f"--custom-rm-path {spec}: {name} is {with_article(type(function).__name__)}, not a function")
+    return function
+
+
+def describe(error, path=""):
+    """`ValueError: text (reward.py:12)`: the last line of the user's own file that the error passed through."""
+    text = f"{type(error).__name__}: {one_line(error, 300)}" if str(error) else type(error).__name__
+    if isinstance(error, SyntaxError):
+        return text
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{text} ({os.path.basename(path)}:{lines[-1]})" if lines else text
+
+
+def was_refused(error):
+    """Whether the error, or one that it comes from, is what a sandbox answers: a refusal, or no name server. Libraries
+    wrap such errors: in a cause or context, in `reason` (urllib), in `exceptions` (groups)."""
+    seen = []
+    waiting = [error]
+    while waiting and len(seen) < MAX_CAUSES:
+        cause = waiting.pop()
+        if not isinstance(cause, BaseException) or any(cause is other for other in seen):
+            continue
+        seen.append(cause)
+        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in REFUSALS):
+            return True
+        waiting += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
+        waiting += getattr(cause, "exceptions", ())
+    return False

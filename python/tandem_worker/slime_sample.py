@@ -1,0 +1,119 @@
+"""slime's Sample as its reward functions see it, and what such a function writes into one."""
+
+import enum
+import importlib.util
+import sys
+import types
+from dataclasses import dataclass, field
+
+from tandem_worker.outcomes import SaidToHaveFailed, WrongType
+
+
+class Status(enum.Enum):
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+@dataclass
+class Sample:
+    """The attributes that slime's has. What Tandem has no use for keeps slime's default."""
+
+    group_index: int = None
+    index: int = None
+    rollout_id: int = None
+    prompt: object = ""  # text, or a list of messages
+    tokens: list = field(default_factory=list)  # of prompt and response
+    multimodal_inputs: dict = None
+    multimodal_train_inputs: dict = None
+    apply_chat_template_kwargs: dict = field(default_factory=dict)
+    response: str = ""
+    response_length: int = 0  # in tokens
+    label: object = None
+    reward: object = None
+    loss_mask: list = None
+    weight_versions: list = field(default_factory=list)
+    rollout_log_probs: list = None
+    remove_sample: bool = False
+    teacher_log_probs: list = None
+    status: Status = Status.PENDING
+    metadata: dict = field(default_factory=dict)
+    generate_function_path: str = None
+    custom_rm_path: str = None
+    train_metadata: dict = None
+    session_id: str = None
+    non_generation_time: float = 0.0
+
+    Status = Status
+
+    def to_dict(self):
+        return {**vars(self), "status": self.status.value}
+
+    def get_reward_value(self, args):
+        return self.reward[args.reward_key] if args.reward_key else self.reward
+
+    @property
+    def effective_response_length(self):
+        return self.response_length if self.loss_mask is None else sum(self.loss_mask)
+
+
+def sample_of(request, metadata_key):
+    own = request["metadata"].get(metadata_key)
+    return Sample(
+        group_index=request["group_id"],
+        index=request["sample_id"],
+        rollout_id=request["sample_id"],
+        prompt=request["prompt_text"] or request["prompt"],
+        tokens=request["prompt_tokens"] + request["response_tokens"],
+        response=request["response"],
+        response_length=len(request["response_tokens"]),
+        label=request["label"],
+        status=Status.TRUNCATED if request["truncated"] else Status.COMPLETED,
+        metadata=own if isinstance(own, dict) else request["metadata"],
+    )
+
+
+def mask_text(mask, num_tokens):
+    """A loss mask as text, "0" or "1" for each token of the response."""
+    if hasattr(mask, "tolist"):  # an array or a tensor
+        mask = mask.tolist()
+    if not isinstance(mask, (list, tuple)):
+        raise WrongType(f"sample.loss_mask is a {type(mask).__name__}; write a list of {num_tokens} zeros and ones")
+    if len(mask) != num_tokens:
+        raise WrongType(f"sample.loss_mask has {len(mask)} values for the {num_tokens} tokens of the response")
+    for value in mask:
+        if not isinstance(value, (bool, int, float)) or value not in (0, 1):
+            raise WrongType(f"sample.loss_mask holds {value!r:.40}; write zeros and ones")
+    return "".join("1" if value else "0" for value in mask)
+
+
+def written_into(sample, request):
+    """What the function changed of a sample that sample_of() made of the request; goes with its grade."""
+    result = {}
+    if sample.remove_sample:
+        result["remove_sample"] = True
+    if sample.loss_mask is not None:
+        result["loss_mask"] = mask_text(sample.loss_mask, len(request["response_tokens"]))
+    status = getattr(sample.status, "value", sample.status)  # of any enumeration: slime's own is another one
+    if status == Status.FAILED.value:
+        raise SaidToHaveFailed("the function set sample.status to FAILED")
+    if status not in (Status.COMPLETED.value, Status.TRUNCATED.value, Status.ABORTED.value):
+        raise WrongType(f"sample.status is {status!r:.40}; write COMPLETED, TRUNCATED, ABORTED or FAILED")
+    if status != (Status.TRUNCATED if request["truncated"] else Status.COMPLETED).value:
+        result["status"] = status
+    return result
+
+
+def stand_in_for_slime():
+    """Lets `from slime.utils.types import Sample`, with which published functions begin, work without slime."""
+    if importlib.util.find_spec("slime") is not None:
+        return
+    for name in ("slime", "slime.utils", "slime.utils.types"):
+        module = sys.modules[name] = types.ModuleType(name, "Tandem's stand-in: slime is not installed.")
+        module.__path__ = []
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, module)
+    sys.modules["slime.utils.types"].Sample = Sample

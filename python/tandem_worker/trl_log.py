@@ -1,0 +1,43 @@
+"""What a TRL function logs in one call: log_metric(name, value) and log_extra(column, values)."""
+
+import math
+
+from tandem_worker.outcomes import WrongCount, WrongType, check_count, checked_name, column_value, number
+
+MAX_VALUES = 4096  # of all metrics of one call
+
+
+class Log:
+    def __init__(self, num_samples):
+        self._num_samples = num_samples
+        self._num_values = 0
+        self.metrics = {}
+        self._columns = {}
+
+    def metric(self, name, value):
+        """A number, averaged over all calls of a rollout; what is not finite has no part in the average."""
+        value = number(value, f"log_metric({name!r}): the value")
+        if not math.isfinite(value):
+            return
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            raise WrongType(f"log_metric was called more than {MAX_VALUES} times in one call of the reward")
+        self.metrics.setdefault(checked_name(name, "log_metric: the name"), []).append(value)
+        check_count(self.metrics, "names given to log_metric")
+
+    def extra(self, column, values):
+        """A value for each sample, shown beside it."""
+        values = list(values)
+        if len(values) != self._num_samples:
+            raise WrongCount(f"log_extra({column!r}): {len(values)} values for {self._num_samples} samples")
+        self._columns[checked_name(column, "log_extra: the column")] = [column_value(value) for value in values]
+        check_count(self._columns, "columns given to log_extra")
+
+    def of(self, i):
+        """What goes with the grade of sample i."""
+        result = {}
+        if self._columns:
+            result["columns"] = {name: values[i] for name, values in self._columns.items()}
+        if self.metrics and i == 0:
+            result["metrics"] = self.metrics
+        return result
