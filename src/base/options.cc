@@ -1,4 +1,4 @@
-// Flags to fields: types, ranges, names, and --help. The config file's half is in options_toml.cc.
+// Flags to fields: types, ranges and names. The config file's half is in options_toml.cc, --help in options_help.cc.
 #include "base/options.h"
 
 #include <fmt/format.h>
@@ -142,55 +142,6 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, Op
 std::string value_of(const TypedFlag& flag) {
   TANDEM_USER_CHECK(flag.value || !flag.words.empty(), flag.shown + ": needs a file name");
   return flag.value ? *flag.value : flag.words.front();
-}
-
-// Adds `text` to `out` in lines of at most `width` columns, all but the first indented.
-void append_wrapped(std::string& out, const std::string& text, size_t indent, size_t width) {
-  size_t column = indent;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    if (column > indent && column + 1 + (end - begin) > width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (column > indent) {
-      out += ' ';
-      ++column;
-    }
-    out.append(text, begin, end - begin);
-    column += end - begin;
-    begin = end + 1;
-  }
-  out += '\n';
-}
-
-std::string flag_text(const Option& option) {
-  const std::string dots = option.is_list() ? " ..." : "";
-  switch (option.kind()) {
-    case OptionKind::kBool: return "--[no-]" + option.name();
-    case OptionKind::kInteger: return "--" + option.name() + " N" + dots;
-    case OptionKind::kNumber: return "--" + option.name() + " X" + dots;
-    case OptionKind::kText: return "--" + option.name() + " TEXT" + dots;
-  }
-  return {};
-}
-
-std::string default_text(const Option& option) {
-  if (option.is_required()) return " (required)";
-  const auto words = option.words();
-  const std::string value = words ? fmt::format("{}", fmt::join(*words, " ")) : "";
-  if (value.empty()) return "";
-  if (option.kind() == OptionKind::kBool) return value == "true" ? " (default: on)" : "";
-  return " (default: " + value + ")";
-}
-
-constexpr size_t kHelpIndent = 36, kHelpWidth = 110;
-
-void append_help_line(std::string& out, const std::string& flag, const std::string& help) {
-  out += "  " + flag;
-  const size_t column = 2 + flag.size();
-  out += column + 2 > kHelpIndent ? "\n" + std::string(kHelpIndent, ' ') : std::string(kHelpIndent - column, ' ');
-  append_wrapped(out, help, kHelpIndent, kHelpWidth);
 }
 
 }  // namespace
@@ -483,29 +434,6 @@ std::string Options::unknown_text(const std::string& where, const std::string& n
   const std::string dashes = where.starts_with("--") ? "--" : "";
   return where + ": unknown option" +
          (near ? "; did you mean " + dashes + *near + "?" : "; --help lists what there is");
-}
-
-std::string Options::help_text(const std::string& usage, const std::string& description) const {
-  std::string out = "Usage: " + usage + "\n\n";
-  append_wrapped(out, description, 0, kHelpWidth);
-  std::vector<std::string> groups;
-  for (const Option& option : options_) {
-    if (std::find(groups.begin(), groups.end(), option.group()) == groups.end()) groups.push_back(option.group());
-  }
-  for (const std::string& group : groups) {
-    out += "\n" + group + ":\n";
-    for (const Option& option : options_) {
-      if (option.group() != group) continue;
-      std::string help = option.help();
-      if (!option.choices().empty()) help += fmt::format(" [{}]", fmt::join(option.choices(), "|"));
-      append_help_line(out, flag_text(option), help + default_text(option));
-    }
-  }
-  if (groups.empty() || groups.back() != "general") out += "\ngeneral:\n";
-  append_help_line(out, "--config FILE", "TOML file of the same names (without --); flags win over it");
-  append_help_line(out, "--print-config", "print the resulting configuration as such a file, and stop");
-  append_help_line(out, "--help, -h", "print this, and stop");
-  return out;
 }
 
 }  // namespace tandem::base

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -60,7 +59,6 @@ class ColocatedRun {
   void loop();
   void evaluate(int64_t step);
   std::optional<RunState> state() const;
-  std::map<std::string, std::string> numbers() const;
   int64_t go_on();
   std::optional<Rollout> generate();
   void score_reference(Rollout& rollout, Metrics& metrics);
@@ -94,12 +92,13 @@ class ColocatedRun {
   std::unique_ptr<trainer::Trainer> trainer_;
   std::unique_ptr<RolloutPhase> phase_;
   std::unique_ptr<RunSaver> saver_;
-  int64_t rollout_id_ = 0;     // rollouts that are finished
-  int64_t first_rollout_ = 0;  // of this process: finished before it began
-  rl::PromptCursor cursor_;    // behind them
-  bool between_steps_ = true;  // weights and cursor are those of rollout_id_
-  double waited_s_ = 0.0;      // since the last training: rollout, evaluation, checkpoint
-  Metrics carried_;            // perf/* of what followed a rollout's record: in the next one
+  int64_t rollout_id_ = 0;       // rollouts that are finished
+  int64_t first_rollout_ = 0;    // of this process: finished before it began
+  rl::PromptCursor cursor_;      // behind them
+  bool between_steps_ = true;    // weights and cursor are those of rollout_id_
+  bool evaluation_due_ = false;  // a signal ended it
+  double waited_s_ = 0.0;        // since the last training: rollout, evaluation, checkpoint
+  Metrics carried_;              // perf/* of what followed a rollout's record: in the next one
 };
 
 TrainConfig checked(TrainConfig config) {
@@ -135,13 +134,11 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       patience_(config_.checkpoints, directory_) {
   config.reward.try_out(reward_context(config.data, mode));
   check_start(config_, session_, prompts_);
-  numbers_ = numbers();  // once: an input that is edited while the run goes on is another one
+  // Once: an input that is edited while the run goes on is another one.
+  numbers_ = run_numbers(mode, session_, trainer_config_, config.data.prompt_data, config.reward.custom_rm_path);
   if (checkpoint_) {
-    const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
-    check_same_numbers(saved.numbers, numbers_, config.checkpoints.allow_changed_config);
-    TANDEM_USER_CHECK(saved.cursor.offset < static_cast<int64_t>(prompts_.prompts.size()),
-                      fmt::format("--load: prompt {} comes next and --prompt-data has {}; give the data of the run",
-                                  saved.cursor.offset, prompts_.prompts.size()));
+    check_goes_on(*checkpoint_, numbers_, config.checkpoints.allow_changed_config,
+                  static_cast<int64_t>(prompts_.prompts.size()));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
 }
@@ -188,6 +185,7 @@ void ColocatedRun::start() {
       "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
       directory_.path()));
   directory_.create();
+  base::make_directories(directory_.samples_folder());
   const int64_t saved_step = checkpoint_ ? go_on() : 0;
   base::write_file_durably(directory_.config_file(), mode_.config_text);
   report_ = std::make_unique<Report>(&directory_,
@@ -214,13 +212,14 @@ void ColocatedRun::start() {
 // Everything as it was when the checkpoint was made; what the run wrote since is taken back. Returns the last step that
 // the run directory has a checkpoint of.
 int64_t ColocatedRun::go_on() {
-  const RunState saved = RunState::from_json(checkpoint_->state(), checkpoint_->directory() + "/state.json");
+  const RunState saved = read_state(*checkpoint_);
   restore(*checkpoint_, saved, *trainer_, session_.store());
   engine_->update_weights(session_.store().view());
   order_.set_cursor(saved.cursor);
   cursor_ = saved.cursor;
   first_rollout_ = rollout_id_ = saved.step;
   patience_.restore(saved.skipped_in_a_row, saved.failed_in_a_row);
+  evaluation_due_ = saved.evaluation_due;
   const bool in_place = config_.checkpoints.goes_on_in(config_.output.save);
   if (in_place) directory_.cut_back(saved.step, saved.file_bytes);
   return in_place ? saved.step : 0;  // another directory has no checkpoint yet
@@ -232,20 +231,11 @@ std::optional<RunState> ColocatedRun::state() const {
                   .optimizer = trainer_->progress(),
                   .skipped_in_a_row = patience_.skipped_steps(),
                   .failed_in_a_row = patience_.failed_rollouts(),
+                  .evaluation_due = evaluation_due_,
                   .weight_version = session_.store().version(),
                   .cursor = cursor_,
                   .file_bytes = {},
                   .numbers = numbers_};
-}
-
-std::map<std::string, std::string> ColocatedRun::numbers() const {
-  std::map<std::string, std::string> result = mode_.numbers;
-  result["the kernels"] = session_.ops().name();
-  result["optimizer steps until --min-lr"] =
-      config_.optimizer.lr_decay_style == "constant" ? "any" : std::to_string(trainer_config_.lr_decay_steps);
-  result.merge(input_checksums(session_.directory(), rl::parse_data_path(config_.data.prompt_data).file,
-                               config_.reward.custom_rm_path));
-  return result;
 }
 
 int ColocatedRun::run() {
@@ -262,7 +252,7 @@ int ColocatedRun::run() {
 
 void ColocatedRun::loop() {
   memory_->enter(memory::Phase::kRollout);
-  if (!config_.skip_eval_before_train && rollout_id_ == 0) evaluate(0);
+  if (evaluation_due_ || (!config_.skip_eval_before_train && rollout_id_ == 0)) evaluate(rollout_id_);
   while (rollout_id_ < num_rollouts_ && !stop_requested()) {
     const Clock::time_point begin = Clock::now();
     // The rollout phase: keys and values own the device's memory.
@@ -336,6 +326,7 @@ void ColocatedRun::evaluate(int64_t step) {
   if (evaluation_.empty()) return;
   const Clock::time_point begin = Clock::now();
   std::optional<std::vector<Evaluation::Result>> results = evaluation_.run(*phase_);
+  evaluation_due_ = !results;
   if (!results) return;  // asked to stop: the loop looks itself
   carried_["perf/eval_time"] = seconds_since(begin);
   for (const Evaluation::Result& result : *results) {

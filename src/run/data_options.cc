@@ -14,11 +14,15 @@ void DataOptions::visit(base::Options& options) {
   options.option(input_key, "input-key", group,
                  "key of the prompt, a text or a list of messages; a.b: the key b of the object under a");
   options.option(label_key, "label-key", group,
-                 "key of the label that rewards compare with (sft: of the response); a.b: the key b of the object "
-                 "under a. Built-in rewards need a label in each line; Python functions get it with its JSON type, "
-                 "None where there is none");
+                 "key of the label that rewards compare with; a.b: the key b of the object under a. Built-in rewards "
+                 "need a label in each line; Python functions get it with its JSON type, None where there is none");
   options.option(metadata_key, "metadata-key", group,
                  "key of an object whose members Python rewards see beside the line's other keys");
+  visit_rendering(options);
+}
+
+void DataOptions::visit_rendering(base::Options& options) {
+  const char* const group = "data";
   options.option(tool_key, "tool-key", group, "key of the tools that the chat template shows");
   options.option(apply_chat_template, "apply-chat-template", group,
                  "render prompts with the tokenizer's chat template; unset: message lists yes, texts as they are");

@@ -26,6 +26,7 @@ struct DataOptions {
 
   // All but the file, whose flag is the verb's.
   void visit(base::Options& options);
+  void visit_rendering(base::Options& options);  // of these, how a conversation becomes tokens
   void visit_prompt_data(base::Options& options);
 };
 

@@ -8,11 +8,15 @@
 
 namespace tandem::run {
 
-void EvalOptions::visit(base::Options& options) {
-  const char* const group = "evaluation";
-  options.option(eval_prompt_data, "eval-prompt-data", group, "data sets: NAME FILE.jsonl NAME FILE.jsonl")
+void EvalOptions::visit_data_sets(base::Options& options) {
+  options.option(eval_prompt_data, "eval-prompt-data", "evaluation", "data sets: NAME FILE.jsonl NAME FILE.jsonl")
       .path()
       .changes_no_number();
+}
+
+void EvalOptions::visit(base::Options& options) {
+  const char* const group = "evaluation";
+  visit_data_sets(options);
   options
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
               "completions of each prompt; pass@k is the chance that one of k of them passes, which is a reward of 1")

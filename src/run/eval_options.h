@@ -21,6 +21,7 @@ struct EvalOptions {
   std::optional<std::string> input_key, label_key, reward_key;
 
   void visit(base::Options& options);
+  void visit_data_sets(base::Options& options);  // --eval-prompt-data alone
 
   // NAME and PATH of each data set. UserError for an odd count, a name twice, or a name that cannot be part of a
   // file's.

@@ -4,7 +4,7 @@
 
 namespace tandem::run {
 
-void OutputOptions::visit(base::Options& options) {
+void OutputOptions::visit_run(base::Options& options) {
   const char* const group = "output";
   options.option(save, "save", group, "run directory: metrics, samples, logs, checkpoints")
       .required()
@@ -20,6 +20,11 @@ void OutputOptions::visit(base::Options& options) {
   options.option(overwrite, "overwrite", group, "replace the run that --save holds").changes_no_number();
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too")
       .changes_no_number();
+}
+
+void OutputOptions::visit(base::Options& options) {
+  visit_run(options);
+  const char* const group = "output";
   options.option(sample_dump_interval, "sample-dump-interval", group, "write samples/ every so many rollouts; 0: never")
       .at_least(0)
       .changes_no_number();

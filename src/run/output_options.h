@@ -25,6 +25,7 @@ struct OutputOptions {
   bool log_passrate = false;
 
   void visit(base::Options& options);
+  void visit_run(base::Options& options);  // all but what is about rollouts
   // What is written after `step`, if anything.
   std::optional<SavedParts> parts_due(int64_t step, int64_t num_steps) const;
   // Checkpoints and exports that a run of `num_steps` writes; of `begin` steps it has them already.

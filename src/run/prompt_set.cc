@@ -18,21 +18,30 @@ namespace {
 // Large enough that a call's cost does not show, small enough for its deadline.
 constexpr size_t kTextsPerCall = 512;
 
-base::Json template_arguments(const DataOptions& options, const base::Json& tools) {
+base::Json template_arguments(const DataOptions& options, const base::Json& tools, bool is_answered = false) {
   base::Json kwargs = base::Json::object();
   kwargs["add_generation_prompt"] = true;
   const base::Json given = base::parse_json(options.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
   TANDEM_USER_CHECK(given.is_object(),
                     "--apply-chat-template-kwargs: expects a JSON object such as {\"enable_thinking\": false}");
   for (const auto& [key, value] : given.items()) kwargs[key] = value;
+  if (is_answered) kwargs["add_generation_prompt"] = false;
   if (!tools.is_null()) kwargs["tools"] = tools;
   return kwargs;
+}
+
+base::Json template_arguments(const DataOptions& options, const Conversation& conversation) {
+  return template_arguments(options, conversation.tools, conversation.is_answered);
+}
+
+bool have_same_arguments(const Conversation& a, const Conversation& b) {
+  return a.is_answered == b.is_answered && a.tools == b.tools;
 }
 
 std::string apply_template(const DataOptions& options, text::TextWorker& text, const Conversation& conversation,
                            const base::Json& messages) {
   try {
-    return text.apply_chat_template({messages}, template_arguments(options, conversation.tools)).front();
+    return text.apply_chat_template({messages}, template_arguments(options, conversation)).front();
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: the chat template refuses the prompt: {}", conversation.place, error.what()));
   }
@@ -106,12 +115,13 @@ bool opens_answer(const DataOptions& options, text::TextWorker& text) {
 std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations) {
   std::vector<std::string> texts(conversations.size());
-  std::vector<size_t> waiting;  // without tools: rendered many a call
+  std::vector<size_t> waiting;  // with the same arguments: rendered many a call
   std::vector<base::Json> messages;
   const auto render_waiting = [&] {
     if (waiting.empty()) return;
     try {
-      const auto rendered = text.apply_chat_template(messages, template_arguments(options, nullptr));
+      const auto rendered =
+          text.apply_chat_template(messages, template_arguments(options, conversations[waiting.front()]));
       for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
     } catch (const UserError&) {
       // One of them is refused: one by one, to say which.
@@ -126,9 +136,8 @@ std::vector<std::string> render_prompts(const DataOptions& options, text::TextWo
     base::Json rendered = messages_of(options, text, conversations[i]);
     if (rendered.is_null()) {
       texts[i] = conversations[i].prompt.get<std::string>();
-    } else if (!conversations[i].tools.is_null()) {
-      texts[i] = apply_template(options, text, conversations[i], rendered);
     } else {
+      if (!waiting.empty() && !have_same_arguments(conversations[i], conversations[waiting.front()])) render_waiting();
       waiting.push_back(i);
       messages.push_back(std::move(rendered));
       if (waiting.size() == kTextsPerCall) render_waiting();

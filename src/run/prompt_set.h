@@ -34,6 +34,7 @@ PromptSet load_prompts(const DataOptions& options, text::TextWorker& text);
 struct Conversation {
   base::Json prompt, tools;
   std::string place;
+  bool is_answered = false;  // it ends with the answer, so no header of another one follows
 };
 std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations);

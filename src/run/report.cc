@@ -32,7 +32,7 @@ Report::Report(const RunDirectory* directory, const Options& options) : keep_unw
   if (directory == nullptr) return;
   metrics_ = std::make_unique<base::LineFile>(directory->metrics_file(), !options.go_on);
   log_ = std::make_unique<base::LineFile>(directory->log_file(), !options.go_on);
-  memory_ = std::make_unique<base::LineFile>(directory->memory_file(), !options.go_on);
+  if (options.memory_timeline) memory_ = std::make_unique<base::LineFile>(directory->memory_file(), !options.go_on);
   if (options.use_tensorboard) {
     tensorboard_ =
         std::make_unique<text::TensorBoardSink>(text::default_worker_config(), directory->tensorboard_folder());

@@ -29,8 +29,10 @@ class Report {
   // Without a directory (verbs that keep no run) only the terminal is written. The directory is borrowed for the call.
   // `go_on`: the records are added to those that are there. `keep_unwritten`: a disk that refuses a record does not end
   // the run; the record is kept, counted (fault/unwritten_records) and written when the disk takes it again.
+  // `memory_timeline`: there is a file for log_memory().
   struct Options {
     bool use_tensorboard = false;
+    bool memory_timeline = true;
     bool go_on = false;
     bool keep_unwritten = false;
   };

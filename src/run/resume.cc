@@ -11,6 +11,7 @@
 #include "base/checksum.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "rl/data_lines.h"
 #include "weights/tensor_file.h"
 
 namespace tandem::run {
@@ -66,6 +67,42 @@ int64_t count(const Json& json, const char* name, const std::string& file) {
   return value.get<int64_t>();
 }
 
+// Of data, reward function, model configuration and tokenizer.
+std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
+                                                   const std::string& custom_rm_path) {
+  std::map<std::string, std::string> result;
+  if (!prompt_file.empty()) result["the file of --prompt-data"] = base::file_checksum(prompt_file);
+  const std::string reward_file = custom_rm_path.substr(0, custom_rm_path.rfind(':'));
+  if (!reward_file.empty()) result["the file of --custom-rm-path"] = base::file_checksum(reward_file);
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const std::string path = fmt::format("{}/{}", model_directory, name);
+    if (base::file_exists(path)) result[fmt::format("{} of --hf-checkpoint", name)] = base::file_checksum(path);
+  }
+  return result;
+}
+
+// UserError naming each that differs, with both values, unless `allowed`.
+void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                        bool allowed) {
+  std::vector<std::string> differences;
+  const auto say = [&](const std::string& name, const std::string& before, const std::string& after) {
+    const std::string flag = name.find(' ') == std::string::npos ? "--" + name : name;
+    differences.push_back(fmt::format("{} was {} and is {}", flag, before, after));
+  };
+  for (const auto& [name, value] : saved) {
+    const auto found = now.find(name);
+    if (found == now.end() || found->second != value) say(name, value, found == now.end() ? "absent" : found->second);
+  }
+  for (const auto& [name, value] : now) {
+    if (!saved.contains(name)) say(name, "absent", value);
+  }
+  if (differences.empty()) return;
+  const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
+  TANDEM_USER_CHECK(allowed, what + "; give them as they were, or --allow-changed-config");
+  base::log_warning("{} (--allow-changed-config)", what);
+}
+
 }  // namespace
 
 Json RunState::to_json() const {
@@ -75,6 +112,7 @@ Json RunState::to_json() const {
   json["optimizer_steps"] = optimizer.steps;
   json["skipped_in_a_row"] = skipped_in_a_row;
   json["failed_in_a_row"] = failed_in_a_row;
+  json["evaluation_due"] = evaluation_due;
   json["weight_version"] = weight_version;
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
@@ -89,6 +127,8 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   state.optimizer = {.updates = count(json, "optimizer_updates", file), .steps = count(json, "optimizer_steps", file)};
   state.skipped_in_a_row = count(json, "skipped_in_a_row", file);
   state.failed_in_a_row = count(json, "failed_in_a_row", file);
+  const auto due = json.find("evaluation_due");  // absent before it was saved
+  state.evaluation_due = due != json.end() && *due == true;
   state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
   state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
   const Json& files = member(json, "file_bytes", file);
@@ -118,38 +158,29 @@ void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Train
   store.set_version(state.weight_version);
 }
 
-std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
-                                                   const std::string& custom_rm_path) {
-  std::map<std::string, std::string> result;
-  if (!prompt_file.empty()) result["the file of --prompt-data"] = base::file_checksum(prompt_file);
-  const std::string reward_file = custom_rm_path.substr(0, custom_rm_path.rfind(':'));
-  if (!reward_file.empty()) result["the file of --custom-rm-path"] = base::file_checksum(reward_file);
-  for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    const std::string path = fmt::format("{}/{}", model_directory, name);
-    if (base::file_exists(path)) result[fmt::format("{} of --hf-checkpoint", name)] = base::file_checksum(path);
-  }
+std::map<std::string, std::string> run_numbers(const RunMode& mode, const Session& session,
+                                               const trainer::TrainerConfig& trainer, const std::string& prompt_data,
+                                               const std::string& custom_rm_path) {
+  std::map<std::string, std::string> result = mode.numbers;
+  result["the kernels"] = session.ops().name();
+  result["optimizer steps until --min-lr"] =
+      trainer.lr_decay_style == "constant" ? "any" : std::to_string(trainer.lr_decay_steps);
+  result.merge(input_checksums(session.directory(), rl::parse_data_path(prompt_data).file, custom_rm_path));
   return result;
 }
 
-void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                        bool allowed) {
-  std::vector<std::string> differences;
-  const auto say = [&](const std::string& name, const std::string& before, const std::string& after) {
-    const std::string flag = name.find(' ') == std::string::npos ? "--" + name : name;
-    differences.push_back(fmt::format("{} was {} and is {}", flag, before, after));
-  };
-  for (const auto& [name, value] : saved) {
-    const auto found = now.find(name);
-    if (found == now.end() || found->second != value) say(name, value, found == now.end() ? "absent" : found->second);
-  }
-  for (const auto& [name, value] : now) {
-    if (!saved.contains(name)) say(name, "absent", value);
-  }
-  if (differences.empty()) return;
-  const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
-  TANDEM_USER_CHECK(allowed, what + "; give them as they were, or --allow-changed-config");
-  base::log_warning("{} (--allow-changed-config)", what);
+RunState read_state(const Checkpoint& checkpoint) {
+  return RunState::from_json(checkpoint.state(), checkpoint.directory() + "/state.json");
+}
+
+void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,
+                   int64_t num_records) {
+  const RunState saved = read_state(checkpoint);
+  check_same_numbers(saved.numbers, numbers, allow_changes);
+  TANDEM_USER_CHECK(saved.cursor.offset < num_records,
+                    fmt::format("--load: record {} of --prompt-data comes next and there are {}; give the data of the "
+                                "run",
+                                saved.cursor.offset, num_records));
 }
 
 }  // namespace tandem::run

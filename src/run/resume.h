@@ -10,6 +10,8 @@
 #include "base/json.h"
 #include "rl/prompt_order.h"
 #include "run/checkpoints.h"
+#include "run/run_mode.h"
+#include "run/session.h"
 #include "trainer/trainer.h"
 #include "weights/store.h"
 
@@ -21,6 +23,7 @@ struct RunState {
   trainer::OptimizerProgress optimizer;
   int64_t skipped_in_a_row = 0;  // optimizer steps
   int64_t failed_in_a_row = 0;   // rollouts of which every grading failed
+  bool evaluation_due = false;   // a signal ended the evaluation behind this step
   uint64_t weight_version = 0;
   rl::PromptCursor cursor;
   std::map<std::string, int64_t> file_bytes;   // of the run's growing files: metrics.jsonl, tensorboard/...
@@ -39,13 +42,17 @@ std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trai
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store);
 
-// What results depend on beside the flags: checksums of data, reward function ("FILE.py:function" or ""), model
-// configuration and tokenizer.
-std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
-                                                   const std::string& custom_rm_path);
+// What results depend on: the flags (of `mode`), the kernels, where the learning rate's decay ends, and checksums of
+// data, reward function ("FILE.py:function" or ""), model configuration and tokenizer.
+std::map<std::string, std::string> run_numbers(const RunMode& mode, const Session& session,
+                                               const trainer::TrainerConfig& trainer, const std::string& prompt_data,
+                                               const std::string& custom_rm_path);
 
-// UserError naming each flag or input that differs, with both values, unless `allowed`; then it is a warning.
-void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                        bool allowed);
+RunState read_state(const Checkpoint& checkpoint);
+
+// Whether a run with these numbers and so many records of data may go on from it: UserError naming each flag or input
+// that differs, with both values, unless `allow_changes`; then it is a warning.
+void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,
+                   int64_t num_records);
 
 }  // namespace tandem::run

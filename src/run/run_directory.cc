@@ -82,8 +82,9 @@ void RunDirectory::create() {
     for (const char* name : kNames) base::remove_tree(fmt::format("{}/{}", path_, name));
   }
   base::make_directories(path_ + "/hf");
-  base::make_directories(samples_folder());
-  for (const std::string& folder : {path_, path_ + "/hf", samples_folder()}) base::remove_temporaries(folder);
+  for (const std::string& folder : {path_, path_ + "/hf", samples_folder()}) {
+    if (base::directory_exists(folder)) base::remove_temporaries(folder);
+  }
 }
 
 std::map<std::string, int64_t> RunDirectory::growing_files() const {
@@ -119,7 +120,8 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
       base::log_warning("{}: is shorter than when step {} was saved: records are missing", path, step);
   }
   // rollout_000007.jsonl is of the rollout that finishes step 8; eval_NAME_000008.jsonl of the evaluation after it.
-  for (const std::string& name : base::list_directory(samples_folder())) {
+  const bool has_samples = base::directory_exists(samples_folder());
+  for (const std::string& name : has_samples ? base::list_directory(samples_folder()) : std::vector<std::string>()) {
     const std::optional<int64_t> number = number_before_suffix(name, ".jsonl");
     if (number && *number >= step + (name.starts_with("eval_") ? 1 : 0))
       base::remove_durably(samples_folder() + "/" + name);

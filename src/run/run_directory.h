@@ -34,8 +34,8 @@ class RunDirectory {
   // `what_for`.
   RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "");
 
-  // Makes the folders and takes the lock. What an earlier run left under the names above is removed first, but for
-  // kGoOn. UserError when another process writes here.
+  // Makes the folder and hf/ in it, and takes the lock. What an earlier run left under the names above is removed
+  // first, but for kGoOn. UserError when another process writes here.
   void create();
 
   // Sizes of the files that grow while a run goes on, by their path in the folder; they are durable to that size.

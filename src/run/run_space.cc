@@ -8,9 +8,8 @@ namespace tandem::run {
 
 namespace {
 
-// Of tiny runs: a rollout's record, its lines of the memory timeline and its TensorBoard scalars; the same of a step.
+// Of tiny runs: a rollout's record, its lines of the memory timeline and its TensorBoard scalars.
 constexpr int64_t kLogBytesPerRollout = int64_t{12} << 10;
-constexpr int64_t kLogBytesPerStep = int64_t{4} << 10;
 constexpr int64_t kSampleFieldBytes = 400;  // names and numbers of one line of samples/
 
 // Of the data's prompts: what a token takes as text.
@@ -33,10 +32,10 @@ int64_t mean_prompt_bytes(const PromptSet& prompts) {
 
 std::string RunSpace::what_for() const {
   const auto mib = [](int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; };
-  return fmt::format(
-      " (hf/ {} MiB, which a longer --save-interval lowers; checkpoints/ {}: --keep-latest; samples/ {}: a longer "
-      "--sample-dump-interval; logs {})",
-      mib(exports), mib(checkpoints), mib(samples), mib(logs));
+  const std::string dumps =
+      samples == 0 ? "" : fmt::format("samples/ {}: a longer --sample-dump-interval; ", mib(samples));
+  return fmt::format(" (hf/ {} MiB, which a longer --save-interval lowers; checkpoints/ {}: --keep-latest; {}logs {})",
+                     mib(exports), mib(checkpoints), dumps, mib(logs));
 }
 
 void add_records(RunSpace& space, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts) {

@@ -9,6 +9,9 @@
 
 namespace tandem::run {
 
+// Of tiny runs: an optimizer step's record and its TensorBoard scalars.
+constexpr int64_t kLogBytesPerStep = int64_t{4} << 10;
+
 struct RunSpace {
   int64_t exports = 0;      // hf/: every one stays
   int64_t checkpoints = 0;  // checkpoints/: those that are kept, and the one that is being written

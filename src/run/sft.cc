@@ -1,22 +1,30 @@
 #include "run/sft.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "rl/prompt_order.h"
-#include "rl/prompts.h"
 #include "run/checkpoint_writer.h"
-#include "run/prompt_set.h"
+#include "run/held_out.h"
 #include "run/report.h"
+#include "run/resume.h"
 #include "run/run_directory.h"
+#include "run/run_saver.h"
+#include "run/run_space.h"
 #include "run/session.h"
+#include "run/sft_samples.h"
 #include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
@@ -25,181 +33,254 @@ namespace tandem::run {
 
 namespace {
 
-rl::SftData read_data(const DataOptions& data) {
-  rl::SftOptions options;
-  options.path = data.prompt_data;
-  options.prompt_key = data.input_key;
-  options.response_key = data.label_key;
-  options.tool_key = data.tool_key;
-  options.skip_bad_lines = data.skip_bad_lines;
-  rl::SftData records = rl::read_sft(options);
-  if (records.bad_lines.count > 0) {
-    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", data.prompt_data,
-                      records.bad_lines.count, records.bad_lines.messages.front());
-  }
-  return records;
+using base::Clock;
+using base::seconds_since;
+
+rl::LossConfig loss_config(const SftConfig& config) {
+  rl::LossConfig loss;
+  loss.loss_type = "sft_loss";
+  loss.loss_aggregation = config.calculate_per_token_loss ? "token-mean" : "seq-mean-token-mean";
+  return loss;
 }
 
-// Records as samples: the prompt's tokens, then the response's with the loss on them.
-std::vector<rl::Sample> load_samples(const SftConfig& config, Session& session) {
-  const rl::SftData data = read_data(config.data);
-  const std::string file = rl::parse_data_path(config.data.prompt_data).file;
-  std::vector<Conversation> conversations;
-  std::vector<std::string> responses;
-  for (const rl::SftRecord& record : data.records) {
-    conversations.push_back({record.prompt, record.tools, fmt::format("{}:{}", file, record.line)});
-    responses.push_back(record.response);
-  }
-  const auto prompts = encode_texts(session.text(), render_prompts(config.data, session.text(), conversations));
-  const auto completions = encode_texts(session.text(), responses);
-  const model::ModelConfig& model = session.config();
-  TANDEM_USER_CHECK(!config.append_eos || !model.eos_token_ids.empty(),
-                    fmt::format("{}: no EOS token in config.json or generation_config.json to end responses with; add "
-                                "eos_token_id, or give --no-append-eos",
-                                session.directory()));
-  std::vector<rl::Sample> samples;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    rl::Sample sample;
-    sample.group_id = sample.sample_id = i;
-    sample.prompt = prompts[i];
-    sample.completion = completions[i];
-    if (config.append_eos) sample.completion.push_back(model.eos_token_ids.front());
-    const auto length = static_cast<int64_t>(sample.prompt.size() + sample.completion.size());
-    TANDEM_USER_CHECK(!sample.prompt.empty() && !sample.completion.empty(),
-                      fmt::format("{}: prompt or response has no tokens; remove the line", conversations[i].place));
-    TANDEM_USER_CHECK(
-        length <= model.max_positions,
-        fmt::format("{}: prompt and response have {} tokens, the model's context is {}; shorten or remove "
-                    "the line",
-                    conversations[i].place, length, model.max_positions));
-    sample.loss_mask.assign(sample.completion.size(), 1);
-    samples.push_back(std::move(sample));
-  }
-  return samples;
-}
-
-int64_t number_of_steps(const SftConfig& config, int64_t num_samples) {
-  if (config.num_rollout) return *config.num_rollout;
-  const int64_t steps = *config.num_epoch * num_samples / config.global_batch_size;
-  TANDEM_USER_CHECK(steps > 0,
-                    fmt::format("--num-epoch {}: {} samples are fewer than one step of --global-batch-size {}; "
-                                "lower it, or give --num-rollout",
-                                *config.num_epoch, num_samples, config.global_batch_size));
-  return steps;
+// The room that a run takes which has `begin` of its steps behind it.
+RunSpace run_space(const Session& session, const SftConfig& config, int64_t num_steps, int64_t begin) {
+  RunSpace space = checkpoint_space(session, config.output.num_exports(num_steps, begin),
+                                    config.output.num_checkpoints(num_steps, begin), config.checkpoints.keep_latest);
+  space.logs = std::max<int64_t>(num_steps - begin, 0) * kLogBytesPerStep;
+  return space;
 }
 
 class SupervisedRun {
  public:
-  explicit SupervisedRun(const SftConfig& config)
-      : config_(config),
-        session_(config.model),
-        samples_(load_samples(config, session_)),
-        order_(static_cast<int64_t>(samples_.size()), config.rollout_shuffle,
-               static_cast<uint64_t>(config.rollout_seed)),
-        num_steps_(number_of_steps(config, static_cast<int64_t>(samples_.size()))),
-        signal_watch_(signal_settings(config.optimizer, num_steps_)),
-        directory_(config.output.save, config.output.overwrite ? RunFolder::kOverwrite : RunFolder::kNew,
-                   config.output.num_exports(num_steps_) * hf_checkpoint_bytes(session_)) {
-    rl::LossConfig loss;
-    loss.loss_type = "sft_loss";
-    loss.calculate_per_token_loss = config.calculate_per_token_loss;
-    trainer_config_ = trainer_config(config.optimizer, loss, session_.config().num_layers, num_steps_);
-  }
+  // Checks all that can be checked without reading weights or writing a byte.
+  SupervisedRun(const SftConfig& config, const RunMode& mode);
 
-  void say_plan() const {
-    Report report(nullptr, {});
-    report.line(fmt::format("{} parameters in {}; {} samples; {} optimizer steps of {} samples",
-                            session_.config().num_parameters(), model::to_string(session_.config().dtype),
-                            samples_.size(), num_steps_, config_.global_batch_size));
-    report.line("everything is in order; nothing was written (--dry-run)");
-  }
-
-  int run(const RunMode& mode);
+  void say_plan() const;
+  int run();
 
  private:
-  Metrics train_step(int64_t step);
-  void save(int64_t step);
+  int64_t num_samples() const { return static_cast<int64_t>(data_.samples.size()); }
+  std::string data_text() const;
+  void start();
+  int64_t go_on();
+  std::optional<RunState> state() const;
+  void loop();
+  void evaluate();
+  Metrics train_step();
+  void count_skipped(const Metrics& metrics, const std::vector<int64_t>& indices);
 
   SftConfig config_;
+  RunMode mode_;
   Session session_;
-  std::vector<rl::Sample> samples_;
+  SftSamples data_;
+  HeldOut held_out_;
   rl::PromptOrder order_;
   int64_t num_steps_;
-  rl::SignalWatch signal_watch_;
-  RunDirectory directory_;
   trainer::TrainerConfig trainer_config_;
+  std::optional<Checkpoint> checkpoint_;        // to go on from
+  std::map<std::string, std::string> numbers_;  // what results depend on
+  rl::SignalWatch signal_watch_;
+  RunSpace space_;  // on disk
+  RunDirectory directory_;
+
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<trainer::Trainer> trainer_;
   std::unique_ptr<Report> report_;
-  int64_t saved_step_ = 0;
+  std::unique_ptr<RunSaver> saver_;
+  int64_t step_ = 0;             // optimizer steps that are finished
+  rl::PromptCursor cursor_;      // behind them
+  bool between_steps_ = true;    // weights and cursor are those of step_
+  bool evaluation_due_ = false;  // a signal ended it
+  int64_t skipped_in_a_row_ = 0;
 };
 
-int SupervisedRun::run(const RunMode& mode) {
+SupervisedRun::SupervisedRun(const SftConfig& config, const RunMode& mode)
+    : config_(config),
+      mode_(mode),
+      session_(config.model),
+      data_(load_sft_samples(config.data, config.append_eos, session_.text(), session_.config())),
+      held_out_(config.eval, config.data, config.append_eos, session_.text(), session_.config()),
+      order_(num_samples(), config.rollout_shuffle, static_cast<uint64_t>(config.rollout_seed)),
+      num_steps_(config.steps(num_samples())),
+      trainer_config_(trainer_config(config.optimizer, loss_config(config), session_.config().num_layers, num_steps_)),
+      checkpoint_(config.checkpoints.open()),
+      numbers_(run_numbers(mode, session_, trainer_config_, config.data.prompt_data, /*custom_rm_path=*/"")),
+      signal_watch_(signal_settings(config.optimizer, num_steps_)),
+      space_(run_space(session_, config_, num_steps_, checkpoint_ ? checkpoint_->step() : 0)),
+      directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
+                 space_.bytes(), space_.what_for()) {
+  if (checkpoint_) check_goes_on(*checkpoint_, numbers_, config.checkpoints.allow_changed_config, num_samples());
+}
+
+std::string SupervisedRun::data_text() const {
+  return fmt::format("{} samples of {} lines, {} trained tokens; {} optimizer steps of {} samples", num_samples(),
+                     data_.num_records, data_.num_trained_tokens, num_steps_, config_.global_batch_size);
+}
+
+void SupervisedRun::say_plan() const {
+  Report report(nullptr, {});
+  report.line(fmt::format("{} parameters in {}; {}", session_.config().num_parameters(),
+                          model::to_string(session_.config().dtype), data_text()));
+  if (checkpoint_) report.line(fmt::format("goes on from {}", checkpoint_->directory()));
+  report.line("everything is in order; nothing was written (--dry-run)");
+}
+
+// Reads weights; from here on the run directory exists.
+void SupervisedRun::start() {
   session_.load_weights();
   model_ = session_.make_model();
+  trainer_config_.abandon = [grace = config_.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
   trainer_ = trainer::make_trainer(trainer_config_, session_.store(), *model_);
-  defer_stops("stopping: the weights of the last step are saved (a second signal ends the run at once)");
+  defer_stops(fmt::format(
+      "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
+      directory_.path()));
   directory_.create();
-  base::write_file_durably(directory_.config_file(), mode.config_text);
-  report_ = std::make_unique<Report>(&directory_, Report::Options{.use_tensorboard = config_.output.use_tensorboard});
-  report_->line(fmt::format("{} parameters in {} on {}; {} samples; {} steps of {} -> {}",
-                            session_.config().num_parameters(), model::to_string(session_.config().dtype),
-                            session_.ops().name(), samples_.size(), num_steps_, config_.global_batch_size,
-                            directory_.path()));
-  int64_t step = 0;
-  while (step < num_steps_ && !stop_requested()) {
-    const Metrics metrics = train_step(step);
-    report_->log("train", step, metrics);
-    ++step;
-    report_->line(fmt::format("step {}/{}  {}", step, num_steps_,
+  const int64_t saved_step = checkpoint_ ? go_on() : 0;
+  base::write_file_durably(directory_.config_file(), mode_.config_text);
+  report_ = std::make_unique<Report>(&directory_,
+                                     Report::Options{.use_tensorboard = config_.output.use_tensorboard,
+                                                     .memory_timeline = false,
+                                                     .go_on = checkpoint_.has_value(),
+                                                     .keep_unwritten = config_.checkpoints.goes_on_after_save_error()});
+  saver_ = std::make_unique<RunSaver>(session_, directory_, *trainer_, *report_, config_.checkpoints, saved_step,
+                                      [this] { return state(); });
+  report_->line(
+      fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(session_.config().num_parameters()),
+                  model::to_string(session_.config().dtype), session_.ops().name(), data_text(), directory_.path()));
+  if (checkpoint_) report_->line(fmt::format("goes on after step {} of {}", step_, checkpoint_->directory()));
+  checkpoint_.reset();
+}
+
+// Everything as it was when the checkpoint was made; what the run wrote since is taken back. Returns the last step that
+// the run directory has a checkpoint of.
+int64_t SupervisedRun::go_on() {
+  const RunState saved = read_state(*checkpoint_);
+  restore(*checkpoint_, saved, *trainer_, session_.store());
+  order_.set_cursor(saved.cursor);
+  cursor_ = saved.cursor;
+  step_ = saved.step;
+  skipped_in_a_row_ = saved.skipped_in_a_row;
+  evaluation_due_ = saved.evaluation_due;
+  if (!config_.checkpoints.goes_on_in(config_.output.save)) return 0;
+  directory_.cut_back(saved.step, saved.file_bytes);
+  return saved.step;
+}
+
+std::optional<RunState> SupervisedRun::state() const {
+  if (!between_steps_) return std::nullopt;
+  return RunState{.step = step_,
+                  .optimizer = trainer_->progress(),
+                  .skipped_in_a_row = skipped_in_a_row_,
+                  .evaluation_due = evaluation_due_,
+                  .weight_version = session_.store().version(),
+                  .cursor = cursor_,
+                  .file_bytes = {},
+                  .numbers = numbers_};
+}
+
+int SupervisedRun::run() {
+  start();
+  saver_->run([this] { loop(); });
+  const bool interrupted = stop_requested();
+  report_->line(fmt::format("{} after {} of {}, {}; {}", interrupted ? "stopped" : "done", step_,
+                            base::counted(num_steps_, "step"), base::counted(base::num_warnings(), "warning"),
+                            interrupted ? fmt::format("--load {} goes on", directory_.path()) : directory_.path()));
+  report_->sync();
+  return interrupted ? stop_exit_code() : 0;
+}
+
+void SupervisedRun::loop() {
+  if (evaluation_due_ || (!config_.skip_eval_before_train && step_ == 0)) evaluate();
+  while (step_ < num_steps_ && !stop_requested()) {
+    saver_->finish();  // the step changes what a checkpoint is being written from
+    between_steps_ = false;
+    Metrics metrics;
+    try {
+      metrics = train_step();
+    } catch (const trainer::StepAbandoned&) {
+      report_->line(
+          fmt::format("step {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last step saved "
+                      "is {}",
+                      step_ + 1, seconds_since_stop(), saver_->saved_step()));
+      break;
+    }
+    ++step_;
+    cursor_ = order_.cursor();
+    between_steps_ = true;
+    report_->line(fmt::format("step {}/{}  {}", step_, num_steps_,
                               summary(metrics, {{"loss", "train/loss"},
                                                 {"grad", "train/grad_norm"},
                                                 {"lr", "train/lr-pg_0"},
                                                 {"tokens/s", "perf/actor_train_tok_per_s"}})));
-    if (config_.output.parts_due(step, num_steps_) == SavedParts::kBoth) save(step);
+    const bool eval_due = config_.eval_interval && step_ % *config_.eval_interval == 0;
+    if (eval_due || step_ == num_steps_) evaluate();
+    if (const auto parts = config_.output.parts_due(step_, num_steps_)) saver_->start(*parts);
   }
-  if (step > saved_step_) save(step);
-  report_->sync();
-  return stop_requested() ? kExitInterrupted : 0;
 }
 
-Metrics SupervisedRun::train_step(int64_t step) {
-  const double begin = report_->seconds();
+void SupervisedRun::evaluate() {
+  if (held_out_.empty()) return;
+  const std::optional<HeldOut::Result> result = held_out_.evaluate(*trainer_, *model_, *report_);
+  evaluation_due_ = !result;
+  if (!result) return;  // asked to stop: the loop looks itself
+  report_->log("eval", step_, result->metrics);
+  for (const std::string& line : result->lines) report_->line(line);
+}
+
+Metrics SupervisedRun::train_step() {
+  const Clock::time_point begin = Clock::now();
+  std::vector<int64_t> indices;
   std::vector<const rl::Sample*> batch;
   double tokens = 0.0;
   for (int64_t i = 0; i < config_.global_batch_size; ++i) {
-    const rl::Sample& sample = samples_[static_cast<size_t>(order_.next())];
+    indices.push_back(order_.next());
+    const rl::Sample& sample = data_.samples[static_cast<size_t>(indices.back())];
     batch.push_back(&sample);
     tokens += static_cast<double>(sample.prompt.size() + sample.completion.size());
   }
   const trainer::Metrics raw = trainer_->step(batch);
-  Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  Metrics metrics = signal_watch_.see_step(step_, batch, raw.at("lr"));
+  metrics.merge(saver_->take_metrics());
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
-  const double seconds = std::max(report_->seconds() - begin, 1e-9);
+  const double seconds = std::max(seconds_since(begin), 1e-9);
   metrics["train/global_batch_size"] = static_cast<double>(config_.global_batch_size);
+  metrics["fault/skipped_steps"] = metrics["train/step_skipped"];
   metrics["perf/actor_train_time"] = seconds;
   metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
+  report_->log("train", step_, metrics);
+  count_skipped(metrics, indices);
   return metrics;
 }
 
-void SupervisedRun::save(int64_t step) {
-  report_->sync();
-  session_.export_checkpoint(directory_.checkpoint(step), /*overwrite=*/false);
-  directory_.set_latest(step);
-  report_->line(fmt::format("saved {}", directory_.checkpoint(step)));
-  saved_step_ = step;
+// A step that taught nothing is said; too many in a row end the run.
+void SupervisedRun::count_skipped(const Metrics& metrics, const std::vector<int64_t>& indices) {
+  if (metrics.at("train/step_skipped") == 0.0) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  ++skipped_in_a_row_;
+  base::log_warning("step {}: was skipped: loss {:g}, gradient norm {:g}; nothing was changed", step_ + 1,
+                    metrics.at("train/loss"), metrics.at("train/grad_norm"));
+  if (skipped_in_a_row_ < config_.checkpoints.max_skipped_steps) return;
+  std::set<int64_t> lines;
+  for (const int64_t index : indices) lines.insert(data_.lines[static_cast<size_t>(index)]);
+  throw UserError(fmt::format(
+      "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
+      "made of, lines {} of {}",
+      skipped_in_a_row_, fmt::join(lines, ", "), config_.data.prompt_data));
 }
 
 }  // namespace
 
 int train_supervised(const SftConfig& config, const RunMode& mode) {
   config.check();
-  SupervisedRun run(config);
+  SupervisedRun run(config, mode);
   if (mode.dry_run) {
     run.say_plan();
     return 0;
   }
-  return run.run(mode);
+  return run.run();
 }
 
 }  // namespace tandem::run

@@ -1,8 +1,9 @@
-// `tandem sft`: supervised training on prompts with responses; the trainer alone, with the likelihood as its loss.
+// `tandem sft`: supervised training on conversations, or on prompts with responses; the trainer alone, with the
+// likelihood as its loss.
 #pragma once
 
 #include "run/run_mode.h"
-#include "run/verb_configs.h"
+#include "run/sft_config.h"
 
 namespace tandem::run {
 

@@ -4,29 +4,6 @@
 
 namespace tandem::run {
 
-void SftConfig::visit(base::Options& options) {
-  model.visit(options);
-  data.visit_prompt_data(options);
-  data.visit(options);
-  const char* const loop = "loop";
-  options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step").required().at_least(1);
-  options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch")
-      .at_least(1)
-      .changes_no_number();
-  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1).changes_no_number();
-  options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch");
-  options.option(rollout_seed, "rollout-seed", loop, "of that order").at_least(0);
-  options.option(append_eos, "append-eos", loop, "the model's EOS token ends each response");
-  options.option(calculate_per_token_loss, "calculate-per-token-loss", loop, "mean over tokens; no-: over samples");
-  optimizer.visit(options);
-  output.visit(options);
-}
-
-void SftConfig::check() const {
-  TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
-                    "--num-rollout or --num-epoch: give one of them, it is the length of the run");
-}
-
 void GenerateConfig::visit(base::Options& options) {
   model.visit(options);
   data.visit_prompt_data(options);

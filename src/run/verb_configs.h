@@ -2,38 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "base/options.h"
 #include "run/data_options.h"
 #include "run/eval_options.h"
 #include "run/model_options.h"
-#include "run/optimizer_options.h"
-#include "run/output_options.h"
 #include "run/reward_options.h"
 #include "run/rollout_options.h"
 
 namespace tandem::run {
-
-// `tandem sft`: prompts with the response to learn, under --label-key.
-struct SftConfig {
-  SftConfig() { data.label_key = "response"; }
-
-  ModelOptions model;
-  DataOptions data;
-  OptimizerOptions optimizer;
-  OutputOptions output;
-  int64_t global_batch_size = 0;
-  std::optional<int64_t> num_rollout, num_epoch;
-  bool rollout_shuffle = false;
-  int64_t rollout_seed = 42;
-  bool append_eos = true;
-  bool calculate_per_token_loss = true;
-
-  void visit(base::Options& options);
-  void check() const;
-};
 
 // `tandem generate`: completions of each prompt, as JSONL.
 struct GenerateConfig {

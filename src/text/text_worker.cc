@@ -248,6 +248,11 @@ const std::vector<std::string>& TextWorker::token_bytes() {
   return impl_->token_bytes;
 }
 
+bool TextWorker::is_special(int32_t id) const {
+  const auto index = static_cast<size_t>(id);
+  return id >= 0 && index < impl_->is_special.size() && impl_->is_special[index];
+}
+
 bool TextWorker::has_chat_template() const { return impl_->has_chat_template; }
 int64_t TextWorker::restarts() const { return impl_->num_restarts; }
 int64_t TextWorker::process_id() const { return impl_->child == nullptr ? -1 : impl_->child->process_id(); }

@@ -61,6 +61,7 @@ class TextWorker {
 
   int64_t vocab_size() const;                     // largest id + 1, added tokens included
   const std::vector<std::string>& token_bytes();  // id -> bytes; special tokens too; empty: no token
+  bool is_special(int32_t id) const;              // of no text: <|im_end|>, ...
   bool has_chat_template() const;
   int64_t restarts() const;    // children replaced so far
   int64_t process_id() const;  // of the child; -1 while there is none

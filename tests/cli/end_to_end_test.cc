@@ -203,29 +203,6 @@ TEST(BadInput, ADeviceThatIsNoneOrNotThereIsRefused) {
   EXPECT_FALSE(base::directory_exists(folder / "run/checkpoints"));
 }
 
-TEST(Sft, LearnsWhatItIsShown) {
-  base::TemporaryDirectory folder;
-  std::string lines;
-  for (int i = 0; i < 8; ++i) lines += "{\"prompt\": \"say\", \"response\": \" yes yes\"}\n";
-  base::write_file_durably(folder / "data.jsonl", lines);
-  const Captured result =
-      run({"sft", "--hf-checkpoint", kModel, "--prompt-data", folder / "data.jsonl", "--num-rollout", "12",
-           "--global-batch-size", "4", "--lr", "1e-2", "--save", folder / "run", "--no-use-tensorboard"});
-  ASSERT_EQ(result.code, 0) << result.err;
-  const std::vector<base::Json> metrics = json_lines(folder / "run/metrics.jsonl");
-  ASSERT_EQ(metrics.size(), 12U);
-  EXPECT_LT(metrics.back()["train/loss"].get<double>(), 0.2 * metrics.front()["train/loss"].get<double>());
-
-  base::write_file_durably(folder / "prompts.jsonl", "{\"prompt\": \"say\"}\n");
-  const Captured generated =
-      run({"generate", "--hf-checkpoint", folder / "run/hf/latest", "--prompt-data", folder / "prompts.jsonl",
-           "--rollout-temperature", "0", "--output", folder / "new/folder/out.jsonl"});
-  ASSERT_EQ(generated.code, 0) << generated.err;
-  const base::Json record = json_lines(folder / "new/folder/out.jsonl").at(0);
-  EXPECT_TRUE(record["completions"][0]["text"].get<std::string>().starts_with(" yes yes"));
-  EXPECT_EQ(record["completions"][0]["finish_reason"], "stop");
-}
-
 TEST(Score, GivesGeneratedTokensTheEnginesLogProbs) {
   base::TemporaryDirectory folder;
   const Arguments generate = {"generate",

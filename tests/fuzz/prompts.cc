@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "rl/sft_data.h"
 #include "tests/fuzz/target.h"
 
 using namespace tandem::fuzz;
@@ -33,7 +34,17 @@ void require_record(const tandem::rl::PromptRecord& record) {
 }
 
 void require_record(const tandem::rl::SftRecord& record) {
-  require_prompt(record.prompt);
+  if (!record.messages.is_null()) {
+    require_messages(record.messages);
+    require(record.messages.back()["role"] == "assistant", "a conversation ends with an answer");
+    require(!record.trained.empty() && record.trained.front() > 0, "something is trained, and after something");
+    require(std::is_sorted(record.trained.begin(), record.trained.end()), "answers are in order");
+    for (const size_t index : record.trained) {
+      require(record.messages.at(index)["role"] == "assistant", "only answers are trained on");
+    }
+  } else {
+    require(!record.prompt.empty(), "a prompt has text");
+  }
   require(record.tools.is_null() || record.tools.is_array(), "tools are a list or nothing");
 }
 

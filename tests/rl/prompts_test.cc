@@ -1,10 +1,9 @@
-// Prompt and SFT files, good and bad, and the order in which records come.
+// Prompt files, good and bad, and the order in which records come.
 #include "rl/prompts.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <random>
@@ -12,22 +11,10 @@
 #include "base/files.h"
 #include "rl/prompt_order.h"
 #include "tandem/error.h"
-#include "tests/base/temporary_directory.h"
+#include "tests/rl/data_file.h"
 
 namespace tandem::rl {
 namespace {
-
-class DataFile {
- public:
-  explicit DataFile(const std::string& text) : path_(directory_ / "data.jsonl") {
-    std::ofstream(path_, std::ios::binary) << text;
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  base::TemporaryDirectory directory_;
-  std::string path_;
-};
 
 std::string error_of(const PromptOptions& options) {
   try {
@@ -161,6 +148,20 @@ TEST(Prompts, NameTheColumnOfTheWrongKey) {
             "accepted");
 }
 
+TEST(Prompts, JoinContentPartsToText) {
+  const DataFile file(
+      "{\"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"1 + \"}, "
+      "{\"type\": \"text\", \"text\": \"1?\"}]}]}\n");
+  EXPECT_EQ(read_prompts({.path = file.path()}).records[0].prompt[0]["content"], "1 + 1?");
+  const auto with_part = [](const std::string& part) {
+    return error_of_text("{\"prompt\": [{\"role\": \"user\", \"content\": [" + part + "]}]}");
+  };
+  expect_contains(with_part("{\"type\": \"image_url\", \"image_url\": {}}"),
+                  ":1:2: message 1 has a content part of type image_url - only text is supported");
+  expect_contains(with_part("\"text\""), "message 1 has a content part without a type");
+  expect_contains(with_part("{\"type\": \"text\"}"), "message 1 has a content part without text");
+}
+
 TEST(Prompts, RefuseAnEmptyOrMissingFile) {
   expect_contains(error_of_text(""), "no record to work on");
   expect_contains(error_of_text("\n \t\n"), "2 blank");
@@ -182,29 +183,6 @@ TEST(Prompts, SurviveAnyBytes) {
       read_prompts({.path = file.path(), .skip_bad_lines = draw % 2 == 0});
     } catch (const UserError&) {
     }
-  }
-}
-
-TEST(Sft, ReadsPromptAndResponseOrMessages) {
-  const DataFile file(
-      "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n"
-      "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho\"}]}\n");
-  const SftData data = read_sft({.path = file.path()});
-  ASSERT_EQ(data.records.size(), 2U);
-  EXPECT_EQ(data.records[0].prompt, "1+1=");
-  EXPECT_EQ(data.records[0].response, "2");
-  EXPECT_EQ(data.records[1].prompt.size(), 1U);
-  EXPECT_EQ(data.records[1].response, "ho");
-}
-
-TEST(Sft, RefusesLinesWithNothingToLearn) {
-  for (const char* line :
-       {"{\"prompt\": \"a\"}", "{\"prompt\": \"a\", \"response\": 1}", "{\"messages\": []}",
-        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"b\"}]}"}) {
-    const DataFile file(line);
-    EXPECT_THROW(read_sft({.path = file.path()}), UserError) << line;
-    EXPECT_THROW(read_sft({.path = file.path(), .skip_bad_lines = true}), UserError) << "nothing is left: " << line;
   }
 }
 

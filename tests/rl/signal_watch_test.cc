@@ -30,6 +30,13 @@ struct Watched {
   SignalWatch::Counts counts;  // of the last rollout and its steps
 };
 
+// Its grading failed, and it has no reward.
+void drop(Sample& sample) {
+  sample.grading_failed = true;
+  sample.has_reward = false;
+  sample.remove = true;
+}
+
 using Break = std::function<void(SimulatedRun&, std::vector<Sample>&)>;
 
 // One rollout and its optimizer steps, as a run does them; `spoil` changes samples before they have advantages.
@@ -135,9 +142,7 @@ const std::vector<BadRun>& bad_runs() {
        "--rm-timeout",
        {},
        each([](auto&, Sample& s) {
-         s.grading_failed = true;
-         s.has_reward = false;
-         s.remove = true;
+         drop(s);
          s.reward = 0.0;
        }),
        {}},
@@ -298,10 +303,7 @@ TEST(SignalWatch, SaysThatGroupsOfOneTeachNothing) {
   run.num_per_group = 2;
   Watched watched(run);
   go(run, watched, 0, [](SimulatedRun&, std::vector<Sample>& samples) {
-    for (size_t i = 0; i < samples.size(); i += 2) {
-      samples[i].grading_failed = true;
-      samples[i].has_reward = false;
-    }
+    for (size_t i = 0; i < samples.size(); i += 2) drop(samples[i]);
   });
   ASSERT_EQ(watched.warnings.size(), 1U);
   EXPECT_NE(watched.warnings[0].find("no group has two samples with a reward, so all 12 advantages are 0"),
@@ -360,11 +362,7 @@ TEST(SignalWatch, CountsExactly) {
   EXPECT_EQ(watched.counts, (Counts{{"fault/task_solved", 20}, {"fault/advantages_zero", 20}}));
   go(run, watched, 8, first(20, [](auto&, Sample& s) { s.reward = static_cast<double>(s.group_id); }));
   EXPECT_EQ(watched.counts, (Counts{{"fault/group_rewards_equal", 5}, {"fault/advantages_zero", 20}}));
-  go(run, watched, 9, first(20, [](auto&, Sample& s) {
-       s.grading_failed = true;
-       s.has_reward = false;
-       s.remove = true;
-     }));
+  go(run, watched, 9, first(20, [](auto&, Sample& s) { drop(s); }));
   EXPECT_EQ(watched.counts, (Counts{{"fault/grader_always_fails", 20}}));
   go(run, watched, 10, first(20, [](auto&, Sample& s) { s.loss_mask.assign(s.loss_mask.size(), 0); }));
   EXPECT_EQ(watched.counts, (Counts{{"fault/loss_mask_zero", 20}}));

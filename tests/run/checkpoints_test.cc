@@ -199,6 +199,7 @@ void run_or_go_on(const std::string& run, int64_t last_step) {
   const std::optional<Checkpoint> checkpoint = options.open();
   RunDirectory directory(run, options.run_folder(run, /*overwrite=*/false), /*needed_bytes=*/0);
   directory.create();
+  base::make_directories(directory.samples_folder());
   int64_t step = 0;
   if (checkpoint) {
     step = checkpoint->step();

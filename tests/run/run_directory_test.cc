@@ -19,8 +19,8 @@ TEST(RunDirectory, IsMadeOnlyWhenAsked) {
   RunDirectory run(folder / "a/b", RunFolder::kNew, 0);
   EXPECT_FALSE(base::file_exists(run.config_file()));
   run.create();
-  EXPECT_TRUE(base::directory_exists(run.samples_folder()));
   EXPECT_TRUE(base::directory_exists(run.path() + "/hf"));
+  EXPECT_FALSE(base::directory_exists(run.samples_folder())) << "made by runs that sample";
 }
 
 TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
@@ -31,6 +31,7 @@ TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
     first.create();
     base::write_file_durably(first.config_file(), "lr = 1.0\n");
     base::write_file_durably(notes, "mine");
+    base::make_directories(first.samples_folder());
     base::write_file_durably(first.samples_folder() + "/rollout_000000.jsonl", "{}\n");
     RunDirectory meanwhile(folder / "run", RunFolder::kOverwrite, 0);
     EXPECT_THROW(meanwhile.create(), UserError) << "the first one is still writing";
@@ -40,7 +41,7 @@ TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
   EXPECT_TRUE(base::file_exists(second.config_file()));  // nothing happens before create()
   second.create();
   EXPECT_FALSE(base::file_exists(second.config_file()));
-  EXPECT_TRUE(base::list_directory(second.samples_folder()).empty());
+  EXPECT_FALSE(base::directory_exists(second.samples_folder()));
   EXPECT_TRUE(base::file_exists(notes));  // the user's own files stay
 }
 

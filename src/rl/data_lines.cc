@@ -1,0 +1,133 @@
+#include "rl/data_lines.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/files.h"
+
+namespace tandem::rl {
+namespace {
+
+using base::Json;
+
+constexpr int64_t kMaxFileBytes = int64_t{8} << 30;
+constexpr size_t kMaxMessages = 10;
+
+struct Line {
+  int64_t number = 0;
+  std::string_view text;
+};
+
+std::string_view without_marks(std::string_view text) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  if (text.ends_with('\r')) text.remove_suffix(1);
+  return text;
+}
+
+// The rows of a file: its lines without the blank ones.
+std::vector<Line> split_rows(std::string_view text, int64_t& num_blank_lines) {
+  std::vector<Line> rows;
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = text.find('\n');
+    const std::string_view line = without_marks(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (is_blank(line)) {
+      ++num_blank_lines;
+    } else {
+      rows.push_back({number, line});
+    }
+  }
+  return rows;
+}
+
+// Python's rows[begin:end].
+std::vector<Line> slice_rows(std::vector<Line> rows, const DataPath& path) {
+  const auto size = static_cast<int64_t>(rows.size());
+  const auto bound = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
+  const int64_t begin = path.has_begin ? bound(path.begin) : 0;
+  const int64_t end = path.has_end ? bound(path.end) : size;
+  if (begin >= end) return {};
+  return {rows.begin() + begin, rows.begin() + end};
+}
+
+// One end of a slice, "" for none.
+std::optional<int64_t> parse_bound(std::string_view text, const std::string& path) {
+  if (text.empty()) return std::nullopt;
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  TANDEM_USER_CHECK(error == std::errc() && end == text.data() + text.size(), path + ":", text,
+                    "is no row number - write PATH@[a:b], PATH@[a:], PATH@[:b] or PATH");
+  return value;
+}
+
+}  // namespace
+
+DataPath parse_data_path(const std::string& text) {
+  const size_t at = text.rfind("@[");
+  if (at == std::string::npos) return {.file = text};
+  std::string_view slice = std::string_view(text).substr(at + 2);
+  const size_t colon = slice.find(':');
+  TANDEM_USER_CHECK(colon != std::string_view::npos && slice.ends_with(']'),
+                    text + ": not a slice of rows - write PATH@[a:b], PATH@[a:], PATH@[:b] or PATH");
+  slice.remove_suffix(1);
+  const std::optional<int64_t> begin = parse_bound(slice.substr(0, colon), text);
+  const std::optional<int64_t> end = parse_bound(slice.substr(colon + 1), text);
+  return {.file = text.substr(0, at),
+          .has_begin = begin.has_value(),
+          .has_end = end.has_value(),
+          .begin = begin.value_or(0),
+          .end = end.value_or(0)};
+}
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\f\v") == std::string_view::npos; }
+
+int64_t Place::column(const std::string& key) const {
+  const size_t at = key.empty() ? std::string_view::npos : text.find("\"" + key + "\"");
+  if (at == std::string_view::npos) {
+    const size_t dot = key.rfind('.');
+    return dot == std::string::npos ? 1 : column(key.substr(dot + 1));
+  }
+  const auto is_start = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
+  return 1 + std::count_if(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), is_start);
+}
+
+Json parse_object(const Place& place) {
+  Json object = base::parse_json(place.text, place.file, place.line);
+  if (!object.is_object())
+    place.fail("", "the line is a JSON", object.type_name(), "- write one object {...} per line");
+  return object;
+}
+
+const Json* find_value(const Json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(key); found != object.end()) return &*found;
+  const size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const auto found = object.find(key.substr(0, dot));
+  return found == object.end() ? nullptr : find_value(*found, key.substr(dot + 1));
+}
+
+LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const std::function<void(const Place&)>& read) {
+  const DataPath path = parse_data_path(data_path);
+  const std::string text = base::read_file(path.file, kMaxFileBytes);
+  LeftOut left_out;
+  BadLines& bad = left_out.bad_lines;
+  const std::vector<Line> rows = slice_rows(split_rows(text, left_out.num_blank_lines), path);
+  for (const Line& row : rows) {
+    try {
+      read(Place{path.file, row.number, row.text});
+    } catch (const UserError& error) {
+      if (!skip_bad_lines) throw UserError(std::string(error.what()) + " (--skip-bad-lines counts such lines instead)");
+      bad.count += 1;
+      if (bad.messages.size() < kMaxMessages) bad.messages.emplace_back(error.what());
+    }
+  }
+  const std::string first = bad.messages.empty() ? "" : "; the first bad one: " + bad.messages[0];
+  TANDEM_USER_CHECK(bad.count < static_cast<int64_t>(rows.size()),
+                    data_path + ": no record to work on:", left_out.num_blank_lines, "blank and", bad.count,
+                    "bad lines - add JSON lines, or widen the slice" + first);
+  return left_out;
+}
+
+}  // namespace tandem::rl

@@ -1,0 +1,69 @@
+// JSONL data files, read strictly. A line that is wrong is an error with FILE:LINE:COLUMN and a remedy, or with
+// skip_bad_lines a count. Blank lines are no lines; a byte order mark before and a carriage return after a record are
+// taken off; a key given twice is an error, because which one is meant cannot be known.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/json.h"
+
+namespace tandem::rl {
+
+// A data file and the rows of it that are wanted, written as PATH or PATH@[a:b] with Python's slice rules (either end
+// may be missing or negative). Rows are the file's lines without the blank ones.
+struct DataPath {
+  std::string file = "";
+  bool has_begin = false, has_end = false;
+  int64_t begin = 0, end = 0;
+};
+// UserError for a suffix that begins as a slice and is none.
+DataPath parse_data_path(const std::string& text);
+
+// One place per mistake: "data.jsonl:12:4: what is wrong, remedy".
+struct BadLines {
+  int64_t count = 0;
+  std::vector<std::string> messages;  // of the first ten
+};
+
+// One line being read, for messages with its place.
+struct Place {
+  const std::string& file;
+  int64_t line = 0;  // in the file, from 1
+  std::string_view text;
+
+  // Where `key`, or the innermost part of a path of keys, stands in the line; the line's start when it does not. Good
+  // enough to find it by eye.
+  int64_t column(const std::string& key) const;
+
+  template <typename... Values>
+  [[noreturn]] void fail(const std::string& key, const Values&... what) const {
+    throw UserError(file + ":" + std::to_string(line) + ":" + std::to_string(column(key)) + ": " +
+                    base::join_message(what...));
+  }
+};
+
+// The object that the line is.
+base::Json parse_object(const Place& place);
+
+// What `key` names: the member of that very name, else along the dots of a path ("a.b" is the key b of the object under
+// a); nullptr where there is none.
+const base::Json* find_value(const base::Json& object, std::string_view key);
+
+// Nothing but white space.
+bool is_blank(std::string_view text);
+
+// What of a file became no record.
+struct LeftOut {
+  int64_t num_blank_lines = 0;
+  BadLines bad_lines;  // only with skip_bad_lines
+};
+// Gives each wanted row to `read`, whose UserErrors are bad lines. UserError: the file cannot be read, a line is wrong,
+// or no row is good.
+LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const std::function<void(const Place&)>& read);
+
+}  // namespace tandem::rl

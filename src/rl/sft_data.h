@@ -1,0 +1,46 @@
+// Data to imitate: a JSONL file to records, strictly (rl/data_lines.h). A line is a conversation or two texts:
+//
+//   {"messages": [...]}                               trains on every assistant's message
+//   {"prompt": [messages], "completion": [messages]}  on every assistant's message of the completion (TRL's format)
+//   {"prompt": [messages], "response": text}          on the text, as an assistant's message
+//   {"prompt": text, "response": text}                on the text; "completion" is read like "response"
+//
+// A message with "train": false, slime's "step_loss_mask": 0 or OpenAI's "weight": 0 is not trained on and stays in the
+// conversation; true or 1 has a message of the prompt trained on too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "rl/data_lines.h"
+
+namespace tandem::rl {
+
+struct SftOptions {
+  std::string path = "";
+  std::string prompt_key = "prompt";
+  std::string response_key = "response";  // where it is absent and this is its name, "completion"
+  std::string messages_key = "messages";
+  std::string tool_key = "tools";
+  bool skip_bad_lines = false;
+};
+
+struct SftRecord {
+  int64_t line = 0;              // in the file, from 1
+  base::Json messages;           // a conversation that ends with an assistant's message, or null
+  std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
+  std::string prompt, response;  // without messages: the two texts
+  base::Json tools;              // list, or null
+};
+
+struct SftData {
+  std::vector<SftRecord> records;  // never empty
+  int64_t num_blank_lines = 0;
+  BadLines bad_lines;  // only with skip_bad_lines
+};
+// UserError: the file cannot be read, a line is wrong or has nothing to train on, or no record is left.
+SftData read_sft(const SftOptions& options);
+
+}  // namespace tandem::rl

@@ -1,0 +1,40 @@
+// Held-out data of supervised training: how likely the model finds answers that it does not learn from.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "run/eval_options.h"
+#include "run/report.h"
+#include "run/sft_samples.h"
+#include "trainer/trainer.h"
+
+namespace tandem::run {
+
+class HeldOut {
+ public:
+  // `data` is that of training; each set's file takes the place of its file.
+  HeldOut(const EvalOptions& eval, const DataOptions& data, bool append_eos, text::TextWorker& text,
+          const model::ModelConfig& model);
+
+  bool empty() const { return sets_.empty(); }
+
+  // "eval/NAME/loss": the mean negative log-probability of a set's trained tokens, each counted alike, and
+  // "eval/NAME/perplexity", e to the power of it; `lines` are for people. nullopt when the run was asked to stop.
+  struct Result {
+    Metrics metrics;
+    std::vector<std::string> lines;
+  };
+  std::optional<Result> evaluate(trainer::Trainer& trainer, const model::Model& model, Report& report) const;
+
+ private:
+  struct DataSet {
+    std::string name;
+    SftSamples data;
+  };
+  std::vector<DataSet> sets_;
+};
+
+}  // namespace tandem::run

@@ -1,0 +1,288 @@
+#include "run/sft_samples.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/message_text.h"
+#include "rl/sft_data.h"
+#include "run/prompt_set.h"
+
+namespace tandem::run {
+
+namespace {
+
+// Answers that are rendered and encoded together: bounds the copies of conversations that exist at once.
+constexpr size_t kAnswersAtOnce = 512;
+
+rl::SftData read_data(const DataOptions& data) {
+  rl::SftOptions options;
+  options.path = data.prompt_data;
+  options.prompt_key = data.input_key;
+  options.response_key = data.label_key;
+  options.tool_key = data.tool_key;
+  options.skip_bad_lines = data.skip_bad_lines;
+  rl::SftData records = rl::read_sft(options);
+  if (records.bad_lines.count > 0) {
+    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", data.prompt_data,
+                      records.bad_lines.count, records.bad_lines.messages.front());
+  }
+  return records;
+}
+
+// One assistant's message, or one response, on its way to tokens.
+struct Answer {
+  int64_t line = 0;
+  std::string place;              // FILE:LINE
+  bool continues_record = false;  // an earlier answer is of the same record
+  std::string prompt_text, text;
+  bool is_rendered = false;  // by the chat template, which ends answers itself
+  std::vector<int32_t> prompt, tokens;
+};
+
+std::string_view without_space_at_end(std::string_view text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  return text.substr(0, end == std::string_view::npos ? 0 : end + 1);
+}
+
+// What the template writes behind the prompt.
+std::string answer_behind(const std::string& prompt, const std::string& whole, const std::string& place) {
+  if (whole.starts_with(prompt)) return whole.substr(prompt.size());
+  const auto differ = std::mismatch(prompt.begin(), prompt.end(), whole.begin(), whole.end());
+  const auto from = static_cast<size_t>(differ.first - prompt.begin());
+  throw UserError(fmt::format(
+      "{}: what the chat template renders as the prompt does not begin the conversation with its answer: the prompt "
+      "goes on with '{}' where the conversation has '{}'; give --apply-chat-template-kwargs that suit the answer (such "
+      "as enable_thinking), or write the line as texts: {{\"prompt\": \"...\", \"response\": \"...\"}}",
+      place, base::one_line(std::string_view(prompt).substr(from), 40),
+      base::one_line(std::string_view(whole).substr(from), 40)));
+}
+
+class SampleMaker {
+ public:
+  SampleMaker(const DataOptions& data, bool append_eos, text::TextWorker& text, const model::ModelConfig& model)
+      : data_(data), append_eos_(append_eos), text_(text), model_(model) {}
+
+  SftSamples make();
+
+ private:
+  void add(const rl::SftRecord& record);
+  void add_conversation(const base::Json& messages, const std::vector<size_t>& trained, const base::Json& tools,
+                        const Answer& form);
+  void flush();
+  void render();
+  void encode();
+  void end_answer(Answer& answer);
+  bool ends_answer(int32_t token) const;
+  bool is_eos(int32_t token) const;
+  void join(const Answer& answer);
+  void begin_sample(const Answer& answer);
+  void say_left_out() const;
+  void warn_of_ends();
+
+  const DataOptions& data_;
+  const bool append_eos_;
+  text::TextWorker& text_;
+  const model::ModelConfig& model_;
+  std::vector<Answer> answers_;                 // that wait
+  std::vector<Conversation> prompts_, wholes_;  // of those that the template renders, in their order
+  SftSamples result_;
+  bool joins_ = false;  // the last sample is of the record whose answers are being joined
+  int64_t num_answers_ = 0, num_too_long_ = 0;
+  std::map<int32_t, int64_t> ends_;  // tokens with which the template ends answers, to how many
+};
+
+SftSamples SampleMaker::make() {
+  const rl::SftData data = read_data(data_);
+  result_.num_records = static_cast<int64_t>(data.records.size());
+  for (const rl::SftRecord& record : data.records) {
+    add(record);
+    if (answers_.size() >= kAnswersAtOnce) flush();
+  }
+  flush();
+  say_left_out();
+  warn_of_ends();
+  return std::move(result_);
+}
+
+void SampleMaker::add(const rl::SftRecord& record) {
+  Answer form;
+  form.line = record.line;
+  form.place = fmt::format("{}:{}", rl::parse_data_path(data_.prompt_data).file, record.line);
+  if (!record.messages.is_null()) return add_conversation(record.messages, record.trained, record.tools, form);
+  if (data_.apply_chat_template.value_or(false)) {
+    const base::Json messages = base::Json::array(
+        {{{"role", "user"}, {"content", record.prompt}}, {{"role", "assistant"}, {"content", record.response}}});
+    return add_conversation(messages, {1}, record.tools, form);
+  }
+  form.prompt_text = record.prompt;
+  form.text = record.response;
+  answers_.push_back(std::move(form));
+}
+
+void SampleMaker::add_conversation(const base::Json& messages, const std::vector<size_t>& trained,
+                                   const base::Json& tools, const Answer& form) {
+  base::Json before = base::Json::array();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const bool is_trained = std::ranges::find(trained, i) != trained.end();
+    if (is_trained) prompts_.push_back({before, tools, form.place});
+    before.push_back(messages[i]);
+    if (!is_trained) continue;
+    wholes_.push_back({before, tools, form.place, /*is_answered=*/true});
+    answers_.push_back(form);
+    answers_.back().is_rendered = true;
+    answers_.back().continues_record = i != trained.front();
+  }
+}
+
+void SampleMaker::flush() {
+  render();
+  encode();
+  for (Answer& answer : answers_) {
+    end_answer(answer);
+    join(answer);
+  }
+  answers_.clear();
+}
+
+void SampleMaker::render() {
+  const std::vector<std::string> prompts = render_prompts(data_, text_, prompts_);
+  const std::vector<std::string> wholes = render_prompts(data_, text_, wholes_);
+  size_t next = 0;
+  for (Answer& answer : answers_) {
+    if (!answer.is_rendered) continue;
+    answer.prompt_text = prompts[next];
+    answer.text = answer_behind(prompts[next], wholes[next], answer.place);
+    ++next;
+  }
+  prompts_.clear();
+  wholes_.clear();
+}
+
+// Space that a template writes behind the token that ends an answer is no part of it: generation has stopped there.
+// Without such a token all that the template writes is the answer.
+void SampleMaker::encode() {
+  std::vector<std::string> prompts, texts;
+  for (const Answer& answer : answers_) {
+    prompts.push_back(answer.prompt_text);
+    texts.emplace_back(answer.is_rendered ? without_space_at_end(answer.text) : std::string_view(answer.text));
+  }
+  std::vector<std::vector<int32_t>> prompt_tokens = encode_texts(text_, prompts), tokens = encode_texts(text_, texts);
+  std::vector<size_t> again;
+  std::vector<std::string> again_texts;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    answers_[i].prompt = std::move(prompt_tokens[i]);
+    answers_[i].tokens = std::move(tokens[i]);
+    const bool is_ended = !answers_[i].tokens.empty() && ends_answer(answers_[i].tokens.back());
+    if (is_ended || texts[i].size() == answers_[i].text.size()) continue;
+    again.push_back(i);
+    again_texts.push_back(answers_[i].text);
+  }
+  tokens = encode_texts(text_, again_texts);
+  for (size_t i = 0; i < again.size(); ++i) answers_[again[i]].tokens = std::move(tokens[i]);
+}
+
+bool SampleMaker::is_eos(int32_t token) const {
+  return std::ranges::find(model_.eos_token_ids, token) != model_.eos_token_ids.end();
+}
+
+// Templates end answers with the model's EOS, or with a special token that is not among them (Base checkpoints).
+bool SampleMaker::ends_answer(int32_t token) const { return is_eos(token) || text_.is_special(token); }
+
+void SampleMaker::end_answer(Answer& answer) {
+  std::vector<int32_t>& tokens = answer.tokens;
+  if (answer.is_rendered && !tokens.empty() && ends_answer(tokens.back())) {
+    // Data that writes the end token itself has it twice now.
+    while (tokens.size() > 1 && tokens[tokens.size() - 2] == tokens.back()) tokens.pop_back();
+    ++ends_[tokens.back()];
+    return;
+  }
+  if (!append_eos_ || (!tokens.empty() && is_eos(tokens.back()))) return;
+  TANDEM_USER_CHECK(!model_.eos_token_ids.empty(),
+                    fmt::format("{}: nothing ends the answer, and the checkpoint names no EOS token; add eos_token_id "
+                                "to its generation_config.json, or give --no-append-eos",
+                                answer.place));
+  tokens.push_back(model_.eos_token_ids.front());
+}
+
+// Whether `prompt` begins with all tokens of the sample.
+bool begins_with(const std::vector<int32_t>& prompt, const rl::Sample& sample) {
+  const size_t size = sample.prompt.size() + sample.completion.size();
+  if (prompt.size() < size) return false;
+  const auto rest = prompt.begin() + static_cast<std::ptrdiff_t>(sample.prompt.size());
+  return std::equal(sample.prompt.begin(), sample.prompt.end(), prompt.begin()) &&
+         std::equal(sample.completion.begin(), sample.completion.end(), rest);
+}
+
+void append(rl::Sample& sample, std::span<const int32_t> tokens, uint8_t is_trained) {
+  sample.completion.insert(sample.completion.end(), tokens.begin(), tokens.end());
+  sample.loss_mask.resize(sample.completion.size(), is_trained);
+}
+
+void SampleMaker::join(const Answer& answer) {
+  TANDEM_USER_CHECK(!answer.prompt.empty() && !answer.tokens.empty(),
+                    fmt::format("{}: prompt or response has no tokens; remove the line", answer.place));
+  const auto prompt_size = static_cast<int64_t>(answer.prompt.size());
+  const int64_t length = prompt_size + static_cast<int64_t>(answer.tokens.size());
+  ++num_answers_;
+  joins_ = joins_ && answer.continues_record;
+  if (data_.max_prompt_len > 0 && prompt_size > data_.max_prompt_len) {
+    ++num_too_long_;
+    return;
+  }
+  TANDEM_USER_CHECK(length <= model_.max_positions,
+                    fmt::format("{}: prompt and response have {} tokens, the model's context is {}; shorten or remove "
+                                "the line",
+                                answer.place, length, model_.max_positions));
+  if (!joins_ || !begins_with(answer.prompt, result_.samples.back())) begin_sample(answer);
+  rl::Sample& sample = result_.samples.back();
+  const size_t context = sample.prompt.size() + sample.completion.size();
+  append(sample, std::span(answer.prompt).subspan(context), /*is_trained=*/0);
+  append(sample, answer.tokens, /*is_trained=*/1);
+  result_.num_trained_tokens += static_cast<int64_t>(answer.tokens.size());
+}
+
+void SampleMaker::begin_sample(const Answer& answer) {
+  rl::Sample sample;
+  sample.group_id = sample.sample_id = result_.samples.size();
+  sample.prompt = answer.prompt;
+  result_.samples.push_back(std::move(sample));
+  result_.lines.push_back(answer.line);
+  joins_ = true;
+}
+
+void SampleMaker::say_left_out() const {
+  if (num_too_long_ > 0) {
+    base::log_info("{}: {} of {} answers left out, their prompts are longer than --rollout-max-prompt-len {}",
+                   data_.prompt_data, num_too_long_, num_answers_, data_.max_prompt_len);
+  }
+  TANDEM_USER_CHECK(!result_.samples.empty(),
+                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
+                                data_.prompt_data, data_.max_prompt_len));
+}
+
+// A model that learns to say a token at which generation does not stop runs on behind it.
+void SampleMaker::warn_of_ends() {
+  for (const auto& [token, count] : ends_) {
+    if (is_eos(token)) continue;
+    base::log_warning(
+        "{}: the chat template ends {} of {} answers with {} ({}), which is not among eos_token_id of config.json and "
+        "generation_config.json, so generation will not stop there: add it, or give --rollout-stop-token-ids {}",
+        data_.prompt_data, count, num_answers_, text_.decode({{token}}, false).front(), token, token);
+  }
+}
+
+}  // namespace
+
+SftSamples load_sft_samples(const DataOptions& data, bool append_eos, text::TextWorker& text,
+                            const model::ModelConfig& model) {
+  return SampleMaker(data, append_eos, text, model).make();
+}
+
+}  // namespace tandem::run

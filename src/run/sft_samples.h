@@ -1,0 +1,39 @@
+// Data to imitate as the trainer wants it: each record rendered by the chat template and encoded before any work
+// begins.
+//
+// An assistant's message is trained on as it would be sampled: its context is the tokens of the conversation before it,
+// rendered as a prompt, and what is trained is what the template writes behind that prompt when the message is there:
+// reasoning, tool calls and empty think blocks as the template has them, up to the token with which it ends the
+// message. Prompt and answer are encoded apart, so the prompt's tokens are those that generation sees.
+//
+// Messages of a conversation share one sample as long as each one's context begins with the tokens of the one before.
+// A template that renders earlier messages in another way (Qwen3's removes their think blocks) parts them: the
+// conversation becomes several samples, each with the context that generation would have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "rl/sample.h"
+#include "run/data_options.h"
+#include "text/text_worker.h"
+
+namespace tandem::run {
+
+struct SftSamples {
+  std::vector<rl::Sample> samples;  // never empty; the loss mask is 1 on answers
+  std::vector<int64_t> lines;       // of each sample in the data file
+  int64_t num_records = 0;
+  int64_t num_trained_tokens = 0;
+};
+
+// `data.prompt_data` is the file, `data.label_key` the key of the response. `append_eos`: an answer that neither the
+// template nor the data ends with a token for that gets the model's EOS. Says what was left out. UserError with
+// FILE:LINE for a line that is wrong, whose rendered prompt is no beginning of the rendered conversation, or that is
+// longer than the model's context; and when nothing is left.
+SftSamples load_sft_samples(const DataOptions& data, bool append_eos, text::TextWorker& text,
+                            const model::ModelConfig& model);
+
+}  // namespace tandem::run

@@ -1,0 +1,137 @@
+// A supervised run that was ended anyhow and goes on is the run that was not, bit for bit.
+#include <filesystem>
+#include <random>
+
+#include "base/clock.h"
+#include "tests/base/soak.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr int kSteps = 6;
+
+class SftResume : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    shared_ = new base::TemporaryDirectory();
+    std::string lines;
+    for (int i = 0; i < 5; ++i) {
+      lines += R"({"messages": [{"role": "user", "content": "1 + )" + std::to_string(i) +
+               R"(?"}, {"role": "assistant", "content": ")" + std::to_string(i + 1) + "\"}]}\n";
+    }
+    base::write_file_durably(*shared_ / "data.jsonl", lines);
+    base::write_file_durably(*shared_ / "held_out.jsonl", "{\"prompt\": \"1 + 7 =\", \"response\": \" 8\"}\n");
+    undisturbed_run_ = *shared_ / "undisturbed";
+    const base::Clock::time_point begin = base::Clock::now();
+    ASSERT_EQ(Program(arguments(undisturbed_run_)).wait(), 0);
+    run_seconds_ = base::seconds_since(begin);
+    undisturbed_ = everything_of(undisturbed_run_);
+  }
+  static void TearDownTestSuite() { delete shared_; }
+
+  // Shuffled epochs of 5 samples in steps of 2: the cursor lies within an epoch at every checkpoint.
+  static Arguments arguments(const std::string& run, const Arguments& more = {}) {
+    Arguments result = {"sft",
+                        "--hf-checkpoint",
+                        kModel,
+                        "--prompt-data",
+                        *shared_ / "data.jsonl",
+                        "--save",
+                        run,
+                        "--no-use-tensorboard",
+                        "--num-rollout",
+                        std::to_string(kSteps),
+                        "--global-batch-size",
+                        "2",
+                        "--lr",
+                        "1e-3",
+                        "--save-interval",
+                        "2",
+                        "--eval-interval",
+                        "2",
+                        "--eval-prompt-data",
+                        "sums",
+                        *shared_ / "held_out.jsonl"};
+    result.insert(result.end(), more.begin(), more.end());
+    return result;
+  }
+  static Arguments go_on(const std::string& run) { return arguments(run, {"--load", run, "--allow-fresh-start"}); }
+  static std::string everything_of(const std::string& run) {
+    return timeless_metrics(run) + weights_of(run) +
+           base::read_file(run + "/checkpoints/step_00000" + std::to_string(kSteps) + "/shard_00000.safetensors");
+  }
+
+  static inline base::TemporaryDirectory* shared_ = nullptr;
+  static inline std::string undisturbed_run_, undisturbed_;
+  static inline double run_seconds_ = 0.0;
+  base::TemporaryDirectory folder_;
+};
+
+TEST_F(SftResume, IsBitwise) {
+  const std::string run_path = folder_ / "run";
+  ASSERT_EQ(run(with_flag(arguments(run_path), "--num-rollout", "4")).code, 0);
+  // As if it had been killed behind the checkpoint, in the middle of a line.
+  base::write_file_durably(run_path + "/metrics.jsonl", base::read_file(run_path + "/metrics.jsonl") + "{\"train/st");
+  const Captured result = run(go_on(run_path));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("goes on after step 4"), std::string::npos) << result.out;
+  EXPECT_TRUE(everything_of(run_path) == undisturbed_);
+  // From an earlier one, as often as one likes.
+  Arguments earlier = arguments(run_path, {"--load", run_path, "--ckpt-step", "4"});
+  ASSERT_EQ(run(earlier).code, 0);
+  EXPECT_TRUE(everything_of(run_path) == undisturbed_);
+  EXPECT_EQ(base::list_directory(run_path + "/checkpoints").size(), 3U) << "--keep-latest 2, and the pointer";
+}
+
+TEST_F(SftResume, SurvivesKillAtRandomMoments) {
+  const int64_t wanted = base::short_or_full(3, 500);
+  std::mt19937_64 random(static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()));
+  int64_t kills = 0, runs = 0;
+  while (kills < wanted && !HasFailure()) {
+    const std::string run_path = folder_ / ("killed" + std::to_string(runs++));
+    for (bool finished = false; !finished && !HasFailure();) {
+      const Program program(go_on(run_path));
+      const double seconds =
+          kills < wanted ? std::exponential_distribution<double>(1.0 / (0.7 * run_seconds_))(random) : 1e9;
+      if (!program.wait_for(seconds)) program.signal(SIGKILL);
+      const int code = program.wait();
+      finished = code == 0;
+      kills += code == -SIGKILL ? 1 : 0;
+      EXPECT_TRUE(code == 0 || code == -SIGKILL) << code << ": " << run(go_on(run_path)).err;
+    }
+    EXPECT_TRUE(everything_of(run_path) == undisturbed_) << run_path << " after " << kills << " kills";
+    std::filesystem::remove_all(run_path);
+  }
+}
+
+TEST_F(SftResume, SigtermSavesAndExitsWith0) {
+  const std::string run_path = folder_ / "terminated";
+  const Program program(with_flag(arguments(run_path), "--num-rollout", "100000"));
+  for (int i = 0; i < 600 && !base::directory_exists(run_path + "/checkpoints/step_000002"); ++i) usleep(20'000);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+  const std::string log = base::read_file(run_path + "/log.txt");
+  EXPECT_NE(log.find("\nstopped after "), std::string::npos) << log;
+  // The learning rate is constant, so the length of the run is no part of its numbers.
+  ASSERT_EQ(run(arguments(run_path, {"--load", run_path, "--ckpt-step", "2", "--keep-latest", "1000"})).code, 0) << log;
+  EXPECT_TRUE(everything_of(run_path) == undisturbed_);
+}
+
+TEST_F(SftResume, ChangedFlagsAndInputsAreNamed) {
+  const std::string run_path = folder_ / "run";
+  expect_one_line_failure(run(arguments(run_path, {"--load", run_path})), 2, "there is no good checkpoint in");
+  EXPECT_FALSE(base::directory_exists(run_path));
+  const Arguments from = {"--load", undisturbed_run_};
+  expect_one_line_failure(run(with_flag(arguments(run_path, from), "--lr", "2e-3")), 2, "--lr was 0.001 and is 0.002");
+  Arguments unshuffled = arguments(run_path, from);
+  unshuffled.push_back("--no-rollout-shuffle");
+  expect_one_line_failure(run(unshuffled), 2, "--rollout-shuffle was true and is false");
+  base::write_file_durably(folder_ / "other.jsonl", "{\"prompt\": \"a\", \"response\": \"b\"}\n");
+  const Arguments other = with_flag(arguments(run_path, from), "--prompt-data", folder_ / "other.jsonl");
+  expect_one_line_failure(run(other), 2, "the file of --prompt-data was ");
+  expect_one_line_failure(run(arguments(undisturbed_run_)), 2, "give --load");
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,112 @@
+// Files of data to imitate, good and bad.
+#include "rl/sft_data.h"
+
+#include <gtest/gtest.h>
+
+#include "tandem/error.h"
+#include "tests/rl/data_file.h"
+
+namespace tandem::rl {
+namespace {
+
+SftRecord read_line(const std::string& line) {
+  const DataFile file(line + "\n");
+  SftData data = read_sft({.path = file.path()});
+  EXPECT_EQ(data.records.size(), 1U);
+  return data.records.at(0);
+}
+
+std::string refusal(const std::string& line, const std::string& response_key = "response") {
+  const DataFile file(line);
+  EXPECT_THROW(read_sft({.path = file.path(), .response_key = response_key, .skip_bad_lines = true}), UserError)
+      << "nothing is left: " << line;
+  try {
+    read_sft({.path = file.path(), .response_key = response_key});
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(text.starts_with(file.path() + ":1:")) << text;
+    return text;
+  }
+  return "accepted";
+}
+
+void expect_refusal(const std::string& line, const std::string& says) {
+  const std::string text = refusal(line);
+  EXPECT_NE(text.find(says), std::string::npos) << text << "\nexpected: " << says;
+}
+
+const std::string kUser = R"({"role": "user", "content": "hi"})";
+const std::string kAnswer = R"({"role": "assistant", "content": "ho"})";
+
+std::string answer_with(const std::string& member) {
+  return R"({"role": "assistant", "content": "ho", )" + member + "}";
+}
+
+TEST(Sft, ReadsTextsAndConversations) {
+  const SftRecord texts = read_line(R"({"prompt": "1+1=", "response": "2"})");
+  EXPECT_TRUE(texts.messages.is_null());
+  EXPECT_EQ(texts.prompt, "1+1=");
+  EXPECT_EQ(texts.response, "2");
+  EXPECT_EQ(read_line(R"({"prompt": "1+1=", "completion": "2"})").response, "2");
+  EXPECT_EQ(read_line(R"({"prompt": "1+1=", "completion": "3", "response": "2"})").response, "2");
+
+  // All assistant's messages of "messages", those of the completion where there is one.
+  const std::string four = kUser + "," + kAnswer + "," + kUser + "," + kAnswer;
+  const SftRecord conversation = read_line(R"({"prompt": "title", "tools": [{}], "messages": [)" + four + "]}");
+  EXPECT_EQ(conversation.messages.size(), 4U);
+  EXPECT_EQ(conversation.trained, (std::vector<size_t>{1, 3}));
+  EXPECT_EQ(conversation.tools.size(), 1U);
+  const SftRecord halves = read_line(R"({"prompt": [)" + kUser + "," + kAnswer + "," + kUser + R"(], "completion": [)" +
+                                     kAnswer + "," + kUser + "," + kAnswer + "]}");
+  EXPECT_EQ(halves.messages.size(), 6U);
+  EXPECT_EQ(halves.trained, (std::vector<size_t>{3, 5}));
+  const SftRecord mixed = read_line(R"({"prompt": [)" + kUser + R"(], "response": "ho"})");
+  EXPECT_EQ(mixed.messages.back(), base::parse_json(kAnswer, "answer"));
+  EXPECT_EQ(mixed.trained, (std::vector<size_t>{1}));
+  const SftRecord parts = read_line(R"({"messages": [)" + kUser +
+                                    R"(, {"role": "assistant", "content": [{"type": "text", "text": "ho"}]}]})");
+  EXPECT_EQ(parts.messages[1]["content"], "ho");
+  const SftRecord calls = read_line(R"({"messages": [)" + kUser +
+                                    R"(, {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}]})");
+  EXPECT_EQ(calls.messages[1]["tool_calls"].size(), 1U);
+}
+
+TEST(Sft, MessagesSayThatTheyAreNotLearnt) {
+  for (const char* off : {R"("train": false)", R"("train": 0)", R"("step_loss_mask": 0)", R"("weight": 0)",
+                          R"("weight": 0, "train": null)"}) {
+    const SftRecord record = read_line(R"({"messages": [)" + kUser + "," + answer_with(off) + "," + kUser + "," +
+                                       answer_with(R"("step_loss_mask": 1, "train": true)") + "]}");
+    EXPECT_EQ(record.trained, (std::vector<size_t>{3})) << off;
+    // The chat template sees the messages without these words.
+    EXPECT_EQ(base::dump_json(record.messages[1]), base::dump_json(record.messages[3]));
+    EXPECT_EQ(record.messages[1].size(), 2U);
+  }
+  const SftRecord prompt = read_line(R"({"prompt": [)" + kUser + "," + answer_with(R"("train": true)") + "," + kUser +
+                                     R"(], "response": "ho"})");
+  EXPECT_EQ(prompt.trained, (std::vector<size_t>{1, 3}));
+  const SftRecord first =
+      read_line(R"({"messages": [)" + answer_with(R"("train": false)") + "," + kUser + "," + kAnswer + "]}");
+  EXPECT_EQ(first.trained, (std::vector<size_t>{2}));
+  expect_refusal(R"({"messages": [)" + kUser + "," + answer_with(R"("train": "no")") + "]}",
+                 ":1:2: message 2 has a train that is neither true nor false");
+  expect_refusal(R"({"messages": [)" + kUser + "," + answer_with(R"("weight": 0.5)") + "]}", "has a weight that is");
+}
+
+TEST(Sft, RefusesLinesWithNothingToLearn) {
+  expect_refusal(R"({"prompt": "a"})", R"(add the answer to train on: "response", "completion" or "messages")");
+  expect_refusal(R"({"prompt": "a", "response": 1})", ":1:17: response is a number");
+  expect_refusal(R"({"prompt": "a", "completion": null})", ":1:17: completion is a null");
+  expect_refusal(R"({"prompt": "a", "completion": [)" + kAnswer + "]}", "write both in one form");
+  expect_refusal(R"({"messages": []})", "the message list is empty");
+  expect_refusal(R"({"messages": "hi"})", "messages is a string");
+  expect_refusal(R"({"messages": [)" + kAnswer + "]}", "message 1 is an assistant's with nothing before it");
+  expect_refusal(R"({"messages": [)" + kUser + "," + kAnswer + "," + kUser + "]}", "ends with a message of role user");
+  expect_refusal(R"({"prompt": [)" + kUser + R"(], "completion": [)" + kUser + "]}", "ends with a message of role");
+  expect_refusal(R"({"messages": [)" + kUser + "," + answer_with(R"("train": false)") + "]}",
+                 "no message is trained on");
+  EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b"})", "answer").find("the key answer is missing"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::rl

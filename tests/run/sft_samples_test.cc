@@ -1,0 +1,246 @@
+// What supervised training learns of each kind of data, token by token, against the chat template's own text.
+#include "run/sft_samples.h"
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::run {
+namespace {
+
+constexpr const char* kModel = "tests/golden/models/qwen3-tied";  // Qwen3's template
+constexpr int32_t kEndOfText = 471, kImEnd = 473;
+
+text::TextWorker& qwen3() {
+  static text::TextWorker text(text::default_worker_config(), kModel);
+  return text;
+}
+
+class SftSamplesTest : public testing::Test {
+ protected:
+  SftSamplesTest() {
+    model_.eos_token_ids = {kImEnd, kEndOfText};
+    model_.max_positions = 1024;
+    data_.label_key = "response";
+  }
+
+  SftSamples load(const std::string& lines) {
+    base::write_file_durably(folder_ / "data.jsonl", lines);
+    data_.prompt_data = folder_ / "data.jsonl";
+    return load_sft_samples(data_, append_eos_, *text_, model_);
+  }
+  void expect_refusal(const std::string& lines, const std::string& says) {
+    try {
+      load(lines);
+      FAIL() << "accepted: " << lines;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what() << "\nexpected: " << says;
+    }
+  }
+  // Another template for the same tokenizer.
+  void use_template(const std::string& chat_template) {
+    base::write_file_durably(folder_ / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
+    base::write_file_durably(folder_ / "tokenizer_config.json", base::dump_json({{"chat_template", chat_template}}));
+    own_text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), folder_.path());
+    text_ = own_text_.get();
+  }
+
+  std::vector<int32_t> encode(const std::string& text) { return text_->encode({text}).front(); }
+  std::string decode(const std::vector<int32_t>& ids) { return text_->decode({ids}, false).front(); }
+  // The trained stretches of a sample and what lies between them, as texts.
+  std::vector<std::string> stretches(const rl::Sample& sample, bool trained) {
+    std::vector<std::string> result;
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i <= sample.completion.size(); ++i) {
+      if (i < sample.completion.size() && (sample.loss_mask[i] != 0) == trained) {
+        ids.push_back(sample.completion[i]);
+      } else if (!ids.empty()) {
+        result.push_back(decode(ids));
+        ids.clear();
+      }
+    }
+    return result;
+  }
+  // One answer behind one prompt: exactly the tokens of the two texts.
+  void expect_tokens(const rl::Sample& sample, const std::string& prompt, const std::string& answer) {
+    EXPECT_EQ(sample.prompt, encode(prompt)) << decode(sample.prompt);
+    EXPECT_EQ(sample.completion, encode(answer)) << decode(sample.completion);
+    EXPECT_EQ(sample.loss_mask, std::vector<uint8_t>(sample.completion.size(), 1));
+  }
+
+  base::TemporaryDirectory folder_;
+  DataOptions data_;
+  model::ModelConfig model_;
+  bool append_eos_ = true;
+  text::TextWorker* text_ = &qwen3();
+  std::unique_ptr<text::TextWorker> own_text_;
+};
+
+const std::string kAsk = R"({"role": "user", "content": "1 + 1?"})";
+const std::string kTwo = R"({"role": "assistant", "content": "2"})";
+const std::string kAskAgain = R"({"role": "user", "content": "1 + 2?"})";
+const std::string kThree = R"({"role": "assistant", "content": "3"})";
+
+const std::string kAsked = "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n";
+const std::string kNoThoughts = "<think>\n\n</think>\n\n";
+
+std::string messages(const std::string& list, const std::string& more = "") {
+  return R"({"messages": [)" + list + "]" + more + "}\n";
+}
+
+TEST_F(SftSamplesTest, AreWhatTheTemplateMakesOfEveryFormat) {
+  const std::vector<std::string> formats = {
+      messages(kAsk + "," + kTwo), R"({"prompt": [)" + kAsk + R"(], "completion": [)" + kTwo + "]}\n",
+      R"({"prompt": [)" + kAsk + R"(], "response": "2"})", R"({"prompt": [)" + kAsk + R"(], "completion": "2"})",
+      messages(R"({"role": "user", "content": [{"type": "text", "text": "1 + "}, {"type": "text", "text": "1?"}]},)"
+               R"({"role": "assistant", "content": [{"type": "text", "text": "2"}]})")};
+  for (const std::string& line : formats) {
+    const SftSamples data = load(line);
+    ASSERT_EQ(data.samples.size(), 1U) << line;
+    expect_tokens(data.samples[0], kAsked, kNoThoughts + "2<|im_end|>");
+    EXPECT_EQ(data.samples[0].completion.back(), kImEnd) << "not the line break that the template writes behind it";
+    EXPECT_EQ(data.num_trained_tokens, static_cast<int64_t>(data.samples[0].completion.size()));
+  }
+  data_.apply_chat_template = true;
+  expect_tokens(load(R"({"prompt": "1 + 1?", "response": "2"})").samples.at(0), kAsked, kNoThoughts + "2<|im_end|>");
+  // With thinking switched off the template writes the empty block into the prompt.
+  data_.apply_chat_template_kwargs = R"({"enable_thinking": false})";
+  expect_tokens(load(formats[0]).samples.at(0), kAsked + kNoThoughts, "2<|im_end|>");
+}
+
+TEST_F(SftSamplesTest, LearnReasoningAndToolCalls) {
+  const std::string tools = R"([{"type": "function", "function": {"name": "add", "parameters": {"a": 1}}}])";
+  const std::string call =
+      R"({"role": "assistant", "content": "I add.", "reasoning_content": "one and one", "tool_calls": )"
+      R"([{"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 1}}}]})";
+  const std::string result = R"({"role": "tool", "content": "2"})";
+  const std::string last = R"({"role": "assistant", "content": "It is 2.", "reasoning_content": "got it"})";
+  const std::string line = messages(kAsk + "," + call + "," + result + "," + last, R"(, "tools": )" + tools);
+  const SftSamples data = load(line);
+  ASSERT_EQ(data.samples.size(), 1U) << "the template keeps the thoughts of messages behind the last question";
+  const rl::Sample& sample = data.samples[0];
+  EXPECT_EQ(stretches(sample, true),
+            (std::vector<std::string>{
+                "<think>\none and one\n</think>\n\nI add.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, "
+                "\"b\": 1}}\n</tool_call><|im_end|>",
+                "<think>\ngot it\n</think>\n\nIt is 2.<|im_end|>"}));
+  EXPECT_EQ(stretches(sample, false),
+            (std::vector<std::string>{"\n<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>\n"
+                                      "<|im_start|>assistant\n"}));
+  // The template's text of the whole conversation, but for the line break at its end.
+  const base::Json whole = base::parse_json(line, "line");
+  const std::string rendered = text_->apply_chat_template({whole["messages"]}, {{"tools", whole["tools"]}}).front();
+  std::vector<int32_t> all = sample.prompt;
+  all.insert(all.end(), sample.completion.begin(), sample.completion.end());
+  EXPECT_EQ(decode(all) + "\n", rendered);
+  EXPECT_NE(decode(sample.prompt).find("\"name\": \"add\", \"parameters\""), std::string::npos);
+}
+
+// Qwen3's template takes the thoughts of earlier answers away: each is trained on where it would be said.
+TEST_F(SftSamplesTest, PartWhereTheTemplateRewritesEarlierMessages) {
+  const SftSamples data = load("\n" + messages(kAsk + "," + kTwo + "," + kAskAgain + "," + kThree));
+  ASSERT_EQ(data.samples.size(), 2U);
+  EXPECT_EQ(data.num_records, 1);
+  EXPECT_EQ(data.lines, (std::vector<int64_t>{2, 2}));
+  expect_tokens(data.samples[0], kAsked, kNoThoughts + "2<|im_end|>");
+  expect_tokens(data.samples[1], kAsked + "2<|im_end|>\n<|im_start|>user\n1 + 2?<|im_end|>\n<|im_start|>assistant\n",
+                kNoThoughts + "3<|im_end|>");
+}
+
+TEST_F(SftSamplesTest, ShareASampleWhereTheTemplateKeepsThem) {
+  use_template(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  const std::string between = "\n<|im_start|>user\n1 + 2?<|im_end|>\n<|im_start|>assistant\n";
+  const SftSamples data = load(messages(kAsk + "," + kTwo + "," + kAskAgain + "," + kThree) +
+                               messages(kAsk + "," + kTwo + "," + kAskAgain + "," + kThree));
+  ASSERT_EQ(data.samples.size(), 2U) << "records never share one";
+  for (const rl::Sample& sample : data.samples) {
+    EXPECT_EQ(sample.prompt, encode(kAsked));
+    EXPECT_EQ(stretches(sample, true), (std::vector<std::string>{"2<|im_end|>", "3<|im_end|>"}));
+    EXPECT_EQ(stretches(sample, false), (std::vector<std::string>{between}));
+  }
+  EXPECT_NE(data.samples[0].group_id, data.samples[1].group_id);
+
+  // Out of the loss and still in the conversation.
+  const std::string quiet = R"({"role": "assistant", "content": "2", "train": false})";
+  const SftSamples masked = load(messages(kAsk + "," + quiet + "," + kAskAgain + "," + kThree));
+  ASSERT_EQ(masked.samples.size(), 1U);
+  expect_tokens(masked.samples[0], kAsked + "2<|im_end|>" + between, "3<|im_end|>");
+}
+
+// Where a text is cut decides about tokens; generation never sees prompt and answer as one text.
+TEST_F(SftSamplesTest, PromptTokensAreThoseOfGeneration) {
+  ASSERT_NE(encode("the"), [this] {
+    std::vector<int32_t> halves = encode("th");
+    for (const int32_t id : encode("e")) halves.push_back(id);
+    return halves;
+  }());
+  const rl::Sample sample = load(R"({"prompt": "th", "response": "e"})").samples.at(0);
+  expect_tokens(sample, "th", "e<|im_end|>");
+}
+
+TEST_F(SftSamplesTest, AnswersEndOnce) {
+  const auto completion = [this](const std::string& line) { return load(line).samples.at(0).completion; };
+  const std::string text = R"({"prompt": "say", "response": " yes"})";
+  std::vector<int32_t> yes = encode(" yes");
+  append_eos_ = false;
+  EXPECT_EQ(completion(text), yes);
+  append_eos_ = true;
+  yes.push_back(kImEnd);
+  EXPECT_EQ(completion(text), yes);
+  EXPECT_EQ(completion(R"({"prompt": "say", "response": " yes<|im_end|>"})"), yes);
+  EXPECT_EQ(completion(messages(kAsk + R"(, {"role": "assistant", "content": "2<|im_end|>"})")),
+            encode(kNoThoughts + "2<|im_end|>"));
+  yes.back() = kEndOfText;
+  EXPECT_EQ(completion(R"({"prompt": "say", "response": " yes<|endoftext|>"})"), yes) << "any of the model's EOS";
+
+  // A Base checkpoint: its EOS is not what the template ends answers with.
+  model_.eos_token_ids = {kEndOfText};
+  std::string warned;
+  base::set_log_sink([&](base::LogLevel, const std::string& line) { warned += line; });
+  EXPECT_EQ(completion(messages(kAsk + "," + kTwo)), encode(kNoThoughts + "2<|im_end|>"));
+  base::set_log_sink({});
+  EXPECT_NE(warned.find("ends 1 of 1 answers with <|im_end|> (473), which is not among eos_token_id"),
+            std::string::npos)
+      << warned;
+  EXPECT_EQ(completion(text), yes);
+
+  // A template that ends answers with text alone.
+  use_template(
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+      "{% if add_generation_prompt %}assistant: {% endif %}");
+  EXPECT_EQ(completion(messages(kAsk + "," + kTwo)), encode("2\n<|endoftext|>"));
+  model_.eos_token_ids = {};
+  expect_refusal(text, "data.jsonl:1: nothing ends the answer, and the checkpoint names no EOS token");
+}
+
+TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
+  const std::string thoughtful =
+      messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": "one and one"})");
+  data_.apply_chat_template_kwargs = R"({"enable_thinking": false})";
+  expect_refusal(messages(kAsk + "," + kTwo) + thoughtful,
+                 "data.jsonl:2: what the chat template renders as the prompt does not begin the conversation with its "
+                 "answer: the prompt goes on with '\\n</think>\\n\\n' where the conversation has 'one and one");
+  data_.apply_chat_template_kwargs = "{}";
+  EXPECT_EQ(load(thoughtful).samples.size(), 1U);
+  expect_refusal(messages(kAsk + "," + kTwo) + messages(R"({"role": "robot", "content": "x"},)" + kTwo),
+                 "data.jsonl:2: the chat template refuses the prompt");
+  model_.max_positions = 16;
+  expect_refusal(R"({"prompt": "a", "response": "b"})"
+                 "\n" +
+                     messages(kAsk + "," + kTwo),
+                 "data.jsonl:2: prompt and response have ");
+  data_.max_prompt_len = 4;
+  EXPECT_EQ(load(R"({"prompt": "a", "response": "b"})"
+                 "\n" +
+                 messages(kAsk + "," + kTwo))
+                .samples.size(),
+            1U);
+}
+
+}  // namespace
+}  // namespace tandem::run
