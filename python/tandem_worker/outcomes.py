@@ -66,11 +66,6 @@ def checked_name(name, what):
     return name
 
 
-def check_count(names, what):
-    if len(names) > MAX_NAMES:
-        raise WrongType(f"{len(names)} {what}; at most {MAX_NAMES}")
-
-
 def reward(value, reward_key):
     """The message of a reward as a function returns it: a number, or a dict of numbers and other things."""
     extras = {}
@@ -84,7 +79,8 @@ def reward(value, reward_key):
             for k, v in value.items()
             if k != key and isinstance(v, (bool, int, float)) and math.isfinite(v)
         }
-        check_count(extras, "numbers in the reward's dict")
+        if len(extras) > MAX_NAMES:
+            raise WrongType(f"the reward is a dict of {len(extras)} numbers; at most {MAX_NAMES}")
         value = value[key]
     try:
         result = number(value)

@@ -7,6 +7,7 @@ import types
 from dataclasses import dataclass, field
 
 from tandem_worker.outcomes import SaidToHaveFailed, WrongType
+from tandem_worker.protocol import with_article
 
 
 class Status(enum.Enum):
@@ -80,7 +81,8 @@ def mask_text(mask, num_tokens):
     if hasattr(mask, "tolist"):  # an array or a tensor
         mask = mask.tolist()
     if not isinstance(mask, (list, tuple)):
-        raise WrongType(f"sample.loss_mask is a {type(mask).__name__}; write a list of {num_tokens} zeros and ones")
+        kind = with_article(type(mask).__name__)
+        raise WrongType(f"sample.loss_mask is {kind}; write a list of {num_tokens} zeros and ones")
     if len(mask) != num_tokens:
         raise WrongType(f"sample.loss_mask has {len(mask)} values for the {num_tokens} tokens of the response")
     for value in mask:
@@ -108,7 +110,7 @@ def written_into(sample, request):
 
 def stand_in_for_slime():
     """Lets `from slime.utils.types import Sample`, with which published functions begin, work without slime."""
-    if importlib.util.find_spec("slime") is not None:
+    if "slime" in sys.modules or importlib.util.find_spec("slime") is not None:
         return
     for name in ("slime", "slime.utils", "slime.utils.types"):
         module = sys.modules[name] = types.ModuleType(name, "Tandem's stand-in: slime is not installed.")

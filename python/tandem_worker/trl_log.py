@@ -2,9 +2,16 @@
 
 import math
 
-from tandem_worker.outcomes import WrongCount, WrongType, check_count, checked_name, column_value, number
+from tandem_worker.outcomes import MAX_NAMES, WrongCount, WrongType, checked_name, column_value, number
 
 MAX_VALUES = 4096  # of all metrics of one call
+
+
+def _made_room(lists, name, what):
+    """The list of that name. A call that asks for too many fails, and what it has logged by then is kept."""
+    if name not in lists and len(lists) >= MAX_NAMES:
+        raise WrongType(f"{what} was given more than {MAX_NAMES} names in one call of the reward")
+    return lists.setdefault(name, [])
 
 
 class Log:
@@ -22,16 +29,14 @@ class Log:
         self._num_values += 1
         if self._num_values > MAX_VALUES:
             raise WrongType(f"log_metric was called more than {MAX_VALUES} times in one call of the reward")
-        self.metrics.setdefault(checked_name(name, "log_metric: the name"), []).append(value)
-        check_count(self.metrics, "names given to log_metric")
+        _made_room(self.metrics, checked_name(name, "log_metric: the name"), "log_metric").append(value)
 
     def extra(self, column, values):
         """A value for each sample, shown beside it."""
-        values = list(values)
+        values = [column_value(value) for value in values]
         if len(values) != self._num_samples:
             raise WrongCount(f"log_extra({column!r}): {len(values)} values for {self._num_samples} samples")
-        self._columns[checked_name(column, "log_extra: the column")] = [column_value(value) for value in values]
-        check_count(self._columns, "columns given to log_extra")
+        _made_room(self._columns, checked_name(column, "log_extra: the column"), "log_extra")[:] = values
 
     def of(self, i):
         """What goes with the grade of sample i."""

@@ -22,6 +22,9 @@ class OptionsError : public UserError {
   // began with `command` ("tandem train") where flags of it are refused.
   std::string list(const std::string& command) const;
 
+  const std::vector<Refused>& refused() const { return refused_; }
+  const std::vector<std::string>& others() const { return others_; }
+
  private:
   std::vector<Refused> refused_;
   std::vector<std::string> others_;

@@ -73,7 +73,8 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
 constexpr auto kVerbs = std::to_array<Verb>({
     {"train", "GRPO: sample, score, train, with trainer and engine on one copy of the weights",
      run_verb<run::TrainConfig, run::train_colocated>, true},
-    {"sft", "supervised training on prompts with responses", run_verb<run::SftConfig, run::train_supervised>, true},
+    {"sft", "supervised training on conversations, or on prompts with responses",
+     run_verb<run::SftConfig, run::train_supervised>, true},
     {"generate", "completions of each prompt of a file", run_verb<run::GenerateConfig, run::generate>},
     {"score", "log-probs and entropies of given sequences", run_verb<run::ScoreConfig, run::score>},
     {"eval", "mean reward and pass@k of a checkpoint", run_verb<run::EvalConfig, run::evaluate>},

@@ -80,7 +80,7 @@ DataPath parse_data_path(const std::string& text) {
           .end = end.value_or(0)};
 }
 
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\f\v") == std::string_view::npos; }
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos; }
 
 int64_t Place::column(const std::string& key) const {
   const size_t at = key.empty() ? std::string_view::npos : text.find("\"" + key + "\"");

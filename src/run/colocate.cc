@@ -311,7 +311,7 @@ void ColocatedRun::loop() {
                              .num_failed = rollout->num_failed,
                              .num_dropped = rollout->num_dropped,
                              .elapsed_s = report_->seconds()},
-                            metrics, last_step));
+                            metrics, last_step, report_->line_columns()));
     patience_.see_rollout(rollout_id_ - 1, *rollout);
 
     const Clock::time_point after = Clock::now();

@@ -23,8 +23,8 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   const int64_t kv_bytes = choose_kv_bytes(evaluation.rollout(), session.config(), evaluation.max_sequences(), context);
   evaluation.rollout().sampling();
   check_stop_tokens(config.rollout, session.config());
-  const RewardContext context = reward_context(config.data, mode);
-  config.reward.try_out(context);
+  const RewardContext told = reward_context(config.data, mode);
+  config.reward.try_out(told);
   Report report(nullptr, {});
   if (mode.dry_run) {
     report.line(fmt::format("{} completions at most in one data set; keys and values {} bytes",
@@ -36,7 +36,7 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
   defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
-  evaluation.set_graders(nullptr, context);
+  evaluation.set_graders(nullptr, told);
   RolloutPhase phase(*engine, session.text(), report);
   const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase);
   if (!results) return kExitInterrupted;

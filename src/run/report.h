@@ -54,7 +54,8 @@ class Report {
   // refuses.
   void sync();
 
-  double seconds() const { return base::seconds_since(begin_); }  // since construction
+  size_t line_columns() const { return terminal_.line_columns(); }  // of what line() takes, at most
+  double seconds() const { return base::seconds_since(begin_); }    // since construction
 
  private:
   void write(base::LineFile& file, const std::string& line);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string_view>
@@ -13,6 +15,7 @@
 #include "base/message_text.h"
 #include "rl/sft_data.h"
 #include "run/prompt_set.h"
+#include "run/report.h"
 
 namespace tandem::run {
 
@@ -30,7 +33,7 @@ rl::SftData read_data(const DataOptions& data) {
   options.skip_bad_lines = data.skip_bad_lines;
   rl::SftData records = rl::read_sft(options);
   if (records.bad_lines.count > 0) {
-    base::log_warning("{}: {} malformed lines left out (--skip-bad-lines), the first: {}", data.prompt_data,
+    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.prompt_data,
                       records.bad_lines.count, records.bad_lines.messages.front());
   }
   return records;
@@ -99,11 +102,16 @@ class SampleMaker {
 };
 
 SftSamples SampleMaker::make() {
+  Report report(nullptr, {});
+  const std::string title = "reading " + std::filesystem::path(data_.prompt_data).filename().string();
+  report.progress(title, 0, 0, "lines");
   const rl::SftData data = read_data(data_);
-  result_.num_records = static_cast<int64_t>(data.records.size());
-  for (const rl::SftRecord& record : data.records) {
-    add(record);
-    if (answers_.size() >= kAnswersAtOnce) flush();
+  result_.num_records = std::ssize(data.records);
+  for (int64_t i = 0; i < result_.num_records; ++i) {
+    add(data.records[static_cast<size_t>(i)]);
+    if (answers_.size() < kAnswersAtOnce) continue;
+    flush();
+    report.progress(title, i + 1, result_.num_records, "lines");
   }
   flush();
   say_left_out();

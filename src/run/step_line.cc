@@ -23,12 +23,12 @@ std::string signal_text(Metrics& metrics, int64_t num_groups) {
   const bool is_one = without_signal == 1.0;
   const char* const verb = are_equal ? (is_one ? "has equal rewards" : "have equal rewards")
                                      : (is_one ? "gives no signal" : "give no signal");
-  return fmt::format("  {} of {} groups {}", without_signal, num_groups, verb);
+  return fmt::format("{} of {} groups {}  ", without_signal, num_groups, verb);
 }
 
 }  // namespace
 
-std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step) {
+std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns) {
   Metrics shown = metrics;
   shown.insert(last_step.begin(), last_step.end());
   for (const char* name : {"train/loss", "train/kl"}) {
@@ -36,24 +36,27 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
     if (found != shown.end() && std::abs(found->second) < kRounding) found->second = 0.0;
   }
   if (shown["rollout/truncated_ratio"] == 0.0) shown.erase("rollout/truncated_ratio");
-  std::string line = fmt::format("rollout {}/{}  {}", progress.rollout, progress.num_rollouts,
-                                 summary(shown,
-                                         {{"reward", "rollout/raw_reward"},
-                                          {"length", "rollout/response_len/mean"},
-                                          {"truncated", "rollout/truncated_ratio"},
-                                          {"loss", "train/loss"},
-                                          {"entropy", "train/entropy"},
-                                          {"kl", "train/kl"},
-                                          {"grad", "train/grad_norm"}},
-                                         /*digits=*/3));
-  if (shown["train/grad_clipped"] > 0) line += " (clipped)";
-  line += signal_text(shown, progress.num_groups);
-  if (progress.num_failed > 0) line += fmt::format("  failed {}", progress.num_failed);
-  if (progress.num_dropped > 0) line += fmt::format(" ({} dropped)", progress.num_dropped);
+  std::string numbers = fmt::format("rollout {}/{}  {}", progress.rollout, progress.num_rollouts,
+                                    summary(shown,
+                                            {{"reward", "rollout/raw_reward"},
+                                             {"length", "rollout/response_len/mean"},
+                                             {"truncated", "rollout/truncated_ratio"},
+                                             {"loss", "train/loss"},
+                                             {"entropy", "train/entropy"},
+                                             {"kl", "train/kl"},
+                                             {"grad", "train/grad_norm"}},
+                                            /*digits=*/3));
+  if (shown["train/grad_clipped"] > 0) numbers += " (clipped)";
+  std::string rest = signal_text(shown, progress.num_groups);
+  if (progress.num_failed > 0) rest += fmt::format("failed {}", progress.num_failed);
+  if (progress.num_dropped > 0) rest += fmt::format(" ({} dropped)", progress.num_dropped);
+  if (progress.num_failed > 0) rest += "  ";
   const auto num_done = static_cast<double>(progress.rollout - progress.first_rollout);
   const double left_s = progress.elapsed_s / num_done * static_cast<double>(progress.num_rollouts - progress.rollout);
-  return line + fmt::format("  {:.2f} s  elapsed {}  ETA {}", shown["perf/rollout_time"] + shown["perf/train_time"],
-                            clock_text(progress.elapsed_s), clock_text(left_s));
+  rest += fmt::format("{:.2f} s  elapsed {}  ETA {}", shown["perf/rollout_time"] + shown["perf/train_time"],
+                      clock_text(progress.elapsed_s), clock_text(left_s));
+  if (numbers.size() + 2 + rest.size() <= columns) return numbers + "  " + rest;
+  return wrapped(numbers, columns) + "\n    " + wrapped(rest, columns - 4);
 }
 
 std::string end_line(bool stopped, const Progress& progress, int64_t saved, int64_t num_warnings,

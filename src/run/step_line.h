@@ -21,7 +21,8 @@ struct Progress {
 // "rollout 3/300  reward 0.431  length 5.2  ...  2 of 32 groups have equal rewards  0.21 s  elapsed 0:04  ETA 1:02".
 // What is 0 because nothing of the kind happened (truncated, failed, groups) is left out. `metrics` are the rollout's,
 // `last_step` those of its last optimizer step.
-std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step);
+// Where that is longer than `columns`, what follows the numbers has a line of its own.
+std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns);
 
 // The last line of a run: how far it got, and how it can go on where it was stopped. `saved`: the last rollout that is
 // saved, 0 for none.

@@ -182,6 +182,7 @@ ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
 
 // For a worker that did not live to its first reply, which asks nothing of the user's files.
 std::string ChildProcess::start_remedy(const WorkerConfig& config) const {
+  if (!config.python_flag.empty()) return "";  // the user's own interpreter, of which the last line says more
   std::string set;
   for (const std::string& entry : child_environment(config, runs_users_code())) {
     if (entry.starts_with("PYTHONHOME=") || entry.starts_with("PYTHONPATH=" + config.worker_directory + ":")) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -114,6 +115,22 @@ TEST(Options, ReadsEveryKind) {
   EXPECT_EQ(p.config.clip_high, 0.28);
   EXPECT_EQ(p.config.offload, false);
   EXPECT_EQ(p.config.label_key, "");
+}
+
+TEST(Options, GivesValuesAsJsonOfTheirKinds) {
+  Parsed p;
+  p.parse({"--rollout-batch-size", "8", "--lr=3e-4", "--colocate", "--rm-type", "math", "--save", "runs/x",
+           "--rollout-stop", "a", "--rollout-stop-token-ids", "5", "6"});
+  const Json values = p.options.values();
+  EXPECT_EQ(values["rollout-batch-size"], 8);
+  EXPECT_TRUE(values["rollout-batch-size"].is_number_integer());
+  EXPECT_EQ(values["lr"], 3e-4);
+  EXPECT_EQ(values["colocate"], true);
+  EXPECT_EQ(values["rm-type"], "math");
+  EXPECT_EQ(values["rollout-stop"], Json::array({"a"}));
+  EXPECT_EQ(values["rollout-stop-token-ids"], Json::array({5, 6}));
+  EXPECT_TRUE(values["eps-clip-high"].is_null());
+  EXPECT_TRUE(values.contains("global-batch-size"));
 }
 
 TEST(Options, KeepsDefaultsOfWhatIsNotGiven) {

@@ -27,7 +27,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "gtest_filter", "golden",    "soak",   "repeat",  // test programs
 };
 // Words that stand for any flag.
-const std::set<std::string> kPlaceholders = {"name", "no-name"};
+const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
 
 std::set<std::string> options_of_all_verbs() {
   std::set<std::string> names = {"version", "help", "config", "print-config"};
@@ -135,10 +135,10 @@ TEST(FlagNames, TheTestSeesInventedOnes) {
   EXPECT_TRUE(is_flag(options, "rollout-batch-size"));
   EXPECT_TRUE(is_flag(options, "no-use-tensorboard"));
   EXPECT_TRUE(is_flag(options, "vllm-anything"));
-  EXPECT_FALSE(is_flag(options, "loss-norm-tokens"));
+  EXPECT_FALSE(is_flag(options, "loss-aggregation"));
   EXPECT_TRUE(is_beginning(options, "rollout-"));
   EXPECT_FALSE(is_beginning(options, "rolling-"));
-  EXPECT_EQ(prose_of("f(--n, \"--lr\");  // --seed"), "       --lr    // --seed");
+  EXPECT_EQ(prose_of("f(--n, \"--lr\");  // --seed"), "       \"--lr     // --seed");
 }
 
 }  // namespace

@@ -39,11 +39,11 @@ TEST(Labels, AMissingOneIsRefusedWithItsPlace) {
     const char* says;
   };
   const std::string good = R"({"prompt": "say", "label": 4})";
-  for (const Case& c : std::vector<Case>{{"null", ":2:18: label is null"},
-                                         {"\"\"", ":2:18: label is empty"},
-                                         {"\" \\n\"", ":2:18: label is empty"},
-                                         {"[\"4\"]", ":2:18: label is a list"},
-                                         {"{\"a\": 4}", ":2:18: label is an object"}}) {
+  for (const Case& c : std::vector<Case>{{"null", ":2:19: label is null"},
+                                         {"\"\"", ":2:19: label is empty"},
+                                         {"\" \\n\"", ":2:19: label is empty"},
+                                         {"[\"4\"]", ":2:19: label is a list"},
+                                         {"{\"a\": 4}", ":2:19: label is an object"}}) {
     const std::string data = write_data(folder, {good, R"({"prompt": "say", "label": )" + std::string(c.label) + "}"});
     for (const std::string rule : {"exact", "math", "dapo"}) {
       expect_one_line_failure(run(eval_arguments(data, {"--rm-type", rule, "--dry-run"})), 2, data + c.says);

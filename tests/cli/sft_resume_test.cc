@@ -107,15 +107,47 @@ TEST_F(SftResume, SurvivesKillAtRandomMoments) {
 
 TEST_F(SftResume, SigtermSavesAndExitsWith0) {
   const std::string run_path = folder_ / "terminated";
-  const Program program(with_flag(arguments(run_path), "--num-rollout", "100000"));
-  for (int i = 0; i < 600 && !base::directory_exists(run_path + "/checkpoints/step_000002"); ++i) usleep(20'000);
+  const Arguments keeping = {"--keep-latest", "100"};
+  const Program program(with_flag(arguments(run_path, keeping), "--num-rollout", "60"));
+  for (int i = 0; i < 3000 && !base::directory_exists(run_path + "/checkpoints/step_000002"); ++i) usleep(20'000);
   program.signal(SIGTERM);
   EXPECT_EQ(program.wait(), 0);
-  const std::string log = base::read_file(run_path + "/log.txt");
-  EXPECT_NE(log.find("\nstopped after "), std::string::npos) << log;
+  const std::string log = base::read_file(run_path + "/log.txt"), said = "\nstopped after ";
+  const size_t at = log.find(said);
+  ASSERT_NE(at, std::string::npos) << log;
+  const int step = std::stoi(log.substr(at + said.size()));
+  char name[32];
+  std::snprintf(name, sizeof(name), "step_%06d\n", step);
+  EXPECT_EQ(base::read_file(run_path + "/checkpoints/latest"), name);
   // The learning rate is constant, so the length of the run is no part of its numbers.
-  ASSERT_EQ(run(arguments(run_path, {"--load", run_path, "--ckpt-step", "2", "--keep-latest", "1000"})).code, 0) << log;
+  Arguments words = arguments(run_path, keeping);
+  words.insert(words.end(), {"--load", run_path, "--ckpt-step", "2"});
+  ASSERT_EQ(run(words).code, 0) << log;
   EXPECT_TRUE(everything_of(run_path) == undisturbed_);
+}
+
+TEST_F(SftResume, MakesAnEvaluationAgainThatASignalEnded) {
+  std::string lines;
+  for (int i = 0; i < 3000; ++i)
+    lines += R"({"prompt": "1 + 7 =", "response": " 8"})"
+             "\n";
+  base::write_file_durably(folder_ / "many.jsonl", lines);
+  const std::string run_path = folder_ / "run";
+  Arguments words = with_flag(arguments(run_path), "--num-rollout", "2");
+  *(std::find(words.begin(), words.end(), "sums") + 1) = folder_ / "many.jsonl";
+  words.push_back("--skip-eval-before-train");
+  const Program program(words);
+  const auto metrics = [&run_path] {
+    const std::string path = run_path + "/metrics.jsonl";
+    return base::file_exists(path) ? base::read_file(path) : "";
+  };
+  for (int i = 0; i < 3000 && metrics().find("{\"train/step\":1,") == std::string::npos; ++i) usleep(10'000);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(metrics().find("eval/"), std::string::npos) << "the evaluation was faster than the signal";
+  words.insert(words.end(), {"--load", run_path});
+  ASSERT_EQ(run(words).code, 0);
+  EXPECT_NE(metrics().find("{\"eval/step\":2,"), std::string::npos) << metrics();
 }
 
 TEST_F(SftResume, ChangedFlagsAndInputsAreNamed) {

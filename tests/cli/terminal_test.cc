@@ -31,7 +31,7 @@ std::string write_slow_reward(const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "slow.py",
                            "import time\n"
                            "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
-                           "    time.sleep(0.3)\n"
+                           "    time.sleep(0.15)\n"
                            "    return float(len(solution_str) % 5)\n");
   return folder / "slow.py:compute_score";
 }

@@ -45,7 +45,16 @@ class ConfigFile {
   ConfigFile(const ConfigFile&) = delete;
   ConfigFile& operator=(const ConfigFile&) = delete;
 
-  void read(const std::string& path) { options_.parse({"--config", path, "--print-config"}); }
+  // Of several mistakes, each must say its place.
+  void read(const std::string& path) {
+    try {
+      options_.parse({"--config", path, "--print-config"});
+    } catch (const tandem::base::OptionsError& error) {
+      for (const auto& one : error.refused()) require_placed_message(one.flag, path);
+      for (const std::string& message : error.others()) require_placed_message(message, path);
+      throw tandem::UserError(error.refused().empty() ? error.others().front() : error.refused().front().flag);
+    }
+  }
   std::string text() const { return options_.config_text(); }
 
  private:

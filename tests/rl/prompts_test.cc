@@ -139,7 +139,7 @@ TEST(Prompts, NameTheColumnOfTheWrongKey) {
   expect_contains(error_of_text("{\"label\": \"é\", \"prompt\": 7}"), ":1:16: prompt is a number");
   expect_contains(error_of_text("\n{\"prompt\": \"\"}"), ":2:2: prompt is empty");
   expect_contains(error_of_text("{\"prompt\": \"a\", \"tools\": 1}"), ":1:17: tools is a number");
-  expect_contains(error_of_text("{\"prompt\": \"a\", \"metadata\": []}"), ":1:17: metadata is a array");
+  expect_contains(error_of_text("{\"prompt\": \"a\", \"metadata\": []}"), ":1:17: metadata is an array");
   expect_contains(error_of_text("{\"prompt\": [1]}"), ":1:2: message 1 is no object");
   expect_contains(error_of_text("{\"prompt\": [{\"content\": \"a\"}]}"), "message 1 has no role");
   expect_contains(error_of_text("{\"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}"),

@@ -19,7 +19,7 @@ const Metrics kRollout = {{"rollout/raw_reward", 0.96484375},
 const Metrics kStep = {{"train/loss", -4.337e-19}, {"train/entropy", 0.04202}, {"train/grad_norm", 0.7416}};
 
 TEST(StepLine, SaysWhatHappenedAndWhatIsLeft) {
-  EXPECT_EQ(step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep),
+  EXPECT_EQ(step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep, 200),
             "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742  "
             "24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
 }
@@ -35,25 +35,30 @@ TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
   // A run that went on after 70: its pace is of its own rollouts.
   const Progress progress = {
       .rollout = 75, .num_rollouts = 80, .first_rollout = 70, .num_groups = 32, .num_failed = 3, .elapsed_s = 7200.0};
-  EXPECT_EQ(step_line(progress, rollout, step),
+  EXPECT_EQ(step_line(progress, rollout, step, 200),
             "rollout 75/80  reward 0.965  length 3.23  truncated 0.125  loss 2e-09  entropy 0.042  kl 0  "
             "grad 1,605,432 (clipped)  1 of 32 groups has equal rewards  failed 3  0.23 s  elapsed 2:00:00  "
             "ETA 2:00:00");
   // Two groups of which none has a reward, beside one of equal ones.
   rollout["rollout/groups_without_signal"] = 3.0;
-  EXPECT_NE(step_line(progress, rollout, step).find("  3 of 32 groups give no signal  "), std::string::npos);
+  EXPECT_NE(step_line(progress, rollout, step, 200).find("  3 of 32 groups give no signal  "), std::string::npos);
   // Equal rewards that the estimator learns from.
   rollout["rollout/groups_without_signal"] = 0.0;
-  EXPECT_EQ(step_line(progress, rollout, step).find("groups"), std::string::npos);
+  EXPECT_EQ(step_line(progress, rollout, step, 200).find("groups"), std::string::npos);
 }
 
 TEST(StepLine, FitsTheTerminal) {
-  const std::string line =
-      step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep);
-  EXPECT_EQ(wrapped(line, 100),
+  const Progress progress = {.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0};
+  EXPECT_EQ(step_line(progress, kRollout, kStep, 100),
             "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742\n"
             "    24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
-  EXPECT_EQ(wrapped(line, 44),
+  // The same facts stand in the same line, whether a group has equal rewards or not.
+  Metrics rollout = kRollout;
+  rollout["rollout/groups_without_signal"] = 0.0;
+  EXPECT_EQ(step_line(progress, rollout, kStep, 100),
+            "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742\n"
+            "    0.23 s  elapsed 0:20  ETA 1:00");
+  EXPECT_EQ(step_line(progress, kRollout, kStep, 44),
             "rollout 75/300  reward 0.965  length 3.23\n"
             "    loss 0  entropy 0.042  grad 0.742\n"
             "    24 of 32 groups have equal rewards\n"

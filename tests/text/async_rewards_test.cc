@@ -67,13 +67,13 @@ TEST(AsyncRewards, DrawTheSameNumbersInAnyCompany) {
   EXPECT_EQ(runs[0], runs[2]);
 }
 
-// Eight calls that compute for 0.25 s each after an await: the last one ends 2 s after it began. Its clock does not
+// Twelve calls that compute for 0.25 s each after an await: the last one ends 3 s after it began. Its clock does not
 // count what the others compute, so a deadline of 1 s is kept by all, and no process is taken for hung.
 TEST(AsyncRewards, AreNotLateForOthersComputing) {
   GraderConfig config = function("async_calls.py:computes");
   config.deadline_s = 1.2;
   Graders graders(config);
-  for (uint64_t i = 0; i < 8; ++i) graders.submit({request(i, "")});
+  for (uint64_t i = 0; i < 12; ++i) graders.submit({request(i, "")});
   for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
   EXPECT_EQ(graders.restarts(), 0);
   EXPECT_EQ(graders.repeated(), 0);

@@ -259,6 +259,34 @@ TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
   EXPECT_TRUE(graders.failures().empty());
 }
 
+// What no reward is to blame for has a class of its own.
+TEST(GraderFaults, AProcessThatCannotBeReplacedIsTheMachinesFault) {
+  const std::string python = testing::TempDir() + "grader_python_" + std::to_string(::getpid());
+  std::ofstream(python) << "#!/bin/sh\nexec " << default_worker_config().python << " \"$@\"\n";
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  GraderConfig config = faults();
+  config.num_processes = 1;
+  config.deadline_s = 0.1;
+  config.worker.python = python;
+  Graders graders(config);
+  std::filesystem::remove(python);
+  const int64_t worker = graders.process_ids().at(0);
+  ASSERT_GT(worker, 0);
+  ::kill(static_cast<pid_t>(worker), SIGKILL);
+  std::vector<int64_t> killed;  // the warm parent, and what stands in front of it
+  count_processes([&](const std::string& pid) {
+    if (process_state(pid).parent != ::getpid() || ::kill(std::stoi(pid), SIGKILL) != 0) return false;
+    killed.push_back(std::stoi(pid));
+    return true;
+  });
+  for (const int64_t pid : killed) wait_for_exit(pid);
+  wait_until_gone(worker);
+  const Grade grade = grade_one(graders, request(1, "3"));
+  EXPECT_EQ(grade.reason_class, "not_started") << grade.reason;
+  EXPECT_NE(grade.reason.find("a new grader could not start: "), std::string::npos) << grade.reason;
+  EXPECT_TRUE(grade.failed && grade.gives_none());
+}
+
 TEST(GraderFaults, WrongListsFailTheirSamples) {
   GraderConfig config = function("faults.py:short_list");
   config.group_rm = true;

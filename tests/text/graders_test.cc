@@ -227,7 +227,7 @@ TEST(Graders, RefuseWhatCannotGrade) {
   EXPECT_NE(refusal(function("dialects.py")).find("FILE.py:FUNCTION"), std::string::npos);
   EXPECT_NE(refusal(function("nowhere.py:f")).find("is no file"), std::string::npos);
   EXPECT_NE(refusal(function("dialects.py:missing")).find("its functions: compute_score"), std::string::npos);
-  EXPECT_NE(refusal(function("dialects.py:not_callable")).find("is a int, not a function"), std::string::npos);
+  EXPECT_NE(refusal(function("dialects.py:not_callable")).find("is an int, not a function"), std::string::npos);
   EXPECT_NE(refusal(function("dialects.py:two_marks")).find("looks like trl and verl at once"), std::string::npos);
   EXPECT_NE(refusal(function("dialects.py:no_marks")).find("(a, b) is none of the known kinds"), std::string::npos);
   EXPECT_NE(refusal(function("broken.py:f")).find("RuntimeError: broken at import (broken.py:1)"), std::string::npos);

@@ -19,8 +19,8 @@ struct Row {
 };
 
 const std::vector<Row> kTrl = {
-    {"by_tokens", R"([{"tokens": [6303, 13]}, {"tokens": [304, 279, 12884, 13]}])", {2, 4}},
-    {"by_characters", R"([{"response": " blue."}, {"response": " in the sky."}])", {6, 12}},
+    {"by_tokens", R"([{"tokens": [6303, 13]}, {"tokens": [304, 279, 12884, 13]}])", {1, 2}},
+    {"by_characters", R"([{"response": " blue."}, {"response": " in the sky."}])", {3, 6}},
     {"of_a_format",
      R"([{"prompt": [{"role": "user", "content": "?"}], "response": "<think>a</think><answer>b</answer>"},
          {"prompt": [{"role": "user", "content": "?"}], "response": "b"}])",
@@ -88,7 +88,7 @@ const std::vector<Row> kSlime = {
     {"reward_func", R"([{"metadata": {"metadata": {"session_id": 1}}}])", {1.5}},
     {"of_a_dict_label", R"([{"response": "4", "label": {"ground_truth": "prompt>4"}}])", {1}},
     {"of_a_dict", "[{}]", {1}},
-    {"of_metadata", R"([{"metadata": {"rm_type": "boxed_math "}}])", {1}},
+    {"of_metadata", R"([{"metadata": {"rm_type": "boxed_math"}}])", {1}},
     {"of_metadata", R"([{"metadata": {}}])", {}, "exception"},
     {"overlong_filter", R"([{"truncated": true}])", {1}},
 };
@@ -140,7 +140,7 @@ TEST(PublishedRewards, OfSlime) {
   }
   GraderConfig group = function("published_slime.py:batched_custom_rm");
   group.group_rm = true;
-  expect_row(group, "slime", {"batched_custom_rm", "[{}, {}]", {0.25, 1.25}});
+  expect_row(group, "slime", {"batched_custom_rm", "[{}, {}]", {0, 2}});
   GraderConfig keyed = function("published_slime.py:synchronous");
   keyed.reward_key = "my_key";
   keyed.arguments = {{"reward-key", ""}};

@@ -12,11 +12,12 @@ def box_of(text):
 
 
 def by_tokens(completion_ids, **kwargs):  # example 1
-    return [float(len(ids)) for ids in completion_ids]
+    lengths = map(len, completion_ids)
+    return [length / 2 for length in lengths]
 
 
 def by_characters(completions, **kwargs):  # example 1.1
-    return [float(len(completion)) for completion in completions]
+    return [0.5 * len(text) for text in completions]
 
 
 def of_a_format(completions, **kwargs):  # example 2, of messages
@@ -36,19 +37,19 @@ def of_one_task(prompts, completions, task, **kwargs):  # example 4
 
 
 async def after_a_wait(prompts, completions, **kwargs):  # example 5
-    await asyncio.sleep(0.01)
-    return [1.0 if completion else 0.0 for completion in completions]
+    await asyncio.sleep(0.02)
+    return [float(bool(text)) for text in completions]
 
 
 def with_logs(completions, ground_truth, log_extra=None, log_metric=None, **kwargs):  # example 6
-    found = [box_of(completion) for completion in completions]
-    rewards = [float(answer == truth) for answer, truth in zip(found, ground_truth)]
-    if log_extra:
-        log_extra("golden_answer", list(ground_truth))
-        log_extra("extracted_answer", [answer or "[none]" for answer in found])
-    if log_metric:
-        log_metric("accuracy", sum(rewards) / len(rewards))
-    return rewards
+    answers = list(map(box_of, completions))
+    right = [answer == truth for answer, truth in zip(answers, ground_truth)]
+    if log_extra is not None:
+        log_extra("expected", ground_truth)
+        log_extra("answered", ["nothing" if answer is None else answer for answer in answers])
+    if log_metric is not None:
+        log_metric("share right", right.count(True) / len(right))
+    return right
 
 
 def accuracy(completions: list, solution: list, log_extra=None, **kwargs) -> list:  # trl.rewards.accuracy_reward

@@ -20,12 +20,13 @@ def default_compute_score(data_source, solution_str, ground_truth, extra_info=No
     if data_source == "openai/gsm8k":
         return compute_score(solution_str, ground_truth)
     if data_source.startswith("aime"):  # math_dapo.compute_score: text beside numbers
-        return {"score": 1.0 if solution_str == ground_truth else -1.0, "acc": solution_str == ground_truth, "pred": solution_str}
-    raise NotImplementedError(f"Reward function is not implemented for {data_source=}")
+        right = solution_str == ground_truth
+        return {"score": 2.0 * right - 1.0, "acc": right, "pred": solution_str}
+    raise KeyError(data_source)
 
 
 def compute_score_batched(data_sources, solution_strs, ground_truths, extra_infos):  # reward_score/math_batch.py
-    return [float(solution == truth) for solution, truth in zip(solution_strs, ground_truths)]
+    return [1.0 - (said != meant) for said, meant in zip(solution_strs, ground_truths)]
 
 
 def toolcall_shaping(data_source: Optional[str], solution_str: str, ground_truth: str,

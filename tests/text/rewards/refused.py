@@ -30,6 +30,15 @@ def args():
     raise wrapped
 
 
+def reason():
+    wrapped = RuntimeError("all tries have failed")
+    try:
+        connect()
+    except OSError as error:
+        wrapped.reason = error
+    raise wrapped
+
+
 def group():
     class Group(Exception):
         exceptions = ()
@@ -58,6 +67,7 @@ WAYS = {
     "cause": cause,
     "context": context,
     "args": args,
+    "reason": reason,
     "group": group,
     "resolve": lambda: socket.getaddrinfo("example.com", 80),
     "value": value,

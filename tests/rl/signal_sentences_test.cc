@@ -1,0 +1,35 @@
+// What a sentence blames: the cause that the settings leave possible.
+#include "rl/signal_sentences.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem::rl {
+namespace {
+
+// All rewards are 0 and every completion ran to its limit.
+std::string never_right(bool ignore_eos) {
+  SignalSettings settings;
+  settings.grader = "--rm-type math";
+  settings.max_response_tokens = 64;
+  settings.ignore_eos = ignore_eos;
+  Stretch stretch;
+  stretch.num_rollouts = 2;
+  stretch.last = 1;
+  stretch.num_samples = stretch.num_affected = stretch.num_truncated = 256;
+  stretch.longest_tokens = 64;
+  return fault_sentence(Fault::kAnswerNeverRight, settings, stretch);
+}
+
+TEST(SignalSentences, ALengthThatWasWantedIsNotBlamed) {
+  EXPECT_NE(never_right(false).find("were cut at 64 tokens, before their answer: raise --rollout-max-response-len"),
+            std::string::npos)
+      << never_right(false);
+  EXPECT_NE(never_right(true).find("--ignore-eos lets every completion run on to 64 tokens, past its answer: leave it "
+                                   "out, unless --rm-type math finds"),
+            std::string::npos)
+      << never_right(true);
+  EXPECT_EQ(never_right(true).find("raise"), std::string::npos) << never_right(true);
+}
+
+}  // namespace
+}  // namespace tandem::rl
