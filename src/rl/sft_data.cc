@@ -77,7 +77,7 @@ void read_conversation(SftRecord& record, const Json& object, const std::string&
 // The key of the answer.
 std::string find_response(const Json& object, const SftOptions& options, const Place& place) {
   const std::string& key = options.response_key;
-  if (object.contains(key)) return key;
+  if (find_value(object, key) != nullptr) return key;
   const bool is_default = key == SftOptions().response_key;
   if (is_default && object.contains("completion")) return "completion";
   place.fail("", "the key", key, "is missing - add the answer to train on:",
@@ -87,7 +87,7 @@ std::string find_response(const Json& object, const SftOptions& options, const P
 void read_answer(SftRecord& record, const Json& object, const SftOptions& options, const Place& place) {
   Json prompt = read_prompt_value(object, options.prompt_key, place);
   const std::string key = find_response(object, options, place);
-  const Json& answer = object[key];
+  const Json& answer = *find_value(object, key);
   if (!answer.is_string() && !answer.is_array()) {
     place.fail(key, key, "is", base::with_article(answer.type_name()), "- write a string or a list of messages");
   }

@@ -12,7 +12,7 @@ void OutputOptions::visit_run(base::Options& options) {
       .changes_no_number();
   options
       .option(save_interval, "save-interval", group,
-              fmt::format("save and export every so many rollouts, besides the last; unset: checkpoints/ every {}, of "
+              fmt::format("save and export every so many rollouts (sft: steps), besides the last; unset: checkpoints/ every {}, of "
                           "which --keep-latest stay, and hf/ at the end alone",
                           default_save_interval))
       .at_least(1)

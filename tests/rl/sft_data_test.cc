@@ -71,6 +71,14 @@ TEST(Sft, ReadsTextsAndConversations) {
   EXPECT_EQ(calls.messages[1]["tool_calls"].size(), 1U);
 }
 
+TEST(Sft, KeysAreFollowedAlongDots) {
+  const DataFile file(R"({"a": {"question": "1+1"}, "b": {"answer": "2"}})"
+                      "\n");
+  const SftData data = read_sft({.path = file.path(), .prompt_key = "a.question", .response_key = "b.answer"});
+  EXPECT_EQ(data.records.at(0).prompt, "1+1");
+  EXPECT_EQ(data.records.at(0).response, "2");
+}
+
 TEST(Sft, MessagesSayThatTheyAreNotLearnt) {
   for (const char* off : {R"("train": false)", R"("train": 0)", R"("step_loss_mask": 0)", R"("weight": 0)",
                           R"("weight": 0, "train": null)"}) {
