@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <new>
 #include <optional>
@@ -95,6 +96,8 @@ bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_wi
 }  // namespace
 
 std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments) {
+  const bool goes_on = std::ranges::any_of(
+      arguments, [](const std::string& word) { return word == "--load" || word.starts_with("--load="); });
   std::vector<std::string> kept;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -109,7 +112,7 @@ std::vector<std::string> without_harmless_flags(const std::vector<std::string>& 
     const bool value_follows = equals == std::string::npos && i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
     if (equals != std::string::npos) value = word.substr(equals + 1);
     if (value_follows) value = arguments[i + 1];
-    if (flag == nullptr || !run::is_harmless(*flag, value)) {
+    if (flag == nullptr || !run::is_harmless(*flag, value) || (flag->of_a_new_run && goes_on)) {
       kept.push_back(word);
       continue;
     }

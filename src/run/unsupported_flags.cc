@@ -167,10 +167,10 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"num-experts", nullptr, kNoMoe},
     // checkpoints
     {"ref-ckpt-step", nullptr, "--ref-load names a Hugging Face directory"},
-    {"start-rollout-id", "0", kNoPartialLoad},
-    {"finetune", "", kNoPartialLoad},
-    {"no-load-optim", "", kNoPartialLoad},
-    {"no-load-rng", "", kNoPartialLoad},
+    {"start-rollout-id", "0", kNoPartialLoad, true},
+    {"finetune", "", kNoPartialLoad, true},
+    {"no-load-optim", "", kNoPartialLoad, true},
+    {"no-load-rng", "", kNoPartialLoad, true},
     {"no-save-optim", nullptr,
      "--load goes on bit for bit, so checkpoints/ hold the optimizer; --keep-latest 1 keeps one, hf/ has weights "
      "alone"},

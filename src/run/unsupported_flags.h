@@ -9,9 +9,10 @@
 namespace tandem::run {
 
 struct UnsupportedFlag {
-  const char* name;      // without "--"; a trailing '*' stands for any ending
-  const char* harmless;  // values that are accepted, separated by '|'; "" a switch given without value; null: none
-  const char* reason;    // completes "--name: ..."; says what to do instead
+  const char* name;           // without "--"; a trailing '*' stands for any ending
+  const char* harmless;       // values that are accepted, separated by '|'; "" a switch given without value; null: none
+  const char* reason;         // completes "--name: ..."; says what to do instead
+  bool of_a_new_run = false;  // harmless in a new run alone: with --load it asks for something that is not done
 };
 
 std::span<const UnsupportedFlag> unsupported_flags();

@@ -127,6 +127,15 @@ TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
             (Arguments{"--lr", "1", "--rotary-base=1", "--tensor-model-parallel-size", "2"}));
 }
 
+// --load goes on with the optimizer, whatever else is typed: what asks for the weights alone is then refused.
+TEST(CommandLine, PartsOfARunAreNotLoaded) {
+  for (const char* flag : {"--no-load-optim", "--no-load-rng", "--finetune"}) {
+    EXPECT_EQ(without_harmless_flags({flag, "--lr", "1"}), (Arguments{"--lr", "1"}));
+    EXPECT_EQ(without_harmless_flags({flag, "--load", "x"}), (Arguments{flag, "--load", "x"}));
+    EXPECT_EQ(without_harmless_flags({"--load=x", flag}), (Arguments{"--load=x", flag}));
+  }
+}
+
 TEST(CommandLine, PrintedConfigIsAConfig) {
   base::TemporaryDirectory folder;
   const Captured first = run({"train", "--lr", "0.125", "--print-config"});
