@@ -34,8 +34,8 @@ std::string errno_text(int error) { return std::generic_category().message(error
   throw UserError(path + ": cannot " + operation + ": " + errno_text(error) + remedy);
 }
 
-// What is under that name, if anything is. Behind a folder that must not be searched there may be something: nobody is
-// told that there is not.
+// The file's or folder's state; nothing where none exists. UserError where a folder on the way may not be searched:
+// something may exist behind it, so "no such file" would be a guess.
 std::optional<struct stat> look_at(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0) return info;

@@ -1,4 +1,4 @@
-// What is wrong with the options that were given: all of it, told at once and not one mistake a try.
+// Mistakes in command lines and config files are collected here, so that the user hears of all of them in one run.
 #pragma once
 
 #include <string>

@@ -138,7 +138,7 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, Op
   return flags;
 }
 
-// The file of --config.
+// The file name that a --config flag was given.
 std::string value_of(const TypedFlag& flag) {
   TANDEM_USER_CHECK(flag.value || !flag.words.empty(), flag.shown + ": needs a file name");
   return flag.value ? *flag.value : flag.words.front();

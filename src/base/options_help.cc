@@ -1,4 +1,4 @@
-// What --help prints of a verb's options.
+// Options::help_text(): writes the text of `tandem VERB --help`, the options by group with their defaults.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

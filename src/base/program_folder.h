@@ -1,4 +1,4 @@
-// Where the running program lies on disk, for what is looked for beside it.
+// Finds the folder of the running program. Modules, worker package and interpreter are searched for relative to it.
 #pragma once
 
 #include <string>

@@ -11,10 +11,10 @@ namespace tandem::cli {
 // stopped by a signal. A failure prints one line on stderr, "tandem: error: ...". Throws nothing.
 int run_command_line(const std::vector<std::string>& arguments);
 
-// What a verb prints is its result: EnvironmentError when standard output has lost some of it.
+// Flushes standard output. EnvironmentError when some of what a verb has printed could not be written.
 void check_printed();
 
-// What a failure that is being handled becomes: its line on stderr, and the exit code.
+// Prints the one line on stderr that tells the user of this exception, and returns the program's exit code for it.
 int report_failure(const std::exception_ptr& failure);
 
 // Drops flags that Tandem knows but does not have where their value asks for what it does anyway

@@ -12,7 +12,7 @@ struct Verb {
   const char* description;
   // Null: the verb is known but not in this version.
   int (*run)(const Verb& verb, const std::vector<std::string>& arguments);
-  // Its result is in a run directory, and what it prints is news of it; the result of others is what they print.
+  // The verb's result is a run directory, so a lost standard output is no failure. Other verbs print their result.
   bool keeps_run = false;
 };
 

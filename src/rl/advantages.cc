@@ -61,7 +61,8 @@ bool is_trained(const Sample& sample) {
          std::any_of(sample.loss_mask.begin(), sample.loss_mask.end(), [](uint8_t m) { return m != 0; });
 }
 
-// Of one reward too. The mean of equal numbers is not always that number, so a spread says less.
+// Whether all values are the same number; true of a single one. Compares the numbers themselves, because the computed
+// mean of equal numbers may differ from them by rounding, and then their standard deviation is not 0.
 bool are_equal(std::span<const double> values) {
   return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
 }

@@ -47,17 +47,17 @@ struct Place {
   }
 };
 
-// The object that the line is.
+// Parses the line, which must be one JSON object; a UserError names its place otherwise.
 base::Json parse_object(const Place& place);
 
 // What `key` names: the member of that very name, else along the dots of a path ("a.b" is the key b of the object under
 // a); nullptr where there is none.
 const base::Json* find_value(const base::Json& object, std::string_view key);
 
-// Nothing but white space.
+// Whether the text is empty or all white space.
 bool is_blank(std::string_view text);
 
-// What of a file became no record.
+// The lines of a file that became no record.
 struct LeftOut {
   int64_t num_blank_lines = 0;
   BadLines bad_lines;  // only with skip_bad_lines

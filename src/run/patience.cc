@@ -9,14 +9,14 @@
 
 namespace tandem::run {
 
+int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics) {
+  if (step_metrics.at("train/zero_gradient") != 0.0) return skipped_before;
+  return step_metrics.at("train/step_skipped") == 0.0 ? 0 : skipped_before + 1;
+}
+
 void Patience::see_step(int64_t rollout_id, const Metrics& step_metrics, const Rollout& rollout) {
-  // A step whose gradient is 0 neither went wrong nor shows that steps go well again.
-  if (step_metrics.at("train/zero_gradient") != 0.0) return;
-  if (step_metrics.at("train/step_skipped") == 0.0) {
-    skipped_steps_ = 0;
-    return;
-  }
-  ++skipped_steps_;
+  skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
+  if (step_metrics.at("train/step_skipped") == 0.0) return;
   base::log_warning("rollout {}: an optimizer step was skipped: loss {:g}, gradient norm {:g}; nothing was changed",
                     rollout_id + 1, step_metrics.at("train/loss"), step_metrics.at("train/grad_norm"));
   if (skipped_steps_ < limits_.max_skipped_steps) return;

@@ -11,6 +11,10 @@
 
 namespace tandem::run {
 
+// How many optimizer steps in a row were skipped, given how many were before this one. A step whose gradient is 0
+// neither went wrong nor shows that steps go well again: it leaves the count as it is.
+int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics);
+
 class Patience {
  public:
   // Borrows both.

@@ -18,6 +18,7 @@
 #include "rl/prompt_order.h"
 #include "run/checkpoint_writer.h"
 #include "run/held_out.h"
+#include "run/patience.h"
 #include "run/report.h"
 #include "run/resume.h"
 #include "run/run_directory.h"
@@ -68,7 +69,7 @@ class SupervisedRun {
   void loop();
   void evaluate();
   Metrics train_step();
-  void count_skipped(const Metrics& metrics, const std::vector<int64_t>& indices);
+  void see_skipped(const Metrics& metrics, const std::vector<int64_t>& indices);
 
   SftConfig config_;
   RunMode mode_;
@@ -249,17 +250,14 @@ Metrics SupervisedRun::train_step() {
   metrics["perf/actor_train_time"] = seconds;
   metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
   report_->log("train", step_, metrics);
-  count_skipped(metrics, indices);
+  see_skipped(metrics, indices);
   return metrics;
 }
 
 // A step that taught nothing is said; too many in a row end the run.
-void SupervisedRun::count_skipped(const Metrics& metrics, const std::vector<int64_t>& indices) {
-  if (metrics.at("train/step_skipped") == 0.0) {
-    skipped_in_a_row_ = 0;
-    return;
-  }
-  ++skipped_in_a_row_;
+void SupervisedRun::see_skipped(const Metrics& metrics, const std::vector<int64_t>& indices) {
+  skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
+  if (metrics.at("train/step_skipped") == 0.0) return;
   base::log_warning("step {}: was skipped: loss {:g}, gradient norm {:g}; nothing was changed", step_ + 1,
                     metrics.at("train/loss"), metrics.at("train/grad_norm"));
   if (skipped_in_a_row_ < config_.checkpoints.max_skipped_steps) return;

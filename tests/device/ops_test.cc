@@ -322,7 +322,8 @@ TEST_P(OpsTest, AdamwFollowsItsFormula) {
 
 // 1 - lr * weight_decay once was rounded to float32, which made 1.19e-7 of 1e-7 and nothing at all of 1e-8.
 TEST_P(OpsTest, AdamwDecaysByLrTimesWeightDecayHoweverSmall) {
-  if (dtype() != at::kFloat) GTEST_SKIP() << "the master is float32 all the same";
+  if (dtype() != at::kFloat)
+    GTEST_SKIP() << "the master is float32 whatever the dtype of the weights: asked once, with float32 weights";
   constexpr int64_t kSize = int64_t{1} << 21;  // what each rounding adds by chance cancels out over so many
   const Tensor start = draw_.normal({kSize}, at::kFloat, 0.0, 0.02);
   const Tensor grad = start.roll(1).mul(50.0), m_start = start.roll(2).mul(50.0);
