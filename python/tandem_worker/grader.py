@@ -12,7 +12,7 @@ from tandem_worker.protocol import UserFault
 from tandem_worker.reward_file import describe, was_refused
 
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
-SANDBOX_HINT = "; reward code has no network and one scratch folder, $TMPDIR; --rm-sandbox off lifts that"
+SANDBOX_HINT = "; reward code has no network and one small scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
 
 class Worker:

@@ -1,28 +1,27 @@
-"""The processes around a grader: a warm parent that has imported the reward once, and the workers it forks.
-
-    program -> [guard -> init ->] warm parent -> (init -> worker) for each worker
-
-The warm parent answers "load" once and "fork" often: a worker that died is replaced in milliseconds, without imports.
-User code runs in the warm parent (at import) and in workers. Each runs as the child of an init that runs none, reaps
-what is left to it and ends with its child; being the first process of its namespace, it takes all others with it, and
-no signal from inside reaches it. Where there are no process namespaces, the same processes do without that.
-"""
+"""Waiting for processes and ending them, for those of ours that run none of the user's code."""
 
 import os
+import select
 import signal
 import socket
 import struct
-import sys
+import time
 
-NUM_DESCRIPTORS = 5  # that come with "fork": those that become a worker's 0, 1, 2 and 3, and where its init reports
+STATUS_BYTES = 4
 
 
-def wait_for(child):
-    """The wait status of `child`, in a process that reaps all its children."""
-    while True:
-        pid, status = os.wait()
-        if pid == child:
-            return status
+def send_status(descriptor, status):
+    """To whom this process looks after a child for: how the child ended, as wait() has it."""
+    try:
+        os.write(descriptor, struct.pack("<i", status))
+    except OSError:
+        pass  # nobody waits for it any more
+
+
+def received_status(descriptor):
+    """None when the other side ended without a word."""
+    text = os.read(descriptor, STATUS_BYTES)
+    return struct.unpack("<i", text)[0] if len(text) == STATUS_BYTES else None
 
 
 def end_like(status):
@@ -35,83 +34,107 @@ def end_like(status):
     os._exit(os.waitstatus_to_exitcode(status) % 256)
 
 
-def descend(in_init):
-    """Returns in a grandchild, whose parent, the init of a new process namespace, has called in_init(). This process
-    stays, as what the program started, and ends as the grandchild ends, after all of the namespace."""
-    reports, report = os.pipe()
-    init = os.fork()
-    if init != 0:
-        os.close(report)
-        wait_for(init)
-        text = os.read(reports, 4)
-        end_like(struct.unpack("<i", text)[0] if text else signal.SIGKILL)
-    os.close(reports)
-    in_init()
-    child = os.fork()
-    if child != 0:
-        os.write(report, struct.pack("<i", wait_for(child)))
-        os._exit(0)
-    os.close(report)
-
-
 def has_threads():
     """A fork copies the calling thread alone, so a reward that starts others when imported cannot be forked."""
     return len(os.listdir("/proc/self/task")) > 1
 
 
-def end_namespace(worker, in_namespace):
-    """All at once, before any of them has to be scheduled: the members of a fork bomb hold up each other's end."""
+def children_of(process):
+    """By their numbers, those that have ended but were not waited for included."""
+    found = []
     try:
-        os.kill(-1, signal.SIGKILL) if in_namespace else os.killpg(worker, signal.SIGKILL)
-    except ProcessLookupError:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children") as file:
+                found += [int(number) for number in file.read().split()]
+    except OSError:
+        pass  # it ended meanwhile; its children are another's by now
+    return found
+
+
+def descendants_of(process):
+    found = children_of(process)
+    for child in found:  # grows while it is gone through
+        found += children_of(child)
+    return found
+
+
+def end_descendants(seconds=5.0):
+    """Kills and reaps all that come from this process, a subreaper, whatever they start meanwhile."""
+    give_up = time.monotonic() + seconds
+    while (others := descendants_of(os.getpid())) and time.monotonic() < give_up:
+        for other in others:
+            try:
+                os.kill(other, signal.SIGKILL)
+            except OSError:
+                pass
+        while reap_one() is not None:
+            pass
+        time.sleep(0.001)
+
+
+def reap_one():
+    """(number, status) of a child that has ended, or None."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid != 0 else None
+
+
+def wait_for(child):
+    """The wait status of `child`, in a process that reaps all its children."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return status
+
+
+def wait_for_all():
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
         pass
 
 
-def fork_worker(descriptors, new_namespace):
-    """False in this process, True in the worker; the worker's init, and one process on the way there, do not return."""
-    if len(descriptors) != NUM_DESCRIPTORS:
-        raise ValueError(f"{len(descriptors)} descriptors came with a fork")
-    report = descriptors[-1]
-    try:
-        passing = os.fork()
-    except OSError:  # a fork bomb has taken all processes; the descriptors tell the program that no worker came
-        passing = -1
-    if passing != 0:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if passing > 0:
-            os.waitpid(passing, 0)
-        return False
-    try:
-        in_namespace = new_namespace()
-        if os.fork() != 0:
-            os._exit(0)
-        worker = os.fork()
-        if worker != 0:
-            signal.signal(signal.SIGTERM, lambda *_: end_namespace(worker, in_namespace))
-            os.closerange(0, report)
-            os.closerange(report + 1, 1 << 16)
-            status = wait_for(worker)
-            os.write(report, struct.pack("<i", status))
-            os._exit(0)
-        os.setpgid(0, 0)
-        for target, descriptor in enumerate(descriptors[:-1]):
-            os.dup2(descriptor, target)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return True
-    except BaseException as error:
-        os.write(2, f"a grader cannot be forked: {error}\n".encode())
-        os._exit(1)
+class Loop:
+    """Waits for bytes on lines and for the end of children at once."""
+
+    def __init__(self):
+        self._poll = select.poll()
+        self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll.register(self._woken, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._waker = waker
+
+    def watch(self, descriptor):
+        self._poll.register(descriptor, select.POLLIN)
+
+    def forget(self, descriptor):
+        self._poll.unregister(descriptor)
+
+    def wait(self, milliseconds=None):
+        """The lines that have something to read, and (number, status) of each child that has ended."""
+        ready = [descriptor for descriptor, _ in self._poll.poll(milliseconds)]
+        if self._woken in ready:
+            ready.remove(self._woken)
+            os.read(self._woken, 4096)
+        ended = []
+        while (child := reap_one()) is not None:
+            ended.append(child)
+        return ready, ended
+
+    def leave(self):
+        """In a fork, which is not to wake its parent."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._woken)
+        os.close(self._waker)
 
 
-def start_afresh(mode):
-    """In place of a fork that would lack threads: the same process, with a new interpreter in it."""
-    os.execv(sys.executable, [sys.executable, "-m", mode])
-
-
-def receive(connection, num_bytes, descriptors):
+def receive(connection, num_bytes, descriptors, most=8):
     """Some of the next bytes; descriptors that came along are added to the list."""
-    part, received, _, _ = socket.recv_fds(connection, num_bytes, NUM_DESCRIPTORS)
+    part, received, _, _ = socket.recv_fds(connection, num_bytes, most)
     descriptors.extend(received)
     return part

@@ -2,22 +2,22 @@
 
 A message is a 4-byte little-endian length and that many bytes of UTF-8 JSON. A request is {"id", "call", "arguments"};
 its reply has the same id and either "result", "user_fault" or "machine_fault" (one line of text each). Any other
-exception ends the process: its last line on stderr is what the program reports. The first request is "confine".
+exception ends the process: its last line on stderr is what the program reports. The first request is "confine", after
+which the process that the program has started keeps the worker that answers (keeper.py).
 
-The program gives four descriptors: 0, a pipe that it never writes and that closes when it dies; 1 and 2, captured
-output; 3, the socket.
+The program gives four descriptors: 0, the keeper's line; 1 and 2, captured output; 3, the socket.
 """
 
-import fcntl
 import json
 import os
-import signal
 import socket
 import struct
+import sys
 
-from tandem_worker import processes, sandbox
+from tandem_worker import keeper, kernel, processes
 
-CHANNEL_FD = 3
+CHANNEL_FD = keeper.CHANNEL_FD
+CONFINED = keeper.CONFINED
 MAX_MESSAGE_BYTES = 1 << 28  # as in src/text/message.cc
 
 
@@ -76,52 +76,47 @@ class Channel:
         return b"".join(parts)
 
 
-class Lifeline:
-    """Death with the program: the kernel sends SIGKILL to `owner` when the program's end of descriptor 0 closes.
-    Descriptor 0 itself then reads /dev/null.
-
-    A thread that watches the program would not run while C code holds the interpreter, and prctl's parent-death signal
-    fires when the parent's *thread* ends. The program can ask for the owner's process id, in its own numbers (F_GETOWN).
-    """
-
-    def __init__(self):
-        self._pipe = os.dup(0)
-        fcntl.fcntl(self._pipe, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(self._pipe, fcntl.F_SETFL, fcntl.fcntl(self._pipe, fcntl.F_GETFL) | os.O_ASYNC)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        self.own()
-
-    def own(self):
-        fcntl.fcntl(self._pipe, fcntl.F_SETOWN, os.getpid())
-
-    def close(self):
-        os.close(self._pipe)
-
-
 def serve(calls, forks=None):
     """Answers requests with calls[name](**arguments) until the program hangs up.
 
     forks: the module whose main() this is, when "fork" is to make a worker that answers requests on a line of its own.
     """
-    lifeline = Lifeline()
-    channel = Channel(CHANNEL_FD)
+    channel, confinement = Channel(CHANNEL_FD), None
+    if sys.argv[1:] == [CONFINED]:
+        kernel.become_undumpable()
+    else:
+        control = take_control_line()
+        request = channel.read()
+        if request is None:
+            return
+        if request["call"] != "confine":
+            raise ValueError("the first request is to confine the worker")
+        confinement = keeper.start(control, request["arguments"], forks is not None)
+        result = {"missing": confinement.missing, "rooms": confinement.rooms}
+        channel.write({"id": request["id"], "result": result})
+    answer(channel, calls, forks, confinement)
+
+
+def take_control_line():
+    """Descriptor 0, which then reads /dev/null."""
+    control = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return control
+
+
+def answer(channel, calls, forks, confinement):
     while (request := channel.read()) is not None:
         reply = {"id": request["id"]}
         try:
-            if request["call"] == "confine":
-                reply["result"] = sandbox.confine(**request["arguments"], forks=forks is not None)
-                lifeline.own()  # confine() may return in another process than it was called in
-            elif request["call"] == "fork" and forks is not None:
+            if request["call"] == "fork" and forks is not None and confinement is not None:
                 afresh = processes.has_threads()
-                if processes.fork_worker(channel.descriptors, sandbox.enter_worker_namespace):
-                    sandbox.drop_what_forks_need()
+                if keeper.fork_worker(channel.descriptors, confinement):
                     if afresh:
-                        processes.start_afresh(forks)
-                    lifeline.close()
+                        keeper.start_afresh(forks)
                     channel.detach()
-                    lifeline, channel = Lifeline(), Channel(CHANNEL_FD)
+                    channel, confinement = Channel(CHANNEL_FD), None
                     continue
                 reply["result"] = True
             else:

@@ -11,7 +11,7 @@ import traceback
 from tandem_worker import slime_sample
 from tandem_worker.protocol import UserFault, one_line, with_article
 
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)  # as the sandbox answers
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)  # as the sandbox answers
 MAX_CAUSES = 100
 
 

@@ -1,76 +1,41 @@
 """What a worker process gives up for good before it reads a model's files or imports a reward function.
 
-Applied here, by the process to itself through raw system calls, and not in C++ between fork and exec: the trainer has
-threads and starts workers with posix_spawn, which can do none of this, while a fresh interpreter has one thread and
-runs nothing of the user's before `confine` has answered. None of it can be taken back by code that runs later: limits
-are hard, namespaces, Landlock domains and system call filters hold for the process and all that it starts.
+Applied here, by processes to themselves, and not in C++ between fork and exec: the trainer has threads and starts
+workers with posix_spawn, which can do none of this, while a fresh interpreter has one thread and runs nothing of the
+user's before `confine` is answered. None of it can be taken back by code that runs later: limits are hard, no
+capability is left, and namespaces, Landlock domains and system call filters hold for a process and all that it starts.
 
-    layer                          closes
-    resource limits                memory, open files, size of a written file, number of processes, core dumps
-    user, network, mount namespace every network but an empty one; every mount is read-only but the scratch folder
-    process namespaces             sight of other processes; what a dead worker started dies with it (processes.py)
-    Landlock                       writing outside the scratch folder, also to devices; signals to and tracing of others
-    system call filter             sockets of every kind (a read-only file system does not stop a connect to one)
+    layer                       closes
+    session                     the user's terminal; keys of the user's session
+    resource limits             memory, open files, size of a written file, number of processes, core dumps
+    namespaces                  every network but an empty one; every mount is read-only; devices but null and its kin;
+                                others' processes, IPC, shared memory and scratch folders (room.py)
+    Landlock                    writing outside the scratch folder; ioctl of devices; signals to and tracing of others
+    system call filter          sockets, terminals, namespaces, uncounted memory (call_filter.py)
+    undumpable                  the worker's memory and its line to the program, for programs that the reward starts
+    control group               memory of all kinds, of all processes together (memory_group.py)
 
 A layer that the kernel refuses is left out and named in the answer; the program decides what follows from that.
 """
 
-import ctypes
 import os
 import platform
 import resource
-import struct
+import tempfile
 
-from tandem_worker import processes
+from tandem_worker import call_filter, clearing, kernel, memory_group, room
+from tandem_worker.kernel import Refused
 
-LIBC = ctypes.CDLL(None, use_errno=True)
 USER, GROUP = os.geteuid(), os.getegid()  # before a namespace of our own
-ROOT = USER == 0
-confined = in_process_namespace = False
-
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
-RESERVED_PROCESS_IDS = 300  # which the kernel leaves out once it has counted through all
-MS_BIND, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 0x1000, -100, 0x8000, 0x1
-MS_NOSUID_NODEV_NOEXEC = 0x2 | 0x4 | 0x8
-SHARED_MEMORY = "/dev/shm"  # where multiprocessing keeps its locks
-SHARED_MEMORY_OPTIONS = b"size=64m,mode=1777"
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-MOUNT_SETATTR, LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 442, 444, 445, 446
+DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+                "stderr": "/proc/self/fd/2"}  # fmt: skip
 
 # Landlock's rights to change files, by the version that brought them (linux/landlock.h). Reading stays free.
-CHANGE_FILES = {1: 1 << 1 | 0x1FF << 4, 2: 1 << 13, 3: 1 << 14}
-WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
-TCP_VERSION, SCOPE_VERSION = 4, 6  # of Landlock: no TCP bind and connect; no signals and abstract sockets to outside
-
-# machine -> audit architecture, number of socket(), and of capset()
-MACHINES = {"x86_64": (0xC000003E, 41, 126), "aarch64": (0xC00000B7, 198, 91)}
-IO_URING_SETUP = 425  # its operations open sockets without the system call
-X32_BIT = 0x40000000  # the other table of system calls on x86-64
-
-
-class Refused(Exception):
-    """The kernel does not give a layer."""
-
-
-def call(name, result):
-    if result < 0:
-        raise Refused(f"{name}: {os.strerror(ctypes.get_errno())}")
-    return result
-
-
-def system_call(name, number, *arguments):
-    return call(name, LIBC.syscall(number, *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
-
-
-def limit(limits):
-    """Hard limits. A limit that is already lower stays."""
-    wanted = {"memory_bytes": resource.RLIMIT_AS, "file_bytes": resource.RLIMIT_FSIZE,
-              "open_files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC}  # fmt: skip
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name, value in limits.items():
-        hard = resource.getrlimit(wanted[name])[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(wanted[name], (value, value))
+CHANGE_FILES = {1: 1 << 1 | 0x1FF << 4, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
+SECONDS_TO_CLEAR = 1.0  # that a run waits for at its end
+WRITE_FILE, READ_FILE, TRUNCATE = 1 << 1, 1 << 2, 1 << 14
+TRUNCATE_VERSION, TCP_VERSION, SCOPE_VERSION = 3, 4, 6  # no TCP bind and connect; no signals and abstract sockets
 
 
 def counts_processes_by_namespace():
@@ -78,8 +43,11 @@ def counts_processes_by_namespace():
     return tuple(int(part) for part in platform.release().split(".")[:2]) >= (5, 14)
 
 
-def enter_namespaces():
-    call("unshare", LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS))
+def set_limit(which, value):
+    """A hard limit. One that is already lower stays."""
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value))
 
 
 def keep_user_and_group():
@@ -89,157 +57,235 @@ def keep_user_and_group():
             file.write(text)
 
 
-def new_process_namespace():
-    """For the next child of this process, which is its init, and those after."""
-    call("unshare", LIBC.unshare(CLONE_NEWPID))
-
-
-def enter_worker_namespace():
-    """In a fork of a warm parent: a namespace for its children, where `confine` could make one for the parent."""
-    if in_process_namespace:
-        new_process_namespace()
-    return in_process_namespace
-
-
-def limit_process_ids(num_processes):
-    """Of this process's namespace: the one limit of processes that root, too, is under. Linux 6.14 and newer."""
+def mount_own_devices():
+    """/dev with the few devices that reach nobody, in place of the machine's."""
+    found = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in DEVICES}
     try:
-        with open("/proc/sys/kernel/pid_max", "w") as file:
-            file.write(str(RESERVED_PROCESS_IDS + num_processes))
-    except OSError:
-        if ROOT:
+        kernel.mount("tmpfs", "tmpfs", "/dev", kernel.MS_NOSUID | kernel.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755")
+        try:
+            for name, device in found.items():
+                os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                kernel.mount(None, f"/proc/self/fd/{device}", f"/dev/{name}", kernel.MS_BIND)
+            for name, target in DEVICE_LINKS.items():
+                os.symlink(target, f"/dev/{name}")
+            os.mkdir(room.SHARED_MEMORY)
+        except (Refused, OSError):
+            kernel.unmount("/dev")
             raise
+    finally:
+        for device in found.values():
+            os.close(device)
 
 
-def mount_own_shared_memory():
-    """An empty one, seen by this process and its children alone, that goes with the last of them. Not a layer: where
-    the kernel gives none, /dev/shm is read-only as all else is."""
-    keep_user_and_group()
-    call("mount of /dev/shm", LIBC.mount(b"tmpfs", os.fsencode(SHARED_MEMORY), b"tmpfs",
-                                         ctypes.c_ulong(MS_NOSUID_NODEV_NOEXEC), SHARED_MEMORY_OPTIONS))  # fmt: skip
-
-
-def make_mounts_read_only(writable):
-    """Of this process's own copy of the mount table. Also stops what Landlock does not: modes, owners and times."""
-    for folder in writable:
-        if folder == SHARED_MEMORY:
-            continue
-        path = os.fsencode(folder)
-        call("mount", LIBC.mount(path, path, None, ctypes.c_ulong(MS_BIND), None))
-
-    def set_attributes(path, flags, set, clear):
-        attributes = struct.pack("QQQQ", set, clear, 0, 0)
-        system_call("mount_setattr", MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), flags, attributes, len(attributes))
-
-    set_attributes("/", AT_RECURSIVE, MOUNT_ATTR_RDONLY, 0)
-    for folder in writable:
-        set_attributes(folder, 0, 0, MOUNT_ATTR_RDONLY)
-
-
-def restrict_by_landlock(writable):
-    """No change outside `writable`; None: files are left alone."""
-    version = system_call("Landlock", LANDLOCK_CREATE_RULESET, None, 0, 1)
+def restrict_by_landlock(writable, hide_devices):
+    """No change outside the folders `writable`; None: files are left alone. hide_devices: the machine's own /dev is
+    there, of which no other device may be opened at all."""
+    version = kernel.landlock_version()
     rights = 0 if writable is None else sum(bits for since, bits in CHANGE_FILES.items() if version >= since)
-    tcp = 3 if version >= TCP_VERSION else 0
-    scopes = 3 if version >= SCOPE_VERSION else 0
-    if rights == tcp == scopes == 0:
+    reading = READ_FILE if hide_devices and writable is not None else 0
+    fields = [rights | reading, 3 if version >= TCP_VERSION else 0, 3 if version >= SCOPE_VERSION else 0]
+    fields = fields[: 3 if version >= SCOPE_VERSION else 2 if version >= TCP_VERSION else 1]
+    if not any(fields):
         return
-    fields = 3 if version >= SCOPE_VERSION else 2 if version >= TCP_VERSION else 1
-    attributes = struct.pack("QQQ", rights, tcp, scopes)[: 8 * fields]
-    ruleset = system_call("Landlock", LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    ruleset = kernel.landlock_ruleset(fields)
     try:
-        for path, allowed in [(os.devnull, rights & (WRITE_FILE | TRUNCATE)), *((p, rights) for p in writable or ())]:
-            if allowed == 0:
-                continue
-            beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rule = struct.pack("=Qi", allowed, beneath)
-            system_call("Landlock rule", LANDLOCK_ADD_RULE, ruleset, 1, rule, 0)
-            os.close(beneath)
-        system_call("Landlock", LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        if rights:
+            kernel.landlock_allow(ruleset, os.devnull, (rights & (WRITE_FILE | TRUNCATE)) | reading)
+        for folder in writable or ():
+            kernel.landlock_allow(ruleset, folder, rights | reading)
+        if reading:
+            for name in DEVICES:
+                kernel.landlock_allow(ruleset, f"/dev/{name}", reading)
+            for name in os.listdir("/"):
+                if name != "dev" and os.path.exists(f"/{name}"):
+                    kernel.landlock_allow(ruleset, f"/{name}", reading)
+        kernel.landlock_restrict(ruleset)
     finally:
         os.close(ruleset)
-    if writable is not None and version < 3:
+    if writable is not None and version < TRUNCATE_VERSION:
         raise Refused(f"Landlock version {version}: does not stop truncation")
 
 
-def drop_capabilities():
-    """A process of root, or of a namespace of its own, holds powers that a reward has no use for."""
-    machine = MACHINES.get(platform.machine())
-    if machine is None:
-        raise Refused(f"capabilities: not known on {platform.machine()}")
-    header, nothing = struct.pack("=Ii", 0x20080522, 0), bytes(24)
-    system_call("capset", machine[2], header, nothing)
+class Confinement:
+    """What the program asks for, and how much of it this machine gives.
 
-
-def drop_what_forks_need():
-    """In a worker of a confined warm parent. On a machine not known here `confine` has named a missing layer already."""
-    if confined and platform.machine() in MACHINES:
-        drop_capabilities()
-
-
-class Instruction(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("value", ctypes.c_uint)]
-
-
-class Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.POINTER(Instruction))]
-
-
-def filter_system_calls():
-    """socket(), io_uring and other tables of system calls answer "permission denied". socketpair() stays: asyncio
-    needs one, and it reaches nobody else."""
-    if platform.machine() not in MACHINES:
-        raise Refused(f"system call filter: not known on {platform.machine()}")
-    architecture, socket_number, _ = MACHINES[platform.machine()]
-    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
-    allow, deny = 0x7FFF0000, 0x00050000 | 13  # EACCES
-    lines = [(load, 0, 0, 4), (equal, 0, 4, architecture), (load, 0, 0, 0), (equal, 2, 0, socket_number),
-             (equal, 1, 0, IO_URING_SETUP), (at_least, 0, 1, X32_BIT), (answer, 0, 0, deny),
-             (answer, 0, 0, allow)]  # fmt: skip
-    instructions = (Instruction * len(lines))(*lines)
-    program = Program(len(lines), instructions)
-    call("system call filter", LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
-
-
-def confine(sandbox, writable, limits, forks):
-    """Gives up all of the above; says what the kernel refused, one text a layer.
-
-    sandbox: False leaves only the limits. writable: folders that may be written, None for anywhere. forks: this process
-    is to fork workers, keeps the power to give each a process namespace of its own, and returns from here in another.
+    sandbox: False leaves only the limits. writable: one folder that may be written, none ([]) or any (None). forks:
+    this process is to become the warm parent of `workers` others. limits: memory_bytes, file_bytes, open_files,
+    processes; of a process, but the last, which is of a room.
     """
-    global confined, in_process_namespace
-    missing = []
 
-    def layer(name, function, *arguments):
+    def __init__(self, sandbox, writable, limits, workers, scratch_bytes, forks):
+        self.sandbox, self.writable, self.limits = sandbox, writable, limits
+        self.workers, self.scratch_bytes, self.forks = workers, scratch_bytes, forks
+        self.missing = []
+        self.namespaces = self.rooms = self.own_devices = False
+        self.folder = writable[0] if writable else None  # which holds the scratch folders
+        self.scratch = None  # of this process
+        self.imported = None  # a descriptor of the scratch folder in which the reward was imported
+        self.group = None
+        self._own = []  # descriptors of the folder and the one that it lies in, by the mounts of the machine
+
+    def layer(self, name, function, *arguments):
         try:
             function(*arguments)
         except (Refused, OSError) as error:
-            missing.append(f"{name} ({error})")
+            self.missing.append(f"{name} ({error})")
             return False
         return True
 
-    limits = dict(limits)
-    processes_allowed = limits.pop("processes")
-    confined = sandbox
-    if sandbox:
-        call("no_new_privs", LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        if layer("namespaces", enter_namespaces):
-            if forks and layer("process namespace", new_process_namespace):
-                in_process_namespace = True
-                processes.descend(lambda: layer("limit of processes", limit_process_ids, processes_allowed))
-            if writable:
-                try:
-                    mount_own_shared_memory()
-                    writable = [*writable, SHARED_MEMORY]
-                except (Refused, OSError):
-                    pass
-            if writable is not None:
-                layer("read-only mounts", make_mounts_read_only, writable)
+    # In the process that the program has started, which runs none of the user's code.
+
+    def prepare(self):
+        """All that rooms are to share."""
+        if not self.sandbox:
+            return
+        kernel.forbid_new_privileges()
+        if self.folder is not None:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._own = [os.open(path, flags) for path in (self.folder, os.path.dirname(self.folder))]
+        try:
+            kernel.join_new_keyring()
+        except Refused:
+            pass  # a container's own filter forbids keys altogether, as ours does
+        if self.forks:
+            self.group = memory_group.make_group()
+        if not self.layer("namespaces", self._enter_namespaces):
+            return
+        self.namespaces = True
+        if self.writable is None:
+            return
+        self.own_devices = self.layer("own /dev", mount_own_devices)
+        if self.folder is not None:
+            self.scratch = os.path.join(self.folder, "scratch")
+            os.mkdir(self.scratch, 0o700)
+        # Also stops what Landlock does not: modes, owners and times.
+        self.layer("read-only mounts", self._make_mounts_read_only)
+
+    def _enter_namespaces(self):
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNET | kernel.CLONE_NEWNS)
+        keep_user_and_group()
+
+    def _make_mounts_read_only(self):
+        kernel.set_read_only("/", True, recursive=True)
+        kernel.set_read_only("/proc", False)  # for this process, to make further namespaces; rooms have another
+
+    def furnish(self):
+        """In the first process of a room."""
+        room.furnish(self.layer, self.scratch, self.scratch_bytes, self.limits["processes"])
+
+    def enter_nested_namespaces(self):
+        """Of one room, below those of `prepare`. What their mounts forbid is locked from then on."""
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.set_read_only("/proc", False)  # to be replaced by the room's own; until then for the line below
+        kernel.unshare(kernel.CLONE_NEWUSER | room.ROOM_NAMESPACES)
+        kernel.become_dumpable()  # or /proc/self would be root's
+        keep_user_and_group()
+        kernel.become_undumpable()
+
+    def note_no_rooms(self, reason):
+        self.rooms = False
+        self.missing.append(f"namespaces of each grader ({reason})")
+
+    def note_no_process_namespace(self, reason):
+        self.rooms = False
+        self.missing.append(f"process namespace ({reason})")
+
+    def do_without_group(self):
+        """It counts for each room, so without rooms what it would count is denied."""
+        if self.group is not None:
+            self.group.remove()
+            self.group = None
+
+    @property
+    def memory_is_counted(self):
+        return self.group is not None
+
+    def remove_folder(self):
+        """When nothing of ours runs any more. In namespaces it holds but the place where rooms have their own mounted;
+        else it may be so deep that a process of its own goes on with that after the run's end."""
+        if not self._own:
+            return
+        folder, parent = self._own
+        try:
+            if self.namespaces and self.scratch is not None:
+                os.rmdir("scratch", dir_fd=folder)
+            elif not self.namespaces and not self._clear_folder():
+                return
+            os.rmdir(os.path.basename(self.folder), dir_fd=parent)
+        except OSError:
+            pass  # the program says what stays
+
+    def _clear_folder(self):
+        try:
+            clearing.clear(self.folder, seconds=SECONDS_TO_CLEAR)
+            return True
+        except clearing.TookTooLong:
+            pass
+        if os.fork() != 0:
+            return False
+        for descriptor in range(3):
+            os.close(descriptor)
+        os.setsid()
+        clearing.clear(self.folder)
+        return True
+
+    def memory_of_room(self):
+        """Of all processes together, and of the files in their scratch folder."""
+        return self.limits["memory_bytes"] + self.scratch_bytes
+
+    # In a process that is to run the user's code.
+
+    def confine(self):
+        """Gives up what all such processes do; a warm parent keeps what its forks need to join their rooms."""
+        if self.sandbox and not self.namespaces:
+            room.volunteer_to_be_killed()
+            if self.folder is not None:
+                self.scratch = room.new_folder(self.folder)
+        kernel.become_undumpable()
+        for descriptor in [*self._own, *(self.group.descriptors() if self.group is not None else ())]:
+            os.close(descriptor)
+        if self.sandbox:
+            guarded = self.layer("Landlock", restrict_by_landlock, self._writable_folders(), not self.own_devices)
+            self.layer("system call filter", call_filter.install, self.memory_is_counted, guarded, self.rooms)
+            self.layer("capabilities", kernel.drop_capabilities)
+        self._set_limits()
+        self.use_scratch()
+
+    def _writable_folders(self):
+        if self.writable is None:
+            return None
+        # A scratch folder is mounted below `folder`, and shared memory below /dev, by each room for itself. Landlock's
+        # rule for the folder above holds in all of them.
+        if self.namespaces:
+            return [*self.writable, "/dev" if self.own_devices else room.SHARED_MEMORY]
+        return self.writable
+
+    def confine_fork(self):
+        """In a fork of the warm parent that is in its place and has the warm parent's layers: the rest."""
+        if not self.sandbox:
+            return
+        if self.rooms:
+            kernel.drop_capabilities()
+            call_filter.forbid_joining()
             if counts_processes_by_namespace():
-                limits["processes"] = processes_allowed
-        layer("Landlock", restrict_by_landlock, writable)
-        if not forks:
-            layer("capabilities", drop_capabilities)
-        layer("system call filter", filter_system_calls)
-    limit(limits)
-    return missing
+                set_limit(resource.RLIMIT_NPROC, self.limits["processes"])
+        elif self.scratch is not None:
+            try:
+                restrict_by_landlock([self.scratch], False)
+            except Refused:
+                pass  # said of the warm parent
+        self.use_scratch()
+
+    def _set_limits(self):
+        set_limit(resource.RLIMIT_CORE, 0)
+        set_limit(resource.RLIMIT_AS, self.limits["memory_bytes"])
+        set_limit(resource.RLIMIT_FSIZE, self.limits["file_bytes"])
+        set_limit(resource.RLIMIT_NOFILE, self.limits["open_files"])
+        if self.namespaces and counts_processes_by_namespace():
+            # The kernel counts the processes of rooms as those of the namespace around them, too.
+            set_limit(resource.RLIMIT_NPROC, self.limits["processes"] * (1 + self.workers))
+
+    def use_scratch(self):
+        if self.scratch is not None:
+            os.environ["TMPDIR"] = self.scratch
+            tempfile.tempdir = None

@@ -1,6 +1,7 @@
 """Sink worker: scalars into a TensorBoard event file."""
 
 import os
+import secrets
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -14,7 +15,8 @@ class Worker:
     def open(self, directory):
         try:
             os.makedirs(directory, exist_ok=True)
-            self._writer = EventFileWriter(directory)
+            # The library names a file by second, host and process id, which in a namespace of its own is always the same.
+            self._writer = EventFileWriter(directory, filename_suffix="." + secrets.token_hex(4))
         except OSError as error:
             raise MachineFault(f"{directory}: {error.strerror}") from None
 

@@ -1,10 +1,11 @@
 // One Python worker process (python/tandem_worker) and the request-reply line to it.
 //
-// Owns the process: it is a group of its own, killed with all that it started and gone when this object goes, and
-// killed by the kernel should our process die first. It is our child, or was forked by another ChildProcess (the warm
-// parent) and is then the child of an init that reports its end (tandem_worker/processes.py). A call that does not end
-// well ends the child. Calls come from one thread at a time; interrupt() may come from another. No descriptor of ours
-// reaches the child but the four it is given.
+// Owns the process: it runs in a session of its own, and is gone with all that it started when this object goes, or
+// when we die. Processes that run none of the user's code see to that (tandem_worker/keeper.py); the one that we start
+// ends as the worker does. A grader was forked by another ChildProcess (the warm parent), lives in a room of its own,
+// and a witness reports its end. Nothing that a worker says about processes is believed: its number comes from the
+// kernel, with its first reply. A call that does not end well ends the child. Calls come from one thread at a time;
+// interrupt() may come from another. No descriptor of ours reaches the child but the four it is given.
 #pragma once
 
 #include <sys/types.h>
@@ -20,11 +21,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/lines.h"
+#include "text/room_line.h"
 #include "text/text_worker.h"
 
 namespace tandem::text {
 
-enum class LossCause : uint8_t { kDied, kDeadline, kGarbage };
+enum class LossCause : uint8_t { kDied, kDeadline, kGarbage, kMemory };
 
 // A call that lost its child, which is dead and reaped by then.
 class ChildLost : public WorkerError {
@@ -34,21 +37,6 @@ class ChildLost : public WorkerError {
 
  private:
   LossCause cause_;
-};
-
-// A descriptor that closes itself.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { close(); }
-  int get() const { return fd_; }
-  void close();
-
- private:
-  int fd_ = -1;
 };
 
 class ChildProcess {
@@ -70,6 +58,12 @@ class ChildProcess {
 
   // Whether the process still runs (it may have died between calls).
   bool alive();
+  // What is there now belongs to the worker: what calls leave behind besides is removed, or is something left.
+  void note_what_belongs();
+  // After a call: begins to look for what it left. Files are removed.
+  void ask_what_is_left() { room_.ask_what_is_left(); }
+  // Waits for that: "" for nothing, "a running process", ...; the worker should then be replaced.
+  std::string what_is_left();
   // Ends the call that is in flight on another thread, and with it the child.
   void interrupt();
   // -1 for a forked one before its first call has ended.
@@ -82,11 +76,13 @@ class ChildProcess {
   // Kills and reaps; says how the process ended: "was killed by signal 9", "exited with code 3".
   std::string end(bool let_it_finish);
   std::string end_forked(bool let_it_finish);
+  bool wait_for_exit(std::chrono::milliseconds patience) const;
   bool wait_for_report(std::chrono::milliseconds patience);
   // The child's four descriptors; ours are in the members.
   std::array<Descriptor, 4> open_lines();
   void start(const WorkerConfig& config);
   void confine(const WorkerConfig& config);
+  void note_sender(pid_t sender);
   bool runs_users_code() const { return mode_ == "grader"; }
   std::string start_remedy(const WorkerConfig& config) const;
   base::Json call_with(std::string_view name, const base::Json& arguments, double deadline_s,
@@ -98,16 +94,18 @@ class ChildProcess {
 
   std::string mode_;
   std::function<void(std::string_view)> on_output_;
-  Descriptor lifeline_, socket_, output_;
-  Descriptor report_;            // of a forked process: its wait status, when it has ended
-  Descriptor workers_lifeline_;  // its end of the lifeline, which knows its process id
+  RoomLine room_;
+  Descriptor socket_, output_;
+  Descriptor report_;  // of a forked process: its wait status, when it has ended
   std::optional<int> reported_status_;
-  pid_t pid_ = -1;
-  pid_t init_pid_ = -1;  // of a forked process
+  pid_t guard_ = -1;    // our child, or that of the warm parent: all others descend from it
+  pid_t pid_ = -1;      // the worker, once it has answered
+  Descriptor process_;  // a pidfd of that
+  bool has_rooms_ = false;
   bool reaped_ = false;
   std::atomic<bool> interrupted_ = false;
   uint64_t last_id_ = 0;
-  int64_t max_reply_bytes_;
+  int64_t max_reply_bytes_, max_reply_values_;
   std::vector<std::string> missing_layers_;
   std::string output_tail_;
 };

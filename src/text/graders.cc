@@ -1,6 +1,7 @@
 #include "text/graders.h"
 
 #include <fmt/ranges.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
@@ -33,11 +34,15 @@ using Clock = std::chrono::steady_clock;
 
 // Far above what a group of samples answers, far below what would hurt us.
 constexpr int64_t kMaxReplyBytes = int64_t{16} << 20;
+constexpr int64_t kMaxGradeValues = 500'000;
 
-// What reward code may start beside the graders' own, all together, threads counted. Few, for processes that fork
-// without end slow down all others that share memory with them.
+// What each grader may start, threads counted. Few, for processes that fork without end slow down all others that share
+// memory with them.
 constexpr int64_t kProcessesAllowed = 64;
-constexpr int kProcessesPerGrader = 4;  // it and its init, and others while they come and go
+
+// What each grader may write in all, in memory: a share of what it may take besides.
+constexpr int64_t kMinScratchBytes = int64_t{256} << 20;
+constexpr int64_t kScratchShare = 4;
 
 constexpr auto kBombGrace = std::chrono::seconds(5);
 constexpr auto kRetryPause = std::chrono::milliseconds(20);
@@ -55,7 +60,10 @@ struct Facts {
   bool concurrent = false;   // calls of one process may be under way together
 };
 
-const char* reason_class(LossCause cause) { return cause == LossCause::kDeadline ? "deadline" : "died"; }
+const char* reason_class(LossCause cause) {
+  if (cause == LossCause::kMemory) return "memory";
+  return cause == LossCause::kDeadline ? "deadline" : "died";
+}
 
 void check_rm_type(const GraderConfig& config) {
   const bool custom = !config.custom_rm_path.empty();
@@ -94,11 +102,13 @@ struct Graders::Impl {
       : config(grader_config), output(config.output_path, config.max_output_bytes) {
     config.worker.memory_bytes = config.memory_bytes;
     config.worker.max_reply_bytes = kMaxReplyBytes;
-    config.worker.max_processes = kProcessesAllowed + int64_t{kProcessesPerGrader} * config.num_processes;
+    config.worker.max_reply_values = kMaxGradeValues;
+    config.worker.max_processes = kProcessesAllowed;
+    config.worker.num_forks = config.num_processes;
+    config.worker.scratch_bytes = std::max(kMinScratchBytes, config.memory_bytes / kScratchShare);
     config.worker.sandboxed = config.sandbox != Sandbox::kOff;
     config.worker.max_open_files += int64_t{kFilesPerCall} * config.max_calls;
     config.worker.writable.reset();
-    if (config.worker.sandboxed) config.worker.writable = {scratch.path()};
     if (!config.python.empty()) {
       config.worker.python = config.python;
       config.worker.python_flag = "--rm-python";
@@ -127,6 +137,8 @@ struct Graders::Impl {
     const std::string missing = fmt::format("{}", fmt::join(missing_layers, ", "));
     TANDEM_ENV_CHECK(config.sandbox != Sandbox::kRequire, "--rm-sandbox require: this machine cannot give",
                      missing + "; use --rm-sandbox auto to go as far as it can");
+    // The cheapest of layers, which costs us core dumps: no process of our user reads our memory or environment.
+    ::prctl(PR_SET_DUMPABLE, 0);
     if (!config.warn_of_missing_layers || warned.exchange(true)) return;
     base::log_warning(
         "the sandbox of the reward code is incomplete, for this machine cannot give {}; the code may reach what that "
@@ -167,6 +179,8 @@ struct Graders::Impl {
   // Throws what is wrong with the reward, or with this machine.
   Facts start_warm_parent() {
     warm_parent.reset();
+    scratch.emplace();
+    if (config.worker.sandboxed) config.worker.writable = {scratch->path()};
     auto started = std::make_unique<ChildProcess>(config.worker, "grader", write_output());
     judge(started->missing_layers());
     Facts found = load(*started);
@@ -215,6 +229,7 @@ struct Graders::Impl {
       if (stopping) started.interrupt();
     }
     load(started);
+    started.note_what_belongs();
     const std::lock_guard lock(mutex);
     if (slot.replacing) ++num_restarts;
     slot.replacing = true;
@@ -268,7 +283,7 @@ struct Graders::Impl {
   // Adds a call to those of the slot's process, where there is one to add, lets the process go on with all of them, and
   // stores what has ended. Never fails for what user code does: that is a failed grade.
   void advance(Slot& slot, std::optional<Call> call) {
-    if (slot.child != nullptr && slot.calls.empty() && !slot.child->alive()) drop_child(slot);
+    if (slot.child != nullptr && slot.calls.empty() && !(slot.child->alive() && is_tidy(*slot.child))) drop_child(slot);
     try {
       if (slot.child == nullptr) start_child(slot);
     } catch (const std::runtime_error& error) {
@@ -299,7 +314,25 @@ struct Graders::Impl {
     } catch (const base::Json::exception&) {
       lose(slot, "died", "the grader answered with something other than grades");
     }
-    if (slot.retiring && slot.calls.empty()) drop_child(slot);
+    if (slot.child == nullptr || !slot.calls.empty()) return;
+    if (slot.retiring) {
+      drop_child(slot);
+    } else {
+      slot.child->ask_what_is_left();  // the answer is there when the next call is
+    }
+  }
+
+  // Whether the last call left nothing that the next one could meet.
+  bool is_tidy(ChildProcess& child) {
+    const std::string left = child.what_is_left();
+    if (left.empty()) return true;
+    if (!warned_of_leftovers.exchange(true)) {
+      base::log_warning(
+          "the reward left {} behind after a call, so its worker is replaced, as after each such call (counted in "
+          "fault/grader_restarts): let a call end what it starts",
+          left);
+    }
+    return false;
   }
 
   std::string reason_of(const ChildLost& error, const Slot& slot) const {
@@ -374,9 +407,10 @@ struct Graders::Impl {
   }
 
   GraderConfig config;
-  ScratchFolder scratch;
+  std::optional<ScratchFolder> scratch;  // of the warm parent and its forks, whose end removes it
   OutputFile output;
   std::atomic<bool> warned = false;
+  std::atomic<bool> warned_of_leftovers = false;
   std::atomic<double> longest_deadline_s = config.deadline_s;  // of a call so far
   CallQueue queue;
   Facts facts;  // since before the threads
@@ -449,7 +483,7 @@ std::vector<int64_t> Graders::process_ids() const {
   return ids;
 }
 
-const std::string& Graders::scratch_folder() const { return impl_->scratch.path(); }
+const std::string& Graders::scratch_folder() const { return impl_->scratch->path(); }
 
 std::string Graders::dialect() const { return impl_->facts.dialect; }
 

@@ -17,6 +17,22 @@ const std::string* fault_of(const base::Json& reply, const char* key) {
   return fault == reply.end() ? nullptr : fault->get_ptr<const std::string*>();
 }
 
+// Not fewer than a JSON text has; asked before it is read, which takes the memory.
+int64_t most_values_in(std::string_view json) {
+  int64_t count = 1;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') in_text = !in_text;
+    if (in_text) {
+      i += c == '\\' ? 1 : 0;
+    } else {
+      count += c == ',' || c == '[' || c == '{' ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 std::string framed_request(uint64_t id, std::string_view call, const base::Json& arguments) {
@@ -41,8 +57,11 @@ Arrival arrival_of(std::string_view bytes) {
   return bytes.size() == kHeaderBytes + body_bytes ? Arrival::kWhole : Arrival::kPartial;
 }
 
-base::Json result_of(std::string_view reply, uint64_t id) {
+base::Json result_of(std::string_view reply, uint64_t id, int64_t max_values) {
   TANDEM_CHECK(arrival_of(reply) == Arrival::kWhole, "a reply of", reply.size(), "bytes");
+  if (most_values_in(reply.substr(kHeaderBytes)) > max_values) {
+    throw BadReply("answered with more than " + std::to_string(max_values) + " values");
+  }
   base::Json message;
   try {
     // Its limit of depth matters: copying, comparing and dumping JSON take a stack frame per level.

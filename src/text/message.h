@@ -25,8 +25,12 @@ class BadReply : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A value takes two bytes in a reply and up to a hundred when it is read.
+constexpr int64_t kMaxReplyValues = int64_t{1} << 26;
+
 // The result in a whole reply to request `id`. UserError and EnvironmentError, on one line: a fault that the child
-// found. BadReply: no JSON (by the rules of base/json.h), another id, or neither result nor fault.
-base::Json result_of(std::string_view reply, uint64_t id);
+// found. BadReply: no JSON (by the rules of base/json.h), more than `max_values` values, another id, or neither result
+// nor fault.
+base::Json result_of(std::string_view reply, uint64_t id, int64_t max_values = kMaxReplyValues);
 
 }  // namespace tandem::text

@@ -1,6 +1,7 @@
 #include "text/scratch_folder.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -24,18 +25,10 @@ ScratchFolder::ScratchFolder() {
 }
 
 ScratchFolder::~ScratchFolder() {
-  std::error_code error;
-  // User code may have taken its own folders' permissions away, which stops removal for all but root.
-  fs::permissions(path_, fs::perms::owner_all, fs::perm_options::add, error);
-  for (fs::recursive_directory_iterator entry(path_, fs::directory_options::skip_permission_denied, error), end;
-       !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_directory(ignored) && !entry->is_symlink(ignored)) {
-      fs::permissions(entry->path(), fs::perms::owner_all, fs::perm_options::add, ignored);
-    }
-  }
-  fs::remove_all(path_, error);
-  if (error) base::log_warning("{}: the graders' scratch folder cannot be removed: {}", path_, error.message());
+  ::rmdir((path_ + "/scratch").c_str());  // where rooms mount theirs; there if those processes were killed
+  if (::rmdir(path_.c_str()) == 0 || errno == ENOENT) return;
+  base::log_warning("{}: the graders' scratch folder is not removed yet: {}; if it stays, remove it by hand", path_,
+                    std::strerror(errno));
 }
 
 }  // namespace tandem::text

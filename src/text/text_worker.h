@@ -28,9 +28,13 @@ struct WorkerConfig {
   // Limits of the child; tandem_worker/sandbox.py sets them.
   int64_t memory_bytes = int64_t{4} << 30;  // address space
   int64_t max_reply_bytes = int64_t{256} << 20;
+  int64_t max_reply_values = int64_t{1} << 26;
   int64_t max_file_bytes = int64_t{1} << 30;  // of one file that it writes
   int64_t max_open_files = 256;
   int64_t max_processes = 256;  // it and all that it starts, threads included
+  int num_forks = 0;            // of a warm parent: how many workers it is to fork at a time
+  int64_t scratch_bytes =
+      int64_t{256} << 20;  // of what it writes in all, where the kernel gives it a folder of its own
   // No network, few environment variables, files changed in `writable` alone (none: nowhere; nullopt: anywhere).
   bool sandboxed = true;
   std::optional<std::vector<std::string>> writable = std::vector<std::string>{};

@@ -194,8 +194,8 @@ TEST(GraderFaults, KeepToTheTable) {
       }
       EXPECT_LE(num_descriptors(), descriptors) << "round " << round;
       EXPECT_EQ(num_children(), 1) << "round " << round;
-      // Guard, init and warm parent; worker and init twice.
-      const auto is_settled = [&] { return num_processes_with(folder) <= 7 && num_zombies(folder) == 0; };
+      // Guard, keeper and warm parent; twice a worker, its witness and the first process of its room.
+      const auto is_settled = [&] { return num_processes_with(folder) <= 9 && num_zombies(folder) == 0; };
       const auto give_up = Clock::now() + std::chrono::seconds(5);  // the processes of a bomb may yet be dying
       while (!is_settled() && Clock::now() < give_up) std::this_thread::sleep_for(std::chrono::milliseconds(20));
       EXPECT_TRUE(is_settled()) << num_processes_with(folder) << " processes, " << num_zombies(folder) << " zombies";

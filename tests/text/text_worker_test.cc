@@ -40,7 +40,7 @@ std::string message_of(Call call) {
 
 void kill_and_wait(int64_t pid) {
   ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
-  wait_for_exit(pid);
+  wait_until_gone(pid);
 }
 
 // A model directory of our own: the small tokenizer and what a test puts beside it.

@@ -122,4 +122,4 @@ def score(data_source, solution_str, ground_truth):
 
 
 def folder(data_source, solution_str, ground_truth):
-    return {"score": 1.0, "same": tempfile.gettempdir() == solution_str, "core": resource.getrlimit(4)[1]}
+    return {"score": 1.0, "below": os.path.dirname(tempfile.gettempdir()) == solution_str, "core": resource.getrlimit(4)[1]}

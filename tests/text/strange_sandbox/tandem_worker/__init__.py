@@ -2,11 +2,11 @@
 
 __path__.append("python/tandem_worker")
 
-from tandem_worker import sandbox  # noqa: E402
+from tandem_worker import kernel  # noqa: E402
 
 
-def restrict_by_landlock(writable):
-    raise sandbox.Refused("Landlock: Function not implemented")
+def landlock_version():
+    raise kernel.Refused("Landlock: Function not implemented")
 
 
-sandbox.restrict_by_landlock = restrict_by_landlock
+kernel.landlock_version = landlock_version

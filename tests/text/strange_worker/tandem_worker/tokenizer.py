@@ -21,7 +21,7 @@ def send(text):
 while True:
     request = read()
     if request["call"] == "confine":
-        send(json.dumps({"id": request["id"], "result": []}).encode())
+        send(json.dumps({"id": request["id"], "result": {"missing": [], "rooms": False}}).encode())
         continue
     if request["call"] == "load":
         result = {"vocab_size": 1, "has_chat_template": False, "byte_level": True, "special_ids": []}
