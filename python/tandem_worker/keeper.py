@@ -57,6 +57,7 @@ def start(control, wanted, forks):
             admit_to_group(confinement, FIRST_ROOM)
     except kernel.Refused as error:
         confinement.note_no_process_namespace(error)
+        confinement.do_without_group()
     worker = os.fork()
     if worker == 0:
         os.close(control)
@@ -109,6 +110,11 @@ def enter_first_room(confinement, control):
             os._exit(1)
         if os.fork() != 0:
             os._exit(0)
+        try:
+            room.mount_own_proc()
+        except kernel.Refused as error:
+            os.write(refusal, str(error).encode())
+            os._exit(1)
         for descriptor in (refusals, refusal, reports):
             os.close(descriptor)
         return report
@@ -171,6 +177,7 @@ def open_room(confinement, loop, line, name):
         confinement.enter_nested_namespaces()
         if os.fork() != 0:
             os._exit(0)
+        room.mount_own_proc()
         confinement.missing.clear()
         confinement.furnish()
         if confinement.missing:

@@ -59,20 +59,27 @@ def volunteer_to_be_killed():
         pass
 
 
-def furnish(layer, scratch, scratch_bytes, num_processes):
-    """In the first process of new namespaces: its own /proc, shared memory and scratch folder. `layer` is called with a
-    layer's name and what makes it, and notes what the kernel refuses."""
+def mount_own_proc():
+    """By the numbers of the namespace of processes that this process is the first of, without which it could look after
+    nobody."""
     volunteer_to_be_killed()
+    kernel.mount("proc", "proc", "/proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+
+
+def furnish(layer, scratch, scratch_bytes, num_processes):
+    """In the first process of new namespaces, which has a /proc of its own: shared memory and scratch folder. `layer` is
+    called with a layer's name and what makes it, and notes what the kernel refuses. Whether shared memory is the room's
+    own."""
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    layer("own /proc", kernel.mount, "proc", "proc", "/proc", flags)
     layer("limit of processes", limit_process_ids, num_processes)
     layer("read-only /proc", kernel.set_read_only, "/proc", True)
     if scratch is None:
-        return
-    layer("own /dev/shm", kernel.mount, "tmpfs", "tmpfs", SHARED_MEMORY, flags, SHARED_MEMORY_OPTIONS)
+        return False
+    own = layer("own /dev/shm", kernel.mount, "tmpfs", "tmpfs", SHARED_MEMORY, flags, SHARED_MEMORY_OPTIONS)
     # Programs may run there: a reward may compile what a model wrote.
     layer("own scratch folder", kernel.mount, "tmpfs", "tmpfs", scratch, kernel.MS_NOSUID | kernel.MS_NODEV,
           f"size={scratch_bytes},nr_inodes={FILES_OF_SCRATCH},mode=0700")  # fmt: skip
+    return own
 
 
 def open_namespaces():

@@ -18,6 +18,7 @@ capability is left, and namespaces, Landlock domains and system call filters hol
 A layer that the kernel refuses is left out and named in the answer; the program decides what follows from that.
 """
 
+import errno
 import os
 import platform
 import resource
@@ -118,7 +119,7 @@ class Confinement:
         self.sandbox, self.writable, self.limits = sandbox, writable, limits
         self.workers, self.scratch_bytes, self.forks = workers, scratch_bytes, forks
         self.missing = []
-        self.namespaces = self.rooms = self.own_devices = False
+        self.namespaces = self.rooms = self.own_devices = self.own_shared_memory = False
         self.folder = writable[0] if writable else None  # which holds the scratch folders
         self.scratch = None  # of this process
         self.imported = None  # a descriptor of the scratch folder in which the reward was imported
@@ -171,7 +172,7 @@ class Confinement:
 
     def furnish(self):
         """In the first process of a room."""
-        room.furnish(self.layer, self.scratch, self.scratch_bytes, self.limits["processes"])
+        self.own_shared_memory = room.furnish(self.layer, self.scratch, self.scratch_bytes, self.limits["processes"])
 
     def enter_nested_namespaces(self):
         """Of one room, below those of `prepare`. What their mounts forbid is locked from then on."""
@@ -207,13 +208,21 @@ class Confinement:
             return
         folder, parent = self._own
         try:
-            if self.namespaces and self.scratch is not None:
-                os.rmdir("scratch", dir_fd=folder)
-            elif not self.namespaces and not self._clear_folder():
+            if os.listdir(folder) == ["scratch"]:
+                self._remove_empty("scratch", folder)
+            if os.listdir(folder) and not self._clear_folder():
                 return
             os.rmdir(os.path.basename(self.folder), dir_fd=parent)
         except OSError:
             pass  # the program says what stays
+
+    @staticmethod
+    def _remove_empty(name, folder):
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
 
     def _clear_folder(self):
         try:
@@ -256,9 +265,9 @@ class Confinement:
             return None
         # A scratch folder is mounted below `folder`, and shared memory below /dev, by each room for itself. Landlock's
         # rule for the folder above holds in all of them.
-        if self.namespaces:
-            return [*self.writable, "/dev" if self.own_devices else room.SHARED_MEMORY]
-        return self.writable
+        if self.own_devices:
+            return [*self.writable, "/dev"]
+        return [*self.writable, room.SHARED_MEMORY] if self.own_shared_memory else self.writable
 
     def confine_fork(self):
         """In a fork of the warm parent that is in its place and has the warm parent's layers: the rest."""

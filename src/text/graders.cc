@@ -25,6 +25,7 @@
 #include "text/grade_messages.h"
 #include "text/message.h"
 #include "text/output_file.h"
+#include "text/sandbox_layers.h"
 #include "text/scratch_folder.h"
 
 namespace tandem::text {
@@ -141,9 +142,9 @@ struct Graders::Impl {
     ::prctl(PR_SET_DUMPABLE, 0);
     if (!config.warn_of_missing_layers || warned.exchange(true)) return;
     base::log_warning(
-        "the sandbox of the reward code is incomplete, for this machine cannot give {}; the code may reach what that "
-        "layer would close (--rm-sandbox require refuses such a machine)",
-        missing);
+        "the sandbox of the reward code is incomplete, for this machine cannot give {}; so reward code may {} "
+        "(docs/RELIABILITY.md; --rm-sandbox require refuses such a machine)",
+        missing, what_is_open(missing_layers));
   }
 
   // Makes a process load the reward, which a fork of the warm parent has done already.

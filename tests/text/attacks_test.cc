@@ -45,7 +45,20 @@ const std::vector<Machine> kMachines = {
     {.name = "neither, root", .namespaces = false, .landlock = false},
     {.name = "neither, user", .namespaces = false, .landlock = false, .as_root = false},
 };
+const Machine kNoMounts = {.name = "no mounts", .mounts = false};
 const Machine kAllAsUser = {.name = "all layers, as a user", .as_root = false};
+
+std::vector<Machine> machines_without_a_layer() {
+  std::vector<Machine> machines(kMachines.begin() + 1, kMachines.end());
+  machines.push_back(kNoMounts);
+  return machines;
+}
+
+std::vector<Machine> all_machines() {
+  std::vector<Machine> machines = machines_without_a_layer();
+  machines.push_back(kMachines.front());
+  return machines;
+}
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -243,8 +256,7 @@ TEST_F(Attacks, WhatRemainsOpenIsInTheTable) {
 
 // What is missing is said once, and `require` refuses.
 TEST_F(Attacks, AMachineThatLacksLayersIsSaidToAndRefused) {
-  for (const Machine& machine : kMachines) {
-    if (machine.namespaces && machine.landlock) continue;
+  for (const Machine& machine : machines_without_a_layer()) {
     if (!why_not_on(machine).empty()) continue;
     const std::string text = on_machine(machine, [&]() -> std::string {
       GraderConfig config = scene_.config();
@@ -262,13 +274,14 @@ TEST_F(Attacks, AMachineThatLacksLayersIsSaidToAndRefused) {
     });
     EXPECT_TRUE(text.starts_with("1 --rm-sandbox require: this machine cannot give ")) << machine.name << ": " << text;
     EXPECT_EQ(text.find("Landlock") != std::string::npos, !machine.landlock) << text;
-    EXPECT_EQ(text.find("namespaces") != std::string::npos, !machine.namespaces) << text;
+    EXPECT_EQ(text.find("namespaces (") != std::string::npos, !machine.namespaces) << text;
+    EXPECT_EQ(text.find("read-only mounts") != std::string::npos, !machine.mounts) << text;
   }
 }
 
 // An honest reward runs a program that a model wrote; the program cannot answer in its place.
 TEST_F(Attacks, AProgramOfTheRewardForgesNoReward) {
-  for (const Machine& machine : kMachines) {
+  for (const Machine& machine : all_machines()) {
     if (!why_not_on(machine).empty()) continue;
     const std::string text = on_machine(machine, [&] {
       Graders graders(scene_.config());
@@ -285,7 +298,7 @@ TEST_F(Attacks, AProgramOfTheRewardForgesNoReward) {
 
 // A process that a call leaves running costs the next call nothing, and is gone.
 TEST_F(Attacks, WhatACallLeavesIsGoneBeforeTheNext) {
-  for (const Machine& machine : kMachines) {
+  for (const Machine& machine : all_machines()) {
     if (!why_not_on(machine).empty()) continue;
     const std::string text = on_machine(machine, [&]() -> std::string {
       Graders graders(scene_.config());
@@ -313,7 +326,7 @@ TEST_F(Attacks, WhatACallLeavesIsGoneBeforeTheNext) {
 
 // Nothing that a reward says makes us signal a process that is none of its own.
 TEST_F(Attacks, NobodyElseIsKilledForAReward) {
-  for (const Machine& machine : kMachines) {
+  for (const Machine& machine : all_machines()) {
     if (!why_not_on(machine).empty()) continue;
     const std::string text = on_machine(machine, [&]() -> std::string {
       const pid_t bystander = ::fork();

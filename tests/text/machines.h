@@ -27,6 +27,7 @@ struct Machine {
   const char* name;
   bool namespaces = true;
   bool landlock = true;
+  bool mounts = true;      // in namespaces of one's own; some distributions refuse them by AppArmor
   bool as_root = true;     // else as a user without any name
   bool container = false;  // with the capabilities that Docker leaves to root, and none of what its profile refuses
 };
@@ -85,6 +86,9 @@ inline void refuse_calls(const Machine& machine) {
     add(BPF_RET | BPF_K, 0, 0, errno_of(EPERM));
     add(BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr));
   }
+  if (!machine.mounts) {
+    for (const int call : {SYS_mount, SYS_mount_setattr}) deny(call, EPERM);
+  }
   if (!machine.landlock) {
     for (const int call : {SYS_landlock_create_ruleset, SYS_landlock_add_rule, SYS_landlock_restrict_self}) {
       deny(call, ENOSYS);
@@ -113,7 +117,7 @@ inline void enter(const Machine& machine) {
   if (machine.container && geteuid() == 0) keep_capabilities_of_a_container();
   if (!machine.as_root && geteuid() == 0 && (setgid(kSomeUser) != 0 || setuid(kSomeUser) != 0)) _exit(97);
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  // as a process is that was started by that user
-  if (!machine.namespaces || !machine.landlock) refuse_calls(machine);
+  if (!machine.namespaces || !machine.landlock || !machine.mounts) refuse_calls(machine);
 }
 
 }  // namespace machine_detail
