@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/program_folder.h"
 #include "text/child_process.h"
+#include "text/message.h"
+#include "text/tokenizer_messages.h"
 #include "text/utf8_stream.h"
 #include "text/worker_place.h"
 
@@ -36,12 +38,9 @@ std::vector<size_t> piece_ends(size_t num_items, Size size_of) {
   return ends;
 }
 
-std::string from_hex(std::string_view hex) {
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes.push_back(static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1])));
-  return bytes;
+template <typename Result>
+void append(std::vector<Result>& results, std::vector<Result> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(results));
 }
 
 // For byte-level tokenizers: a text is the bytes of its tokens, so the table is all it takes.
@@ -106,40 +105,31 @@ struct TextWorker::Impl {
   std::string directory;
   std::unique_ptr<ChildProcess> child;
   int64_t num_restarts = 0;
-  int64_t vocab_size = 0;
-  bool has_chat_template = false;
-  std::string template_path;
-  bool byte_level = false;
-  std::vector<bool> is_special;          // by id
+  TokenizerFacts facts;
   std::vector<std::string> token_bytes;  // by id; empty until asked for
 
-  void start() {
-    child = std::make_unique<ChildProcess>(config, "tokenizer");
-    const auto facts = request<base::Json>("load", {{"directory", directory}});
-    vocab_size = facts.at("vocab_size").get<int64_t>();
-    has_chat_template = facts.at("has_chat_template").get<bool>();
-    template_path = facts.value("template_path", "");
-    byte_level = facts.at("byte_level").get<bool>();
-    is_special.assign(static_cast<size_t>(vocab_size), false);
-    for (const auto id : facts.at("special_ids").get<std::vector<size_t>>()) is_special.at(id) = true;
-  }
-
-  // One request to the child that runs.
-  template <typename Result>
-  Result request(std::string_view name, const base::Json& arguments) {
+  // One request to the child that runs, and what `read` (text/tokenizer_messages.h) makes of its answer.
+  template <typename Read>
+  auto request(std::string_view name, const base::Json& arguments, Read read) {
     try {
-      return child->call(name, arguments, config.deadline_s).template get<Result>();
+      return read(child->call(name, arguments, config.deadline_s));
     } catch (const ChildLost&) {
       child.reset();
       throw;
-    } catch (const base::Json::exception& error) {
+    } catch (const BadReply& bad) {
       child.reset();
-      throw WorkerError(std::string("tokenizer worker answered something else than a result: ") + error.what());
+      throw WorkerError(std::string("tokenizer worker ") + bad.what());
     }
   }
 
-  template <typename Result>
-  Result call(std::string_view name, const base::Json& arguments) {
+  void start() {
+    child = std::make_unique<ChildProcess>(config, "tokenizer");
+    facts = request("load", {{"directory", directory}}, tokenizer_facts);
+  }
+
+  // A request to the child, which is started first where there is none.
+  template <typename Read>
+  auto call(std::string_view name, const base::Json& arguments, Read read) {
     if (child != nullptr && !child->alive()) {
       base::log_warning("the tokenizer worker (process {}) died between calls; a new one takes over",
                         child->process_id());
@@ -149,18 +139,7 @@ struct TextWorker::Impl {
       start();
       ++num_restarts;
     }
-    return request<Result>(name, arguments);
-  }
-
-  // The same for the calls that answer one result per item.
-  template <typename Result>
-  void call_into(std::vector<Result>& results, size_t num_items, std::string_view name, const base::Json& arguments) {
-    auto part = call<std::vector<Result>>(name, arguments);
-    if (part.size() != num_items) {
-      child.reset();
-      throw WorkerError("tokenizer worker answered another number of results than was asked for");
-    }
-    std::move(part.begin(), part.end(), std::back_inserter(results));
+    return request(name, arguments, read);
   }
 };
 
@@ -183,24 +162,27 @@ std::vector<std::vector<int32_t>> TextWorker::encode(const std::vector<std::stri
   for (const size_t end : piece_ends(texts.size(), [&](size_t i) { return texts[i].size(); })) {
     base::Json piece = base::Json::array();
     for (size_t i = ids.size(); i < end; ++i) piece.push_back(texts[i]);
-    impl_->call_into(ids, piece.size(), "encode", {{"texts", piece}});
+    append(ids, impl_->call("encode", {{"texts", piece}}, [&](const base::Json& answer) {
+      return token_ids(answer, piece.size(), impl_->facts.vocab_size);
+    }));
   }
   return ids;
 }
 
 std::vector<std::string> TextWorker::decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens) {
-  std::vector<std::string> texts;
-  texts.reserve(ids.size());
+  std::vector<std::string> decoded;
+  decoded.reserve(ids.size());
   for (const size_t end : piece_ends(ids.size(), [&](size_t i) { return 7 * ids[i].size(); })) {
     base::Json piece = base::Json::array();
-    for (size_t i = texts.size(); i < end; ++i) {
+    for (size_t i = decoded.size(); i < end; ++i) {
       TANDEM_CHECK(std::all_of(ids[i].begin(), ids[i].end(), [](int32_t id) { return id >= 0; }),
                    "a negative token id");
       piece.push_back(ids[i]);
     }
-    impl_->call_into(texts, piece.size(), "decode", {{"ids", piece}, {"skip_special_tokens", skip_special_tokens}});
+    append(decoded, impl_->call("decode", {{"ids", piece}, {"skip_special_tokens", skip_special_tokens}},
+                                [&](const base::Json& answer) { return texts(answer, piece.size()); }));
   }
-  return texts;
+  return decoded;
 }
 
 std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base::Json>& conversations,
@@ -209,51 +191,51 @@ std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base:
   const base::Json variables = kwargs.is_null() ? base::Json::object() : kwargs;
   TANDEM_USER_CHECK(variables.is_object(), "chat template arguments: write them as a JSON object, not",
                     variables.type_name());
-  std::vector<std::string> texts;
-  while (texts.size() < conversations.size()) {
+  std::vector<std::string> rendered;
+  while (rendered.size() < conversations.size()) {
     base::Json piece = base::Json::array();
-    for (size_t i = texts.size(); i < std::min(conversations.size(), texts.size() + kPiece); ++i) {
+    for (size_t i = rendered.size(); i < std::min(conversations.size(), rendered.size() + kPiece); ++i) {
       piece.push_back(conversations[i]);
     }
     try {
-      impl_->call_into(texts, piece.size(), "apply_chat_template",
-                       {{"conversations", piece}, {"kwargs", variables}, {"first", texts.size()}});
+      append(rendered, impl_->call("apply_chat_template",
+                                   {{"conversations", piece}, {"kwargs", variables}, {"first", rendered.size()}},
+                                   [&](const base::Json& answer) { return texts(answer, piece.size()); }));
     } catch (const ChildLost& lost) {
       // The template ran in C code that its own alarm cannot interrupt.
       TANDEM_USER_CHECK(lost.cause() != LossCause::kDeadline,
-                        impl_->template_path + ": the chat template did not end in", impl_->config.deadline_s,
-                        "s for conversations from", texts.size(), "on; use another template");
+                        impl_->facts.template_path + ": the chat template did not end in", impl_->config.deadline_s,
+                        "s for conversations from", rendered.size(), "on; use another template");
       throw;
     }
   }
-  return texts;
+  return rendered;
 }
 
 std::unique_ptr<TextWorker::Stream> TextWorker::stream(bool skip_special_tokens) {
-  if (!impl_->byte_level) return std::make_unique<WorkerStream>(*this, skip_special_tokens);
-  std::vector<bool> skipped = impl_->is_special;
+  if (!impl_->facts.byte_level) return std::make_unique<WorkerStream>(*this, skip_special_tokens);
+  std::vector<bool> skipped = impl_->facts.is_special;
   if (!skip_special_tokens) skipped.assign(skipped.size(), false);
   return std::make_unique<ByteStream>(token_bytes(), skipped);
 }
 
-int64_t TextWorker::vocab_size() const { return impl_->vocab_size; }
+int64_t TextWorker::vocab_size() const { return impl_->facts.vocab_size; }
 
 const std::vector<std::string>& TextWorker::token_bytes() {
-  if (impl_->token_bytes.empty() && impl_->vocab_size > 0) {
-    std::vector<std::string> table;
-    impl_->call_into(table, static_cast<size_t>(impl_->vocab_size), "token_bytes", base::Json::object());
-    for (std::string& entry : table) entry = from_hex(entry);
-    impl_->token_bytes = std::move(table);
+  if (impl_->token_bytes.empty() && impl_->facts.vocab_size > 0) {
+    impl_->token_bytes = impl_->call("token_bytes", base::Json::object(), [&](const base::Json& answer) {
+      return token_table(answer, impl_->facts.vocab_size);
+    });
   }
   return impl_->token_bytes;
 }
 
 bool TextWorker::is_special(int32_t id) const {
   const auto index = static_cast<size_t>(id);
-  return id >= 0 && index < impl_->is_special.size() && impl_->is_special[index];
+  return id >= 0 && index < impl_->facts.is_special.size() && impl_->facts.is_special[index];
 }
 
-bool TextWorker::has_chat_template() const { return impl_->has_chat_template; }
+bool TextWorker::has_chat_template() const { return impl_->facts.has_chat_template; }
 int64_t TextWorker::restarts() const { return impl_->num_restarts; }
 int64_t TextWorker::process_id() const { return impl_->child == nullptr ? -1 : impl_->child->process_id(); }
 

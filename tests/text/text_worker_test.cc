@@ -178,6 +178,16 @@ TEST(TextWorker, TakesNoNonsenseForAnAnswer) {
   EXPECT_NE(message.find("exited with code 7; its last line: the last words"), std::string::npos) << message;
 }
 
+// A vocabulary of -1 ids was a list of 2^64 - 1 bits: std::length_error, which is told as a bug in Tandem.
+TEST(TextWorker, TakesNoNonsenseForATokenizer) {
+  for (const char* size : {"-1", "18446744073709551615", "1e9", "null"}) {
+    const std::string facts =
+        std::string(R"({"vocab_size":)") + size + R"(,"has_chat_template":false,"byte_level":true,"special_ids":[]})";
+    const std::string message = message_of<EnvironmentError>([&] { TextWorker worker(strange_worker(), facts); });
+    EXPECT_NE(message.find("cannot start the tokenizer: tokenizer worker answered"), std::string::npos) << message;
+  }
+}
+
 TEST(TextWorker, LeavesNoZombiesAndNoDescriptors) {
   const int descriptors = num_descriptors();
   {

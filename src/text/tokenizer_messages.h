@@ -1,0 +1,37 @@
+// What a tokenizer process answers (python/tandem_worker/tokenizer.py), read member by member and within bounds. No
+// process here: a tokenizers library that misbehaves may write anything, and these functions can be asked about any of
+// it. BadReply for what no honest worker writes; its what() continues a sentence that begins with the worker's name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace tandem::text {
+
+// Ids are below this; tokenizer.py and model/config.cc read nothing larger.
+constexpr int64_t kMaxTokenizerIds = int64_t{1} << 24;
+
+// The answer to "load".
+struct TokenizerFacts {
+  int64_t vocab_size = 0;  // largest id + 1: 0 to kMaxTokenizerIds
+  bool has_chat_template = false;
+  std::string template_path;  // "" without a template; on one line
+  bool byte_level = false;
+  std::vector<bool> is_special;  // [vocab_size]
+};
+TokenizerFacts tokenizer_facts(const base::Json& answer);
+
+// The answer to "encode": the ids of each of `num_texts`, all of them below `vocab_size`.
+std::vector<std::vector<int32_t>> token_ids(const base::Json& answer, size_t num_texts, int64_t vocab_size);
+
+// The answer to "decode" and "apply_chat_template": that many texts.
+std::vector<std::string> texts(const base::Json& answer, size_t num_texts);
+
+// The answer to "token_bytes": the bytes of each id, from hexadecimal digits.
+std::vector<std::string> token_table(const base::Json& answer, int64_t vocab_size);
+
+}  // namespace tandem::text
