@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <new>
 #include <optional>
@@ -14,7 +13,6 @@
 #include "base/option_mistakes.h"
 #include "base/options.h"
 #include "cli/verbs.h"
-#include "run/unsupported_flags.h"
 #include "tandem/error.h"
 #include "text/text_worker.h"
 
@@ -91,35 +89,7 @@ void check_stack() {
                                limit.rlim_cur >> 10, kMinBytes >> 10));
 }
 
-bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_with("--"); }
-
 }  // namespace
-
-std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments) {
-  const bool goes_on = std::ranges::any_of(
-      arguments, [](const std::string& word) { return word == "--load" || word.starts_with("--load="); });
-  std::vector<std::string> kept;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
-    if (!is_flag(word)) {
-      kept.push_back(word);
-      continue;
-    }
-    const size_t equals = word.find('=');
-    const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
-    const run::UnsupportedFlag* flag = run::find_unsupported_flag(name);
-    std::optional<std::string> value;
-    const bool value_follows = equals == std::string::npos && i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
-    if (equals != std::string::npos) value = word.substr(equals + 1);
-    if (value_follows) value = arguments[i + 1];
-    if (flag == nullptr || !run::is_harmless(*flag, value) || (flag->of_a_new_run && goes_on)) {
-      kept.push_back(word);
-      continue;
-    }
-    if (value_follows) ++i;
-  }
-  return kept;
-}
 
 void check_printed() {
   TANDEM_ENV_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,

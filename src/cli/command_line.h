@@ -17,8 +17,4 @@ void check_printed();
 // Prints the one line on stderr that tells the user of this exception, and returns the program's exit code for it.
 int report_failure(const std::exception_ptr& failure);
 
-// Drops flags that Tandem knows but does not have where their value asks for what it does anyway
-// (--tensor-model-parallel-size 1).
-std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments);
-
 }  // namespace tandem::cli

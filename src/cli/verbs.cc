@@ -52,7 +52,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
       .changes_no_number();
   options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").changes_no_number();
   add_unsupported(options);
-  switch (options.parse(without_harmless_flags(arguments))) {
+  switch (options.parse(run::without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
       std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);
       check_printed();

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "run/json_output.h"
 #include "run/prompt_set.h"
 #include "run/report.h"
+#include "run/score_lines.h"
 #include "run/sequence_scores.h"
 #include "run/session.h"
 #include "run/stop_signal.h"
@@ -23,72 +22,13 @@ namespace {
 // Sequences that are read, scored and written together.
 constexpr size_t kSequencesPerBatch = 256;
 
-struct Line {
-  std::string place;  // FILE:LINE
-  base::Json record;
-};
-
-std::vector<Line> read_lines(const std::string& path) {
-  const std::string text = base::read_file(path);
-  std::vector<Line> lines;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view one(text.data() + begin, end - begin);
-    ++number;
-    begin = end + 1;
-    if (one.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    lines.push_back({fmt::format("{}:{}", path, number), base::parse_json(one, path, number)});
-    TANDEM_USER_CHECK(lines.back().record.is_object(),
-                      fmt::format("{}: not a JSON object; each line is one sequence", lines.back().place));
-  }
-  TANDEM_USER_CHECK(!lines.empty(), fmt::format("{}: has no lines; each line is one sequence", path));
-  return lines;
-}
-
-std::vector<int32_t> token_list(const base::Json& value, const std::string& place, int64_t vocab) {
-  TANDEM_USER_CHECK(value.is_array(), fmt::format("{}: tokens is not a list of token ids", place));
-  std::vector<int32_t> tokens;
-  for (const base::Json& id : value) {
-    TANDEM_USER_CHECK(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < vocab,
-                      fmt::format("{}: {} is no token id of this model; ids are 0 to {}", place, id.dump(), vocab - 1));
-    tokens.push_back(id.get<int32_t>());
-  }
-  return tokens;
-}
-
-// {"tokens": [...], "prompt_length": n}: everything after the first n tokens (1 when absent) is scored.
-rl::Sample token_sample(const Line& line, const model::ModelConfig& model) {
-  const std::vector<int32_t> tokens = token_list(line.record["tokens"], line.place, model.vocab);
-  int64_t prompt_length = 1;
-  if (line.record.contains("prompt_length")) {
-    const base::Json& given = line.record["prompt_length"];
-    TANDEM_USER_CHECK(given.is_number_integer(), fmt::format("{}: prompt_length is not a whole number", line.place));
-    prompt_length = given.get<int64_t>();
-  }
-  const auto length = static_cast<int64_t>(tokens.size());
-  TANDEM_USER_CHECK(prompt_length >= 1 && prompt_length < length,
-                    fmt::format("{}: prompt_length {} of {} tokens; at least one token comes before and one after it",
-                                line.place, prompt_length, length));
-  rl::Sample sample;
-  sample.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
-  sample.completion.assign(tokens.begin() + prompt_length, tokens.end());
-  return sample;
-}
-
-const std::string& text_of(const Line& line, const char* key) {
-  TANDEM_USER_CHECK(line.record.contains(key) && line.record[key].is_string(),
-                    fmt::format("{}: has no text under \"{}\"; give tokens, or prompt and response", line.place, key));
-  return line.record[key].get_ref<const std::string&>();
-}
-
-std::vector<rl::Sample> load_samples(const std::vector<Line>& lines, Session& session) {
+std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, Session& session) {
   std::vector<rl::Sample> samples(lines.size());
   std::vector<size_t> with_text;
   std::vector<std::string> texts;
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].record.contains("tokens")) {
-      samples[i] = token_sample(lines[i], session.config());
+    if (lines[i].has_tokens()) {
+      samples[i] = token_sample(lines[i], session.config().vocab);
       continue;
     }
     with_text.push_back(i);
@@ -119,7 +59,7 @@ std::vector<rl::Sample> load_samples(const std::vector<Line>& lines, Session& se
 int score(const ScoreConfig& config, const RunMode& mode) {
   check_output(config.output);
   Session session(config.model);
-  const std::vector<rl::Sample> samples = load_samples(read_lines(config.prompt_data), session);
+  const std::vector<rl::Sample> samples = load_samples(read_score_lines(config.prompt_data), session);
   if (mode.dry_run) {
     Report(nullptr, {}).line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;

@@ -204,6 +204,8 @@ bool matches(std::string_view pattern, std::string_view name) {
   return name.starts_with(pattern.substr(0, pattern.size() - 1));
 }
 
+bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_with("--"); }
+
 }  // namespace
 
 std::span<const UnsupportedFlag> unsupported_flags() { return kFlags; }
@@ -223,6 +225,32 @@ bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& 
     if (one == *value) return true;
   }
   return false;
+}
+
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments) {
+  const bool goes_on = std::ranges::any_of(
+      arguments, [](const std::string& word) { return word == "--load" || word.starts_with("--load="); });
+  std::vector<std::string> kept;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (!is_flag(word)) {
+      kept.push_back(word);
+      continue;
+    }
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+    const UnsupportedFlag* flag = find_unsupported_flag(name);
+    std::optional<std::string> value;
+    const bool value_follows = equals == std::string::npos && i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
+    if (equals != std::string::npos) value = word.substr(equals + 1);
+    if (value_follows) value = arguments[i + 1];
+    if (flag == nullptr || !is_harmless(*flag, value) || (flag->of_a_new_run && goes_on)) {
+      kept.push_back(word);
+      continue;
+    }
+    if (value_follows) ++i;
+  }
+  return kept;
 }
 
 }  // namespace tandem::run

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tandem::run {
 
@@ -22,5 +23,9 @@ const UnsupportedFlag* find_unsupported_flag(const std::string& name);
 
 // Whether `value` (nullopt: the flag stands alone) asks for nothing that Tandem lacks.
 bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value);
+
+// Drops flags that Tandem knows but does not have where their value asks for what it does anyway
+// (--tensor-model-parallel-size 1).
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments);
 
 }  // namespace tandem::run

@@ -1,0 +1,73 @@
+#include "run/score_lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/message_text.h"
+
+namespace tandem::run {
+
+namespace {
+
+std::vector<int32_t> token_list(const base::Json& value, const std::string& place, int64_t vocab) {
+  TANDEM_USER_CHECK(value.is_array(), fmt::format("{}: tokens is not a list of token ids", place));
+  std::vector<int32_t> tokens;
+  tokens.reserve(value.size());
+  for (const base::Json& id : value) {
+    TANDEM_USER_CHECK(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < vocab,
+                      fmt::format("{}: {} is no token id of this model; ids are 0 to {}", place,
+                                  base::one_line(base::dump_json(id)), vocab - 1));
+    tokens.push_back(id.get<int32_t>());
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::vector<ScoreLine> read_score_lines(const std::string& path) {
+  const std::string text = base::read_file(path);
+  std::vector<ScoreLine> lines;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view one(text.data() + begin, end - begin);
+    ++number;
+    begin = end + 1;
+    if (one.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    lines.push_back({fmt::format("{}:{}", path, number), base::parse_json(one, path, number)});
+    TANDEM_USER_CHECK(lines.back().record.is_object(),
+                      fmt::format("{}: not a JSON object; each line is one sequence", lines.back().place));
+  }
+  TANDEM_USER_CHECK(!lines.empty(), fmt::format("{}: has no lines; each line is one sequence", path));
+  return lines;
+}
+
+rl::Sample token_sample(const ScoreLine& line, int64_t vocab) {
+  const std::vector<int32_t> tokens = token_list(line.record.at("tokens"), line.place, vocab);
+  int64_t prompt_length = 1;
+  if (line.record.contains("prompt_length")) {
+    const base::Json& given = line.record.at("prompt_length");
+    TANDEM_USER_CHECK(given.is_number_integer(), fmt::format("{}: prompt_length is not a whole number", line.place));
+    prompt_length = given.get<int64_t>();
+  }
+  const auto length = static_cast<int64_t>(tokens.size());
+  TANDEM_USER_CHECK(prompt_length >= 1 && prompt_length < length,
+                    fmt::format("{}: prompt_length {} of {} tokens; at least one token comes before and one after it",
+                                line.place, prompt_length, length));
+  rl::Sample sample;
+  sample.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
+  sample.completion.assign(tokens.begin() + prompt_length, tokens.end());
+  return sample;
+}
+
+const std::string& text_of(const ScoreLine& line, const char* key) {
+  TANDEM_USER_CHECK(line.record.contains(key) && line.record.at(key).is_string(),
+                    fmt::format("{}: has no text under \"{}\"; give tokens, or prompt and response", line.place, key));
+  return line.record.at(key).get_ref<const std::string&>();
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,42 @@
+// The lines of `tandem score`: see tests/fuzz/score_lines.cc for all that they may not be.
+#include "run/score_lines.h"
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::run {
+namespace {
+
+constexpr int64_t kVocab = 10;
+
+TEST(ScoreLines, ASequenceIsTokensOrTwoTexts) {
+  const base::TemporaryDirectory folder;
+  const std::string path = folder / "lines.jsonl";
+  base::write_file_durably(path, "{\"tokens\":[1,2,3],\"prompt_length\":2}\n\n{\"prompt\":\"a\",\"response\":\"b\"}\n");
+  const std::vector<ScoreLine> lines = read_score_lines(path);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_TRUE(lines[0].has_tokens());
+  EXPECT_EQ(token_sample(lines[0], kVocab).prompt, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(token_sample(lines[0], kVocab).completion, (std::vector<int32_t>{3}));
+  EXPECT_EQ(lines[1].place, path + ":3");
+  EXPECT_EQ(text_of(lines[1], "response"), "b");
+}
+
+// A long list in place of an id was quoted whole in the error's one line.
+TEST(ScoreLines, ARefusalNamesTheLineAndIsShort) {
+  const ScoreLine line = {.place = "f.jsonl:7", .record = {{"tokens", {1, std::vector<int>(100000, 1)}}}};
+  try {
+    token_sample(line, kVocab);
+    FAIL();
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    EXPECT_TRUE(message.starts_with("f.jsonl:7: [1,1")) << message;
+    EXPECT_LT(message.size(), 300U);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::run
