@@ -14,6 +14,7 @@
 #include "base/env.h"
 #include "base/json.h"
 #include "base/message_text.h"
+#include "base/utf8.h"
 
 namespace tandem::base {
 
@@ -74,14 +75,18 @@ void parse_word(const std::string& where, const std::string& word, int64_t& valu
 void parse_word(const std::string& where, const std::string& word, double& value) {
   value = parse_number<double>(where, word, "a number");
 }
-void parse_word(const std::string&, const std::string& word, std::string& value) { value = word; }
+// Config files, checkpoints and reward functions get the value as text.
+void parse_word(const std::string& where, const std::string& word, std::string& value) {
+  TANDEM_USER_CHECK(is_utf8(word), where + ": " + shown(word) + " is no UTF-8 text; write it in UTF-8");
+  value = word;
+}
 void parse_word(const std::string& where, const std::string& word, bool& value) {
   TANDEM_USER_CHECK(word == "true" || word == "false", where + ": expects true or false, not " + shown(word));
   value = word == "true";
 }
 
-// Levenshtein's distance, one row at a time.
-size_t edit_distance(std::string_view a, std::string_view b) {
+// Levenshtein's distance, one row at a time; `limit` for one that is not below it.
+size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
@@ -91,6 +96,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
       diagonal = row[j + 1];
       row[j + 1] = std::min({row[j] + 1, diagonal + 1, replaced});
     }
+    if (*std::min_element(row.begin(), row.end()) >= limit) return limit;  // rows never fall below the one before
   }
   return row[b.size()];
 }
@@ -155,7 +161,8 @@ std::optional<std::string> nearest_name(std::string_view name, const std::vector
   for (const std::string& candidate : candidates) {
     // A name in a file may be a megabyte long: what differs too much in length is not measured.
     if (wanted.size() >= candidate.size() + best_distance) continue;
-    const size_t distance = edit_distance(wanted, candidate);
+    if (candidate.size() >= wanted.size() + best_distance) continue;
+    const size_t distance = edit_distance(wanted, candidate, best_distance);
     if (distance < best_distance && distance < candidate.size()) {
       best_distance = distance;
       best = candidate;
@@ -285,11 +292,13 @@ void Option::set(const std::string& where, const std::vector<std::string>& words
 }
 
 void Option::check_range(const std::string& where, const std::string& word, double value) const {
-  TANDEM_USER_CHECK(!std::isnan(value), where + ": must be a number, not", word);
-  TANDEM_USER_CHECK(!minimum_ || value >= *minimum_, where + ": must be at least", to_word(*minimum_) + ", not", word);
-  TANDEM_USER_CHECK(!maximum_ || value <= *maximum_, where + ": must be at most", to_word(*maximum_) + ", not", word);
+  TANDEM_USER_CHECK(!std::isnan(value), where + ": must be a number, not", one_line(word));
+  TANDEM_USER_CHECK(!minimum_ || value >= *minimum_, where + ": must be at least", to_word(*minimum_) + ", not",
+                    one_line(word));
+  TANDEM_USER_CHECK(!maximum_ || value <= *maximum_, where + ": must be at most", to_word(*maximum_) + ", not",
+                    one_line(word));
   TANDEM_USER_CHECK(!lower_bound_ || value > *lower_bound_, where + ": must be greater than",
-                    to_word(*lower_bound_) + ", not", word);
+                    to_word(*lower_bound_) + ", not", one_line(word));
 }
 
 void Option::check_choice(const std::string& where, const std::string& word) const {

@@ -1,29 +1,13 @@
 #include "base/stand_ins.h"
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace tandem::base {
 namespace {
 
 constexpr size_t kMaxCharacters = 65'000;  // of the plane's 65,534
 constexpr size_t kStandInBytes = 4;
-
-// Bytes of the UTF-8 character that begins `text`; 0 where none does.
-size_t character_bytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  const size_t size = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-  if (size == 0 || size > text.size()) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if (byte(i) >> 6 != 0b10) return 0;
-  }
-  // Overlong forms, surrogates, and what lies beyond Unicode.
-  if (first == 0xE0 && byte(1) < 0xA0) return 0;
-  if (first == 0xED && byte(1) >= 0xA0) return 0;
-  if (first == 0xF0 && byte(1) < 0x90) return 0;
-  if (first == 0xF4 && byte(1) >= 0x90) return 0;
-  return size;
-}
 
 std::string stand_in(uint32_t index) {
   return {static_cast<char>(0xF3), static_cast<char>(0xB0 | index >> 12), static_cast<char>(0x80 | (index >> 6 & 0x3F)),

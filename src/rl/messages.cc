@@ -15,7 +15,8 @@ std::string join_parts(const Json& parts, const std::string& which, const std::s
     if (!has_type)
       place.fail(key, which, "has a content part without a type - write {\"type\": \"text\", \"text\": ...}");
     if (part["type"] != "text") {
-      place.fail(key, which, "has a content part of type", part["type"].get<std::string>(), "- only text is supported");
+      place.fail(key, which, "has a content part of type", base::one_line(part["type"].get<std::string>()),
+                 "- only text is supported");
     }
     if (!part.contains("text") || !part["text"].is_string()) {
       place.fail(key, which, "has a content part without text - write {\"type\": \"text\", \"text\": ...}");

@@ -57,7 +57,8 @@ void add_messages(SftRecord& record, Json messages, bool by_default, const std::
 
 void check_conversation(const SftRecord& record, const std::string& key, const Place& place) {
   if (record.messages.back()["role"] != "assistant") {
-    place.fail(key, key, "ends with a message of role", record.messages.back()["role"].get<std::string>(),
+    place.fail(key, key, "ends with a message of role",
+               base::one_line(record.messages.back()["role"].get<std::string>()),
                "- end it with an assistant's, or delete what comes after the last one");
   }
   if (record.trained.empty()) {

@@ -1,5 +1,7 @@
 #include "run/data_options.h"
 
+#include "run/count_limit.h"
+
 namespace tandem::run {
 
 void DataOptions::visit_prompt_data(base::Options& options) {
@@ -29,7 +31,8 @@ void DataOptions::visit_rendering(base::Options& options) {
   options.option(apply_chat_template_kwargs, "apply-chat-template-kwargs", group,
                  "JSON object for the template, such as {\"enable_thinking\": false}");
   options.option(max_prompt_len, "rollout-max-prompt-len", group, "leave longer prompts out (counted); 0: keep all")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMaxCount);
   options.option(
       skip_bad_lines, "skip-bad-lines", group,
       "leave lines out that are malformed, or lack a label that is needed (counted), and do not refuse the file");

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/json.h"
+#include "base/message_text.h"
 
 namespace tandem::run {
 
@@ -158,11 +159,11 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   manifest.step = reader.count("step");
   for (const auto& [name, value] : reader.object("files").items()) {
     TANDEM_USER_CHECK(is_plain_name(name), path + ": files: a name that leads elsewhere");
-    const Reader file(value, fmt::format("{}: files: {}", path, name));
+    const Reader file(value, fmt::format("{}: files: {}", path, base::one_line(name)));
     manifest.files[name] = {.bytes = file.count("bytes"), .checksum = file.text("checksum")};
   }
   for (const auto& [name, value] : reader.object("tensors").items()) {
-    manifest.tensors[name] = read_tensor(value, fmt::format("{}: tensors: {}", path, name), manifest);
+    manifest.tensors[name] = read_tensor(value, fmt::format("{}: tensors: {}", path, base::one_line(name)), manifest);
   }
   return manifest;
 }

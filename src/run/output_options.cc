@@ -1,5 +1,7 @@
 #include "run/output_options.h"
 
+#include "run/count_limit.h"
+
 #include <fmt/format.h>
 
 namespace tandem::run {
@@ -11,11 +13,14 @@ void OutputOptions::visit_run(base::Options& options) {
       .path()
       .changes_no_number();
   options
-      .option(save_interval, "save-interval", group,
-              fmt::format("save and export every so many rollouts (sft: steps), besides the last; unset: checkpoints/ every {}, of "
-                          "which --keep-latest stay, and hf/ at the end alone",
-                          default_save_interval))
+      .option(
+          save_interval, "save-interval", group,
+          fmt::format(
+              "save and export every so many rollouts (sft: steps), besides the last; unset: checkpoints/ every {}, of "
+              "which --keep-latest stay, and hf/ at the end alone",
+              default_save_interval))
       .at_least(1)
+      .at_most(kMaxCount)
       .changes_no_number();
   options.option(overwrite, "overwrite", group, "replace the run that --save holds").changes_no_number();
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too")

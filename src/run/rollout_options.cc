@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "device/block.h"
 #include "rollout/rollout_plan.h"
+#include "run/count_limit.h"
 
 namespace tandem::run {
 
@@ -20,7 +21,8 @@ constexpr int64_t kSpareBlocks = 1;
 void RolloutOptions::visit(base::Options& options) {
   const char* const group = "rollout";
   options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMaxCount);
   options.option(temperature, "rollout-temperature", group, "0: greedy").at_least(0.0).at_most(100.0);
   options.option(top_p, "rollout-top-p", group, "keep the most likely tokens up to this mass; 1: off")
       .greater_than(0.0)
@@ -33,11 +35,13 @@ void RolloutOptions::visit(base::Options& options) {
   options
       .option(max_response_len, "rollout-max-response-len", group,
               "tokens of a completion at most; unset: 1024, or what the model's context leaves")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMaxCount);
   options
       .option(max_context_len, "rollout-max-context-len", group,
               "tokens of prompt and completion at most; 0: the model's limit")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMaxCount);
   options.option(stop, "rollout-stop", group, "texts that end a completion (kept in it)");
   options.option(stop_token_ids, "rollout-stop-token-ids", group,
                  "tokens that end a completion, besides the model's EOS");
@@ -55,9 +59,11 @@ void RolloutOptions::visit(base::Options& options) {
       .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
               "tokens of one forward: decodes, then prefill chunks")
       .at_least(1)
+      .at_most(kMaxCount)
       .changes_no_number();
   options.option(max_running, "rollout-max-running", engine, "sequences that decode together")
       .at_least(1)
+      .at_most(kMaxCount)
       .changes_no_number();
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "rl/losses.h"
+#include "run/count_limit.h"
 
 namespace tandem::run {
 
@@ -15,16 +16,25 @@ void TrainConfig::visit(base::Options& options) {
   options
       .option(colocate, "colocate", loop, "trainer and engine take turns on one device (the only mode of this version)")
       .changes_no_number();
-  options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout").required().at_least(1);
+  options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
+      .required()
+      .at_least(1)
+      .at_most(kMaxCount);
   options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch")
       .at_least(0)
+      .at_most(kMaxCount)
       .changes_no_number();
-  options.option(num_epoch, "num-epoch", loop, "passes over the data").at_least(1).changes_no_number();
+  options.option(num_epoch, "num-epoch", loop, "passes over the data")
+      .at_least(1)
+      .at_most(kMaxCount)
+      .changes_no_number();
   options
       .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMaxCount);
   options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMaxCount);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
   options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
@@ -41,6 +51,7 @@ void TrainConfig::visit(base::Options& options) {
       .option(eval_interval, "eval-interval", evaluation,
               "evaluate every so many rollouts, before the first and at the end")
       .at_least(1)
+      .at_most(kMaxCount)
       .changes_no_number();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first")
       .changes_no_number();
@@ -66,6 +77,10 @@ void TrainConfig::check() const {
   TANDEM_USER_CHECK(rollout.temperature > 0.0,
                     "--rollout-temperature 0: greedy completions of a group are all the same; give more than 0");
   const int64_t samples = samples_per_rollout();
+  TANDEM_USER_CHECK(static_cast<double>(samples) <= kMaxCount,
+                    fmt::format("--rollout-batch-size {} x --n-samples-per-prompt {}: a rollout has {:.0f} samples at "
+                                "most; lower one of them",
+                                rollout_batch_size, n, kMaxCount));
   TANDEM_USER_CHECK(
       !global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
       fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "

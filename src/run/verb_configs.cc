@@ -1,6 +1,7 @@
 #include "run/verb_configs.h"
 
 #include "base/check.h"
+#include "run/count_limit.h"
 
 namespace tandem::run {
 
@@ -20,8 +21,12 @@ void ScoreConfig::visit(base::Options& options) {
       .required()
       .changes_no_number();
   options.option(temperature, "rollout-temperature", "data", "logits are divided by this").greater_than(0.0);
-  options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward").at_least(1);
-  options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once").at_least(1);
+  options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward")
+      .at_least(1)
+      .at_most(kMaxCount);
+  options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once")
+      .at_least(1)
+      .at_most(kMaxCount);
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }
 

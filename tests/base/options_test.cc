@@ -160,6 +160,8 @@ TEST(Options, RefusesWrongTypesAndRanges) {
   EXPECT_EQ(refusal({"--lr", "nan"}), "--lr: must be a number, not nan");
   EXPECT_EQ(refusal({"--lr", "1e-6 "}), "--lr: expects a number, not '1e-6 '");
   EXPECT_EQ(refusal({"--rollout-stop-token-ids", "3", "-4"}), "--rollout-stop-token-ids: must be at least 0, not -4");
+  // The run wrote it into its config.toml, which could then not be read.
+  EXPECT_EQ(refusal({"--save", "a\xff"}), "--save: 'a\xEF\xBF\xBD' is no UTF-8 text; write it in UTF-8");
   EXPECT_EQ(refusal({"--colocate=maybe"}), "--colocate: expects true or false, not 'maybe'");
   EXPECT_EQ(refusal({"--no-colocate=true"}), "--no-colocate: takes no value");
   EXPECT_EQ(refusal({"--rm-type", "maths"}), "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");

@@ -1,0 +1,14 @@
+// Which bytes are UTF-8 text (RFC 3629).
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace tandem::base {
+
+// Bytes of the character that begins `text`, which is not empty; 0 where none does.
+size_t character_bytes(std::string_view text);
+
+bool is_utf8(std::string_view text);
+
+}  // namespace tandem::base
