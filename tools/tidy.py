@@ -136,7 +136,9 @@ def listed_sources(tree):
                          "add_library"):
             for arguments in cmake_calls(text, function):
                 names = source_arguments(arguments) if function.startswith("tandem") else arguments[1:]
-                is_core = "CORE" in arguments or function.startswith("tandem_fuzz")
+                # tandem_run_doubled brings a stand-in for torch's headers.
+                is_core = ("CORE" in arguments or function.startswith("tandem_fuzz")) and \
+                    "tandem_run_doubled" not in arguments
                 for name in names:
                     if name.endswith((".cc", ".cu")):
                         yield path, os.path.normpath(os.path.join(folder, name)), False, is_core
