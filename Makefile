@@ -53,14 +53,14 @@ test-tsan: setup
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
 
-soak: setup  ## the fault tests with their full counts, on the optimised program; an hour
+soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release,release)
 	cmake --build build/release -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
 	build/release/tests/run/checkpoints_test --soak
 	build/release/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
-	build/release/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*:Soak*'
+	build/release/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*:*Soak*'
 
-fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, FUZZ_SECONDS=n at most
+fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, or FUZZ_SECONDS=n in all
 	@tools/setup.sh fuzz
 	$(call configure,fuzz,fuzz)
 	cmake --build build/fuzz -j $(JOBS) --target fuzz_targets

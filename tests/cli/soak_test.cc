@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "tests/base/soak.h"
+#include "tests/cli/process_size.h"
 #include "tests/cli/process_sockets.h"
 #include "tests/cli/tiny_run.h"
 
@@ -30,61 +31,6 @@ constexpr const char* kReward =
     "    if fault < 16: print('y' * 1000000)\n"
     "    if fault < 17: time.sleep(60)\n"
     "    return float(len(text) % 5)\n";
-
-struct Size {
-  int64_t rss_bytes = 0;
-  int64_t num_descriptors = 0;
-};
-
-struct Usual {
-  int64_t rss_bytes = 0;        // the median
-  int64_t num_descriptors = 0;  // the most common number
-  int64_t fewest_descriptors = 0, most_descriptors = 0;
-};
-
-Size size_of(pid_t pid) {
-  const std::string folder = "/proc/" + std::to_string(pid);
-  Size size;
-  int64_t pages = 0;
-  std::ifstream(folder + "/statm") >> pages >> pages;
-  size.rss_bytes = pages * sysconf(_SC_PAGESIZE);
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder + "/fd", error), end; !error && at != end; at.increment(error))
-    ++size.num_descriptors;
-  return size;
-}
-
-// Of the sizes between two shares of the run. Descriptors are a few more while a checkpoint is written or a grader
-// starts, which in a short run can be most of the time.
-Usual usual(const std::vector<Size>& sizes, double begin, double end) {
-  const auto at = [&](double share) {
-    return sizes.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(sizes.size()));
-  };
-  const std::vector<Size> some(at(begin), at(end));
-  if (some.empty()) return {};
-  std::vector<int64_t> rss_bytes, descriptors;
-  std::map<int64_t, int> num_times;
-  for (const Size& size : some) {
-    rss_bytes.push_back(size.rss_bytes);
-    descriptors.push_back(size.num_descriptors);
-    ++num_times[size.num_descriptors];
-  }
-  std::sort(rss_bytes.begin(), rss_bytes.end());
-  const auto most = std::max_element(num_times.begin(), num_times.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto [fewest, highest] = std::minmax_element(descriptors.begin(), descriptors.end());
-  return {rss_bytes[rss_bytes.size() / 2], most->first, *fewest, *highest};
-}
-
-// The newest rollout whose samples are there; -1 without any.
-int64_t newest_samples(const std::string& run_path, int64_t num_rollouts) {
-  for (int64_t k = num_rollouts - 1; k >= 0; --k) {
-    char name[64];
-    std::snprintf(name, sizeof(name), "/samples/rollout_%06ld.jsonl", k);
-    if (base::file_exists(run_path + name)) return k;
-  }
-  return -1;
-}
 
 // One of the processes that grade, at random, killed from outside.
 bool kill_a_grader(pid_t root, std::mt19937_64& random) {

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "tests/base/temporary_directory.h"
-#include "tests/fuzz/target.h"
+#include "tests/fuzz/json_mutator.h"
 #include "weights/checkpoint_files.h"
 
 using namespace tandem::fuzz;
@@ -58,4 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       },
       [](std::string_view message) { require_message(message, checkpoint.directory()); });
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return mutate_json(data, size, max_size, seed);
 }

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "tests/fuzz/target.h"
+#include "tests/fuzz/json_mutator.h"
 
 using tandem::base::Json;
 using namespace tandem::fuzz;
@@ -31,4 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(again == *value, "a dump reads back as the same value", dumped);
   require(tandem::base::dump_json(again) == dumped, "a dump of a dump is itself", dumped);
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return mutate_json(data, size, max_size, seed);
 }

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/log.h"
-#include "tests/fuzz/target.h"
+#include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
 using tandem::model::ModelConfig;
@@ -55,4 +55,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require_ids_in_range(*config);
   }
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return mutate_json(data, size, max_size, seed);
 }

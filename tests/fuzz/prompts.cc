@@ -1,12 +1,13 @@
 // rl/prompts: every row becomes a record of the promised shape or is counted; a strict read accepts exactly the files
-// in which a lenient one counts nothing. The first byte chooses prompts or SFT data.
+// in which a lenient one counts nothing. The first byte chooses prompts or SFT
+// data, and which keys and labels are asked for.
 #include "rl/prompts.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "rl/sft_data.h"
-#include "tests/fuzz/target.h"
+#include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
 using tandem::base::Json;
@@ -50,15 +51,20 @@ void require_record(const tandem::rl::SftRecord& record) {
 
 // Reads the file strictly and leniently.
 template <typename Options, typename Read>
-void check(Read read, const std::string& path, std::string_view text) {
-  using Data = decltype(read(Options{}));
+void check(Read read, Options options, std::string_view text) {
+  using Data = decltype(read(options));
+  const std::string path = options.path;
+  const auto read_with = [&](bool skip_bad_lines) {
+    options.skip_bad_lines = skip_bad_lines;
+    return read(options);
+  };
   const auto check_placed = [&](std::string_view message) {
     if (message.find("no record to work on") != std::string_view::npos) return require_message(message, path);
     require_placed_message(message, path);
   };
   std::optional<Data> strict, lenient;
-  accepts([&] { strict = read(Options{.path = path, .skip_bad_lines = false}); }, check_placed);
-  accepts([&] { lenient = read(Options{.path = path, .skip_bad_lines = true}); }, check_placed);
+  accepts([&] { strict = read_with(false); }, check_placed);
+  accepts([&] { lenient = read_with(true); }, check_placed);
   require(strict.has_value() == (lenient && lenient->bad_lines.count == 0),
           "strict accepts what lenient counts as good");
   if (!lenient) return;
@@ -85,10 +91,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text = text_of(data, size).substr(1);
   file.write(text);
-  if (data[0] % 2 == 0) {
-    check<tandem::rl::PromptOptions>(tandem::rl::read_prompts, file.path(), text);
+  const int choice = data[0];
+  if (choice % 2 == 0) {
+    tandem::rl::PromptOptions options{.path = file.path()};
+    if ((choice & 2) != 0) options.label_needed_by = "--rm-type exact";
+    if ((choice & 4) != 0) options.input_key = options.label_key = "a.b";
+    check(tandem::rl::read_prompts, options, text);
   } else {
-    check<tandem::rl::SftOptions>(tandem::rl::read_sft, file.path(), text);
+    tandem::rl::SftOptions options{.path = file.path()};
+    if ((choice & 2) != 0) options.prompt_key = options.response_key = "a.b";
+    check(tandem::rl::read_sft, options, text);
   }
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return mutate_json_lines(data, size, max_size, seed, /*num_prefix=*/1);
 }

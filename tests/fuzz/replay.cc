@@ -23,7 +23,7 @@ __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)(void)
 
 namespace {
 
-constexpr size_t kMaxBytes = 4096;
+constexpr size_t kMaxBytes = 65536;
 constexpr unsigned kDeadlineSeconds = 30;
 
 std::mt19937_64 engine;
