@@ -218,6 +218,7 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
                        .reshape({Q * G, M, K});
   const Tensor out = at::zeros({Q * G, M, K}, q.options()), total = at::zeros({Q * G, M, 1}, q.options());
   const Tensor maximum = at::full({Q * G, M, 1}, kMinusInfinity, q.options());
+  const Tensor zero = at::zeros({1}, q.options());
   const double scale = 1.0 / std::sqrt(static_cast<double>(K));
   for (size_t level = 0; level < tiles.num_active.size(); ++level) {
     const int64_t first_key = static_cast<int64_t>(level) * kTileKeys;
@@ -229,7 +230,9 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
       const Tensor unseen = keys.gt(tiles.last_positions.narrow(0, begin, B).view({B, 1, 1}));
       const Tensor k = gather_blocks(cache, blocks, 0), v = gather_blocks(cache, blocks, 1);
       v.view({B, G, kTileKeys, K}).masked_fill_(unseen.unsqueeze(-1), 0.0F);
-      const Tensor scores = at::bmm(of_call(q), k.transpose(1, 2)).mul_(scale);
+      const Tensor scores = at::bmm(of_call(q), k.transpose(1, 2));
+      // A score plus 0 times itself: -inf becomes NaN here, which else would be a key that is not there.
+      scores.addcmul_(scores, zero).mul_(scale);
       scores.view({B, G, R, P, kTileKeys}).masked_fill_(hidden, kMinusInfinity);
 
       const Tensor before = of_call(maximum), now = at::maximum(before, scores.amax(-1, /*keepdim=*/true));

@@ -268,7 +268,9 @@ class AtenOps final : public Ops {
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
                const Tensor& entropy_R, const Tensor& lse_R) const override {
     const Tensor scaled = logits_RV / temperature, largest = scaled.amax(-1, /*keepdim=*/true);
-    const Tensor lse = (largest + sum_by_halves((scaled - largest).exp_()).log()).squeeze(-1);
+    // 0 times the smallest logit: NaN where it is -inf, which else would be a token that is not there.
+    const Tensor not_finite = logits_RV.amin(-1, /*keepdim=*/true).mul_(0.0F);
+    const Tensor lse = (largest + sum_by_halves((scaled - largest).exp_()).log()).add_(not_finite).squeeze(-1);
     const Tensor wide = targets_R.to(at::kLong);
     const Tensor picked = at::gather(scaled, 1, wide.clamp_min(0).unsqueeze(1)).squeeze(1);
     logp_R.copy_((picked - lse).masked_fill(wide.lt(0), 0.0F));

@@ -117,20 +117,25 @@ struct Attention {
   }
 
   // Scores of n keys, yet to be scaled -> probabilities (unnormalised, against the maximum) in place; 1 / sum, and
-  // logsumexp where `lse` is not null.
+  // logsumexp where `lse` is not null. A score that is not finite, -inf too, makes all of them NaN: taken as it is,
+  // -inf would be a key that is not there.
   static void softmax(float* scores, int64_t n, float scale, float* inverse_sum, float* lse) {
     F top = S::set1(kMinusInfinity);
     const F none = top, by = S::set1(scale);
+    F not_finite = S::zero();  // 0 times each score: 0, or NaN
     for (int64_t j = 0; j < n; j += 16) {
       F s = S::load(scores + j);
+      F seen = s;
       if (n - j < 16) {
+        seen = S::keep_first(s, n - j, S::zero());
         s = S::keep_first(s, n - j, none);
         S::store(scores + j, s);
       }
+      not_finite = S::fma(seen, S::zero(), not_finite);
       top = S::max(top, S::mul(s, by));
     }
     const float maximum = S::reduce_max(top);
-    F sum = S::zero();
+    F sum = not_finite;
     for (int64_t j = 0; j < n; j += 16) {
       const F p = M::exp(S::sub(S::mul(S::load(scores + j), by), S::set1(maximum)));
       sum = S::add(sum, p);

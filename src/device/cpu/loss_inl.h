@@ -15,26 +15,29 @@ struct Loss {
   using M = Math<S>;
 
   // z = logits / T. lse = max + log sum exp(z - max); logp = z[target] - lse; entropy = lse - sum p z, computed against
-  // the maximum so that large logits cost no digits.
+  // the maximum so that large logits cost no digits. A logit that is not finite makes all three NaN.
   static void logprob(const float* logits, int64_t vocab, int64_t target, float inverse_temperature, float* logp,
                       float* entropy, float* lse) {
     const F scale = S::set1(inverse_temperature);
     const F none = S::set1(-__builtin_inff());
     F top = none;
+    F not_finite = S::zero();  // 0 times each logit: 0, or NaN
     for (int64_t v = 0; v < vocab; v += 16) {
-      const F z = S::mul(M::load(logits + v, vocab - v), scale);
+      const F logit = M::load(logits + v, vocab - v);
+      const F z = S::mul(logit, scale);
+      not_finite = S::fma(logit, S::zero(), not_finite);
       top = S::max(top, vocab - v < 16 ? S::keep_first(z, vocab - v, none) : z);
     }
     const float maximum = S::reduce_max(top);
-    F sum = S::zero();
+    F sum = not_finite;
     F weighted = S::zero();
     for (int64_t v = 0; v < vocab; v += 16) {
       const F z = S::sub(S::mul(M::load(logits + v, vocab - v), scale), S::set1(maximum));
       F e = M::exp(z);
       if (vocab - v < 16) e = S::keep_first(e, vocab - v, S::zero());
       sum = S::add(sum, e);
-      // exp() is 0 far below the maximum, where z may be -inf: its share of p z is 0, not NaN.
-      weighted = S::fma(e, S::max(z, S::set1(-1e4F)), weighted);
+      // exp() is 0 far below the maximum, where z may be -inf at a low temperature: its share of p z is 0, not NaN.
+      weighted = S::fma(e, S::max(S::set1(-1e4F), z), weighted);
     }
     const float total = S::reduce_sum(sum);
     const float log_total = std::log(total);
@@ -52,7 +55,7 @@ struct Loss {
       const int64_t left = vocab - v;
       const F logp = S::sub(S::mul(M::load(logits + v, left), scale), S::set1(lse));
       const F p = M::exp(logp);
-      const F h = S::add(S::max(logp, S::set1(-1e4F)), S::set1(entropy));
+      const F h = S::add(S::max(S::set1(-1e4F), logp), S::set1(entropy));
       const F slope = S::fma(S::set1(dentropy), h, S::set1(dlogp));
       M::store(logits + v, S::mul(S::sub(S::zero(), S::mul(p, slope)), scale), left);
     }

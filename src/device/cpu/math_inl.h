@@ -10,10 +10,11 @@ struct Math {
   using F = typename S::F;
 
   // e^x within 2 ulp: Cody-Waite reduction by ln 2, then the degree-6 polynomial of Cephes' expf. Below -87.3 (where
-  // float has no normal result) it is 0, above 88 it stays at e^88.
+  // float has no normal result) it is 0, above 88 it stays at e^88. NaN gives NaN: where an operand is NaN, max() and
+  // min() return the second one, so x stands second in both.
   static F exp(F x) {
     constexpr float kLow = -87.3F;
-    const F clamped = S::min(S::max(x, S::set1(kLow)), S::set1(88.0F));
+    const F clamped = S::min(S::set1(88.0F), S::max(S::set1(kLow), x));
     const F n = S::round(S::mul(clamped, S::set1(1.44269504088896341F)));
     F r = S::fma(n, S::set1(-0.693359375F), clamped);
     r = S::fma(n, S::set1(2.12194440e-4F), r);

@@ -80,6 +80,7 @@ struct SimdScalar {
   static F fma(F a, F b, F c) {
     return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
   }
+  // max() and min() give b where a or b is NaN, as the processor's instructions do.
   static F max(F a, F b) {
     return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
   }
@@ -89,10 +90,12 @@ struct SimdScalar {
   static F round(F a) {
     return each([&](int i) { return std::nearbyint(a.v[i]); });
   }
-  // a * 2^n for integral n in [-126, 127]
+  // a * 2^n for integral n in [-126, 127]; a NaN in a stays one whatever n is.
   static F scale2(F a, F n) {
-    return each(
-        [&](int i) { return a.v[i] * bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23); });
+    return each([&](int i) {
+      const int32_t power = n.v[i] == n.v[i] ? static_cast<int32_t>(n.v[i]) : 0;  // NaN has no integer
+      return a.v[i] * bits_to_float(static_cast<uint32_t>(power + 127) << 23);
+    });
   }
   static F select_less(F a, F b, F yes, F no) {
     return each([&](int i) { return a.v[i] < b.v[i] ? yes.v[i] : no.v[i]; });
