@@ -35,20 +35,25 @@ NUMBER = re.compile(
 )
 INTEGER = re.compile(r"[-+]?\d{1,300}")
 BOX = re.compile(r"\\f?boxed\s*\{")
+BRACE = re.compile(r"(?<!\\)[{}]")
 
 
 def last_box(text):
-    """What the last \\boxed{...} (or \\fbox{...}) with balanced braces holds; None where there is none."""
-    for opening in reversed(list(BOX.finditer(text))):
-        depth = 1
-        for position in range(opening.end(), len(text)):
-            if text[position] == "{" and text[position - 1] != "\\":
-                depth += 1
-            elif text[position] == "}" and text[position - 1] != "\\":
-                depth -= 1
-                if depth == 0:
-                    return text[opening.end() : position].strip()
-    return None
+    """What the last \\boxed{...} (or \\fbox{...}) with balanced braces holds; None where there is none. One walk over the
+    text, however many boxes are opened and never closed."""
+    boxes = {opening.end() - 1 for opening in BOX.finditer(text)}
+    last, end = -1, -1
+    unclosed = []
+    for brace in BRACE.finditer(text) if boxes else ():
+        if brace.group() == "{":
+            unclosed.append(brace.start())
+        elif unclosed and (opening := unclosed.pop()) > last and opening in boxes:
+            last, end = opening, brace.start()
+    return text[last + 1 : end].strip() if last >= 0 else None
+
+
+# Of a label or an answer that math-verify is asked about: it reads what no exercise asks for in minutes.
+LONGEST_COMPARED = 10_000
 
 
 def last_number(text):
@@ -58,6 +63,8 @@ def last_number(text):
 
 class Math:
     """1 when the last \\boxed{...}, or else the last number of the response, equals the label by math-verify; else 0.
+
+    A label or an answer of more than LONGEST_COMPARED characters is right when it is the same text, and else wrong.
 
     math-verify stops itself with SIGALRM after 5 s a parse or comparison, which works because a grader calls it on the
     main thread of its process. Running out of that time says nothing about the answer, so it is a failure, not a 0.
@@ -87,6 +94,8 @@ class Math:
             return True
         if INTEGER.fullmatch(label) and INTEGER.fullmatch(answer):
             return int(label) == int(answer)
+        if max(len(label), len(answer)) > LONGEST_COMPARED:
+            return False
         try:
             golds, targets = self._parse(label), self._parse(answer)
         except self._timeout:
@@ -108,7 +117,14 @@ class Math:
         return False
 
     def _parse(self, text):
-        return self._library.parse("\\boxed{" + re.sub(r"(?<!\\)%", r"\%", text) + "}")  # a bare % opens a comment
+        """What the text may mean; nothing where math-verify cannot read it. Raises where its time ran out."""
+        boxed = "\\boxed{" + re.sub(r"(?<!\\)%", r"\%", text) + "}"  # a bare % opens a comment
+        try:
+            return self._library.parse(boxed, raise_on_error=True)
+        except MemoryError:
+            raise
+        except Exception:
+            return []
 
 
 # ---------------------------------------------------------------------------------------------------------- dapo
@@ -126,17 +142,44 @@ DROPPED = (
     "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots",
     "<|im_end|>", "<|endoftext|>",
 )  # fmt: skip
-UNWRAPPED = (
-    (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
-    (re.compile(r"\\text\{(.*?)\}"), r"\1"),
-    (re.compile(r"\\textbf\{(.*?)\}"), r"\1"),
-    (re.compile(r"\\overline\{(.*?)\}"), r"\1"),
-    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
+UNWRAPPED = ("\\text{", "\\textbf{", "\\overline{")
+BRACED = (
     (re.compile(r"frac([^{])(.)"), r"frac{\1}{\2}"),
     (re.compile(r"sqrt([^{])"), r"sqrt{\1}"),
 )
 ANSWER_LINE = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
 DAPO_TAIL_CHARACTERS = 300
+
+
+# The next three are regular expressions of the form, each in one walk over the line: as expressions they try every
+# opening to the line's end, which on a degenerate answer or label takes longer than a grader may.
+
+
+def first_formula(line):
+    """re.sub(r".*?\\$(.*?)\\$.*", r"$\\1$", line)"""
+    parts = line.split("$", 2)
+    return line if len(parts) < 3 else f"${parts[1]}$"
+
+
+def unwrapped(line, opening):
+    """re.sub(opening + r"(.*?)\\}", r"\\1", line)"""
+    pieces, done = [], 0
+    while (begin := line.find(opening, done)) >= 0:
+        inside = begin + len(opening)
+        end = line.find("}", inside)
+        if end < 0:
+            break
+        pieces += line[done:begin], line[inside:end]
+        done = end + 1
+    return "".join(pieces) + line[done:]
+
+
+def unboxed(line):
+    """re.sub(r"\\\\boxed\\{(.*)\\}", r"\\1", line)"""
+    opening = "\\boxed{"
+    begin, end = line.find(opening), line.rfind("}")
+    inside = begin + len(opening)
+    return line if begin < 0 or end < inside else line[:begin] + line[inside:end] + line[end + 1 :]
 
 
 def minerva_form(answer):
@@ -145,7 +188,11 @@ def minerva_form(answer):
         answer = answer.replace(before, after)
     for unit in DROPPED:
         answer = answer.replace(unit, "")
-    for pattern, replacement in UNWRAPPED:
+    lines = [first_formula(line) for line in answer.split("\n")]
+    for opening in UNWRAPPED:
+        lines = [unwrapped(line, opening) for line in lines]
+    answer = "\n".join(unboxed(line) for line in lines)
+    for pattern, replacement in BRACED:
         answer = pattern.sub(replacement, answer)
     answer = answer.replace("$", "")
     if answer.replace(",", "").isdigit():

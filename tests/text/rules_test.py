@@ -1,0 +1,126 @@
+"""The built-in rules on text that no exercise has: as fast as the text is long, with the results of the expressions that
+they are written down as. A response of 8,000 unclosed boxes once took 18 s, and a label of a megabyte was a plain 0."""
+
+import pathlib
+import random
+import re
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+from tandem_worker import rewards  # noqa: E402
+
+SEED = 20
+
+
+def last_box_by_definition(text):
+    for opening in reversed(list(rewards.BOX.finditer(text))):
+        depth = 1
+        for position in range(opening.end(), len(text)):
+            if text[position] == "{" and text[position - 1] != "\\":
+                depth += 1
+            elif text[position] == "}" and text[position - 1] != "\\":
+                depth -= 1
+                if depth == 0:
+                    return text[opening.end() : position].strip()
+    return None
+
+
+# Minerva's, as verl and slime have them.
+UNWRAPPED = (
+    (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
+    (re.compile(r"\\text\{(.*?)\}"), r"\1"),
+    (re.compile(r"\\textbf\{(.*?)\}"), r"\1"),
+    (re.compile(r"\\overline\{(.*?)\}"), r"\1"),
+    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
+    (re.compile(r"frac([^{])(.)"), r"frac{\1}{\2}"),
+    (re.compile(r"sqrt([^{])"), r"sqrt{\1}"),
+)
+
+
+def minerva_form_by_definition(answer):
+    answer = answer.split("=")[-1]
+    for before, after in rewards.REPLACED:
+        answer = answer.replace(before, after)
+    for unit in rewards.DROPPED:
+        answer = answer.replace(unit, "")
+    for pattern, replacement in UNWRAPPED:
+        answer = pattern.sub(replacement, answer)
+    answer = answer.replace("$", "")
+    if answer.replace(",", "").isdigit():
+        answer = answer.replace(",", "")
+    return answer.strip()
+
+
+BOX_PIECES = ("\\boxed{", "\\fbox{", "\\boxed  {", "\\boxed", "{", "}", "\\{", "\\}", "\\", "x", " ", "\n")
+FORM_PIECES = (
+    "\\text{", "\\textbf{", "\\overline{", "\\boxed{", "}", "{", "$", "\n", "\\", "frac", "sqrt", "text", "1", ",",
+    "x", " ", "=", "mbox{", "\r", "\u2028", "an ",
+)  # fmt: skip
+DEGENERATE = (
+    "\\boxed{", "\\overline{", "\\text{", "\\textbf{", "\\boxed{}", "{", "}", "$", "a", "\\boxed ", "1,", "1", ".", "1/",
+    "12,345", "\\frac", "sqrt", "answer:", " ", "\\", "-1", "%", "{\\boxed{", "\n", "\\boxed{1}",
+)  # fmt: skip
+
+
+class Rules(unittest.TestCase):
+    def drawn(self, pieces, count):
+        draw = random.Random(SEED)
+        for _ in range(count):
+            yield "".join(draw.choice(pieces) for _ in range(draw.randrange(14)))
+
+    def test_box_is_as_defined(self):
+        for text in self.drawn(BOX_PIECES, 20_000):
+            self.assertEqual(rewards.last_box(text), last_box_by_definition(text), f"{text!r}, seed {SEED}")
+
+    def test_normal_form_is_as_defined(self):
+        for text in self.drawn(FORM_PIECES, 20_000):
+            self.assertEqual(rewards.minerva_form(text), minerva_form_by_definition(text), f"{text!r}, seed {SEED}")
+
+    # A megabyte of one thing. Quadratic, each of them takes minutes or more; a reward's deadline is 10 s.
+    def test_time_is_linear_in_the_text(self):
+        for piece in DEGENERATE:
+            for tail in ("", "}", "$1$"):
+                text = piece * (1_000_000 // len(piece)) + tail
+                for rule in (rewards.last_box, rewards.last_number, rewards.minerva_form):
+                    begin = time.monotonic()
+                    rule(text)
+                    self.assertLess(time.monotonic() - begin, 5.0, f"{rule.__name__} of many {piece!r} and {tail!r}")
+
+    def test_long_answers_are_compared_as_text(self):
+        math = rewards.Math()
+        for piece in ("1+", "9", "\\frac{", "x^"):
+            label = piece * (1_000_000 // len(piece)) + "1"
+            begin = time.monotonic()
+            self.assertEqual(math({"label": label, "response": "\\boxed{2}"}), 0.0)
+            self.assertEqual(math({"label": "2", "response": "\\boxed{" + label + "}"}), 0.0)
+            if piece in ("1+", "9", "x^"):  # braces that balance
+                self.assertEqual(math({"label": label, "response": "\\boxed{" + label + "}"}), 1.0)
+            self.assertLess(time.monotonic() - begin, 5.0, piece)
+
+    # The library answers "nothing found" where its time ran out, unless it is told to raise.
+    def test_running_out_of_time_is_no_wrong_answer(self):
+        math = rewards.Math()
+
+        def too_long(text, raise_on_error=False):
+            if raise_on_error:
+                raise math._timeout("Timeout during parsing")
+            return []
+
+        math._library = type("Library", (), {"parse": staticmethod(too_long)})
+        with self.assertRaises(rewards.TookTooLong):
+            math({"label": "1/2", "response": "\\boxed{0.5}"})
+
+    def test_what_cannot_be_read_is_wrong(self):
+        math = rewards.Math()
+
+        def cannot(text, raise_on_error=False):
+            raise RecursionError
+
+        math._library = type("Library", (), {"parse": staticmethod(cannot)})
+        self.assertEqual(math({"label": "1/2", "response": "\\boxed{0.5}"}), 0.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
