@@ -16,14 +16,26 @@ namespace {
 double mean_of(std::span<const double> values) {
   double sum = 0.0;
   for (const double v : values) sum += v;
-  return sum / static_cast<double>(values.size());
+  const auto count = static_cast<double>(values.size());
+  if (std::isfinite(sum)) return sum / count;
+  sum = 0.0;  // finite numbers near 1e308 have a mean, though not a sum
+  for (const double v : values) sum += v / count;
+  return sum;
 }
 
 // The unbiased one (n - 1), as vime, verl and TRL take it.
 double standard_deviation(std::span<const double> values, double mean) {
   double sum = 0.0;
   for (const double v : values) sum += (v - mean) * (v - mean);
-  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+  const auto freedom = static_cast<double>(values.size() - 1);
+  if (std::isfinite(sum)) return std::sqrt(sum / freedom);
+  // Squares above 1e308: the same in units of the largest difference. A spread of infinity would make advantages of 0.
+  double largest = 0.0;
+  for (const double v : values) largest = std::max(largest, std::abs(v - mean));
+  if (!std::isfinite(largest)) return largest;
+  sum = 0.0;
+  for (const double v : values) sum += (v - mean) / largest * ((v - mean) / largest);
+  return largest * std::sqrt(sum / freedom);
 }
 
 // The same estimator on raw rewards: nothing of the group is subtracted, and what is whitened still is.

@@ -5,6 +5,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -283,8 +284,11 @@ void PagedEngine::draw_tokens(const at::Tensor& logits_RV, std::span<const Batch
   for (size_t i = 0; i < draws.size(); ++i) {
     const auto [group, index] = sample(draws[i].sequence);
     const rl::Completion& completion = group->result.completions[index];
-    TANDEM_USER_CHECK(drawn_[i].token >= 0, "the model's logits for token", completion.tokens.size(), "of sample",
-                      completion.sample_id, "are not finite: its weights have diverged or are damaged");
+    if (drawn_[i].token >= 0) continue;
+    throw EnvironmentError(
+        fmt::format("the model's logits for token {} of sample {} are not finite: {}", completion.tokens.size(),
+                    completion.sample_id,
+                    config_.why_not_finite ? config_.why_not_finite() : "its weights have diverged or are damaged"));
   }
 }
 

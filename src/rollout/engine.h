@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct EngineConfig {
   int64_t max_running = 256;        // sequences that decode together
   // token id -> bytes, for stop strings; empty when no request has any
   std::vector<std::string> token_bytes;
+  // Asked when logits are not finite: the end of the error's line, which names the weight. Empty: nobody knows.
+  std::function<std::string()> why_not_finite;
 };
 
 struct GroupRequest {
@@ -57,8 +60,8 @@ class Engine {
   // Only while paused, or idle. With kept KV the caller accepts tokens of mixed versions; spans record them.
   virtual void update_weights(const weights::WeightsView& view) = 0;
   virtual void resume() = 0;
-  // Works until a group is finished and returns it; nullopt when nothing is left (or paused). UserError when the
-  // model's logits are not finite.
+  // Works until a group is finished and returns it; nullopt when nothing is left (or paused). EnvironmentError when
+  // the model's logits are not finite.
   virtual std::optional<rl::Group> next_finished() = 0;
   // One forward; false when nothing was left to do. For callers that interleave.
   virtual bool step() = 0;

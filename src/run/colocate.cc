@@ -38,6 +38,7 @@
 #include "run/stop_signal.h"
 #include "run/train_warnings.h"
 #include "run/trainer_setup.h"
+#include "weights/not_finite.h"
 
 namespace tandem::run {
 
@@ -131,7 +132,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
       space_(run_space(session_, config_, prompts_, num_rollouts_, checkpoint_ ? checkpoint_->step() : 0)),
       directory_(config.output.save, config.checkpoints.run_folder(config.output.save, config.output.overwrite),
                  space_.bytes(), space_.what_for()),
-      patience_(config_.checkpoints, directory_) {
+      patience_(config_.checkpoints, directory_, [this] { return weights::describe_not_finite(session_.store()); }) {
   config.reward.try_out(reward_context(config.data, mode));
   check_start(config_, session_, prompts_);
   // Once: an input that is edited while the run goes on is another one.
@@ -379,6 +380,7 @@ void ColocatedRun::score_reference(Rollout& rollout, Metrics& metrics) {
 void ColocatedRun::assign_advantages(Rollout& rollout, Metrics& metrics) {
   const Clock::time_point begin = Clock::now();
   rl::assign_advantages(config_.loss.loss, rollout.pointers());
+  warn_of_large_rewards(rollout, rollout_id_);
   const bool per_token = rl::loss_aggregation(config_.loss.loss) == rl::Aggregation::kTokenMean;
   metrics.merge(rollout_report(rollout, per_token, config_.output.log_passrate));
   metrics.merge(signal_watch_.see_rollout(rollout_id_, rollout.views()));

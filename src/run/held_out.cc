@@ -52,8 +52,9 @@ std::optional<HeldOut::Result> HeldOut::evaluate(trainer::Trainer& trainer, cons
     const std::string prefix = "eval/" + set.name;
     result.metrics[prefix + "/loss"] = loss;
     result.metrics[prefix + "/perplexity"] = std::exp(loss);
-    result.lines.push_back(fmt::format("eval {}: loss {:.4g}  perplexity {:.4g}  ({} samples, {} trained tokens)",
-                                       set.name, loss, std::exp(loss), samples.size(), set.data.num_trained_tokens));
+    result.lines.push_back(fmt::format("eval {}: loss {}  perplexity {}  ({} samples, {} trained tokens)", set.name,
+                                       number_text(loss, 4), number_text(std::exp(loss), 4), samples.size(),
+                                       set.data.num_trained_tokens));
   }
   return result;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -14,19 +16,27 @@ int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics) {
   return step_metrics.at("train/step_skipped") == 0.0 ? 0 : skipped_before + 1;
 }
 
+std::string skipped_text(const Metrics& step_metrics, const std::function<std::string()>& describe_weights) {
+  const double loss = step_metrics.at("train/loss"), norm = step_metrics.at("train/grad_norm");
+  std::string text = fmt::format("loss {}, gradient norm {}", number_text(loss, 6), number_text(norm, 6));
+  if (std::isfinite(loss) && std::isfinite(norm)) return text;
+  const std::string damaged = describe_weights();
+  return damaged.empty() ? text : text + "; " + damaged;
+}
+
 void Patience::see_step(int64_t rollout_id, const Metrics& step_metrics, const Rollout& rollout) {
   skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
   if (step_metrics.at("train/step_skipped") == 0.0) return;
-  base::log_warning("rollout {}: an optimizer step was skipped: loss {:g}, gradient norm {:g}; nothing was changed",
-                    rollout_id + 1, step_metrics.at("train/loss"), step_metrics.at("train/grad_norm"));
+  const std::string what = skipped_text(step_metrics, describe_weights_);
+  base::log_warning("rollout {}: an optimizer step was skipped: {}; nothing was changed", rollout_id + 1, what);
   if (skipped_steps_ < limits_.max_skipped_steps) return;
   base::make_directories(directory_.fault_folder());
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
   write_samples(path, rollout, SampleDetail::kFull);
   throw UserError(
       fmt::format("{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
-                  "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again",
-                  skipped_steps_, path, directory_.fault_folder()));
+                  "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again; the last had {}",
+                  skipped_steps_, path, directory_.fault_folder(), what));
 }
 
 void Patience::see_rollout(int64_t rollout_id, const Rollout& rollout) {

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
 
 #include "run/checkpoint_options.h"
 #include "run/report.h"
@@ -15,10 +18,15 @@ namespace tandem::run {
 // neither went wrong nor shows that steps go well again: it leaves the count as it is.
 int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics);
 
+// "loss nan, gradient norm 12", and behind it which weight is not finite where the loss or the norm is not.
+std::string skipped_text(const Metrics& step_metrics, const std::function<std::string()>& describe_weights);
+
 class Patience {
  public:
-  // Borrows both.
-  Patience(const CheckpointOptions& limits, const RunDirectory& directory) : limits_(limits), directory_(directory) {}
+  // Borrows both. `describe_weights` says which weight is not finite, or "".
+  Patience(const CheckpointOptions& limits, const RunDirectory& directory,
+           std::function<std::string()> describe_weights)
+      : limits_(limits), directory_(directory), describe_weights_(std::move(describe_weights)) {}
 
   // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
@@ -33,6 +41,7 @@ class Patience {
  private:
   const CheckpointOptions& limits_;
   const RunDirectory& directory_;
+  const std::function<std::string()> describe_weights_;
   int64_t skipped_steps_ = 0, failed_rollouts_ = 0;
 };
 

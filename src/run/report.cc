@@ -102,6 +102,7 @@ void Report::sync() {
 std::string number_text(double value, int digits) {
   // From here on all digits before the point are shown.
   constexpr double kLarge = 1000.0, kTooLarge = 1e15;
+  if (std::isnan(value)) return "nan";  // whose sign says nothing
   if (std::abs(value) < kLarge || !(std::abs(value) < kTooLarge)) return fmt::format("{:.{}g}", value, digits);
   return base::with_commas(std::llround(value));
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -285,6 +286,17 @@ void warn_of_failures(const Rollout& rollout, const std::string& title) {
   if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
   base::log_warning("{}: grading failed for {} of {} samples, of which {}; the first: {}", title, rollout.num_failed,
                     rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
+}
+
+void warn_of_large_rewards(const Rollout& rollout, int64_t rollout_id) {
+  const auto large = std::ranges::find_if(rollout.samples, [](const rl::Sample& sample) {
+    return sample.has_reward && !std::isfinite(sample.reward * sample.reward);
+  });
+  if (large == rollout.samples.end()) return;
+  base::log_warning(
+      "rollout {}: the reward of sample {} is {:g}; of numbers that large no variance can be taken, and a loss with "
+      "them may be no number: let the reward return smaller ones",
+      rollout_id + 1, large->sample_id, large->reward);
 }
 
 }  // namespace tandem::run

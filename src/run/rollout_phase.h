@@ -83,4 +83,8 @@ Metrics failure_metrics(const Rollout& rollout, const std::string& prefix);
 // Says once how many gradings failed, what their samples were given and why the first one did.
 void warn_of_failures(const Rollout& rollout, const std::string& title);
 
+// Names the first reward that is so large that its square is no double: what statistics make of it may be NaN, a step
+// with it is then skipped. `rollout_id` counts from 0.
+void warn_of_large_rewards(const Rollout& rollout, int64_t rollout_id);
+
 }  // namespace tandem::run

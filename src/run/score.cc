@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/check.h"
@@ -54,12 +55,22 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, Sessio
   return samples;
 }
 
+// A number that is none is no score: it ends the verb, with the weight that it comes from.
+void check_finite(const SequenceScores& scores, size_t index, const std::string& place, const Session& session) {
+  for (size_t t = 0; t < scores.logprobs[index].size(); ++t) {
+    if (std::isfinite(scores.logprobs[index][t]) && std::isfinite(scores.entropy[index][t])) continue;
+    throw EnvironmentError(
+        fmt::format("{}: the score of token {} of the response is not finite: {}", place, t, session.why_not_finite()));
+  }
+}
+
 }  // namespace
 
 int score(const ScoreConfig& config, const RunMode& mode) {
   check_output(config.output);
   Session session(config.model);
-  const std::vector<rl::Sample> samples = load_samples(read_score_lines(config.prompt_data), session);
+  const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
+  const std::vector<rl::Sample> samples = load_samples(lines, session);
   if (mode.dry_run) {
     Report(nullptr, {}).line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;
@@ -75,6 +86,7 @@ int score(const ScoreConfig& config, const RunMode& mode) {
         score_sequences(*model, batch, config.max_tokens_per_gpu,
                         {.temperature = config.temperature, .chunk_rows = config.logprob_chunk_rows});
     for (size_t i = 0; i < batch.size(); ++i) {
+      check_finite(scores, i, lines[begin + i].place, session);
       base::Json record = base::Json::object();
       double sum = 0.0;
       for (const float logprob : scores.logprobs[i]) sum += logprob;

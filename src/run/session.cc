@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "device/registry.h"
 #include "model/registry.h"
+#include "weights/not_finite.h"
 
 namespace tandem::run {
 
@@ -77,8 +78,11 @@ rollout::EngineConfig Session::engine_config(const RolloutOptions& options, int6
   config.max_batch_tokens = options.max_batch_tokens;
   config.max_running = options.max_running;
   if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
+  config.why_not_finite = [this] { return why_not_finite(); };
   return config;
 }
+
+std::string Session::why_not_finite() const { return weights::why_not_finite(*store_); }
 
 void Session::export_checkpoint(const std::string& path, bool overwrite, int64_t max_shard_bytes) const {
   weights::export_hf_checkpoint(

@@ -39,7 +39,9 @@ class Session {
 
   // A model over this session's weights.
   std::unique_ptr<model::Model> make_model() const;
-  // The token table goes along only where stop texts need it.
+  // Why it gave numbers that are not finite: the end of an error's line.
+  std::string why_not_finite() const;
+  // The token table goes along only where stop texts need it. Valid while the session lives.
   rollout::EngineConfig engine_config(const RolloutOptions& options, int64_t kv_cache_bytes);
 
   // Writes the weights as an HF directory, with this checkpoint's tokenizer files.

@@ -29,6 +29,7 @@
 #include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
+#include "weights/not_finite.h"
 
 namespace tandem::run {
 
@@ -258,15 +259,15 @@ Metrics SupervisedRun::train_step() {
 void SupervisedRun::see_skipped(const Metrics& metrics, const std::vector<int64_t>& indices) {
   skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
   if (metrics.at("train/step_skipped") == 0.0) return;
-  base::log_warning("step {}: was skipped: loss {:g}, gradient norm {:g}; nothing was changed", step_ + 1,
-                    metrics.at("train/loss"), metrics.at("train/grad_norm"));
+  const std::string what = skipped_text(metrics, [&] { return weights::describe_not_finite(session_.store()); });
+  base::log_warning("step {}: was skipped: {}; nothing was changed", step_ + 1, what);
   if (skipped_in_a_row_ < config_.checkpoints.max_skipped_steps) return;
   std::set<int64_t> lines;
   for (const int64_t index : indices) lines.insert(data_.lines[static_cast<size_t>(index)]);
   throw UserError(fmt::format(
       "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
-      "made of, lines {} of {}",
-      skipped_in_a_row_, fmt::join(lines, ", "), config_.data.prompt_data));
+      "made of, lines {} of {}; it had {}",
+      skipped_in_a_row_, fmt::join(lines, ", "), config_.data.prompt_data, what));
 }
 
 }  // namespace

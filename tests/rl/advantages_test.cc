@@ -217,6 +217,31 @@ TEST(Advantages, OfEqualRewardsAreExactlyZeroWithoutAnyEpsilon) {
   }
 }
 
+// Their squares, and of three of them the sum, are above what a double holds. The spread was then infinite: advantages
+// were 0, or NaN and the loss "-nan".
+TEST(Advantages, OfHugeRewardsAreThoseOfSmallOnes) {
+  for (const double unit : {1e160, 1e200, 0x1.0p1022}) {
+    std::vector<Sample> small(4), huge(4);
+    for (size_t i = 0; i < small.size(); ++i) {
+      const double reward = std::vector<double>{1.0, 0.5, 0.25, 1.0}[i];
+      for (std::vector<Sample>* samples : {&small, &huge}) {
+        (*samples)[i].group_id = 1;
+        (*samples)[i].sample_id = i;
+        (*samples)[i].completion = {1, 2};
+        (*samples)[i].loss_mask = {1, 1};
+        (*samples)[i].reward = samples == &huge ? reward * unit : reward;
+      }
+    }
+    LossConfig config;
+    config.group_epsilon = 0.0;
+    assign_advantages(config, pointers(small));
+    assign_advantages(config, pointers(huge));
+    for (size_t i = 0; i < small.size(); ++i) {
+      EXPECT_NEAR(advantage_at(huge[i], 0), advantage_at(small[i], 0), 1e-12) << unit;
+    }
+  }
+}
+
 TEST(Advantages, OfAGroupOfEqualRewardsAreExactlyZeroBesideOthers) {
   for (const Estimator& estimator : estimators()) {
     if (!estimator.needs_group || estimator.advantage == AdvantageKind::kGroupMeanWhitened) continue;

@@ -236,9 +236,16 @@ TEST(Engine, RefusesWhatCanNeverRun) {
 TEST(Engine, SaysWhenTheModelGivesNoNumbers) {
   TestModel m = make_small_model(at::kFloat);
   m.store->tensor("final_norm").fill_(std::numeric_limits<float>::quiet_NaN());
-  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  EngineConfig config;
+  config.why_not_finite = [] { return std::string("the norm is damaged"); };
+  const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
   engine->add(request_of(1, 8, 2, 4));
-  EXPECT_THROW(engine->next_finished(), UserError);
+  try {
+    engine->next_finished();
+    FAIL() << "logits that are NaN went unnoticed";
+  } catch (const EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("not finite: the norm is damaged"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

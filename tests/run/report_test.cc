@@ -136,6 +136,7 @@ TEST(Report, NumbersAreWrittenForPeople) {
   EXPECT_EQ(number_text(-16050.4, 3), "-16,050");
   EXPECT_EQ(number_text(3e20, 3), "3e+20");
   EXPECT_EQ(number_text(std::nan(""), 3), "nan");
+  EXPECT_EQ(number_text(-std::nan(""), 3), "nan") << "its sign says nothing";
   EXPECT_EQ(number_text(HUGE_VAL, 3), "inf");
 }
 
