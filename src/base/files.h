@@ -14,7 +14,7 @@
 
 namespace tandem::base {
 
-// The whole of a file or pipe; UserError when it is missing, a directory, or larger than `max_bytes`.
+// The whole of a file; UserError when it is missing, no regular file (a directory, a pipe), or above `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 // UserError "permission denied" where a folder on the way may not be searched, so that nobody says "no such file" of
 // it.

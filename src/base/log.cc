@@ -7,6 +7,8 @@
 #include <mutex>
 #include <string_view>
 
+#include "base/printable.h"
+
 namespace tandem::base {
 namespace {
 
@@ -34,10 +36,10 @@ std::string_view prefix(LogLevel level) {
   return "";
 }
 
-// One message is one line, whatever a user's file or an exception put into it.
+// One message is one line of plain characters, whatever a user's file, a reward function or a model put into it.
 std::string to_line(LogLevel level, const std::string& message) {
   std::string line(prefix(level));
-  for (const char c : message) {
+  for (const char c : printable(message)) {
     if (c == '\n') {
       line += "\\n";
     } else {

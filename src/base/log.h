@@ -18,7 +18,7 @@ void set_log_sink(std::function<void(LogLevel, const std::string& line)> sink);
 // Writes a finished line (without '\n') in place of plain stderr: a live progress line clears itself, prints, redraws.
 // Empty: plain stderr again. Both functions are called under the log's lock, so they must not log.
 void set_log_terminal(std::function<void(const std::string& line)> terminal);
-// The default level is kInfo. A '\n' within a message is written as "\n".
+// The default level is kInfo. A '\n' within a message is written as "\n", what a terminal would obey as printable().
 void log_line(LogLevel level, const std::string& message);
 int64_t num_warnings();
 

@@ -1,6 +1,7 @@
 #include "base/message_text.h"
 
 #include "base/json.h"
+#include "base/printable.h"
 
 namespace tandem::base {
 
@@ -19,7 +20,7 @@ std::string one_line(std::string_view text, size_t max_bytes) {
     if (quoted[i] == '\\' && (quoted[i + 1] == '"' || quoted[i + 1] == '\\')) ++i;
     line += quoted[i];
   }
-  return is_cut ? line + "..." : line;
+  return printable(is_cut ? line + "..." : line);
 }
 
 std::string with_article(std::string_view noun) {

@@ -14,6 +14,7 @@
 #include "base/env.h"
 #include "base/json.h"
 #include "base/message_text.h"
+#include "base/sha256.h"
 #include "base/utf8.h"
 
 namespace tandem::base {
@@ -312,8 +313,13 @@ std::map<std::string, std::string> Options::numbers() const {
   std::map<std::string, std::string> result;
   for (const Option& option : options_) {
     if (!option.may_change_numbers()) continue;
-    const auto words = option.words();
-    result[option.name()] = words ? fmt::format("{}", fmt::join(*words, " ")) : "unset";
+    auto words = option.words();
+    if (words && option.is_path()) {
+      for (std::string& word : *words) word = shorten_home(word, home_);
+    }
+    std::string value = words ? fmt::format("{}", fmt::join(*words, " ")) : "unset";
+    const bool is_free_text = option.kind() == OptionKind::kText && option.choices().empty();
+    result[option.name()] = words && is_free_text ? fingerprint(option.name(), value) : value;
   }
   return result;
 }

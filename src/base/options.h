@@ -120,7 +120,7 @@ class Options {
   std::string help_text(const std::string& usage, const std::string& description) const;
   // The present values as TOML that parses back to the same values; what is unset is a comment.
   std::string config_text() const;
-  // Name and present value ("unset" for none) of the options that may change a number: what a checkpoint remembers.
+  // Name and value ("unset"; free text by its fingerprint()) of what may change a number: what a checkpoint remembers.
   std::map<std::string, std::string> numbers() const;
   // Name and present value of every option, as one JSON object.
   nlohmann::ordered_json values() const;

@@ -4,20 +4,27 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
-#include <fstream>
+#include <filesystem>
 #include <functional>
-#include <thread>
+#include <memory>
+#include <set>
 
+#include "base/file_calls.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::base {
 namespace {
+
+namespace fs = std::filesystem;
 
 template <typename Error>
 std::string message_of(const std::function<void()>& action) {
@@ -59,21 +66,35 @@ void limit_file_size(rlim_t bytes) {
   ::setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-TEST(ReadFile, ReadsFilesAndPipes) {
+// A pipe waited for its other end for ever, and for more than one SIGTERM; a socket was "no such device". The alarm
+// ends a test that hangs.
+TEST(Reading, RefusesWhatIsNoRegularFileAndNeverWaits) {
   const TemporaryDirectory directory;
   write_file_durably(directory / "a", "hello\n");
   EXPECT_EQ(read_file(directory / "a"), "hello\n");
   ASSERT_EQ(::mkfifo((directory / "pipe").c_str(), 0600), 0);
-  std::thread writer([&] { std::ofstream(directory / "pipe") << "through\n"; });  // waits for a reader
-  EXPECT_EQ(read_file(directory / "pipe"), "through\n");
-  writer.join();
+  ASSERT_EQ(::symlink("pipe", (directory / "link").c_str()), 0);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  (directory / "socket").copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ::alarm(20);
+  for (const std::string& path : {directory / "pipe", directory / "link", directory / "socket",
+                                  std::string("/dev/null"), std::string("/dev/zero"), std::string("/dev/tty")}) {
+    const std::string says = path + ": is no regular file (a pipe, a socket or a device); copy its content into one";
+    EXPECT_ERROR(UserError, says, read_file(path));
+    EXPECT_ERROR(UserError, says, ReadableFile{path});
+  }
+  EXPECT_ERROR(UserError, "is a directory, and a file is needed", read_file(directory.path()));
+  ::alarm(0);
+  ::close(socket);
 }
 
 TEST(ReadFile, SaysWhatIsWrong) {
   const TemporaryDirectory directory;
   write_file_durably(directory / "a", "hello\n");
   EXPECT_ERROR(UserError, directory / "none: cannot open: No such file", read_file(directory / "none"));
-  EXPECT_ERROR(UserError, "Is a directory", read_file(directory.path()));
   EXPECT_ERROR(UserError, "larger than 5 bytes", read_file(directory / "a", 5));
   EXPECT_EQ(read_file(directory / "a", 6).size(), 6U);
 }
@@ -255,6 +276,77 @@ TEST(LineFile, LeavesNoHalfLineWhenTheDiskIsFull) {
   EXPECT_EQ(read_file(directory / "a"), "12345\n");
   LineFile full("/dev/full", false);
   EXPECT_ERROR(EnvironmentError, "/dev/full: cannot write: No space left on device; free space", full.write_line("x"));
+}
+
+// Another user of a shared folder planted links under every name that the probe could have, ".write-test-PID", and the
+// files of who started a run there were emptied. Names that are random cannot be planted; here the disk itself answers
+// whatever is opened with a link, as one who guessed the name would.
+class PlantedLinks : public FileCalls {
+ public:
+  explicit PlantedLinks(const std::string& victim, int num_planted) : victim_(victim), num_planted_(num_planted) {}
+  int open(const char* path, int flags, mode_t mode) override {
+    if ((flags & O_CREAT) != 0) {
+      names_.insert(path);
+      if (num_planted_-- > 0) {
+        EXPECT_EQ(::symlink(victim_.c_str(), path), 0) << path;
+      }
+    }
+    return FileCalls::open(path, flags, mode);
+  }
+  const std::set<std::string>& names() const { return names_; }
+
+ private:
+  std::string victim_;
+  int num_planted_;
+  std::set<std::string> names_;
+};
+
+TEST(Files, AreNeverWrittenThroughALinkThatIsPlanted) {
+  const TemporaryDirectory shared, own;
+  write_file_durably(own / "victim", "precious");
+  PlantedLinks planted(own / "victim", 4);  // under the first names that are tried
+  {
+    const ReplacedFileCalls replaced(planted);
+    check_writable_directory(shared.path(), 0);
+    write_file_durably(shared / "a", "new");
+  }
+  EXPECT_EQ(read_file(own / "victim"), "precious");
+  EXPECT_EQ(read_file(shared / "a"), "new");
+  EXPECT_EQ(planted.names().size(), 6U) << "tries under other names";
+  for (const std::string& name : planted.names()) {
+    EXPECT_EQ(name.find(std::to_string(::getpid())), std::string::npos) << name << ": can be foreseen";
+  }
+  // A name that is ours alone, and a file of the run that a link has taken the place of.
+  fs::create_symlink(own / "victim", shared / "link");
+  EXPECT_ERROR(EnvironmentError, "link: cannot create: File exists",
+               DurableFile(shared / "link", Durable::kWithDirectory));
+  EXPECT_ERROR(EnvironmentError, "link: cannot open: Too many levels of symbolic links",
+               truncate_durably(shared / "link", 0));
+  EXPECT_ERROR(EnvironmentError, "link: cannot open: Too many levels of symbolic links", sync_durably(shared / "link"));
+  fs::create_symlink(own / "made", shared / DirectoryLock::kName);
+  EXPECT_ERROR(UserError, "lock: is a symbolic link", DirectoryLock(shared.path()));
+  EXPECT_FALSE(file_exists(own / "made"));
+  EXPECT_EQ(read_file(own / "victim"), "precious");
+}
+
+TEST(Files, OnlyTemporariesOfOursAreRemoved) {
+  const TemporaryDirectory directory;
+  const std::vector<std::string> others = {"model.tmp-1",           "notes.tmp-12-3",        "x.tmp-0123456789ABCDEF",
+                                           "x.tmp-0123456789abcde", ".tmp-0123456789abcdef", "y.tmp-old"};
+  for (const std::string& name : others) write_file_durably(directory / name, "mine");
+  for (const std::string name : {"a.tmp-0123456789abcdef", "b.tmp-fedcba9876543210.old"})
+    write_file_durably(directory / name, "");
+  const auto draft = std::make_unique<DurableFile>(directory / "c");  // as a kill leaves it
+  EXPECT_EQ(list_directory(directory.path()).size(), others.size() + 3);
+  for (const std::string& name : list_directory(directory.path())) {
+    if (name.starts_with("c.")) {
+      EXPECT_EQ(name_without_temporary_mark(name), "c");
+    }
+  }
+  remove_temporaries(directory.path());
+  std::vector<std::string> sorted = others;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(list_directory(directory.path()), sorted);
 }
 
 TEST(CheckWritableDirectory, AsksForRoomAndLeavesNothing) {

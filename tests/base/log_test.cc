@@ -47,6 +47,16 @@ TEST_F(Log, KeepsOneMessageOnOneLine) {
   EXPECT_EQ(terminal_.back(), "first\\nsecond");
 }
 
+// What reward functions raise and models write set titles, wrote clipboards and cleared screens, then and whenever
+// somebody looked into log.txt.
+TEST_F(Log, GivesATerminalNothingToObey) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
+  log_info("{}", "a\x1b]0;title\x07\x1b[2J\r\x7f b");
+  EXPECT_EQ(terminal_.back(), "a\\u001b]0;title\\u0007\\u001b[2J\\u000d\\u007f b");
+  EXPECT_EQ(lines, terminal_);
+}
+
 TEST_F(Log, GivesTheSinkTheSameLines) {
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel level, const std::string& line) {

@@ -1,0 +1,31 @@
+// SHA-256 gives its published answers.
+#include "base/sha256.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem::base {
+namespace {
+
+// NIST, "Secure Hash Standard (SHS) examples", and two lengths where the padding changes its number of blocks.
+TEST(Sha256, GivesThePublishedAnswers) {
+  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256(std::string(1'000'000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(sha256(std::string(55, 'a')), "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
+  EXPECT_EQ(sha256(std::string(56, 'a')), "b35439a4ac6f0948b6d6f9e3c6af0f5f590ce20f1bde7090ef7970686ec6738a");
+  EXPECT_EQ(sha256(std::string(63, 'a')), "7d3e74a05d7db15bce4ad9ec0658ea98e3f06eeecf16b4c6fff2da457ddc2f34");
+  EXPECT_EQ(sha256(std::string(64, 'a')), "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
+}
+
+TEST(Fingerprint, TellsOptionsAndValuesApart) {
+  EXPECT_EQ(fingerprint("stop", "x"), fingerprint("stop", "x"));
+  EXPECT_NE(fingerprint("stop", "x"), fingerprint("stop", "y"));
+  EXPECT_NE(fingerprint("stop", "x"), fingerprint("sto", "px"));
+  EXPECT_TRUE(is_fingerprint(fingerprint("stop", "x")));
+  EXPECT_FALSE(is_fingerprint("0.001"));
+}
+
+}  // namespace
+}  // namespace tandem::base
