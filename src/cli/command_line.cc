@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/option_mistakes.h"
 #include "base/options.h"
+#include "base/printable.h"
 #include "cli/verbs.h"
 #include "tandem/error.h"
 #include "text/text_worker.h"
@@ -68,14 +69,14 @@ int dispatch(const std::vector<std::string>& arguments) {
   return code;
 }
 
-// One line whatever a message holds, so that scripts can take the last line of stderr.
+// One line of plain characters whatever a message holds, so that scripts can take the last line of stderr.
 int fail(int code, const std::string& message) {
   std::string line = message;
   for (char& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
   }
   std::fflush(stdout);
-  std::fprintf(stderr, "tandem: error: %s\n", line.c_str());
+  std::fprintf(stderr, "tandem: error: %s\n", base::printable(line).c_str());
   return code;
 }
 
@@ -130,7 +131,7 @@ int run_command_line(const std::vector<std::string>& arguments) {
     return dispatch(arguments);
   } catch (const base::OptionsError& error) {
     std::fflush(stdout);
-    std::fputs(error.list("tandem " + arguments[0]).c_str(), stderr);
+    std::fputs(base::printable(error.list("tandem " + arguments[0])).c_str(), stderr);
     return fail(kExitUser, error.what());
   } catch (...) {
     return report_failure(std::current_exception());

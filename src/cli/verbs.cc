@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/printable.h"
 #include "cli/command_line.h"
 #include "run/colocate.h"
 #include "run/eval.h"
@@ -58,7 +59,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
       check_printed();
       return 0;
     case base::ParsedAction::kPrintConfig:
-      std::fputs(options.config_text().c_str(), stdout);
+      std::fputs(base::printable(options.config_text()).c_str(), stdout);
       check_printed();
       return 0;
     case base::ParsedAction::kRun: break;

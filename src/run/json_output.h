@@ -11,7 +11,8 @@ namespace tandem::run {
 
 class JsonOutput {
  public:
-  // "-": standard output. A file is replaced. EnvironmentError when it cannot be written.
+  // "-": standard output; where that is a terminal, text that it would obey is escaped. A file is replaced.
+  // EnvironmentError when it cannot be written.
   explicit JsonOutput(const std::string& path);
   void write(const base::Json& record);
   // Makes the file durable.
@@ -19,6 +20,7 @@ class JsonOutput {
 
  private:
   std::unique_ptr<base::LineFile> file_;  // null: standard output
+  bool is_terminal_ = false;              // that is one
 };
 
 // What --output asks for can be had: EnvironmentError otherwise. "-" and "" always can.

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "base/printable.h"
 #include "tandem/error.h"
 
 namespace tandem::run {
@@ -18,10 +19,12 @@ constexpr double kTensorBoardFlushSeconds = 5.0;
 constexpr int kBarCells = 20;
 
 std::string record(const std::string& kind, int64_t step, double seconds, const Metrics& metrics) {
+  // Names are distinct. To look for each among those before it, as operator[] does, takes minutes of many thousand.
   base::Json line = base::Json::object();
-  line[kind + "/step"] = step;
-  for (const auto& [name, value] : metrics) line[name] = value;
-  line["time_s"] = seconds;
+  auto& members = line.get_ref<base::Json::object_t&>();
+  members.emplace_back(kind + "/step", step);
+  for (const auto& [name, value] : metrics) members.emplace_back(name, value);
+  members.emplace_back("time_s", seconds);
   return base::dump_json(line);
 }
 
@@ -76,7 +79,7 @@ void Report::progress(const std::string& prefix, int64_t done, int64_t total, co
 }
 
 void Report::line(const std::string& text) {
-  const std::string lines = wrapped(text, terminal_.line_columns());
+  const std::string lines = wrapped(base::printable(text), terminal_.line_columns());
   terminal_.line(lines);
   if (log_) write(*log_, redaction_.apply(lines));
 }

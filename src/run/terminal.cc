@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/printable.h"
+
 namespace tandem::run {
 
 namespace {
@@ -74,7 +76,7 @@ void Terminal::live(const std::string& text) {
   const std::lock_guard lock(mutex_);
   last_live_ = std::chrono::steady_clock::now();
   // The cursor goes back to the line's start, so that output from elsewhere begins there and not behind the bar.
-  std::fprintf(stream_, "\r%s\033[K\r", text.substr(0, columns_ - 1).c_str());
+  std::fprintf(stream_, "\r%s\033[K\r", base::printable(text).substr(0, columns_ - 1).c_str());
   std::fflush(stream_);
   live_shown_ = true;
 }
@@ -94,7 +96,7 @@ void Terminal::clear_live() {
 void Terminal::line(const std::string& text) {
   const std::lock_guard lock(mutex_);
   erase();
-  std::fprintf(stream_, "%s\n", text.c_str());
+  std::fprintf(stream_, "%s\n", base::printable(text).c_str());
   std::fflush(stream_);
 }
 

@@ -30,11 +30,13 @@ struct Event {
 
 base::Json to_json(const std::map<std::string, double>& values) {
   base::Json json = base::Json::object();
+  // Names are distinct, so none is looked for among those before it, as operator[] would.
+  auto& members = json.get_ref<base::Json::object_t&>();
   for (const auto& [name, value] : values) {
     if (std::isfinite(value)) {
-      json[name] = value;
+      members.emplace_back(name, value);
     } else {
-      json[name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";  // numbers that JSON has not
+      members.emplace_back(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");  // numbers that JSON has not
     }
   }
   return json;
