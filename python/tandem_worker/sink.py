@@ -8,11 +8,13 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from tandem_worker import protocol
-from tandem_worker.protocol import MachineFault
+from tandem_worker.protocol import MachineFault, UserFault
 
 
 class Worker:
     def open(self, directory):
+        if os.path.islink(directory):
+            raise UserFault(f"{directory}: is a symbolic link; put the folder itself in its place")
         try:
             os.makedirs(directory, exist_ok=True)
             # The library names a file by second, host and process id, which in a namespace of its own is always the same.

@@ -208,7 +208,7 @@ bool Checkpoints::empty() const { return steps().empty() && !base::file_exists(f
 
 std::optional<int64_t> Checkpoints::pointed_to() const {
   const std::string path = folder_ + "/latest";
-  if (!base::file_exists(path)) return std::nullopt;
+  if (!base::file_exists(path) && !base::directory_exists(path)) return std::nullopt;
   std::string text = base::read_file(path, 4096);
   if (!text.empty() && text.back() == '\n') text.pop_back();
   return step_of(text);
@@ -239,7 +239,7 @@ void Checkpoints::refuse(const std::string& what) const {
   const std::vector<int64_t> there = steps();
   for (auto step = there.rbegin(); step != there.rend(); ++step) {
     try {
-      const Checkpoint good(path(*step));
+      if (Checkpoint(path(*step)).step() != *step) continue;  // whole, and that of another step
     } catch (const UserError&) {
       continue;
     }

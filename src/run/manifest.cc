@@ -19,6 +19,7 @@ namespace {
 using base::Json;
 
 constexpr int64_t kFormat = 1;
+constexpr int64_t kMaxStep = int64_t{1} << 40;  // no run counts so far, and what is computed with it stays in 64 bits
 constexpr size_t kMaxDims = 32;
 constexpr size_t kChecksumDigits = 32;
 
@@ -157,6 +158,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
                                                    path, format, kFormat));
   Manifest manifest;
   manifest.step = reader.count("step");
+  TANDEM_USER_CHECK(manifest.step <= kMaxStep, fmt::format("{}: step must be at most {}", path, kMaxStep));
   for (const auto& [name, value] : reader.object("files").items()) {
     TANDEM_USER_CHECK(is_plain_name(name), path + ": files: a name that leads elsewhere");
     const Reader file(value, fmt::format("{}: files: {}", path, base::one_line(name)));

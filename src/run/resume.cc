@@ -9,8 +9,11 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/env.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/message_text.h"
+#include "base/sha256.h"
 #include "rl/data_lines.h"
 #include "weights/tensor_file.h"
 
@@ -54,17 +57,28 @@ void read_part(const Checkpoint& checkpoint, const std::string& name, const at::
   }
 }
 
+// No run counts so far, and sums and products of such numbers stay within 64 bits.
+constexpr int64_t kMaxCount = int64_t{1} << 40;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 60;
+
 const Json& member(const Json& json, const char* name, const std::string& file) {
   const auto found = json.is_object() ? json.find(name) : json.end();
   TANDEM_USER_CHECK(json.is_object() && found != json.end(), fmt::format("{}: {} is missing", file, name));
   return *found;
 }
 
-int64_t count(const Json& json, const char* name, const std::string& file) {
-  const Json& value = member(json, name, file);
-  TANDEM_USER_CHECK(value.is_number_integer() && value.get<int64_t>() >= 0,
-                    fmt::format("{}: {} must be a whole number, 0 or more", file, name));
+int64_t as_count(const Json& value, const std::string& name, const std::string& file, int64_t most) {
+  // A positive number that was read is unsigned.
+  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(most);
+  TANDEM_USER_CHECK(fits,
+                    fmt::format("{}: {} must be a whole number from 0 to {}; it was changed by hand: take another "
+                                "checkpoint (--ckpt-step)",
+                                file, base::one_line(name), most));
   return value.get<int64_t>();
+}
+
+int64_t count(const Json& json, const char* name, const std::string& file) {
+  return as_count(member(json, name, file), name, file, kMaxCount);
 }
 
 // Of data, reward function, model configuration and tokenizer.
@@ -82,20 +96,37 @@ std::map<std::string, std::string> input_checksums(const std::string& model_dire
   return result;
 }
 
+// Whether a flag or input is as it was. A checkpoint of before texts were fingerprinted holds the text itself, with the
+// home directory written out.
+bool is_same(const std::string& name, const std::string& saved, const std::string& now) {
+  if (saved == now) return true;
+  if (!base::is_fingerprint(now) || base::is_fingerprint(saved)) return false;
+  return base::fingerprint(name, saved) == now ||
+         base::fingerprint(name, base::shorten_home(saved, base::home_directory())) == now;
+}
+
+// "--lr was 0.001 and is 0.002". Texts may be secrets: only that they differ is said.
+std::string difference(const std::string& name, const std::string* saved, const std::string* now) {
+  const std::string flag = (name.find(' ') == std::string::npos ? "--" : "") + base::one_line(name);
+  const bool is_text = saved != nullptr && now != nullptr && base::is_fingerprint(*now);
+  if (is_text) return flag + " is not what it was";
+  const auto shown = [](const std::string* value) {
+    return value == nullptr ? "absent" : base::is_fingerprint(*value) ? "given" : base::one_line(*value);
+  };
+  return fmt::format("{} was {} and is {}", flag, shown(saved), shown(now));
+}
+
 // UserError naming each that differs, with both values, unless `allowed`.
 void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                         bool allowed) {
   std::vector<std::string> differences;
-  const auto say = [&](const std::string& name, const std::string& before, const std::string& after) {
-    const std::string flag = name.find(' ') == std::string::npos ? "--" + name : name;
-    differences.push_back(fmt::format("{} was {} and is {}", flag, before, after));
-  };
   for (const auto& [name, value] : saved) {
     const auto found = now.find(name);
-    if (found == now.end() || found->second != value) say(name, value, found == now.end() ? "absent" : found->second);
+    if (found == now.end() || !is_same(name, value, found->second))
+      differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second));
   }
   for (const auto& [name, value] : now) {
-    if (!saved.contains(name)) say(name, "absent", value);
+    if (!saved.contains(name)) differences.push_back(difference(name, nullptr, &value));
   }
   if (differences.empty()) return;
   const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
@@ -134,9 +165,13 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   const Json& files = member(json, "file_bytes", file);
   const Json& numbers = member(json, "numbers", file);
   TANDEM_USER_CHECK(files.is_object() && numbers.is_object(), file + ": file_bytes and numbers must be objects");
-  for (const auto& [name, value] : files.items()) state.file_bytes[name] = count(files, name.c_str(), file);
+  for (const auto& [name, value] : files.items()) {
+    TANDEM_USER_CHECK(!name.starts_with('/') && name.find("..") == std::string::npos,
+                      fmt::format("{}: file_bytes: {} lies outside the run", file, base::one_line(name)));
+    state.file_bytes[name] = as_count(value, "file_bytes: " + name, file, kMaxFileBytes);
+  }
   for (const auto& [name, value] : numbers.items()) {
-    TANDEM_USER_CHECK(value.is_string(), fmt::format("{}: numbers: {} must be a string", file, name));
+    TANDEM_USER_CHECK(value.is_string(), fmt::format("{}: numbers: {} must be a string", file, base::one_line(name)));
     state.numbers[name] = value.get<std::string>();
   }
   return state;
@@ -170,7 +205,13 @@ std::map<std::string, std::string> run_numbers(const RunMode& mode, const Sessio
 }
 
 RunState read_state(const Checkpoint& checkpoint) {
-  return RunState::from_json(checkpoint.state(), checkpoint.directory() + "/state.json");
+  const std::string file = checkpoint.directory() + "/state.json";
+  const RunState state = RunState::from_json(checkpoint.state(), file);
+  TANDEM_USER_CHECK(state.step == checkpoint.step(),
+                    fmt::format("{}: step is {}, and MANIFEST.json says {}; it was changed by hand: take another "
+                                "checkpoint (--ckpt-step)",
+                                file, state.step, checkpoint.step()));
+  return state;
 }
 
 void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,

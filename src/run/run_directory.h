@@ -29,9 +29,9 @@ enum class RunFolder : uint8_t { kNew, kOverwrite, kGoOn };
 
 class RunDirectory {
  public:
-  // Looks, creates nothing. UserError when the folder holds anything (kNew), or holds something that is not a run
-  // (kOverwrite, kGoOn); EnvironmentError when it cannot be written or has less than `needed_bytes` free, which are
-  // `what_for`.
+  // Looks, creates nothing. UserError when the folder holds anything (kNew), holds something that is not a run
+  // (kOverwrite, kGoOn), or links where a run has files and folders (kGoOn); EnvironmentError when it cannot be written
+  // or has less than `needed_bytes` free, which are `what_for`.
   RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "");
 
   // Makes the folder and hf/ in it, and takes the lock. What an earlier run left under the names above is removed
@@ -41,7 +41,8 @@ class RunDirectory {
   // Sizes of the files that grow while a run goes on, by their path in the folder; they are durable to that size.
   std::map<std::string, int64_t> growing_files() const;
   // Takes back what was written after `step` rollouts were finished: those files to their sizes then, newer samples,
-  // checkpoints and exports away. What is missing of them is said as a warning.
+  // checkpoints and exports away, by the names that a run gives them; nothing else is touched. What is missing of them
+  // is said as a warning.
   void cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const;
 
   const std::string& path() const { return path_; }
@@ -59,6 +60,9 @@ class RunDirectory {
   void set_latest(int64_t step) const;
 
  private:
+  // UserError where one of the names above is a link, or no file or folder as a run makes it.
+  void check_names() const;
+
   std::string path_;
   RunFolder folder_;
   std::unique_ptr<base::DirectoryLock> lock_;

@@ -26,7 +26,7 @@ void write_all(int fd, std::string_view text) {
 
 OutputFile::OutputFile(const std::string& path, int64_t max_bytes) : left_bytes_(max_bytes) {
   if (path.empty()) return;
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   TANDEM_ENV_CHECK(fd_ >= 0, path + ": cannot be opened for the output of reward functions:", std::strerror(errno));
 }
 

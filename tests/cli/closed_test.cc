@@ -164,5 +164,51 @@ TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
             base::read_file(home + "/again/hf/latest/model.safetensors"));
 }
 
+// A checkpoint remembers the flags that results depend on, and some of them are texts: state.json held secrets and the
+// home directory, and nobody else could go on with the run.
+TEST(Closed, CheckpointsHoldNoTextOfFlagsAndGoOnInAnotherHome) {
+  base::TemporaryDirectory folder;
+  const std::string first = folder / "first-home", second = folder / "second-home";
+  fs::create_directory(first);
+  writable_model(first + "/model");
+  const std::string reward = write_reward(folder), secret = "canary-supersecret-12345";
+  const auto arguments = [&](const std::string& home, const std::string& num_rollouts, const Arguments& more) {
+    Arguments words = with_custom_reward(train_arguments(home + "/run"), reward);
+    words = with_flag(words, "--num-rollout", num_rollouts);
+    const Arguments texts = {"--rollout-stop",
+                             secret,
+                             "--apply-chat-template-kwargs",
+                             "{\"key\":\"" + secret + "\"}",
+                             "--metadata-key",
+                             secret,
+                             "--use-kl-loss",
+                             "--kl-loss-coef",
+                             "0.1",
+                             "--save-interval",
+                             "1"};
+    words.insert(words.end(), texts.begin(), texts.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  {
+    const Environment planted({{"HOME", first}, {"MY_API_KEY", secret}});
+    const Captured result = run(arguments(first, "1", {"--ref-load", first + "/model"}));
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+  for (const std::string& canary : {secret, first}) {
+    EXPECT_EQ(files_with(first + "/run", canary), std::vector<std::string>()) << canary;
+  }
+  // Another account, without that variable: the same ~/model is the same flag, another model is another.
+  fs::rename(first, second);
+  writable_model(second + "/other");
+  const Environment moved({{"HOME", second}});
+  const Captured other = run(arguments(second, "2", {"--ref-load", second + "/other", "--load", second + "/run"}));
+  expect_one_line_failure(other, 2, "the run would go on differently: --ref-load is not what it was; give");
+  const Arguments stop = {"--ref-load", second + "/model", "--load", second + "/run", "--rollout-stop", "###"};
+  expect_one_line_failure(run(arguments(second, "2", stop)), 2, "--rollout-stop is not what it was");
+  const Captured result = run(arguments(second, "2", {"--ref-load", "~/model", "--load", second + "/run"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 }  // namespace
 }  // namespace tandem::cli
