@@ -1,6 +1,7 @@
 """Tokenizer worker: tokenizer.json through `tokenizers`, the chat template through jinja2. Runs no code of the model
 directory."""
 
+import contextlib
 import json
 import os
 
@@ -43,9 +44,22 @@ def read_json(path, required):
     return value
 
 
+@contextlib.contextmanager
+def blaming(path):
+    """What the library raises over a tokenizer that is wrong in itself (no unknown token, say) is the file's fault. A
+    panic of its Rust code is no Exception; what ends the process is no fault of the file's."""
+    try:
+        yield
+    except (UserFault, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise UserFault(f"{path}: the tokenizer cannot work: {one_line(error)}; take the file from the model's "
+                        "publisher again") from None
+
+
 class Worker:
     def load(self, directory):
-        path = os.path.join(directory, "tokenizer.json")
+        path = self._path = os.path.join(directory, "tokenizer.json")
         description = read_json(path, required=True)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(path)
@@ -73,11 +87,13 @@ class Worker:
         }
 
     def encode(self, texts):
-        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        with blaming(self._path):
+            encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids, skip_special_tokens):
-        return self._tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens)
+        with blaming(self._path):
+            return self._tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(self, conversations, kwargs, first):
         return [self._template.render(messages, kwargs, first + i) for i, messages in enumerate(conversations)]

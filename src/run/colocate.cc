@@ -26,6 +26,7 @@
 #include "run/plan_report.h"
 #include "run/reference.h"
 #include "run/resume.h"
+#include "run/rollout_file.h"
 #include "run/rollout_phase.h"
 #include "run/run_directory.h"
 #include "run/run_memory.h"
@@ -145,6 +146,7 @@ ColocatedRun::ColocatedRun(const TrainConfig& config, const RunMode& mode)
 }
 
 void ColocatedRun::say_plan() const {
+  session_.check_weights();
   Report report(nullptr, {});
   report.line(fmt::format("model: {} parameters in {}, {} layers, context {}", session_.config().num_parameters(),
                           model::to_string(session_.config().dtype), session_.config().num_layers,
@@ -347,8 +349,10 @@ void ColocatedRun::evaluate(int64_t step) {
 std::optional<Rollout> ColocatedRun::generate() {
   if (!config_.load_debug_rollout_data.empty()) {
     const std::string flag = "--load-debug-rollout-data";
-    Rollout rollout =
-        read_rollout(rollout_path(flag, config_.load_debug_rollout_data, rollout_id_), config_.samples_per_rollout());
+    Rollout rollout = read_rollout(rollout_path(flag, config_.load_debug_rollout_data, rollout_id_),
+                                   {.num_samples = config_.samples_per_rollout(),
+                                    .vocab = session_.config().vocab,
+                                    .context_tokens = plan_.context_tokens});
     warn_of_failures(rollout, fmt::format("rollout {}/{}", rollout_id_ + 1, num_rollouts_));
     return rollout;
   }

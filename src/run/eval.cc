@@ -27,6 +27,7 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   config.reward.try_out(told);
   Report report(nullptr, {});
   if (mode.dry_run) {
+    session.check_weights();
     report.line(fmt::format("{} completions at most in one data set; keys and values {} bytes",
                             evaluation.max_sequences(), kv_bytes));
     report.line("everything is in order; nothing was written (--dry-run)");

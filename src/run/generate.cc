@@ -65,6 +65,7 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
   check_stop_tokens(config.rollout, session.config());
   Report report(nullptr, {});
   if (mode.dry_run) {
+    session.check_weights();
     report.line(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),
                             prompts.longest_tokens, kv_bytes));
     report.line("everything is in order; nothing was written (--dry-run)");

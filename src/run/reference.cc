@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "model/registry.h"
+#include "weights/checkpoint_files.h"
 
 namespace tandem::run {
 
@@ -29,6 +30,7 @@ void check_reference(const Session& session, const std::string& directory) {
                     fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
                                 "model",
                                 directory, session.directory()));
+  weights::check_hf_checkpoint(directory, model::build_layout(config));
 }
 
 Reference::Reference(const Session& session, const std::string& directory, bool is_offloaded, RunMemory& memory) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -96,6 +98,7 @@ void collect_rewards(const RolloutRequest& request, text::Graders& graders, Roll
     TANDEM_CHECK_EQ(rollout.grades[i].sample_id, rollout.samples[i].sample_id, "a sample without a grade");
     put_reward(rollout.samples[i], rollout.grades[i]);
   }
+  rollout.num_unnamed = limit_reward_names(rollout.grades);
   put_failure_rewards(request.failure_reward, rollout.grades, rollout.samples);
   rollout.count_failures();
 }
@@ -153,6 +156,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
   if (graders != nullptr) {
     if (!wait_for_rewards(request, *graders)) return std::nullopt;
     collect_rewards(request, *graders, rollout);
+    warn_of_names(rollout, request.title);
   }
   rollout.seconds = seconds_since(begin);
   return rollout;
@@ -209,6 +213,33 @@ std::vector<std::string> RolloutPhase::decode(const std::vector<std::vector<int3
   }
 }
 
+int64_t limit_reward_names(std::vector<text::Grade>& grades) {
+  std::unordered_set<std::string> names;
+  int64_t num_left_out = 0;
+  const auto limit = [&](auto& named) {
+    num_left_out += static_cast<int64_t>(std::erase_if(named, [&](const auto& entry) {
+      if (names.contains(entry.first)) return false;
+      if (names.size() >= kMaxRewardNames) return true;
+      names.insert(entry.first);
+      return false;
+    }));
+  };
+  for (text::Grade& grade : grades) {
+    limit(grade.extras);
+    limit(grade.metrics);
+    limit(grade.columns);
+  }
+  return num_left_out;
+}
+
+void RolloutPhase::warn_of_names(const Rollout& rollout, const std::string& title) {
+  if (rollout.num_unnamed == 0 || std::exchange(names_are_said_, true)) return;
+  base::log_warning(
+      "{}: the reward gave numbers or columns under more than {} names; the first {} are kept and {} "
+      "values are left out (fault/reward_names): name a quantity alike in every sample",
+      title, kMaxRewardNames, kMaxRewardNames, rollout.num_unnamed);
+}
+
 Metrics logged_metrics(const Rollout& rollout) {
   std::map<std::string, std::vector<double>> values;
   for (const text::Grade& grade : rollout.grades) {
@@ -242,6 +273,7 @@ Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate
   }
   for (const auto& [name, value] : logged_metrics(rollout)) metrics["rollout/reward_metric/" + name] = value;
   metrics.merge(failure_metrics(rollout, "rollout"));
+  if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
   if (prompt_tokens > 0) {

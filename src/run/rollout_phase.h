@@ -38,6 +38,7 @@ struct Rollout {
   int64_t num_failed = 0;     // samples whose grading failed
   int64_t num_dropped = 0;    // of those: without a reward
   int64_t num_repeated = 0;   // samples that were graded again after their grader was lost
+  int64_t num_unnamed = 0;    // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;  // "sample 12: ValueError: ..."
 
   // Sets num_failed, num_dropped and first_failure from samples and grades.
@@ -62,11 +63,19 @@ class RolloutPhase {
   bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders);
   void take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
+  void warn_of_names(const Rollout& rollout, const std::string& title);
 
   rollout::Engine& engine_;
   text::TextWorker& text_;
   Report& report_;
+  bool names_are_said_ = false;
 };
+
+// Reward code names what it returns besides the reward, logs or adds as a column, and each name is a series of its own
+// in metrics and samples. Of a rollout the first kMaxRewardNames stay, in sample order; returns how many values and
+// columns under other names were taken out.
+constexpr size_t kMaxRewardNames = 256;
+int64_t limit_reward_names(std::vector<text::Grade>& grades);
 
 // The means of what TRL functions gave to log_metric, over all their calls.
 Metrics logged_metrics(const Rollout& rollout);

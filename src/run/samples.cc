@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "base/check.h"
@@ -13,8 +11,6 @@ namespace tandem::run {
 
 namespace {
 
-constexpr int64_t kMaxSamplesBytes = int64_t{8} << 30;
-constexpr std::string_view kRewardPrefix = "reward_";  // before the other numbers of a reward that is a dict
 constexpr std::string_view kRolloutId = "{rollout_id}";
 
 double mean(const std::vector<float>& values) {
@@ -26,68 +22,6 @@ base::Json versions_of(const rl::Sample& sample) {
   base::Json versions = base::Json::array();
   for (const rl::VersionSpan& span : sample.versions) versions.push_back(span.version);
   return versions;
-}
-
-// Numbers that JSON has not are written as words.
-double number(const base::Json& value) {
-  if (!value.is_string()) return value.get<double>();
-  const auto word = value.get<std::string>();
-  if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
-  return word == "-inf" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-}
-
-template <typename T>
-std::vector<T> numbers(const base::Json& record, const char* name) {
-  std::vector<T> result;
-  if (!record.contains(name)) return result;
-  for (const base::Json& value : record.at(name)) result.push_back(static_cast<T>(number(value)));
-  return result;
-}
-
-rl::SampleStatus status_of(const std::string& word) {
-  using enum rl::SampleStatus;
-  for (const rl::SampleStatus status : {kCompleted, kTruncated, kAborted}) {
-    if (word == rl::to_string(status)) return status;
-  }
-  throw UserError(fmt::format("status {}: use completed, truncated or aborted", word));
-}
-
-text::Grade grade_of(const base::Json& record) {
-  text::Grade grade;
-  grade.sample_id = record.at("sample_id").get<uint64_t>();
-  const base::Json& reward = record.at("reward");
-  grade.reward = reward.is_null() ? 0.0 : number(reward);
-  grade.failed = record.contains("failure");
-  if (grade.failed) {
-    grade.reason = record.at("failure").get<std::string>();
-    grade.reason_class = record.at("failure_class").get<std::string>();
-  }
-  for (const auto& [name, value] : record.items()) {
-    if (name.starts_with(kRewardPrefix)) grade.extras[name.substr(kRewardPrefix.size())] = number(value);
-  }
-  return grade;
-}
-
-rl::Sample sample_of(const base::Json& record) {
-  rl::Sample sample;
-  sample.group_id = record.at("group_id").get<uint64_t>();
-  sample.sample_id = record.at("sample_id").get<uint64_t>();
-  sample.prompt_text = record.at("prompt").get<std::string>();
-  sample.text = record.at("response").get<std::string>();
-  sample.label = record.at("label").get<std::string>();
-  sample.has_reward = !record.at("reward").is_null();
-  sample.reward = sample.has_reward ? number(record.at("reward")) : 0.0;
-  sample.grading_failed = record.contains("failure");
-  sample.status = status_of(record.at("status").get<std::string>());
-  sample.prompt = numbers<int32_t>(record, "prompt_tokens");
-  sample.completion = numbers<int32_t>(record, "response_tokens");
-  sample.rollout_logprobs = numbers<float>(record, "rollout_log_probs");
-  sample.sampled_logprobs = numbers<float>(record, "sampled_log_probs");
-  sample.loss_mask = numbers<uint8_t>(record, "loss_mask");
-  sample.remove = record.at("remove_sample").get<bool>();
-  for (const base::Json& version : record.at("weight_versions"))
-    sample.versions.push_back({.begin = 0, .version = version.get<uint64_t>()});
-  return sample;
 }
 
 }  // namespace
@@ -132,30 +66,6 @@ void write_samples(const std::string& path, const Rollout& rollout, SampleDetail
     file.write(base::dump_json(sample_record(rollout.samples[i], grade, detail)) + "\n");
   }
   file.commit();
-}
-
-Rollout read_rollout(const std::string& path, int64_t num_samples) {
-  const std::string text = base::read_file(path, kMaxSamplesBytes);
-  Rollout rollout;
-  int64_t line = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const base::Json record = base::parse_json(std::string_view(text).substr(begin, end - begin), path, ++line);
-    begin = end + 1;
-    try {
-      rollout.samples.push_back(sample_of(record));
-      rollout.grades.push_back(grade_of(record));
-    } catch (const std::exception& error) {
-      throw UserError(
-          fmt::format("{}:{}: is no sample as --save-debug-rollout-data writes it: {}", path, line, error.what()));
-    }
-  }
-  TANDEM_USER_CHECK(static_cast<int64_t>(rollout.samples.size()) == num_samples,
-                    fmt::format("{}: has {} samples, and a rollout of this run has {} (--rollout-batch-size x "
-                                "--n-samples-per-prompt)",
-                                path, rollout.samples.size(), num_samples));
-  rollout.count_failures();
-  return rollout;
 }
 
 std::string rollout_path(const std::string& flag, const std::string& pattern, int64_t rollout_id) {

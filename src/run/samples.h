@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "run/rollout_phase.h"
 
@@ -12,13 +13,13 @@ namespace tandem::run {
 // advantages and the loss mask.
 enum class SampleDetail : uint8_t { kReadable, kFull };
 
+// Before the names of the other numbers of a reward that is a dict.
+inline constexpr std::string_view kRewardPrefix = "reward_";
+
 base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
 
 // Writes all samples of a rollout, durably.
 void write_samples(const std::string& path, const Rollout& rollout, SampleDetail detail);
-
-// The rollout of a file of kFull, to train on it again. UserError "FILE:LINE: what", or when it has not `num_samples`.
-Rollout read_rollout(const std::string& path, int64_t num_samples);
 
 // "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names
 // where the pattern is from.

@@ -72,6 +72,7 @@ int score(const ScoreConfig& config, const RunMode& mode) {
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
   const std::vector<rl::Sample> samples = load_samples(lines, session);
   if (mode.dry_run) {
+    session.check_weights();
     Report(nullptr, {}).line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;
   }

@@ -3,15 +3,30 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "device/registry.h"
 #include "model/registry.h"
+#include "weights/checkpoint_files.h"
 #include "weights/not_finite.h"
 
 namespace tandem::run {
 
+namespace {
+
+// The text worker opens these files by itself, and a pipe would have it wait.
+void check_text_files(const std::string& directory) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const std::string path = fmt::format("{}/{}", directory, name);
+    if (base::file_exists(path) || base::directory_exists(path)) base::ReadableFile{path};
+  }
+}
+
+}  // namespace
+
 Session::Session(const ModelOptions& options) : options_(options), config_(read_model(options)) {
   const device::DeviceSpec device = device::parse_device(options_.device);
+  check_text_files(options_.hf_checkpoint);
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
   TANDEM_USER_CHECK(
       text_->vocab_size() <= config_.vocab,
@@ -53,6 +68,10 @@ void Session::read_weights(weights::WeightStore& store) const {
   } else {
     weights::load_hf_checkpoint(options_.hf_checkpoint, store);
   }
+}
+
+void Session::check_weights() const {
+  if (!options_.random_init) weights::check_hf_checkpoint(options_.hf_checkpoint, model::build_layout(config_));
 }
 
 void Session::load_weights() {

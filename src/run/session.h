@@ -23,6 +23,8 @@ class Session {
   // that the model has not.
   explicit Session(const ModelOptions& options);
 
+  // What can be said of the weights' files without reading weights: UserError for what load_weights() would refuse.
+  void check_weights() const;
   // Reads (or draws) the weights. Once.
   void load_weights();
   // A store of this model on its device, without storage; and the weights as they are at the start, read into one.

@@ -121,6 +121,7 @@ std::string SupervisedRun::data_text() const {
 }
 
 void SupervisedRun::say_plan() const {
+  session_.check_weights();
   Report report(nullptr, {});
   report.line(fmt::format("{} parameters in {}; {}", session_.config().num_parameters(),
                           model::to_string(session_.config().dtype), data_text()));

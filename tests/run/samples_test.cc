@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "run/rollout_file.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -31,6 +32,10 @@ Rollout two_samples() {
   rollout.grades[0].extras["acc"] = 1.0;
   rl::Sample& failed = rollout.samples[1];
   failed.sample_id = 7;
+  failed.prompt = {1};
+  failed.completion = {2};
+  failed.rollout_logprobs = {-1.0F};
+  failed.loss_mask = {1};
   failed.grading_failed = true;
   failed.has_reward = false;
   failed.remove = true;
@@ -93,7 +98,7 @@ TEST(Samples, AFullFileIsReadBackWithItsFailures) {
   rollout.count_failures();
   rollout.samples[0].advantages.clear();  // they are computed anew
   write_samples(folder / "s.jsonl", rollout, SampleDetail::kFull);
-  const Rollout read = read_rollout(folder / "s.jsonl", 3);
+  const Rollout read = read_rollout(folder / "s.jsonl", {.num_samples = 3, .vocab = 10, .context_tokens = 5});
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(read.samples[i].grading_failed, rollout.samples[i].grading_failed) << i;
     EXPECT_EQ(read.samples[i].has_reward, rollout.samples[i].has_reward) << i;
@@ -105,16 +110,6 @@ TEST(Samples, AFullFileIsReadBackWithItsFailures) {
   EXPECT_EQ(read.num_dropped, 1);
   EXPECT_EQ(read.first_failure, "sample 7: ValueError: no");
   EXPECT_EQ(rollout_report(read, false, false), rollout_report(rollout, false, false));
-  const std::string text = base::read_file(folder / "s.jsonl");
-  const size_t at = text.find("\"truncated\"");
-  base::write_file_durably(folder / "s.jsonl", std::string(text).replace(at, 11, "\"failed\""));
-  try {
-    read_rollout(folder / "s.jsonl", 3);
-    ADD_FAILURE() << "a status that nobody knows was read";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("s.jsonl:3: "), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("status failed"), std::string::npos) << error.what();
-  }
 }
 
 TEST(Samples, DebugPathNeedsThePlaceOfTheNumber) {
