@@ -5,7 +5,11 @@
 #include <cstdint>
 #include <string>
 
+#include "base/size.h"
+
 namespace tandem::device {
+
+using base::Size;
 
 // Who computes. The CPU's own operations allocate their results and nothing else that grows with a batch; those in
 // plain ATen (ops_aten.h), which a GPU begins with, make float32 temporaries for the steps of their formulas.
@@ -17,14 +21,14 @@ constexpr int64_t kCudaContextBytes = int64_t{620} << 20;
 
 // Widths of a model, in elements.
 struct OpsShape {
-  int64_t hidden = 0, q_width = 0, kv_width = 0, mlp = 0, vocab = 0;
-  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  Size hidden = 0, q_width = 0, kv_width = 0, mlp = 0, vocab = 0;
+  Size num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
 
 // Beside its arguments.
 struct OpBytes {
-  int64_t result = 0;  // what it returns
-  int64_t most = 0;    // at once while it runs, the result among it
+  Size result = 0;  // what it returns
+  Size most = 0;    // at once while it runs, the result among it
 };
 
 // The shapes of library calls in plain ATen on a GPU: whole tiles of its kernels, and as many as keep it busy; below
@@ -38,60 +42,60 @@ constexpr int64_t kAttentionTileRows = 16, kAttentionTileKeys = 256;
 
 // The query rows of one attention call. A tile has rows of one sequence.
 struct AttentionLoad {
-  int64_t rows = 0;
-  int64_t tiles = 0;
-  int64_t longest_rows = 0;  // of the sequence that has most (backward)
-  int64_t longest_keys = 0;  // of the longest sequence, in whole blocks
-  int64_t sequences = 0;
+  Size rows = 0;
+  Size tiles = 0;
+  Size longest_rows = 0;  // of the sequence that has most (backward)
+  Size longest_keys = 0;  // of the longest sequence, in whole blocks
+  Size sequences = 0;
 };
 
 // For operands of `element_bytes` (the model dtype), on a GPU where the family is kAten: ops_aten.cc line by line, to
 // within what rounding each tensor up adds.
 class OpsPlan {
  public:
-  OpsPlan(OpsFamily family, const OpsShape& shape, int64_t element_bytes);
+  OpsPlan(OpsFamily family, const OpsShape& shape, Size element_bytes);
 
-  OpBytes linear(int64_t rows, int64_t inner, int64_t outer, int64_t out_bytes) const;
+  OpBytes linear(Size rows, Size inner, Size outer, Size out_bytes) const;
   // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
-  OpBytes linear_grad_input(int64_t rows, int64_t inner, int64_t outer, bool is_float32 = false) const;
-  OpBytes add(int64_t rows) const;
-  OpBytes rms_norm(int64_t rows) const;
-  OpBytes rms_norm_backward(int64_t rows) const;
-  OpBytes qk_norm_rope(int64_t rows) const;
-  OpBytes qk_norm_rope_backward(int64_t rows) const;
-  OpBytes silu_mul(int64_t rows) const;
-  OpBytes silu_mul_backward(int64_t rows) const;
-  OpBytes kv_append(int64_t entries) const;
-  OpBytes kv_append_backward(int64_t rows, int64_t entries) const;
+  OpBytes linear_grad_input(Size rows, Size inner, Size outer, bool is_float32 = false) const;
+  OpBytes add(Size rows) const;
+  OpBytes rms_norm(Size rows) const;
+  OpBytes rms_norm_backward(Size rows) const;
+  OpBytes qk_norm_rope(Size rows) const;
+  OpBytes qk_norm_rope_backward(Size rows) const;
+  OpBytes silu_mul(Size rows) const;
+  OpBytes silu_mul_backward(Size rows) const;
+  OpBytes kv_append(Size entries) const;
+  OpBytes kv_append_backward(Size rows, Size entries) const;
   OpBytes paged_attention(const AttentionLoad& load) const;
   OpBytes paged_attention_backward(const AttentionLoad& load) const;
   // Of [rows, vocab] float32, which is an argument.
-  OpBytes logprob(int64_t rows) const;
-  OpBytes logprob_backward(int64_t rows, bool has_entropy_gradient) const;
-  OpBytes embedding_backward(int64_t rows, int64_t gradient_bytes) const;
-  OpBytes adamw(int64_t elements) const;
-  OpBytes sum_of_squares(int64_t elements) const;
+  OpBytes logprob(Size rows) const;
+  OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
+  OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
+  OpBytes adamw(Size elements) const;
+  OpBytes sum_of_squares(Size elements) const;
   // What prepare() makes of an attention's rows, which lasts as long as they.
-  int64_t prepared(const AttentionLoad& load, bool has_backward) const;
+  Size prepared(const AttentionLoad& load, bool has_backward) const;
 
  private:
   // An operation whose temporaries are `most` bytes where they are ATen's.
-  OpBytes op(int64_t result, int64_t aten_most) const;
+  OpBytes op(Size result, Size aten_most) const;
 
   OpsFamily family_;
   OpsShape shape_;
-  int64_t element_;
-  int64_t cast_;  // of a float32 copy of an operand: 0 where it is float32 already
+  Size element_;
+  Size cast_;  // of a float32 copy of an operand: 0 where it is float32 already
 };
 
 // kCpu: what GemmRunner packs rows into, each thread's attention scratch, the table of rotations. Kept from the first
 // large batch on.
 struct CpuLoad {
-  int64_t rows = 0;         // of a batch, at most
-  int64_t logits_rows = 0;  // of a chunk of logits
-  int64_t context = 0;      // keys of a sequence
-  bool trains = false;      // backward too
+  Size rows = 0;         // of a batch, at most
+  Size logits_rows = 0;  // of a chunk of logits
+  Size context = 0;      // keys of a sequence
+  bool trains = false;   // backward too
 };
-int64_t cpu_kernel_bytes(const OpsShape& shape, const CpuLoad& load, int64_t num_threads);
+Size cpu_kernel_bytes(const OpsShape& shape, const CpuLoad& load, Size num_threads);
 
 }  // namespace tandem::device

@@ -7,7 +7,7 @@
 
 namespace tandem::memory {
 
-int64_t TagBytes::total() const { return std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0}); }
+Size TagBytes::total() const { return std::accumulate(bytes_.begin(), bytes_.end(), Size(0)); }
 
 void MemoryPlan::add(Phase phase, const std::string& moment, const TagBytes& bytes) {
   PhaseBytes& of_phase = phases_[static_cast<size_t>(phase)];
@@ -16,7 +16,7 @@ void MemoryPlan::add(Phase phase, const std::string& moment, const TagBytes& byt
     TANDEM_CHECK(bytes[tag] >= 0, "bytes of", to_string(tag), "in", moment, "are", bytes[tag]);
     of_phase.most[tag] = std::max(of_phase.most[tag], bytes[tag]);
   }
-  if (const int64_t total = bytes.total(); of_phase.moment.empty() || total > of_phase.peak_bytes) {
+  if (const Size total = bytes.total(); of_phase.moment.empty() || total > of_phase.peak_bytes) {
     of_phase.peak = bytes;
     of_phase.peak_bytes = total;
     of_phase.moment = moment;

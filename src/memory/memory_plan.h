@@ -7,27 +7,28 @@
 #include <cstdint>
 #include <string>
 
+#include "base/size.h"
 #include "memory/tag.h"
 
 namespace tandem::memory {
 
+using base::Size;
+
 // What a tensor of so many bytes takes, from the arena or from LibTorch's allocator of a GPU.
 constexpr int64_t kRoundingBytes = 512;
-constexpr int64_t allocated_bytes(int64_t bytes) {
-  return (bytes + kRoundingBytes - 1) / kRoundingBytes * kRoundingBytes;
-}
+constexpr Size allocated_bytes(Size bytes) { return (bytes + kRoundingBytes - 1) / kRoundingBytes * kRoundingBytes; }
 // The most that rounding adds to so many tensors.
-constexpr int64_t rounding_of(int64_t num_tensors) { return num_tensors * kRoundingBytes; }
+constexpr Size rounding_of(Size num_tensors) { return num_tensors * kRoundingBytes; }
 
 // What each tag has at one moment.
 class TagBytes {
  public:
-  int64_t& operator[](Tag tag) { return bytes_[static_cast<size_t>(tag)]; }
-  int64_t operator[](Tag tag) const { return bytes_[static_cast<size_t>(tag)]; }
-  int64_t total() const;
+  Size& operator[](Tag tag) { return bytes_[static_cast<size_t>(tag)]; }
+  Size operator[](Tag tag) const { return bytes_[static_cast<size_t>(tag)]; }
+  Size total() const;
 
  private:
-  std::array<int64_t, kNumTags> bytes_{};
+  std::array<Size, kNumTags> bytes_{};
 };
 
 // A phase is a row of moments: what is alive together counts together. A tag's number is its most over the phase's
@@ -49,7 +50,7 @@ class MemoryPlan {
   struct PhaseBytes {
     TagBytes most;
     TagBytes peak;
-    int64_t peak_bytes = 0;
+    Size peak_bytes = 0;
     std::string moment;
   };
   const PhaseBytes& of(Phase phase) const { return phases_[static_cast<size_t>(phase)]; }

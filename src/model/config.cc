@@ -19,8 +19,8 @@ namespace {
 
 using base::Json;
 
-// Bounds far above any published model, and low enough that no product of two of them, nor the
-// bytes of a whole model, leaves 64 bits.
+// Bounds far above any published model, and low enough that no product of two of them leaves 64 bits. All of them
+// together would: a model has at most kMaxParameters.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxMlp = int64_t{1} << 22;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
@@ -28,6 +28,7 @@ constexpr int64_t kMaxHeads = int64_t{1} << 14;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();  // positions are int32
+constexpr int64_t kMaxParameters = int64_t{1} << 44;                    // with their optimizer 256 TiB
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 // One JSON object with typed, bounded access by key. Hugging Face writes null for "not set": null counts as absent.
@@ -238,6 +239,17 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
   }
 }
 
+void check_parameters(const ConfigReader& reader, const ModelConfig& config) {
+  const int64_t parameters = config.num_parameters();
+  if (parameters <= kMaxParameters) return;
+  reader.refuse(
+      "num_hidden_layers",
+      fmt::format("{}, hidden_size {}, intermediate_size {}, vocab_size {}, num_attention_heads {} and head_dim "
+                  "{} make a model of {} parameters, more than any machine holds ({}): correct the wrong one",
+                  config.num_layers, config.hidden, config.mlp, config.vocab, config.num_heads, config.head_dim,
+                  parameters, kMaxParameters));
+}
+
 void add_eos_ids(const std::vector<int32_t>& ids, ModelConfig& config) {
   std::unordered_set<int32_t> known(config.eos_token_ids.begin(), config.eos_token_ids.end());
   for (const int32_t id : ids) {
@@ -286,6 +298,7 @@ ModelConfig parse_model_config(const std::string& json_text, const std::string& 
   config.tied_embeddings = reader.bool_or("tie_word_embeddings", false);  // false: transformers' default for Qwen3
   config.dtype = read_dtype(reader);
   refuse_unsupported_features(reader, config.num_layers);
+  check_parameters(reader, config);
   add_eos_ids(reader.token_ids("eos_token_id", config.vocab), config);
   config.pad_token_id = reader.pad_token_id(config.vocab);
   return config;

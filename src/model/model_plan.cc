@@ -15,33 +15,33 @@ class Walk {
     most_ = std::max(most_, alive_ + op.most);
     take(op.result);
   }
-  void take(int64_t bytes) {
+  void take(Size bytes) {
     alive_ += bytes;
     most_ = std::max(most_, alive_);
   }
-  void drop(int64_t bytes) { alive_ -= bytes; }
-  int64_t most() const { return most_; }
+  void drop(Size bytes) { alive_ -= bytes; }
+  Size most() const { return most_; }
 
  private:
-  int64_t alive_ = 0, most_ = 0;
+  Size alive_ = 0, most_ = 0;
 };
 
 // The tensors of a block.
 struct Sizes {
-  Sizes(const ModelConfig& config, int64_t element_bytes, int64_t rows)
+  Sizes(const ModelConfig& config, Size element_bytes, Size rows)
       : hidden(rows * config.hidden * element_bytes),
         q(rows * config.num_heads * config.head_dim * element_bytes),
         kv(2 * rows * config.num_kv_heads * config.head_dim * element_bytes),
         qkv(q + kv),
         gate_up(2 * rows * config.mlp * element_bytes),
         activated(gate_up / 2) {}
-  int64_t hidden, q, kv, qkv, gate_up, activated;
+  Size hidden, q, kv, qkv, gate_up, activated;
 };
 
 // Qwen3Block::forward(). What the graph keeps is not dropped where there is one.
-int64_t most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
-                        const AttentionBytes& attention, bool has_graph) {
-  const int64_t element = dtype_bytes(dtype), heads = config.num_heads * config.head_dim;
+Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
+                     const AttentionBytes& attention, bool has_graph) {
+  const Size element = dtype_bytes(dtype), heads = config.num_heads * config.head_dim;
   const Sizes size(config, element, rows);
   Walk walk;
   // project_qkv
@@ -66,7 +66,7 @@ int64_t most_of_forward(const ModelConfig& config, Dtype dtype, const device::Op
   return walk.most();
 }
 
-int64_t most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows) {
+Size most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows) {
   const Sizes size(config, dtype_bytes(dtype), rows);
   Walk walk;
   walk.run(ops.silu_mul(rows));
@@ -82,9 +82,9 @@ int64_t most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const devic
 }
 
 // From the gradient of the block's middle, which is counted, to that of its input.
-int64_t most_of_attention_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
-                                   const AttentionBytes& attention) {
-  const int64_t heads = config.num_heads * config.head_dim;
+Size most_of_attention_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
+                                const AttentionBytes& attention) {
+  const Size heads = config.num_heads * config.head_dim;
   const Sizes size(config, dtype_bytes(dtype), rows);
   Walk walk;
   walk.take(size.hidden);  // the middle's gradient
@@ -105,7 +105,7 @@ device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dt
   return {family, ops_shape(config), dtype_bytes(dtype)};
 }
 
-BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
+BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention) {
   const Sizes size(config, dtype_bytes(dtype), rows);
   BlockBytes block;
@@ -118,11 +118,11 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
   return block;
 }
 
-int64_t hidden_bytes(const ModelConfig& config, Dtype dtype, int64_t rows) {
+Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows) {
   return rows * config.hidden * dtype_bytes(dtype);
 }
 
-int64_t layer_kv_block_bytes(const ModelConfig& config, int64_t element_bytes) {
+Size layer_kv_block_bytes(const ModelConfig& config, Size element_bytes) {
   return 2 * config.num_kv_heads * config.head_dim * device::kBlockTokens * element_bytes;
 }
 

@@ -4,36 +4,39 @@
 
 #include <cstdint>
 
+#include "base/size.h"
 #include "device/ops_plan.h"
 #include "model/config.h"
 
 namespace tandem::model {
+
+using base::Size;
 
 device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dtype dtype);
 
 // The attention between the block's pieces, which is its caller's.
 struct AttentionBytes {
   device::OpBytes forward;   // q, k, v to its result
-  int64_t kept = 0;          // what its backward reads besides q and the result
+  Size kept = 0;             // what its backward reads besides q and the result
   device::OpBytes backward;  // to the gradients of q, k and v
 };
 
 // Beside the block's input, which is its caller's, and in the backward beside its output's gradient, which is too.
 struct BlockBytes {
-  int64_t graph = 0;      // what its backward reads
-  int64_t mlp_graph = 0;  // of that, what is gone once its MLP is differentiated
+  Size graph = 0;      // what its backward reads
+  Size mlp_graph = 0;  // of that, what is gone once its MLP is differentiated
   // The most that is alive at once: while the block runs and keeps its graph (that and its result among it); without
   // one (its result among it); in the backward of its MLP; and in the rest of the backward.
-  int64_t forward = 0, inference = 0, mlp_backward = 0, attention_backward = 0;
+  Size forward = 0, inference = 0, mlp_backward = 0, attention_backward = 0;
 };
-BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, int64_t rows,
+BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention);
 
 // The stream between blocks.
-int64_t hidden_bytes(const ModelConfig& config, Dtype dtype, int64_t rows);
+Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows);
 
 // Keys and values of one layer for one block of device::kBlockTokens tokens.
-int64_t layer_kv_block_bytes(const ModelConfig& config, int64_t element_bytes);
+Size layer_kv_block_bytes(const ModelConfig& config, Size element_bytes);
 
 // The widths that operations are planned by.
 device::OpsShape ops_shape(const ModelConfig& config);

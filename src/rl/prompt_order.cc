@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "base/size.h"
 
 namespace tandem::rl {
 namespace {
@@ -37,7 +38,7 @@ int64_t PromptOrder::next() {
     order_epoch_ = cursor_.epoch;
   }
   const int64_t index = shuffle_ ? order_[static_cast<size_t>(cursor_.offset)] : cursor_.offset;
-  if (++cursor_.offset == size_) cursor_ = {.epoch = cursor_.epoch + 1, .offset = 0};
+  if (++cursor_.offset == size_) cursor_ = {.epoch = base::Size(cursor_.epoch) + 1, .offset = 0};
   return index;
 }
 

@@ -3,26 +3,29 @@
 
 #include <cstdint>
 
+#include "base/size.h"
 #include "device/ops_plan.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
 
 namespace tandem::rollout {
 
+using base::Size;
+
 // K and V of all layers for device::kBlockTokens tokens.
-int64_t kv_block_bytes(const model::ModelConfig& config, int64_t element_bytes);
+Size kv_block_bytes(const model::ModelConfig& config, Size element_bytes);
 
 // Blocks of a cache of at most that many bytes. UserError when not even one fits.
-int64_t num_kv_blocks(const model::ModelConfig& config, int64_t element_bytes, int64_t kv_cache_bytes);
+Size num_kv_blocks(const model::ModelConfig& config, Size element_bytes, Size kv_cache_bytes);
 
 // Rows of logits that the engine computes at once: 32 MiB of them, at least one.
-int64_t logits_window_rows(int64_t vocab);
+Size logits_window_rows(Size vocab);
 
 // One step of the engine.
 struct EngineShape {
-  int64_t max_batch_tokens = 0;
-  int64_t max_running = 0;
-  int64_t context_tokens = 0;  // of a sequence, at most
+  Size max_batch_tokens = 0;
+  Size max_running = 0;
+  Size context_tokens = 0;  // of a sequence, at most
   device::OpsFamily family = device::OpsFamily::kCpu;
 };
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -30,7 +30,7 @@ void CheckpointOptions::visit(base::Options& options) {
       .changes_no_number();
   options.option(keep_latest, "keep-latest", group, "checkpoints/ keeps so many; hf/ keeps all")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options
       .option(on_save_error, "on-save-error", group,
@@ -46,13 +46,13 @@ void CheckpointOptions::visit(base::Options& options) {
       .option(max_skipped_steps, "max-skipped-steps", group,
               "stop after so many optimizer steps in a row that were skipped (gradient not finite or too large)")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options
       .option(max_failed_rollouts, "max-failed-rollouts", group,
               "stop after so many rollouts in a row in which the reward failed on every sample")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
 }
 

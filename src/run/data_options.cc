@@ -1,6 +1,6 @@
 #include "run/data_options.h"
 
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -32,7 +32,7 @@ void DataOptions::visit_rendering(base::Options& options) {
                  "JSON object for the template, such as {\"enable_thinking\": false}");
   options.option(max_prompt_len, "rollout-max-prompt-len", group, "leave longer prompts out (counted); 0: keep all")
       .at_least(0)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(
       skip_bad_lines, "skip-bad-lines", group,
       "leave lines out that are malformed, or lack a label that is needed (counted), and do not refuse the file");

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -22,7 +22,7 @@ void EvalOptions::visit(base::Options& options) {
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
               "completions of each prompt; pass@k is the chance that one of k of them passes, which is a reward of 1")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature")
       .at_least(0.0)
@@ -35,15 +35,15 @@ void EvalOptions::visit(base::Options& options) {
   options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1).changes_no_number();
   options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len")
       .at_least(0)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len")
       .at_least(0)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(input_key, "eval-input-key", group, "unset: --input-key").changes_no_number();
   options.option(label_key, "eval-label-key", group, "unset: --label-key").changes_no_number();

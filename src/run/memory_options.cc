@@ -1,5 +1,7 @@
 #include "run/memory_options.h"
 
+#include "base/size.h"
+
 namespace tandem::run {
 
 void MemoryOptions::visit(base::Options& options) {
@@ -14,11 +16,13 @@ void MemoryOptions::visit(base::Options& options) {
       .option(train_memory_margin_bytes, "train-memory-margin-bytes", group,
               "bytes that keys and values leave free while training")
       .at_least(0)
+      .at_most(base::kMaxBytes)
       .changes_no_number();
   options
       .option(device_memory_bytes, "device-memory-bytes", group,
               "bytes of device memory to plan for; 0: the machine's (cpu), what is free (cuda; tandem plan: unknown)")
       .at_least(0)
+      .at_most(base::kMaxBytes)
       .changes_no_number();
   options
       .option(arena_slack, "arena-slack", group,

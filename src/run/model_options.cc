@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -26,7 +26,7 @@ void ModelOptions::visit(base::Options& options) {
       .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});
   options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores")
       .at_least(0)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .at_most(1024)
       .changes_no_number();
 }

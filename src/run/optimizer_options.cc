@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -15,10 +15,10 @@ void OptimizerOptions::visit(base::Options& options) {
       .one_of({"constant", "linear", "cosine"});
   options.option(lr_warmup_iters, "lr-warmup-iters", group, "optimizer steps of linear warm-up")
       .at_least(0)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(lr_decay_iters, "lr-decay-iters", group, "optimizer steps until --min-lr; 0: the whole run")
       .at_least(0)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(weight_decay, "weight-decay", group, "AdamW's, on matrices").at_least(0.0);
   options.option(weight_decay_all, "weight-decay-all", group, "on norms too, as torch's AdamW does");
   options.option(adam_beta1, "adam-beta1", group, "").at_least(0.0).at_most(0.9999999);
@@ -34,10 +34,10 @@ void OptimizerOptions::visit(base::Options& options) {
   const char* const memory = "training memory";
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", memory, "packed tokens of one micro-batch")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", memory, "rows of logits that exist at once")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options
       .option(
           recompute_granularity, "recompute-granularity", memory,
@@ -46,10 +46,11 @@ void OptimizerOptions::visit(base::Options& options) {
       .changes_no_number();
   options.option(recompute_num_layers, "recompute-num-layers", memory, "blocks that are run twice; 0 with full: all")
       .at_least(0)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(activation_bytes, "activation-bytes", memory, "memory for kept activations; 0: no limit")
       .at_least(0)
+      .at_most(base::kMaxBytes)
       .changes_no_number();
 }
 

@@ -1,6 +1,6 @@
 #include "run/output_options.h"
 
-#include "run/count_limit.h"
+#include "base/size.h"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ void OutputOptions::visit_run(base::Options& options) {
               "which --keep-latest stay, and hf/ at the end alone",
               default_save_interval))
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(overwrite, "overwrite", group, "replace the run that --save holds").changes_no_number();
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too")

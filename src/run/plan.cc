@@ -1,14 +1,17 @@
 #include "run/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/machine_memory.h"
+#include "base/size.h"
 #include "device/block.h"
 #include "device/ops_plan.h"
 #include "model/model_plan.h"
@@ -22,6 +25,7 @@ namespace tandem::run {
 
 namespace {
 
+using base::Size;
 using memory::Phase;
 using memory::Tag;
 using memory::TagBytes;
@@ -35,43 +39,42 @@ constexpr int64_t kProcessBytes = int64_t{160} << 20;
 constexpr int64_t kCudaLibraryBytes = int64_t{416} << 20;
 
 struct Lengths {
-  int64_t longest_prompt = 0, context = 0;
+  Size longest_prompt = 0, context = 0;
   bool is_assumed = false;
 };
 
 Lengths lengths(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {
   Lengths result;
-  const int64_t limit = config.rollout.max_context_len > 0 ? config.rollout.max_context_len : model.max_positions;
+  const Size limit = config.rollout.max_context_len > 0 ? config.rollout.max_context_len : model.max_positions;
   result.is_assumed = !facts.longest_prompt && config.data.max_prompt_len == 0;
   if (facts.longest_prompt) {
     result.longest_prompt = *facts.longest_prompt;
   } else if (config.data.max_prompt_len > 0) {
-    result.longest_prompt = std::min(config.data.max_prompt_len, std::max<int64_t>(limit - 1, 1));
+    result.longest_prompt = std::min<Size>(config.data.max_prompt_len, std::max<Size>(limit - 1, 1));
   } else {
-    result.longest_prompt = std::max<int64_t>(limit - config.rollout.response_len(), 1);
+    result.longest_prompt = std::max<Size>(limit - config.rollout.response_len(), 1);
   }
   result.context = choose_context_tokens(config.rollout, model, result.longest_prompt);
   return result;
 }
 
 // `tandem plan` need not be told how large a rollout is: as many samples as decode together.
-int64_t samples_of_rollout(const TrainConfig& config) {
+Size samples_of_rollout(const TrainConfig& config) {
   return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
 }
 
-int64_t samples_of_step(const TrainConfig& config) {
-  return std::max<int64_t>(config.rollout_batch_size > 0
-                               ? config.samples_per_step()
-                               : config.global_batch_size.value_or(samples_of_rollout(config)),
-                           1);
+Size samples_of_step(const TrainConfig& config) {
+  return std::max<Size>(config.rollout_batch_size > 0 ? config.samples_per_step()
+                                                      : config.global_batch_size.value_or(samples_of_rollout(config)),
+                        1);
 }
 
 // Everything of a run but its keys and values; they are added to whatever phase they live in.
 class Parts {
  public:
   // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
-  Parts(const TrainConfig& config, const model::ModelConfig& model, const Lengths& length, int64_t engine_context,
-        int64_t sequences)
+  Parts(const TrainConfig& config, const model::ModelConfig& model, const Lengths& length, Size engine_context,
+        Size sequences)
       : config_(config),
         model_(model),
         family_(device::ops_family(config.model.device)),
@@ -89,10 +92,10 @@ class Parts {
       recomputed_layers_ =
           trainer::recomputed_layers_for(model, model.dtype, batch_.rows, config.optimizer.activation_bytes);
     }
-    const int64_t weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
+    const Size weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, model.dtype);
     standing_[Tag::kWeights] = weights;
-    reference_bytes_ = config.loss.needs_reference() ? weights : 0;
+    reference_bytes_ = config.loss.needs_reference() ? weights : Size(0);
     gradient_bytes_ = optimizer.gradient;
     // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
     const bool is_host = family_ == device::OpsFamily::kCpu;
@@ -108,9 +111,9 @@ class Parts {
   }
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
-  int64_t recomputed_layers() const { return recomputed_layers_; }
+  Size recomputed_layers() const { return recomputed_layers_; }
   device::OpsFamily family() const { return family_; }
-  int64_t pinned_bytes() const { return pinned_bytes_; }
+  Size pinned_bytes() const { return pinned_bytes_; }
 
   // What lasts through rollouts and training, beside the arena.
   TagBytes lasting() const {
@@ -120,7 +123,7 @@ class Parts {
     return lasting;
   }
 
-  memory::MemoryPlan plan(int64_t kv_bytes) const {
+  memory::MemoryPlan plan(Size kv_bytes) const {
     memory::MemoryPlan plan;
     TagBytes load = standing_;
     load[Tag::kStaging] = kStagingBytes;
@@ -130,8 +133,8 @@ class Parts {
     rollout[Tag::kKv] = kv_bytes;
     rollout::add_engine_moments(
         model_, model_.dtype,
-        {.max_batch_tokens = std::min(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
-         .max_running = std::min(config_.rollout.max_running, sequences_),
+        {.max_batch_tokens = std::min<Size>(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
+         .max_running = std::min<Size>(config_.rollout.max_running, sequences_),
          .context_tokens = engine_context_,
          .family = family_},
         rollout, plan);
@@ -166,11 +169,11 @@ class Parts {
   }
 
   // What the CPU's kernels keep once both phases have run.
-  int64_t kernel_bytes() const {
+  Size kernel_bytes() const {
     if (family_ != device::OpsFamily::kCpu) return 0;
     device::CpuLoad load;
-    load.rows = std::max(batch_.rows, config_.rollout.max_batch_tokens);
-    load.logits_rows = std::min(config_.optimizer.logprob_chunk_rows, batch_.targets);
+    load.rows = std::max<Size>(batch_.rows, config_.rollout.max_batch_tokens);
+    load.logits_rows = std::min<Size>(config_.optimizer.logprob_chunk_rows, batch_.targets);
     load.context = std::max(batch_.context_tokens, engine_context_);
     load.trains = true;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
@@ -181,58 +184,152 @@ class Parts {
   const TrainConfig& config_;
   const model::ModelConfig& model_;
   device::OpsFamily family_;
-  int64_t engine_context_, sequences_;
+  Size engine_context_, sequences_;
   trainer::MicroBatchShape batch_;         // of an optimizer step
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
-  int64_t recomputed_layers_ = 0;
-  int64_t gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0;
+  Size recomputed_layers_ = 0;
+  Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0;
   TagBytes standing_;
 };
 
 // Extents so large that there are at most 128 of them: few calls of the driver, few descriptors on the CPU, and less
 // than a hundredth lost to the last one.
-int64_t extent_bytes_for(int64_t arena_bytes) {
+Size extent_bytes_for(Size arena_bytes) {
   constexpr int64_t kSmallest = int64_t{2} << 20, kLargest = int64_t{512} << 20, kMostExtents = 128;
-  int64_t extent_bytes = kSmallest;
+  Size extent_bytes = kSmallest;
   while (extent_bytes < kLargest && arena_bytes > kMostExtents * extent_bytes) extent_bytes *= 2;
   return extent_bytes;
 }
 
 // What holes between tensors take of an arena, with best fit: 2 % where tensors are alike, which those of the CPU are;
 // up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md).
-int64_t with_slack(int64_t bytes, const TrainConfig& config) {
+Size with_slack(Size bytes, const TrainConfig& config) {
   constexpr double kShare = 0.05, kSmallShare = 0.15, kSmall = 256.0 * (1 << 20);
   const auto of = static_cast<double>(bytes);
   double slack = config.memory.arena_slack.value_or(kShare) * of;
   if (!config.memory.arena_slack && device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
     slack = std::max(slack, std::min(kSmallShare * of, kSmall));
   }
-  return bytes + static_cast<int64_t>(slack);
+  return bytes + Size::from(slack);
 }
 
 // Keys and values are one piece: the holes are between all else.
 void add_arena(TrainPlan& plan, const TrainConfig& config) {
-  const int64_t kv_bytes = plan.memory.bytes(Tag::kKv, Phase::kRollout);
-  const int64_t rollout = plan.memory.bytes(Phase::kRollout) - plan.lasting_bytes - kv_bytes;
-  const int64_t train = plan.memory.bytes(Phase::kTrain) - (plan.lasting_bytes - kStagingBytes);
-  const int64_t bytes = std::max(kv_bytes + with_slack(rollout, config), with_slack(train, config));
+  const Size kv_bytes = plan.memory.bytes(Tag::kKv, Phase::kRollout);
+  const Size rollout = plan.memory.bytes(Phase::kRollout) - plan.lasting_bytes - kv_bytes;
+  const Size train = plan.memory.bytes(Phase::kTrain) - (plan.lasting_bytes - kStagingBytes);
+  const Size bytes = std::max(kv_bytes + with_slack(rollout, config), with_slack(train, config));
   plan.extent_bytes = extent_bytes_for(bytes);
   plan.arena_bytes = (bytes + plan.extent_bytes - 1) / plan.extent_bytes * plan.extent_bytes;
 }
 
 // What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
 // --train-memory-margin-bytes taken off; no limit where the device is not known.
-int64_t bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config) {
-  const int64_t device_bytes = without_kv.device.bytes;
+Size bytes_left_for_kv(const TrainPlan& without_kv, const TrainConfig& config) {
+  const Size device_bytes = without_kv.device.bytes;
   if (device_bytes == 0) return std::numeric_limits<int64_t>::max();
   const memory::MemoryPlan& memory = without_kv.memory;
-  const auto usable = static_cast<int64_t>(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes));
-  const int64_t while_training = device_bytes - config.memory.train_memory_margin_bytes;
+  // A double does not hold every number of bytes: its product may be above them.
+  const Size usable = std::min(Size(device_bytes),
+                               Size::from(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes)));
+  const Size while_training = device_bytes - config.memory.train_memory_margin_bytes;
   // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
-  const int64_t arena = std::max<int64_t>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
-  const int64_t extent_bytes = extent_bytes_for(arena);
-  const int64_t scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
-  return std::max<int64_t>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
+  const Size arena = std::max<Size>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
+  const Size extent_bytes = extent_bytes_for(arena);
+  const Size scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
+  return std::max<Size>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
+}
+
+TrainPlan planned(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                  const DeviceMemory& device) {
+  const Lengths length = lengths(config, model, facts);
+  TrainPlan plan;
+  plan.device = device;
+  plan.longest_prompt = length.longest_prompt;
+  plan.prompt_is_assumed = length.is_assumed;
+  plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
+  const Size sequences = std::max<Size>(samples_of_rollout(config), facts.eval_sequences);
+  const Parts parts(config, model, length, plan.context_tokens, sequences);
+  plan.micro_batch = parts.batch();
+  plan.recomputed_layers = parts.recomputed_layers();
+
+  plan.lasting_bytes = parts.lasting().total();
+  plan.memory = parts.plan(/*kv_bytes=*/0);
+  const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
+  const Size wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
+                                      takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
+  const Size one = sequence_kv_bytes(model, plan.context_tokens);
+  plan.kv_cache_bytes =
+      config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
+  const Size element_bytes = model::dtype_bytes(model.dtype);
+  const Size blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
+  plan.kv_tokens = blocks * device::kBlockTokens;
+  plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.max_running);
+  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
+  add_arena(plan, config);
+  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  plan.host_pinned_bytes = parts.pinned_bytes();
+  return plan;
+}
+
+// A flag that a size grows with.
+struct Knob {
+  const char* flag;
+  int64_t value;
+  std::function<void(TrainConfig&)> make_small;
+};
+std::vector<Knob> knobs_of(const TrainConfig& config) {
+  return {
+      {"rollout-batch-size", config.rollout_batch_size, [](TrainConfig& c) { c.rollout_batch_size = 1; }},
+      {"n-samples-per-prompt", config.rollout.n_samples_per_prompt,
+       [](TrainConfig& c) { c.rollout.n_samples_per_prompt = 1; }},
+      {"rollout-max-response-len", config.rollout.response_len(),
+       [](TrainConfig& c) { c.rollout.max_response_len = 1; }},
+      {"rollout-max-prompt-len", config.data.max_prompt_len, [](TrainConfig& c) { c.data.max_prompt_len = 1; }},
+      {"max-tokens-per-gpu", config.optimizer.max_tokens_per_gpu,
+       [](TrainConfig& c) { c.optimizer.max_tokens_per_gpu = 1; }},
+      {"logprob-chunk-rows", config.optimizer.logprob_chunk_rows,
+       [](TrainConfig& c) { c.optimizer.logprob_chunk_rows = 1; }},
+      {"rollout-max-batch-tokens", config.rollout.max_batch_tokens,
+       [](TrainConfig& c) { c.rollout.max_batch_tokens = 1; }},
+      {"rollout-max-running", config.rollout.max_running, [](TrainConfig& c) { c.rollout.max_running = 1; }},
+      {"kv-cache-bytes", config.rollout.kv_cache_bytes, [](TrainConfig& c) { c.rollout.kv_cache_bytes = 0; }},
+      {"device-memory-bytes", config.memory.device_memory_bytes, [](TrainConfig&) {}},
+  };
+}
+
+bool leaves_64_bits(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                    const DeviceMemory& device) {
+  try {
+    planned(config, model, facts, device);
+  } catch (const base::SizeOverflow&) {
+    return true;
+  } catch (const UserError&) {  // a small flag that goes with no other: not for its size
+  }
+  return false;
+}
+
+// Names the flags each of which alone, made small, keeps the sizes within 64 bits; or all that are large, and the
+// model.
+[[noreturn]] void refuse_sizes(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                               const DeviceMemory& device) {
+  constexpr int64_t kLarge = int64_t{1} << 20;
+  std::vector<std::string> alone, large;
+  for (const Knob& knob : knobs_of(config)) {
+    TrainConfig smaller = config;
+    knob.make_small(smaller);
+    const std::string flag = fmt::format("--{} {}", knob.flag, knob.value);
+    if (knob.value > 1 && !leaves_64_bits(smaller, model, facts, device)) alone.push_back(flag);
+    if (knob.value >= kLarge) large.push_back(flag);
+  }
+  const std::string flags =
+      fmt::format("{}", fmt::join(alone.empty() ? large : alone, alone.empty() ? " and " : " or "));
+  throw UserError(fmt::format(
+      "the sizes of this run are more than 64 bits hold: {}{}{}/config.json is of another size than it should be "
+      "(num_hidden_layers {}, hidden_size {}, intermediate_size {}, vocab_size {}, max_position_embeddings {})",
+      flags.empty() ? "" : "lower ", flags,
+      flags.empty() ? config.model.hf_checkpoint : "; or " + config.model.hf_checkpoint, model.num_layers, model.hidden,
+      model.mlp, model.vocab, model.max_positions));
 }
 
 }  // namespace
@@ -251,40 +348,19 @@ DeviceMemory device_memory(const TrainConfig& config, std::optional<device::Devi
 
 int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
 
-int64_t TrainPlan::peak_bytes() const { return std::max(memory.bytes(Phase::kLoad), lasting_bytes) + arena_bytes; }
+int64_t TrainPlan::peak_bytes() const {
+  return Size(std::max(memory.bytes(Phase::kLoad), lasting_bytes)) + arena_bytes;
+}
 
 int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(peak_bytes() - limit_bytes(), 0); }
 
 TrainPlan plan_training(const TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
                         const DeviceMemory& device) {
-  const Lengths length = lengths(config, model, facts);
-  TrainPlan plan;
-  plan.device = device;
-  plan.longest_prompt = length.longest_prompt;
-  plan.prompt_is_assumed = length.is_assumed;
-  plan.context_tokens = std::max(length.context, facts.eval_context_tokens);
-  const int64_t sequences = std::max(samples_of_rollout(config), facts.eval_sequences);
-  const Parts parts(config, model, length, plan.context_tokens, sequences);
-  plan.micro_batch = parts.batch();
-  plan.recomputed_layers = parts.recomputed_layers();
-
-  plan.lasting_bytes = parts.lasting().total();
-  plan.memory = parts.plan(/*kv_bytes=*/0);
-  const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
-  const int64_t wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
-                                         takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
-  const int64_t one = sequence_kv_bytes(model, plan.context_tokens);
-  plan.kv_cache_bytes =
-      config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
-  const int64_t element_bytes = model::dtype_bytes(model.dtype);
-  const int64_t blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
-  plan.kv_tokens = blocks * device::kBlockTokens;
-  plan.kv_completions = std::min(plan.kv_cache_bytes / one, config.rollout.max_running);
-  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
-  add_arena(plan, config);
-  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
-  plan.host_pinned_bytes = parts.pinned_bytes();
-  return plan;
+  try {
+    return planned(config, model, facts, device);
+  } catch (const base::SizeOverflow&) {
+    refuse_sizes(config, model, facts, device);
+  }
 }
 
 void check_fits(const TrainPlan& plan, const TrainConfig& config, const model::ModelConfig& model,

@@ -38,8 +38,9 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
   std::string text =
       fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
                   plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
-  text += fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", plan.micro_batch.rows,
-                      plan.micro_batch.targets, plan.recomputed_layers, model.num_layers);
+  text +=
+      fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", int64_t{plan.micro_batch.rows},
+                  int64_t{plan.micro_batch.targets}, plan.recomputed_layers, model.num_layers);
   text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
                       gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,
                       static_cast<double>(plan.extent_bytes) / (1 << 20));
@@ -104,9 +105,9 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
   json["sequence"] = {{"context_tokens", plan.context_tokens},
                       {"prompt_tokens", plan.longest_prompt},
                       {"prompt_is_assumed", plan.prompt_is_assumed}};
-  json["micro_batch"] = {{"rows", plan.micro_batch.rows},
-                         {"targets", plan.micro_batch.targets},
-                         {"kv_blocks", plan.micro_batch.kv_blocks},
+  json["micro_batch"] = {{"rows", int64_t{plan.micro_batch.rows}},
+                         {"targets", int64_t{plan.micro_batch.targets}},
+                         {"kv_blocks", int64_t{plan.micro_batch.kv_blocks}},
                          {"recomputed_layers", plan.recomputed_layers}};
   json["arena"] = {{"bytes", plan.arena_bytes}, {"extent_bytes", plan.extent_bytes}};
   json["peak"] = {{"bytes", plan.peak_bytes()},

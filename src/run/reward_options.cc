@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -40,14 +40,14 @@ void RewardOptions::visit(base::Options& options) {
       .path();
   options.option(num_workers, "rm-num-workers", group, "processes that score")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .at_most(256)
       .changes_no_number();
   options
       .option(concurrency, "rm-concurrency", group,
               "calls of an async function that one of these processes has under way at once")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .at_most(4096)
       .changes_no_number();
   options

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "device/block.h"
 #include "rollout/rollout_plan.h"
-#include "run/count_limit.h"
 
 namespace tandem::run {
 
@@ -22,7 +22,7 @@ void RolloutOptions::visit(base::Options& options) {
   const char* const group = "rollout";
   options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(temperature, "rollout-temperature", group, "0: greedy").at_least(0.0).at_most(100.0);
   options.option(top_p, "rollout-top-p", group, "keep the most likely tokens up to this mass; 1: off")
       .greater_than(0.0)
@@ -36,12 +36,12 @@ void RolloutOptions::visit(base::Options& options) {
       .option(max_response_len, "rollout-max-response-len", group,
               "tokens of a completion at most; unset: 1024, or what the model's context leaves")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options
       .option(max_context_len, "rollout-max-context-len", group,
               "tokens of prompt and completion at most; 0: the model's limit")
       .at_least(0)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(stop, "rollout-stop", group, "texts that end a completion (kept in it)");
   options.option(stop_token_ids, "rollout-stop-token-ids", group,
                  "tokens that end a completion, besides the model's EOS");
@@ -54,16 +54,17 @@ void RolloutOptions::visit(base::Options& options) {
       .option(kv_cache_bytes, "kv-cache-bytes", engine,
               "memory of keys and values; 0: what the batch needs, within 1 GiB (train: and within what is left)")
       .at_least(0)
+      .at_most(base::kMaxBytes)
       .changes_no_number();
   options
       .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
               "tokens of one forward: decodes, then prefill chunks")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(max_running, "rollout-max-running", engine, "sequences that decode together")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
 }
 
@@ -97,22 +98,29 @@ void check_stop_tokens(const RolloutOptions& options, const model::ModelConfig& 
   }
 }
 
-int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) {
-  const int64_t blocks = (tokens + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
+int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) try {
+  const base::Size blocks = (base::Size(tokens) + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
   return blocks * rollout::kv_block_bytes(config, model::dtype_bytes(config.dtype));
+} catch (const base::SizeOverflow&) {
+  throw UserError(
+      fmt::format("config.json: keys and values of {} tokens are more bytes than 64 bits hold (num_hidden_layers {}, "
+                  "num_key_value_heads {}, head_dim {}); correct it, or give a shorter --rollout-max-context-len",
+                  tokens, config.num_layers, config.num_kv_heads, config.head_dim));
 }
 
 int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig& config, int64_t num_sequences,
                         int64_t context_tokens, int64_t automatic_bytes) {
-  const int64_t one = sequence_kv_bytes(config, context_tokens);
+  const base::Size one = sequence_kv_bytes(config, context_tokens);
   if (options.kv_cache_bytes > 0) {
     TANDEM_USER_CHECK(options.kv_cache_bytes >= one,
                       fmt::format("--kv-cache-bytes {}: one sequence of {} tokens needs {}; raise it, or lower {}",
-                                  options.kv_cache_bytes, context_tokens, one, options.flags.response));
+                                  options.kv_cache_bytes, context_tokens, int64_t{one}, options.flags.response));
     return options.kv_cache_bytes;
   }
+  // Not their product, which may be more than 64 bits hold: as many of them as the limit has.
   const int64_t together = std::min(num_sequences, options.max_running);
-  return std::max(one, std::min(one * together, automatic_bytes));
+  if (automatic_bytes / one < together) return std::max<int64_t>(one, automatic_bytes);
+  return std::max(one, one * together);
 }
 
 int64_t choose_context_tokens(const RolloutOptions& options, const model::ModelConfig& config, int64_t longest_prompt) {

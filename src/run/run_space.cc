@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/size.h"
+
 namespace tandem::run {
 
 namespace {
@@ -19,7 +21,7 @@ double bytes_per_token(const PromptSet& prompts) {
     bytes += static_cast<double>(prompt.text.size());
     tokens += static_cast<double>(prompt.tokens.size());
   }
-  return bytes / tokens;
+  return bytes / std::max(tokens, 1.0);
 }
 
 int64_t mean_prompt_bytes(const PromptSet& prompts) {
@@ -39,15 +41,16 @@ std::string RunSpace::what_for() const {
 }
 
 void add_records(RunSpace& space, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts) {
-  num_rollouts = std::max<int64_t>(num_rollouts, 0);
-  space.logs += num_rollouts * (kLogBytesPerRollout + config.steps_per_rollout() * kLogBytesPerStep);
+  const base::Size rollouts = std::max<int64_t>(num_rollouts, 0);
+  space.logs =
+      rollouts * (config.steps_per_rollout() * base::Size(kLogBytesPerStep) + kLogBytesPerRollout) + space.logs;
   const int64_t interval = config.output.sample_dump_interval;
   if (interval == 0) return;
-  const auto completion_bytes =
-      static_cast<int64_t>(0.5 * static_cast<double>(config.rollout.response_len()) * bytes_per_token(prompts));
-  const int64_t dumped = (num_rollouts + interval - 1) / interval;
-  space.samples +=
-      dumped * config.samples_per_rollout() * (mean_prompt_bytes(prompts) + completion_bytes + kSampleFieldBytes);
+  const base::Size completion_bytes =
+      base::Size::from(0.5 * static_cast<double>(config.rollout.response_len()) * bytes_per_token(prompts));
+  const base::Size dumped = (rollouts + interval - 1) / interval;
+  const base::Size sample_bytes = completion_bytes + mean_prompt_bytes(prompts) + kSampleFieldBytes;
+  space.samples = dumped * config.samples_per_rollout() * sample_bytes + space.samples;
 }
 
 }  // namespace tandem::run

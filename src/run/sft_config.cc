@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -34,14 +34,14 @@ void SftConfig::visit(base::Options& options) {
   options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step")
       .required()
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(num_epoch, "num-epoch", loop, "passes over the data")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch, from --rollout-seed");
   options.option(rollout_seed, "rollout-seed", loop, "seed of the shuffled order").at_least(0);
@@ -55,7 +55,7 @@ void SftConfig::visit(base::Options& options) {
       .option(eval_interval, "eval-interval", evaluation,
               "held-out loss every so many steps, before the first and at the end")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "no evaluation before the first step")
       .changes_no_number();

@@ -3,10 +3,17 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "rl/losses.h"
-#include "run/count_limit.h"
 
 namespace tandem::run {
+
+namespace {
+
+// Samples of a run: their ids stay below those of evaluations (run/evaluation.cc).
+constexpr int64_t kMaxSamples = int64_t{1} << 52;
+
+}  // namespace
 
 void TrainConfig::visit(base::Options& options) {
   model.visit(options);
@@ -19,22 +26,22 @@ void TrainConfig::visit(base::Options& options) {
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
       .required()
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch")
       .at_least(0)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(num_epoch, "num-epoch", loop, "passes over the data")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options
       .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
   options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
@@ -51,7 +58,7 @@ void TrainConfig::visit(base::Options& options) {
       .option(eval_interval, "eval-interval", evaluation,
               "evaluate every so many rollouts, before the first and at the end")
       .at_least(1)
-      .at_most(kMaxCount)
+      .at_most(base::kMaxCount)
       .changes_no_number();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first")
       .changes_no_number();
@@ -77,10 +84,7 @@ void TrainConfig::check() const {
   TANDEM_USER_CHECK(rollout.temperature > 0.0,
                     "--rollout-temperature 0: greedy completions of a group are all the same; give more than 0");
   const int64_t samples = samples_per_rollout();
-  TANDEM_USER_CHECK(static_cast<double>(samples) <= kMaxCount,
-                    fmt::format("--rollout-batch-size {} x --n-samples-per-prompt {}: a rollout has {:.0f} samples at "
-                                "most; lower one of them",
-                                rollout_batch_size, n, kMaxCount));
+  check_samples(num_rollout.value_or(1));
   TANDEM_USER_CHECK(
       !global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
       fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "
@@ -106,6 +110,16 @@ void TrainConfig::check() const {
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }
 
+void TrainConfig::check_samples(int64_t num_rollouts) const {
+  const int64_t samples = samples_per_rollout();
+  TANDEM_USER_CHECK(
+      num_rollouts <= kMaxSamples / samples,
+      fmt::format("--rollout-batch-size {} x --n-samples-per-prompt {} in {} rollouts{}: a run has at most "
+                  "{} samples; lower one of them",
+                  rollout_batch_size, rollout.n_samples_per_prompt, num_rollouts,
+                  num_epoch ? fmt::format(" (--num-epoch {})", *num_epoch) : "", kMaxSamples));
+}
+
 rl::LossConfig TrainConfig::loss_config() const {
   rl::LossConfig config = loss.loss;
   if (config.loss_norm_tokens == 0.0) config.loss_norm_tokens = static_cast<double>(rollout.response_len());
@@ -123,6 +137,7 @@ int64_t TrainConfig::rollouts(int64_t num_prompts) const {
   TANDEM_USER_CHECK(count > 0, fmt::format("--num-epoch {}: {} prompts are fewer than one rollout of "
                                            "--rollout-batch-size {}; lower it, or give --num-rollout",
                                            *num_epoch, num_prompts, rollout_batch_size));
+  check_samples(count);
   return count;
 }
 

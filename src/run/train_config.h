@@ -56,6 +56,9 @@ struct TrainConfig {
   int64_t rollouts(int64_t num_prompts) const;
   // What --num-epoch leaves out at the end, because rollouts are whole: a sentence, or "".
   std::string left_out_by_epochs(int64_t num_prompts) const;
+
+ private:
+  void check_samples(int64_t num_rollouts) const;
 };
 
 }  // namespace tandem::run

@@ -1,7 +1,7 @@
 #include "run/verb_configs.h"
 
 #include "base/check.h"
-#include "run/count_limit.h"
+#include "base/size.h"
 
 namespace tandem::run {
 
@@ -23,10 +23,10 @@ void ScoreConfig::visit(base::Options& options) {
   options.option(temperature, "rollout-temperature", "data", "logits are divided by this").greater_than(0.0);
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once")
       .at_least(1)
-      .at_most(kMaxCount);
+      .at_most(base::kMaxCount);
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }
 

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/size.h"
 #include "device/ops.h"
 #include "trainer/gradients.h"
 #include "trainer/optimizer_state.h"
@@ -73,7 +74,7 @@ class AdamW {
   std::unordered_map<std::string, size_t> index_;
   Gradients gradients_;
   std::unique_ptr<OptimizerState> state_;
-  int64_t num_steps_ = 0;
+  base::Size num_steps_ = 0;
   bool is_half_updated_ = false;
 };
 

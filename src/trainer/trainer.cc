@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "device/transfer.h"
 #include "memory/tensor_memory.h"
 #include "rl/losses.h"
@@ -208,7 +209,7 @@ class TrainerImpl final : public Trainer {
   weights::WeightStore& store_;
   model::Model& model_;
   AdamW optimizer_;
-  int64_t num_steps_ = 0;  // with those that changed nothing
+  base::Size num_steps_ = 0;  // with those that changed nothing
   double gradient_scale_ = 0.0;
 };
 

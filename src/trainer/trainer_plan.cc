@@ -13,99 +13,95 @@ namespace tandem::trainer {
 constexpr int64_t kFloatBytes = 4;
 
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype) {
-  const int64_t one = config.num_parameters() * kFloatBytes;
-  return {.master = store_dtype == model::Dtype::kFloat32 ? 0 : one,
+  const Size one = Size(config.num_parameters()) * kFloatBytes;
+  return {.master = store_dtype == model::Dtype::kFloat32 ? Size(0) : one,
           .moments = 2 * one,
           .gradient = memory::allocated_bytes(weights::store_bytes(model::build_layout(config), kFloatBytes))};
 }
 
 namespace {
 
-int64_t largest_parameter(const model::ModelConfig& config) {
-  int64_t largest = 0;
+Size largest_parameter(const model::ModelConfig& config) {
+  Size largest = 0;
   for (const weights::PackedTensor& packed : model::build_layout(config).tensors) {
-    largest = std::max(largest, packed.num_elements());
+    largest = std::max(largest, Size(packed.num_elements()));
   }
   return largest;
 }
 
 }  // namespace
 
-OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype, int64_t piece_elements) {
+OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype, Size piece_elements) {
   const OptimizerBytes resident = optimizer_bytes(config, store_dtype);
-  const int64_t kinds = store_dtype == model::Dtype::kFloat32 ? 2 : 3;
-  const int64_t piece = std::min(piece_elements, largest_parameter(config));
+  const Size kinds = store_dtype == model::Dtype::kFloat32 ? 2 : 3;
+  const Size piece = std::min(piece_elements, largest_parameter(config));
   return {.pinned_host = resident.master + resident.moments,
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
 
 TokenBytes token_bytes(const model::ModelConfig& c, model::Dtype dtype) {
-  const int64_t heads = c.num_heads * c.head_dim, kv_heads = c.num_kv_heads * c.head_dim;
+  const Size heads = c.num_heads * c.head_dim, kv_heads = c.num_kv_heads * c.head_dim;
   // qkv before and q after norm and RoPE, the scratch cache, attention's result, the block's middle, gate_up
   // (model/qwen3.cc says why no more).
-  const int64_t elements = (heads + 2 * kv_heads) + heads + 2 * kv_heads + heads + c.hidden + 2 * c.mlp;
-  const int64_t logsumexp = c.num_heads * kFloatBytes;
-  const int64_t hidden = c.hidden * model::dtype_bytes(dtype);
+  const Size elements = (heads + 2 * kv_heads) + heads + 2 * kv_heads + heads + c.hidden + 2 * c.mlp;
+  const Size logsumexp = c.num_heads * kFloatBytes;
+  const Size hidden = c.hidden * model::dtype_bytes(dtype);
   return {.block_input = hidden,
           .block_graph = elements * model::dtype_bytes(dtype) + logsumexp,
           .head = 2 * hidden + c.hidden * kFloatBytes};
 }
 
-int64_t logits_bytes(const model::ModelConfig& config, int64_t chunk_rows) {
-  return config.vocab * chunk_rows * kFloatBytes;
-}
+Size logits_bytes(const model::ModelConfig& config, Size chunk_rows) { return config.vocab * chunk_rows * kFloatBytes; }
 
-int64_t activation_bytes(const model::ModelConfig& config, model::Dtype dtype, int64_t num_tokens,
-                         int64_t recomputed_layers) {
+Size activation_bytes(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size recomputed_layers) {
   const TokenBytes token = token_bytes(config, dtype);
-  const int64_t kept_layers = config.num_layers - recomputed_layers;
+  const Size kept_layers = config.num_layers - recomputed_layers;
   // While a dropped block is re-run all kept graphs are gone, so its own counts only where no block is kept.
-  const int64_t graphs = std::max<int64_t>(kept_layers, 1);
+  const Size graphs = std::max<Size>(kept_layers, 1);
   return num_tokens * (config.num_layers * token.block_input + graphs * token.block_graph + token.head);
 }
 
-int64_t recomputed_layers_for(const model::ModelConfig& config, model::Dtype dtype, int64_t num_tokens,
-                              int64_t budget_bytes) {
+Size recomputed_layers_for(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size budget_bytes) {
   if (budget_bytes == 0) return 0;
-  int64_t recomputed = 0;
+  Size recomputed = 0;
   while (recomputed < config.num_layers && activation_bytes(config, dtype, num_tokens, recomputed) > budget_bytes) {
     ++recomputed;
   }
   return recomputed;
 }
 
-MicroBatchShape largest_micro_batch(const StepShape& step, int64_t max_tokens) {
+MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   constexpr int64_t kBlock = device::kBlockTokens;
   TANDEM_CHECK(step.num_samples > 0 && step.group_size > 0 && step.prompt_tokens > 0 && step.response_tokens > 0,
                "a step without samples, or samples without tokens");
   // Where steps do not end with groups, the first and the last group of one are cut.
-  const int64_t groups = std::min(step.num_samples, (step.num_samples + step.group_size - 1) / step.group_size +
-                                                        (step.num_samples % step.group_size == 0 ? 0 : 1));
-  const int64_t longest = step.prompt_tokens + step.response_tokens;
-  const int64_t all_tokens = groups * step.prompt_tokens + step.num_samples * step.response_tokens;
-  const int64_t tokens = std::min(std::max(max_tokens, longest), all_tokens);
+  const Size groups = std::min(step.num_samples, (step.num_samples + step.group_size - 1) / step.group_size +
+                                                     (step.num_samples % step.group_size == 0 ? 0 : 1));
+  const Size longest = step.prompt_tokens + step.response_tokens;
+  const Size all_tokens = groups * step.prompt_tokens + step.num_samples * step.response_tokens;
+  const Size tokens = std::min(std::max(max_tokens, longest), all_tokens);
   MicroBatchShape batch;
   batch.context_tokens = longest;
   // A completion's last token has no row. As few completions as the tokens may be have most rows.
   batch.rows = std::min(tokens - 1, all_tokens - step.num_samples);
   batch.targets = std::min(tokens - 1, step.num_samples * step.response_tokens);
   batch.sequences = std::min(step.num_samples, tokens - 1);
-  const auto own_blocks = [&](int64_t prompt) {
+  const auto own_blocks = [&](Size prompt) {
     return (prompt % kBlock + step.response_tokens - 1 + kBlock - 1) / kBlock;
   };
   // A prompt that ends just before a block's end shares one block less, and each sample copies the most of it.
-  const int64_t shared = step.prompt_tokens / kBlock, copied = std::min(step.prompt_tokens, kBlock - 1);
-  int64_t all_blocks = groups * shared + step.num_samples * own_blocks(copied);
+  const Size shared = step.prompt_tokens / kBlock, copied = std::min(step.prompt_tokens, Size(kBlock - 1));
+  Size all_blocks = groups * shared + step.num_samples * own_blocks(copied);
   if (step.num_samples % step.group_size == 0) {
-    const int64_t shorter = shared > 0 ? groups * (shared - 1) + step.num_samples * own_blocks(kBlock - 1) : 0;
+    const Size shorter = shared > 0 ? groups * (shared - 1) + step.num_samples * own_blocks(kBlock - 1) : Size(0);
     all_blocks = std::max(groups * shared + step.num_samples * own_blocks(step.prompt_tokens), shorter);
   }
   // Each sample copies at most 15 prompt rows into blocks of its own, the last of which has at least one row.
-  const int64_t bound = (batch.rows + batch.sequences * 2 * (kBlock - 1)) / kBlock;
+  const Size bound = (batch.rows + batch.sequences * 2 * (kBlock - 1)) / kBlock;
   batch.kv_blocks = std::min(all_blocks, bound);
   // The first sample of a group has its prompt's rows too.
   constexpr int64_t kTile = device::kAttentionTileRows;
-  const auto tiles_of = [](int64_t rows) { return (rows + kTile - 1) / kTile; };
+  const auto tiles_of = [](Size rows) { return (rows + kTile - 1) / kTile; };
   batch.tiles =
       std::min(groups * tiles_of(longest - 1) + (step.num_samples - groups) * tiles_of(step.response_tokens - 1),
                (batch.rows + batch.sequences * (kTile - 1)) / kTile);
@@ -134,40 +130,40 @@ struct BatchPlan {
 
   // VarlenAttention: without backward, the cache is its caller's.
   model::AttentionBytes attention(const model::ModelConfig& config, const TrainShape& shape, bool trains) const {
-    const int64_t entries = shape.batch.kv_blocks * device::kBlockTokens;
+    const Size entries = shape.batch.kv_blocks * device::kBlockTokens;
     const device::OpBytes read = ops.paged_attention(load), write = ops.kv_append(entries);
     model::AttentionBytes bytes;
     bytes.forward = {.result = read.result, .most = std::max(read.most, write.most)};
     if (!trains) return bytes;
     bytes.kept = cache + load.rows * config.num_heads * kFloatBytes;  // and the logarithms of the sums
-    const int64_t dcache = shape.batch.kv_blocks * model::layer_kv_block_bytes(config, kFloatBytes);
+    const Size dcache = shape.batch.kv_blocks * model::layer_kv_block_bytes(config, kFloatBytes);
     const device::OpBytes dq = ops.paged_attention_backward(load), dkv = ops.kv_append_backward(load.rows, entries);
     bytes.backward = {.result = dq.result + dkv.result, .most = dcache + std::max(dq.most, dq.result + dkv.most)};
     return bytes;
   }
 
   // A chunk of logits; of hidden states that are gone when their log-probs are taken.
-  int64_t chunk() const { return std::max(chunk_hidden + head.most, logits + ops.logprob(chunk_rows).most); }
+  Size chunk() const { return std::max(chunk_hidden + head.most, logits + ops.logprob(chunk_rows).most); }
 
   // ids, positions, sequence of each row; token and slot of each cached row; predictor and target.
-  int64_t indices(const MicroBatchShape& batch, bool trains) const {
-    const auto of = [](int64_t count) { return memory::allocated_bytes(count * int64_t{sizeof(int32_t)}); };
-    const int64_t table = batch.sequences * ((batch.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
+  Size indices(const MicroBatchShape& batch, bool trains) const {
+    const auto of = [](Size count) { return memory::allocated_bytes(count * sizeof(int32_t)); };
+    const Size table = batch.sequences * ((batch.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
     return 3 * of(batch.rows) + 2 * of(batch.kv_blocks * device::kBlockTokens) + of(table) + of(batch.sequences + 1) +
            2 * of(batch.targets) + prepared(batch, trains);
   }
 
   // Five tensors of the batch, three of each sequence.
-  int64_t prepared(const MicroBatchShape& batch, bool trains) const {
-    const int64_t bytes = ops.prepared(load, trains);
-    return bytes == 0 ? 0 : bytes + memory::rounding_of(5 + 3 * batch.sequences);
+  Size prepared(const MicroBatchShape& batch, bool trains) const {
+    const Size bytes = ops.prepared(load, trains);
+    return bytes == 0 ? Size(0) : bytes + memory::rounding_of(5 + 3 * batch.sequences);
   }
 
   device::OpsPlan ops;
   device::AttentionLoad load;
-  int64_t stream;  // hidden states of all rows, once
-  int64_t cache;   // of one layer's keys and values
-  int64_t chunk_rows, chunk_hidden, logits;
+  Size stream;  // hidden states of all rows, once
+  Size cache;   // of one layer's keys and values
+  Size chunk_rows, chunk_hidden, logits;
   device::OpBytes head;  // of a chunk
   model::BlockBytes block;
 };
@@ -199,21 +195,22 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   using memory::Phase;
   using memory::Tag;
   const BatchPlan p(config, dtype, shape, /*trains=*/true);
-  const int64_t T = shape.batch.rows, R = shape.batch.targets;
-  const int64_t kept_layers = config.num_layers - shape.recomputed_layers;
-  const int64_t graph_rounding = memory::rounding_of(8);
-  const int64_t graph = p.block.graph + graph_rounding;                      // of one kept block
-  const int64_t idle_cache = kept_layers < config.num_layers ? p.cache : 0;  // of blocks without graph; kept to the end
-  const int64_t rounding = memory::rounding_of(12);
+  const Size T = shape.batch.rows, R = shape.batch.targets;
+  const Size kept_layers = config.num_layers - shape.recomputed_layers;
+  const Size graph_rounding = memory::rounding_of(8);
+  const Size graph = p.block.graph + graph_rounding;  // of one kept block
+  const Size idle_cache =
+      kept_layers < config.num_layers ? p.cache : Size(0);  // of blocks without graph; kept to the end
+  const Size rounding = memory::rounding_of(12);
   // Log-probs, entropies, logsumexps and their gradients.
-  const int64_t scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
+  const Size scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true);
 
   memory::TagBytes forward = base;  // the last block
   forward[Tag::kBlockInputs] += config.num_layers * p.stream;
-  forward[Tag::kBlockGraphs] += std::max<int64_t>(kept_layers - 1, 0) * graph;  // those that are done
+  forward[Tag::kBlockGraphs] += std::max<Size>(kept_layers - 1, 0) * graph;  // those that are done
   forward[Tag::kBlockScratch] +=
       idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.inference) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
@@ -234,18 +231,18 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   // The output's gradient in float32.
   const device::OpBytes dhidden =
       p.ops.linear_grad_input(p.chunk_rows, config.hidden, config.vocab, /*is_float32=*/true);
-  const int64_t gradients =
+  const Size gradients =
       std::max({p.ops.logprob_backward(p.chunk_rows, shape.has_entropy_term).most, dhidden.most,
                 dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(dtype)).most});
   logits = head;
   // Logits of a single chunk are still there from the forward.
-  const int64_t again = p.chunk_rows < R ? p.head.most : 0;
+  const Size again = p.chunk_rows < R ? p.head.most : Size(0);
   logits[Tag::kHead] +=
       T * config.hidden * kFloatBytes + p.chunk_hidden + std::max(again, p.logits + gradients) + memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;
-  const int64_t rounded = dtype == model::Dtype::kFloat32 ? 0 : p.stream;
+  const Size rounded = dtype == model::Dtype::kFloat32 ? Size(0) : p.stream;
   norm[Tag::kHead] += std::max(T * config.hidden * kFloatBytes + rounded, p.stream + p.ops.rms_norm_backward(T).most) +
                       memory::rounding_of(3);
   plan.add(Phase::kTrain, "backward of the final norm", norm);
@@ -273,14 +270,14 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   }
 
   memory::TagBytes update = standing;
-  int64_t largest = largest_parameter(config);
-  const int64_t norm_bytes = p.ops.sum_of_squares(largest).most;
+  Size largest = largest_parameter(config);
+  const Size norm_bytes = p.ops.sum_of_squares(largest).most;
   if (shape.offloads_optimizer) {
-    largest = std::min(largest, kOffloadPieceElements);
+    largest = std::min(largest, Size(kOffloadPieceElements));
     update[Tag::kStaging] += offload_bytes(config, dtype).device_buffers;
   }
-  const int64_t temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
-  update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : 0);
+  const Size temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
+  update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : Size(0));
   plan.add(Phase::kTrain, "the optimizer's update", update);
 }
 

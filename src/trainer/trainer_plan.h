@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/size.h"
 #include "device/ops_plan.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
@@ -11,59 +12,61 @@
 
 namespace tandem::trainer {
 
+using base::Size;
+
 // Beside the weights. Masters and moments last as long as the trainer, gradients from a train phase's first step to its
 // end (Trainer::end_phase).
 struct OptimizerBytes {
-  int64_t master = 0;    // float32; 0 in a float32 store, which is its own master
-  int64_t moments = 0;   // two of float32
-  int64_t gradient = 0;  // float32
-  int64_t total() const { return master + moments + gradient; }
+  Size master = 0;    // float32; 0 in a float32 store, which is its own master
+  Size moments = 0;   // two of float32
+  Size gradient = 0;  // float32
+  Size total() const { return master + moments + gradient; }
 };
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype);
 
 // With an OptimizerOffload the device has no master and no moments: the host has them, pinned, as long as the trainer.
 // An update streams them through buffers on the device, which last as long as it.
 struct OffloadBytes {
-  int64_t pinned_host = 0;
-  int64_t device_buffers = 0;  // at most kOffloadBufferSets times two or three pieces
+  Size pinned_host = 0;
+  Size device_buffers = 0;  // at most kOffloadBufferSets times two or three pieces
 };
 OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype,
-                           int64_t piece_elements = kOffloadPieceElements);
+                           Size piece_elements = kOffloadPieceElements);
 
 // What one token of a micro-batch keeps alive between forward and backward.
 struct TokenBytes {
-  int64_t block_input = 0;  // of each block, kept or recomputed: the hidden state
-  int64_t block_graph = 0;  // of each kept block, besides its input: what its backward reads
-  int64_t head = 0;         // once: final norm's input and output, and the gradient of the output in float32
+  Size block_input = 0;  // of each block, kept or recomputed: the hidden state
+  Size block_graph = 0;  // of each kept block, besides its input: what its backward reads
+  Size head = 0;         // once: final norm's input and output, and the gradient of the output in float32
 };
 TokenBytes token_bytes(const model::ModelConfig& config, model::Dtype dtype);
 
 // Logits of one chunk (float32); backward turns them into their gradient in place.
-int64_t logits_bytes(const model::ModelConfig& config, int64_t chunk_rows);
+Size logits_bytes(const model::ModelConfig& config, Size chunk_rows);
 
 // A micro-batch as far as memory depends on it.
 struct MicroBatchShape {
-  int64_t rows = 0;            // tokens that run: T
-  int64_t targets = 0;         // tokens that are predicted: R
-  int64_t sequences = 0;       // samples
-  int64_t kv_blocks = 0;       // of the attention's cache
-  int64_t tiles = 0;           // of the attention's rows (device::AttentionLoad)
-  int64_t context_tokens = 0;  // of the longest sequence
+  Size rows = 0;            // tokens that run: T
+  Size targets = 0;         // tokens that are predicted: R
+  Size sequences = 0;       // samples
+  Size kv_blocks = 0;       // of the attention's cache
+  Size tiles = 0;           // of the attention's rows (device::AttentionLoad)
+  Size context_tokens = 0;  // of the longest sequence
 };
 
 // The most that one micro-batch of an optimizer step can have under the token budget (rl/packing.h): exact where the
 // whole step fits into one, else a bound that holds for completions of every length.
 struct StepShape {
-  int64_t num_samples = 0, group_size = 1;
-  int64_t prompt_tokens = 0, response_tokens = 0;  // the longest
+  Size num_samples = 0, group_size = 1;
+  Size prompt_tokens = 0, response_tokens = 0;  // the longest
 };
-MicroBatchShape largest_micro_batch(const StepShape& step, int64_t max_tokens);
+MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
 
 // Forward, loss, backward of that micro-batch and the optimizer's update.
 struct TrainShape {
   MicroBatchShape batch;
-  int64_t recomputed_layers = 0;
-  int64_t logprob_chunk_rows = 0;
+  Size recomputed_layers = 0;
+  Size logprob_chunk_rows = 0;
   bool has_entropy_term = false;
   device::OpsFamily family = device::OpsFamily::kCpu;
   bool offloads_optimizer = false;
@@ -78,12 +81,10 @@ void add_scoring_moments(const model::ModelConfig& config, model::Dtype dtype, c
                          const memory::TagBytes& standing, memory::MemoryPlan& plan);
 
 // Activations of a micro-batch with `recomputed_layers` blocks' graphs dropped; the block that is being re-run counts.
-int64_t activation_bytes(const model::ModelConfig& config, model::Dtype dtype, int64_t num_tokens,
-                         int64_t recomputed_layers);
+Size activation_bytes(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size recomputed_layers);
 
 // The fewest blocks to recompute so that activation_bytes() stays within `budget_bytes` (0: no limit). All of them
 // where even that does not fit: one block's graph is the least that backward needs.
-int64_t recomputed_layers_for(const model::ModelConfig& config, model::Dtype dtype, int64_t num_tokens,
-                              int64_t budget_bytes);
+Size recomputed_layers_for(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size budget_bytes);
 
 }  // namespace tandem::trainer

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/size.h"
 
 namespace tandem::weights {
 namespace {
 
 int64_t product(const std::vector<int64_t>& shape) {
-  int64_t elements = 1;
+  base::Size elements = 1;
   for (const int64_t dim : shape) elements *= dim;
   return elements;
 }
@@ -20,7 +21,7 @@ int64_t Slice::num_elements() const { return product(shape); }
 int64_t PackedTensor::num_elements() const { return product(shape); }
 
 int64_t Layout::num_elements() const {
-  int64_t elements = 0;
+  base::Size elements = 0;
   for (const PackedTensor& tensor : tensors) elements += tensor.num_elements();
   return elements;
 }

@@ -3,17 +3,20 @@
 
 #include <cstdint>
 
+#include "base/size.h"
 #include "weights/layout.h"
 
 namespace tandem::weights {
+
+using base::Size;
 
 // Where a packed tensor begins within the store: a cache line, and the widest vector register.
 constexpr int64_t kTensorAlignmentBytes = 64;
 
 // Elements that a tensor of `elements` takes, with what lies between it and the next one.
-int64_t aligned_elements(int64_t elements, int64_t element_bytes);
+Size aligned_elements(Size elements, Size element_bytes);
 
 // WeightStore::bytes() of that layout.
-int64_t store_bytes(const Layout& layout, int64_t element_bytes);
+Size store_bytes(const Layout& layout, Size element_bytes);
 
 }  // namespace tandem::weights

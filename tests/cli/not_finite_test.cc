@@ -87,7 +87,7 @@ TEST(NotFinite, EveryVerbNamesTheDamagedTensor) {
         const Arguments& kernel = all_kernels[number++ % all_kernels.size()];
         arguments.insert(arguments.end(), kernel.begin(), kernel.end());
         expect_one_line_failure(run(arguments), 3, says);
-        EXPECT_FALSE(base::file_exists(folder / "out"));
+        EXPECT_TRUE(!base::file_exists(folder / "out") || base::read_file(folder / "out").empty());
       }
     }
   }

@@ -207,6 +207,23 @@ TEST(ModelConfig, ValuesOutOfRangeOrOfAnotherTypeAreRefused) {
   }
 }
 
+// Their bytes once left 64 bits: the plan of such a model was a negative number, and a bug of ours.
+TEST(ModelConfig, AllBoundsAtOnceAreNoModel) {
+  Json json = tied_config();
+  json["hidden_size"] = 1 << 20;
+  json["num_hidden_layers"] = 1 << 12;
+  json["num_attention_heads"] = json["num_key_value_heads"] = 1 << 14;
+  json["head_dim"] = 1 << 12;
+  json["intermediate_size"] = 1 << 22;
+  json["vocab_size"] = 1 << 24;
+  json["max_position_embeddings"] = 2147483647;
+  const std::string what = refusal(json.dump());
+  for (const char* key : {"num_hidden_layers 4096", "hidden_size 1048576", "intermediate_size", "vocab_size",
+                          "num_attention_heads", "head_dim", "parameters, more than any machine holds"}) {
+    EXPECT_NE(what.find(key), std::string::npos) << what;
+  }
+}
+
 TEST(ModelConfig, TextThatIsNoObjectIsRefusedWithItsPlace) {
   for (const std::string text : {"", "[]", "null", "{", "{\"hidden_size\": 64, \"hidden_size\": 64}", "\xff\xfe"}) {
     refusal(text);

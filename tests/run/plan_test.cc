@@ -40,7 +40,7 @@ TEST(Plan, WhatLastsIsSummedByHand) {
     EXPECT_EQ(plan.memory.bytes(Tag::kMaster, phase), parameters * 4);
     EXPECT_EQ(plan.memory.bytes(Tag::kMoments, phase), parameters * 8);
     EXPECT_EQ(plan.memory.bytes(Tag::kGradients, phase),
-              phase == Phase::kTrain ? memory::allocated_bytes(parameters * 4) : 0);
+              phase == Phase::kTrain ? int64_t{memory::allocated_bytes(parameters * 4)} : 0);
     // 8 sequences of 42 tokens: 3 blocks and a spare one each, of 2 layers x 2 x 2 heads x 16 x 16 tokens.
     EXPECT_EQ(plan.memory.bytes(Tag::kKv, phase), phase == Phase::kRollout ? 8 * 4 * (2 * 2 * 2 * 16 * 16 * 2) : 0);
   }
