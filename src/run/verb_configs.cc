@@ -20,7 +20,8 @@ void ScoreConfig::visit(base::Options& options) {
               "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text, \"response\": text}")
       .required()
       .changes_no_number();
-  options.option(temperature, "rollout-temperature", "data", "logits are divided by this").greater_than(0.0);
+  // The engine's limit: the quotient must stay a float32 number.
+  options.option(temperature, "rollout-temperature", "data", "logits are divided by this").at_least(1e-4);
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward")
       .at_least(1)
       .at_most(base::kMaxCount);
