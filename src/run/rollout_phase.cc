@@ -84,6 +84,7 @@ void collect_rewards(const RolloutRequest& request, text::Graders& graders, Roll
   const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/ as columns do
   rollout.grades.resize(rollout.samples.size());
   const int64_t repeated_before = graders.repeated();
+  const int64_t restarts_before = graders.restarts();
   for (text::Grade& grade : graders.collect()) {
     const size_t index = grade.sample_id - request.first_sample_id;
     TANDEM_CHECK(index < rollout.samples.size(), "a grade of unknown sample", grade.sample_id);
@@ -94,6 +95,7 @@ void collect_rewards(const RolloutRequest& request, text::Graders& graders, Roll
     rollout.grades[index] = std::move(grade);
   }
   rollout.num_repeated = graders.repeated() - repeated_before;
+  rollout.num_restarts = graders.restarts() - restarts_before;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     TANDEM_CHECK_EQ(rollout.grades[i].sample_id, rollout.samples[i].sample_id, "a sample without a grade");
     put_reward(rollout.samples[i], rollout.grades[i]);
@@ -291,10 +293,12 @@ Metrics rollout_times(const Rollout& rollout) {
     longest = std::max(longest, sample.completion.size());
   }
   const double seconds = std::max(rollout.seconds, 1e-9);
-  return {{"perf/rollout_time", rollout.seconds},
-          {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
-          {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
-          {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
+  Metrics times = {{"perf/rollout_time", rollout.seconds},
+                   {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
+                   {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
+                   {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
+  if (rollout.num_restarts > 0) times["perf/grader_restarts"] = static_cast<double>(rollout.num_restarts);
+  return times;
 }
 
 Metrics failure_metrics(const Rollout& rollout, const std::string& prefix) {

@@ -38,6 +38,7 @@ struct Rollout {
   int64_t num_failed = 0;     // samples whose grading failed
   int64_t num_dropped = 0;    // of those: without a reward
   int64_t num_repeated = 0;   // samples that were graded again after their grader was lost
+  int64_t num_restarts = 0;   // graders that were replaced meanwhile
   int64_t num_unnamed = 0;    // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;  // "sample 12: ValueError: ..."
 

@@ -330,7 +330,7 @@ struct Graders::Impl {
     if (!warned_of_leftovers.exchange(true)) {
       base::log_warning(
           "the reward left {} behind after a call, so its worker is replaced, as after each such call (counted in "
-          "fault/grader_restarts): let a call end what it starts",
+          "perf/grader_restarts): let a call end what it starts",
           left);
     }
     return false;
