@@ -1,7 +1,9 @@
 """Grader worker: scores samples with a built-in reward or the user's function, and says of each that failed why."""
 
+import os
 import signal
 import sys
+import tempfile
 import traceback
 
 from tandem_worker import outcomes, protocol, rewards
@@ -11,6 +13,7 @@ from tandem_worker.overlap import Overlap, seed_generators
 from tandem_worker.protocol import UserFault
 from tandem_worker.reward_file import describe, was_refused
 
+MAX_DESCRIPTORS_LEFT = 64  # open after a call, more than before the first
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
 SANDBOX_HINT = "; reward code has no network and one small scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
@@ -19,6 +22,7 @@ class Worker:
     _facts = None
     _function = None
     _overlap = None
+    retires = False
 
     def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, metadata_key, arguments, sandboxed):
         if self._facts is None:  # else this is a worker whose warm parent has done it
@@ -26,6 +30,11 @@ class Worker:
                 self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments)
             self._facts = self._load_rule(rm_type) if self._function is None else self._function_facts()
         self._sandboxed = sandboxed
+        self._folder = os.getcwd()
+        self._environment = dict(os.environ)
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+        self._descriptors = len(os.listdir("/proc/self/fd"))
         self._reward_key = reward_key
         return self._facts
 
@@ -48,7 +57,23 @@ class Worker:
             return [{"call": call["call"], "grades": self._grade_now(call["samples"])} for call in calls]
         finally:
             if self._overlap is None or self._overlap.is_empty():
-                signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that user code left must not ring in the next call
+                self._tidy_up()
+
+    def _tidy_up(self):
+        """What a call may leave in the process itself; what it leaves around it is the keeper's (room.py)."""
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that user code left must not ring in the next call
+        os.umask(self._umask)
+        if dict(os.environ) != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+        tempfile.tempdir = None
+        try:
+            os.chdir(self._folder)
+            descriptors = len(os.listdir("/proc/self/fd"))
+        except OSError:
+            descriptors = MAX_DESCRIPTORS_LEFT + 1
+        # The program sees that this process ends between two calls, and has another one forked.
+        self.retires = descriptors > self._descriptors + MAX_DESCRIPTORS_LEFT
 
     def _grade_now(self, samples):
         seed_generators(samples[0]["sample_id"])
@@ -97,7 +122,7 @@ class Worker:
 
 def main():
     worker = Worker()
-    protocol.serve({"load": worker.load, "grade": worker.grade}, forks="tandem_worker.grader")
+    protocol.serve({"load": worker.load, "grade": worker.grade}, "tandem_worker.grader", lambda: worker.retires)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ all that is in it when its line to the program closes, and answers on that line,
 
     program     keeper
     b           y           what runs and lies in the room now belongs to the worker
-    c           y|p|s|f     has the last call left nothing? p: processes run, s: IPC segments, f: files that stay
+    c           y|p|s|l|f   has the last call left nothing? p: processes run, s: IPC segments, l: the worker's limits are
+                            others than they were, f: files that stay
     m           y|n         has the room been ended for want of memory?
 
 Files that a call left are removed by that question. Where there are no namespaces, `Lodging` looks after a worker by
@@ -14,8 +15,10 @@ its place in the tree of processes instead, and does not answer for segments.
 """
 
 import os
+import resource
 import secrets
 import signal
+import stat
 import time
 
 from tandem_worker import clearing, kernel, processes
@@ -32,6 +35,8 @@ SECONDS_TO_CLEAR = 0.2
 SECONDS_TO_DIE = 0.05  # of a process that was told to end in the call's last moment
 MEMORY_WATCH_MS = 100
 MOST_ZOMBIES = 16
+LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CPU,
+          resource.RLIMIT_DATA, resource.RLIMIT_STACK)  # fmt: skip
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -114,6 +119,14 @@ def segments():
     return count
 
 
+def limits_of(process):
+    """None where the process has ended, which the program sees by itself."""
+    try:
+        return [resource.prlimit(process, limit) for limit in LIMITS]
+    except (OSError, ValueError):
+        return None
+
+
 class Tidiness:
     """What a call may leave behind, and the means to see it."""
 
@@ -122,10 +135,13 @@ class Tidiness:
         self._list = list_processes
         self._counts_segments = counts_segments
         self.belong = set()
+        self._limits = {}
         self._kept = {folder: set() for folder in folders}
+        self._modes = {folder: stat.S_IMODE(os.stat(folder).st_mode) for folder in folders}
 
     def note_what_belongs(self):
         self.belong = set(self._list())
+        self._limits = {process: limits_of(process) for process in self.belong}
         self._kept = {folder: set(os.listdir(folder)) for folder in self._folders}
         return b"y"
 
@@ -149,8 +165,11 @@ class Tidiness:
             return b"p"
         if self._counts_segments and segments() > 0:
             return b"s"
+        if any(limits_of(process) != limits for process, limits in self._limits.items()):
+            return b"l"
         try:
             for folder in self._folders:
+                os.chmod(folder, self._modes[folder])
                 if len(os.listdir(folder)) > len(self._kept[folder]):
                     clearing.clear(folder, self._kept[folder], SECONDS_TO_CLEAR)
         except (OSError, clearing.TookTooLong):

@@ -21,6 +21,7 @@ std::string what_stands_for(char answer) {
     case kYes: return "";
     case 'p': return "a running process";
     case 's': return "shared memory";
+    case 'l': return "other limits";
     case 'f': return "more files than could be removed";
     default: return "something";
   }

@@ -61,11 +61,6 @@ const std::vector<std::string> kAttacks = {"daemons",
                                            "crash",
                                            "leave"};
 
-// What these leave behind reaches the next call of the process, or stays on the machine: they are made with --soak
-// alone until a call's leftovers are cleaned up behind it.
-const std::set<std::string> kNotHeldYet = {"shared_memory", "close_folder", "fork_bomb",
-                                           "lower_limits",  "descriptors",  "changed_folder"};
-
 // As hostile.py computes it.
 uint32_t fnv1a(const std::string& text) {
   uint32_t value = 0x811C9DC5;
@@ -245,11 +240,7 @@ void HostileSoak::run(const std::vector<std::string>& attacks, double seconds) {
   EXPECT_LE(late.fewest_descriptors, early.most_descriptors);
 }
 
-TEST_F(HostileSoak, HonestSamplesAreGradedRightBesideAttacks) {
-  std::vector<std::string> attacks = kAttacks;
-  if (!base::soaking()) std::erase_if(attacks, [](const std::string& name) { return kNotHeldYet.contains(name); });
-  run(attacks, base::soak_seconds(15.0));
-}
+TEST_F(HostileSoak, HonestSamplesAreGradedRightBesideAttacks) { run(kAttacks, base::soak_seconds(15.0)); }
 
 TEST_P(HostileSoak, OneAttackAloneBreaksNothing) {
   if (!base::soaking()) GTEST_SKIP() << "with --soak";

@@ -1,11 +1,12 @@
-// run/samples: a rollout that is accepted can be trained on: each sample has tokens, and for each token of the
+// run/rollout_file: a rollout that is accepted can be trained on: each sample has tokens, and for each token of the
 // completion what rl/sample.h promises. Writing it gives what reads back as the same.
-#include "run/samples.h"
+#include "run/rollout_file.h"
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
+#include "run/samples.h"
 #include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
@@ -57,17 +58,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   file.write(text);
   const int64_t num_lines = std::count(text.begin(), text.end(), '\n') + (text.empty() || text.back() == '\n' ? 0 : 1);
   std::optional<Rollout> rollout;
-  accepts([&] { rollout = tandem::run::read_rollout(file.path(), num_lines); },
-          [](std::string_view message) { require_message(message, file.path()); });
+  accepts(
+      [&] {
+        rollout =
+            tandem::run::read_rollout(file.path(), {.num_samples = num_lines, .vocab = 2000, .context_tokens = 20000});
+      },
+      [](std::string_view message) { require_message(message, file.path()); });
   if (!rollout) return 0;
   require(rollout->samples.size() == rollout->grades.size(), "a grade for each sample");
   for (size_t i = 0; i < rollout->samples.size(); ++i) require_sample(rollout->samples[i], rollout->grades[i]);
   const std::vector<std::string> written = records(*rollout);
   file.write(joined(written));
   Rollout again;
-  const bool reads_back =
-      accepts([&] { again = tandem::run::read_rollout(file.path(), num_lines); },
-              [](std::string_view message) { require(false, "its own text is accepted", message); });
+  const bool reads_back = accepts(
+      [&] {
+        again =
+            tandem::run::read_rollout(file.path(), {.num_samples = num_lines, .vocab = 2000, .context_tokens = 20000});
+      },
+      [](std::string_view message) { require(false, "its own text is accepted", message); });
   require(reads_back && records(again) == written, "its own text reads back to the same rollout");
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "base/file_calls.h"
 #include "base/log.h"
 #include "run/resume.h"
+#include "run/rollout_file.h"
 #include "run/rollout_phase.h"
 #include "run/run_saver.h"
 #include "run/samples.h"
@@ -178,7 +179,10 @@ class SavedRun {
     EXPECT_EQ(rollout->grades.size(), 16U);
     EXPECT_EQ(rollout->num_failed, 0) << rollout->first_failure;
     write_samples(directory_.path() + "/rollout.jsonl", *rollout, SampleDetail::kFull);
-    EXPECT_EQ(read_rollout(directory_.path() + "/rollout.jsonl", 16).samples.size(), 16U);
+    EXPECT_EQ(
+        read_rollout(directory_.path() + "/rollout.jsonl", {.num_samples = 16, .vocab = 100, .context_tokens = 100})
+            .samples.size(),
+        16U);
   }
 
   base::TemporaryDirectory folder_;
