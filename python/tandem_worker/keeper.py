@@ -54,7 +54,7 @@ def start(control, wanted, forks):
         if confinement.namespaces:
             report = enter_first_room(confinement, control)
             confinement.furnish()
-            admit_to_group(confinement, FIRST_ROOM)
+            try_the_group(confinement)
     except kernel.Refused as error:
         confinement.note_no_process_namespace(error)
         confinement.do_without_group()
@@ -139,6 +139,14 @@ def end(confinement, status):
         confinement.group.remove()
     confinement.remove_folder()
     processes.end_like(signal.SIGKILL if status is None else status)
+
+
+def try_the_group(confinement):
+    """The warm parent's room is the first to be counted; where that fails, what would be counted is denied."""
+    try:
+        admit_to_group(confinement, FIRST_ROOM)
+    except OSError:
+        confinement.do_without_group()
 
 
 def admit_to_group(confinement, name):

@@ -122,7 +122,6 @@ class Confinement:
         self.namespaces = self.rooms = self.own_devices = self.own_shared_memory = False
         self.folder = writable[0] if writable else None  # which holds the scratch folders
         self.scratch = None  # of this process
-        self.imported = None  # a descriptor of the scratch folder in which the reward was imported
         self.group = None
         self._own = []  # descriptors of the folder and the one that it lies in, by the mounts of the machine
 
