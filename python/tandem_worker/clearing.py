@@ -6,7 +6,6 @@ Nothing is followed through a link.
 
 import itertools
 import os
-import secrets
 import stat
 import time
 
@@ -49,7 +48,7 @@ def _remove_folder(name, top, new_names, give_up):
 def clear(path, keep=(), seconds=float("inf")):
     """Removes all of the folder but the names in `keep`; TookTooLong or OSError when something stays."""
     give_up = time.monotonic() + seconds
-    new_names = (f"{secrets.token_hex(8)}.{number}" for number in itertools.count())
+    new_names = (f"{os.urandom(8).hex()}.{number}" for number in itertools.count())
     top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         while names := [name for name in os.listdir(top) if name not in keep]:

@@ -17,7 +17,6 @@ witness is what looks after it.
 import itertools
 import os
 import resource
-import shutil
 import signal
 import socket
 import sys
@@ -25,7 +24,7 @@ import sys
 from tandem_worker import clearing, kernel, processes, room, sandbox
 
 CHANNEL_FD = 3
-CONFINED = "--confined"  # says to a worker that starts anew that its layers are there
+CONFINED = "confined"  # says to a worker that starts anew that its layers are there
 FIRST_ROOM = "0"
 NUM_LINES = 4  # that come with "fork": a worker's output, its errors, its channel, and where its end is reported
 
@@ -267,6 +266,8 @@ def settle(confinement, descriptors, imported):
         os.dup2(descriptor, target)
     confinement.confine_fork()
     if imported is not None:
+        import shutil  # which takes longer than all else here, and is seldom wanted
+
         shutil.copytree(f"/proc/self/fd/{imported}", confinement.scratch, symlinks=True, dirs_exist_ok=True)
         os.close(imported)
     for descriptor in [nothing, *descriptors]:

@@ -7,7 +7,6 @@ processes may have no children that count; version 1 counts in a child.
 
 import errno
 import os
-import secrets
 
 PREFIX = "tandem-graders-"
 
@@ -55,7 +54,7 @@ class MemoryGroup:
 
     def __init__(self, version, folder):
         self._version = version
-        self._name = PREFIX + secrets.token_hex(8)
+        self._name = PREFIX + os.urandom(8).hex()
         self._group = None
         self._parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -16,7 +16,6 @@ its place in the tree of processes instead, and does not answer for segments.
 
 import os
 import resource
-import secrets
 import signal
 import stat
 import time
@@ -256,6 +255,6 @@ def processes_of_room():
 
 
 def new_folder(parent):
-    path = os.path.join(parent, secrets.token_hex(8))
+    path = os.path.join(parent, os.urandom(8).hex())
     os.mkdir(path, 0o700)
     return path

@@ -22,7 +22,7 @@ import errno
 import os
 import platform
 import resource
-import tempfile
+import sys
 
 from tandem_worker import call_filter, clearing, kernel, memory_group, room
 from tandem_worker.kernel import Refused
@@ -296,4 +296,5 @@ class Confinement:
     def use_scratch(self):
         if self.scratch is not None:
             os.environ["TMPDIR"] = self.scratch
-            tempfile.tempdir = None
+            if "tempfile" in sys.modules:  # which remembers the folder that it has used
+                sys.modules["tempfile"].tempdir = None

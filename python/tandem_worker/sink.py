@@ -1,7 +1,6 @@
 """Sink worker: scalars into a TensorBoard event file."""
 
 import os
-import secrets
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -18,7 +17,7 @@ class Worker:
         try:
             os.makedirs(directory, exist_ok=True)
             # The library names a file by second, host and process id, which in a namespace of its own is always the same.
-            self._writer = EventFileWriter(directory, filename_suffix="." + secrets.token_hex(4))
+            self._writer = EventFileWriter(directory, filename_suffix="." + os.urandom(4).hex())
         except OSError as error:
             raise MachineFault(f"{directory}: {error.strerror}") from None
 

@@ -19,12 +19,13 @@ namespace fs = std::filesystem;
 
 // Flags of the programs that build, test and measure Tandem.
 const std::set<std::string> kOfOtherPrograms = {
-    "preset",       "build",     "target", "fresh",   // cmake
-    "no-deps",      "logdir",                         // pip, tensorboard
-    "format",       "query-gpu",                      // nvidia-smi
-    "always",       "dirty",                          // git describe
-    "args",                                           // gdb
-    "gtest_filter", "golden",    "soak",   "repeat",  // test programs
+    "preset",       "build",     "target", "fresh",                             // cmake
+    "no-deps",      "logdir",                                                   // pip, tensorboard
+    "format",       "query-gpu",                                                // nvidia-smi
+    "always",       "dirty",                                                    // git describe
+    "args",                                                                     // gdb
+    "gtest_filter", "golden",    "soak",   "repeat",                            // test programs
+    "soak-seconds", "pack",      "jobs",   "seconds", "runs", "slice-seconds",  // the soak, tests/fuzz/campaign.py
 };
 // Words that stand for any flag.
 const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
