@@ -127,6 +127,7 @@ def enter_first_room(confinement, control):
         raise kernel.Refused(reason)
     os.close(control)
     os.close(CHANNEL_FD)
+    kernel.become_undumpable()
     status = processes.received_status(reports)
     processes.wait_for_all()
     end(confinement, status)

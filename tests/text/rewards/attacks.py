@@ -80,7 +80,7 @@ def open_device(_):
 
 
 def others(what):
-    """Numbers of processes whose command line holds `what`, but ours and our ancestors. The first process of a namespace
+    """Numbers of processes of this run whose command line holds `what`, but ours and our ancestors. The first process of a namespace
     obeys no signal from inside."""
     own, parent = {1}, os.getpid()
     while parent > 0:
@@ -93,7 +93,8 @@ def others(what):
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         process = int(path.split("/")[2])
         try:
-            if process not in own and what in open(path).read().replace("\0", " "):
+            is_of_this_run = os.getsid(process) == os.getsid(0)
+            if process not in own and is_of_this_run and what in open(path).read().replace("\0", " "):
                 found.append(process)
         except OSError:
             pass
