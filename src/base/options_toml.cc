@@ -67,6 +67,18 @@ std::string quote(const std::string& text) {
   return out + '"';
 }
 
+// toml++ 3.3 frees a table within a table within a table, so a name of very many parts overflows the stack: the reader
+// refuses more dots in a line, and the writer has fewer.
+constexpr int64_t kMaxDotsOfLine = 500;
+
+int64_t num_dots_in(std::string_view text) { return std::count(text.begin(), text.end(), '.'); }
+
+std::string without_dots(const std::string& quoted) {
+  std::string out;
+  for (const char c : quoted) out += c == '.' ? "\\u002E" : std::string(1, c);
+  return out;
+}
+
 std::string to_toml(const std::string& word, OptionKind kind) {
   if (kind == OptionKind::kText) return quote(word);
   // A double without a point would be read as a 64-bit integer, and large ones do not fit.
@@ -75,16 +87,14 @@ std::string to_toml(const std::string& word, OptionKind kind) {
 }
 
 std::string value_text(const Option& option, const std::vector<std::string>& words) {
-  if (!option.is_list()) return to_toml(words.front(), option.kind());
-  std::string out = "[";
+  std::string out = option.is_list() ? "[" : "";
   for (const std::string& word : words) out += (out.size() > 1 ? ", " : "") + to_toml(word, option.kind());
-  return out + "]";
+  if (option.is_list()) out += "]";
+  return option.kind() == OptionKind::kText && num_dots_in(out) > kMaxDotsOfLine ? without_dots(out) : out;
 }
 
-// toml++ 3.3 frees a table within a table within a table: a name of very many parts overflows the stack.
 void check_dots(std::string_view text, const std::string& path) {
-  constexpr int kMaxDotsOfLine = 500;
-  int num_dots = 0;
+  int64_t num_dots = 0;
   for (size_t at = 0; at < text.size(); ++at) {
     num_dots = text[at] == '\n' ? 0 : num_dots + (text[at] == '.' ? 1 : 0);
     TANDEM_USER_CHECK(num_dots <= kMaxDotsOfLine,
