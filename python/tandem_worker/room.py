@@ -6,8 +6,8 @@ all that is in it when its line to the program closes, and answers on that line,
 
     program     keeper
     b           y           what runs and lies in the room now belongs to the worker
-    c           y|p|s|l|f   has the last call left nothing? p: processes run, s: IPC segments, l: the worker's limits are
-                            others than they were, f: files that stay
+    c           y|p|s|l|t|f has the last call left nothing? p: processes run, s: IPC segments, l: the worker's limits are
+                            others than they were, t: many threads run, f: files that stay
     m           y|n         has the room been ended for want of memory?
 
 Files that a call left are removed by that question. Where there are no namespaces, `Lodging` looks after a worker by
@@ -34,6 +34,7 @@ SECONDS_TO_CLEAR = 0.2
 SECONDS_TO_DIE = 0.05  # of a process that was told to end in the call's last moment
 MEMORY_WATCH_MS = 100
 MOST_ZOMBIES = 16
+MOST_THREADS_LEFT = 16  # libraries keep some
 LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CPU,
           resource.RLIMIT_DATA, resource.RLIMIT_STACK)  # fmt: skip
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -126,6 +127,13 @@ def limits_of(process):
         return None
 
 
+def threads_of(process):
+    try:
+        return len(os.listdir(f"/proc/{process}/task"))
+    except OSError:
+        return 0
+
+
 class Tidiness:
     """What a call may leave behind, and the means to see it."""
 
@@ -135,12 +143,14 @@ class Tidiness:
         self._counts_segments = counts_segments
         self.belong = set()
         self._limits = {}
+        self._threads = {}
         self._kept = {folder: set() for folder in folders}
         self._modes = {folder: stat.S_IMODE(os.stat(folder).st_mode) for folder in folders}
 
     def note_what_belongs(self):
         self.belong = set(self._list())
         self._limits = {process: limits_of(process) for process in self.belong}
+        self._threads = {process: threads_of(process) for process in self.belong}
         self._kept = {folder: set(os.listdir(folder)) for folder in self._folders}
         return b"y"
 
@@ -166,6 +176,8 @@ class Tidiness:
             return b"s"
         if any(limits_of(process) != limits for process, limits in self._limits.items()):
             return b"l"
+        if any(threads_of(process) > count + MOST_THREADS_LEFT for process, count in self._threads.items()):
+            return b"t"
         try:
             for folder in self._folders:
                 os.chmod(folder, self._modes[folder])

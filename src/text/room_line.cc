@@ -22,6 +22,7 @@ std::string what_stands_for(char answer) {
     case 'p': return "a running process";
     case 's': return "shared memory";
     case 'l': return "other limits";
+    case 't': return "many threads";
     case 'f': return "more files than could be removed";
     default: return "something";
   }
