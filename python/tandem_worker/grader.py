@@ -22,7 +22,6 @@ class Worker:
     _facts = None
     _function = None
     _overlap = None
-    retires = False
 
     def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, metadata_key, arguments, sandboxed):
         if self._facts is None:  # else this is a worker whose warm parent has done it
@@ -51,16 +50,16 @@ class Worker:
     def grade(self, calls, wait_s):
         """Takes in calls, {"call": number, "samples", "deadline_s"} each, and gives back {"call", "grades"} of those that
         have ended. Calls of an async function are gone on with for wait_s; others end here, by the program's clock."""
-        try:
-            if self._function is not None and self._function.concurrent:
-                return self._overlapping(calls, wait_s)
-            return [{"call": call["call"], "grades": self._grade_now(call["samples"])} for call in calls]
-        finally:
-            if self._overlap is None or self._overlap.is_empty():
-                self._tidy_up()
+        if self._function is not None and self._function.concurrent:
+            ended = self._overlapping(calls, wait_s)
+        else:
+            ended = [{"call": call["call"], "grades": self._grade_now(call["samples"])} for call in calls]
+        if (self._overlap is None or self._overlap.is_empty()) and not self._is_tidy():
+            ended = [{**call, "retire": True} for call in ended]  # the program has another process forked
+        return ended
 
-    def _tidy_up(self):
-        """What a call may leave in the process itself; what it leaves around it is the keeper's (room.py)."""
+    def _is_tidy(self):
+        """Undoes what a call may leave in the process itself; what it leaves around it is the keeper's (room.py)."""
         signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that user code left must not ring in the next call
         os.umask(self._umask)
         if dict(os.environ) != self._environment:
@@ -69,11 +68,10 @@ class Worker:
         tempfile.tempdir = None
         try:
             os.chdir(self._folder)
-            descriptors = len(os.listdir("/proc/self/fd"))
-        except OSError:
-            descriptors = MAX_DESCRIPTORS_LEFT + 1
-        # The program sees that this process ends between two calls, and has another one forked.
-        self.retires = descriptors > self._descriptors + MAX_DESCRIPTORS_LEFT
+            descriptors_left = len(os.listdir("/proc/self/fd")) - self._descriptors
+        except OSError:  # most likely there is no descriptor left to look with
+            return False
+        return descriptors_left <= MAX_DESCRIPTORS_LEFT
 
     def _grade_now(self, samples):
         seed_generators(samples[0]["sample_id"])
@@ -122,7 +120,7 @@ class Worker:
 
 def main():
     worker = Worker()
-    protocol.serve({"load": worker.load, "grade": worker.grade}, "tandem_worker.grader", lambda: worker.retires)
+    protocol.serve({"load": worker.load, "grade": worker.grade}, forks="tandem_worker.grader")
 
 
 if __name__ == "__main__":

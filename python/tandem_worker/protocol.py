@@ -76,8 +76,8 @@ class Channel:
         return b"".join(parts)
 
 
-def serve(calls, forks=None, is_over=lambda: False):
-    """Answers requests with calls[name](**arguments) until the program hangs up, or is_over() after an answer.
+def serve(calls, forks=None):
+    """Answers requests with calls[name](**arguments) until the program hangs up.
 
     forks: the module whose main() this is, when "fork" is to make a worker that answers requests on a line of its own.
     """
@@ -94,7 +94,7 @@ def serve(calls, forks=None, is_over=lambda: False):
         confinement = keeper.start(control, request["arguments"], forks is not None)
         result = {"missing": confinement.missing, "rooms": confinement.rooms}
         channel.write({"id": request["id"], "result": result})
-    answer(channel, calls, forks, confinement, is_over)
+    answer(channel, calls, forks, confinement)
 
 
 def take_control_line():
@@ -106,7 +106,7 @@ def take_control_line():
     return control
 
 
-def answer(channel, calls, forks, confinement, is_over):
+def answer(channel, calls, forks, confinement):
     while (request := channel.read()) is not None:
         reply = {"id": request["id"]}
         try:
@@ -126,5 +126,3 @@ def answer(channel, calls, forks, confinement, is_over):
         except MachineFault as fault:
             reply["machine_fault"] = one_line(fault, 2000)
         channel.write(reply)
-        if is_over():
-            return

@@ -361,6 +361,7 @@ struct Graders::Impl {
       const bool has_company = slot.calls.size() > 1;
       Call call = std::move(slot.calls.extract(at).mapped());
       // What ran out of memory once starts the next call with little left; what did not answer may still run.
+      slot.retiring |= ended.value("retire", false);
       slot.retiring |= failed_by("memory") || (facts.concurrent && failed_by("deadline"));
       if (has_company && failed_by("memory")) {
         repeat(std::move(call), grades.front().reason);
