@@ -31,7 +31,7 @@ DENIED = {
     "process_vm_writev": (311, 271), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
     "syslog": (103, 116),
 }  # fmt: skip
-# Where no control group counts them, these hold memory that no limit of a process does.
+# These calls hold memory that no limit of a process counts. They are denied where no control group counts it either.
 UNCOUNTED_MEMORY = {
     "memfd_create": (319, 279), "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190),
     "mq_open": (240, 180),

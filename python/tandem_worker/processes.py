@@ -111,9 +111,6 @@ class Loop:
     def watch(self, descriptor):
         self._poll.register(descriptor, select.POLLIN)
 
-    def forget(self, descriptor):
-        self._poll.unregister(descriptor)
-
     def wait(self, milliseconds=None):
         """The lines that have something to read, and (number, status) of each child that has ended."""
         ready = [descriptor for descriptor, _ in self._poll.poll(milliseconds)]

@@ -52,7 +52,8 @@ def last_box(text):
     return text[last + 1 : end].strip() if last >= 0 else None
 
 
-# Of a label or an answer that math-verify is asked about: it reads what no exercise asks for in minutes.
+# The most characters of a label or an answer that math-verify is asked about. It takes minutes over longer ones, and no
+# exercise has them.
 LONGEST_COMPARED = 10_000
 
 

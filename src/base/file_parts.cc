@@ -95,7 +95,8 @@ int create_temporary(const std::string& beside, std::string* path) {
   return fd;
 }
 
-// Of what others called "x.tmp-1" nothing is known: only names as temporary_name() makes them are temporaries.
+// Only a name exactly as temporary_name() makes it counts as one of our temporaries: somebody else may have called a file
+// "x.tmp-1".
 std::string name_without_temporary_mark(const std::string& name) {
   const std::string_view whole(name);
   const std::string_view text = whole.ends_with(kOld) ? whole.substr(0, whole.size() - kOld.size()) : whole;

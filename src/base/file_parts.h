@@ -1,5 +1,5 @@
-// What the files of base/files.h are made of: how a call that fails is told, descriptors that close themselves, and
-// names that nobody can foresee. For src/base alone.
+// Parts that the functions of base/files.h share: messages for failed system calls, descriptors that close themselves,
+// and temporary names that nobody can foresee. Only src/base includes this file.
 #pragma once
 
 #include <sys/types.h>

@@ -9,7 +9,7 @@
 
 namespace tandem::run {
 
-// What a rollout of this run is like.
+// Bounds that a rollout read from a file must keep, so that this run can train on it.
 struct RolloutBounds {
   int64_t num_samples = 0;
   int64_t vocab = 0;           // token ids are below

@@ -117,7 +117,7 @@ int64_t choose_kv_bytes(const RolloutOptions& options, const model::ModelConfig&
                                   options.kv_cache_bytes, context_tokens, int64_t{one}, options.flags.response));
     return options.kv_cache_bytes;
   }
-  // Not their product, which may be more than 64 bits hold: as many of them as the limit has.
+  // Whether all sequences fit is asked by division, because `one` times `together` may be more than 64 bits hold.
   const int64_t together = std::min(num_sequences, options.max_running);
   if (automatic_bytes / one < together) return std::max<int64_t>(one, automatic_bytes);
   return std::max(one, one * together);

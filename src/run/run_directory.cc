@@ -65,7 +65,7 @@ std::optional<int64_t> step_of_samples(std::string_view name) {
                                                      : number_between(name, name.substr(0, last + 1), ".jsonl");
 }
 
-// As TensorBoard's own writer names them.
+// Whether a file is named as TensorBoard's own writer names its event files.
 bool is_event_file(std::string_view name) { return name.starts_with("events.out.tfevents."); }
 
 fs::file_status status_of(const std::string& path) {
@@ -73,8 +73,8 @@ fs::file_status status_of(const std::string& path) {
   return fs::symlink_status(path, unknown);
 }
 
-// What a run goes on in is what a run made: links would have it cut, remove and write elsewhere, and a pipe would have
-// it wait.
+// Refuses a path that no run can have made. Through a link, a run that goes on would cut, remove and write files somewhere
+// else; at a pipe it would wait for ever.
 void check_own(const std::string& path, bool is_folder) {
   const fs::file_status status = status_of(path);
   if (!fs::exists(status)) return;

@@ -243,7 +243,7 @@ void HostileSoak::run(const std::vector<std::string>& attacks, double seconds) {
 TEST_F(HostileSoak, HonestSamplesAreGradedRightBesideAttacks) { run(kAttacks, base::soak_seconds(15.0)); }
 
 TEST_P(HostileSoak, OneAttackAloneBreaksNothing) {
-  if (!base::soaking()) GTEST_SKIP() << "with --soak";
+  if (!base::soaking()) GTEST_SKIP() << "each attack alone takes six seconds, so it runs with --soak only (make soak)";
   run({GetParam()}, kAloneSeconds);
 }
 INSTANTIATE_TEST_SUITE_P(Attacks, HostileSoak, testing::ValuesIn(kAttacks),
