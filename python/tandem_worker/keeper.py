@@ -52,7 +52,7 @@ def start(control, wanted, forks):
     try:
         if confinement.namespaces:
             report = enter_first_room(confinement, control)
-            confinement.furnish()
+            confinement.furnish(confinement.processes_of_all_rooms())
             try_the_group(confinement)
     except kernel.Refused as error:
         confinement.note_no_process_namespace(error)
@@ -187,7 +187,7 @@ def open_room(confinement, loop, line, name):
             os._exit(0)
         room.mount_own_proc()
         confinement.missing.clear()
-        confinement.furnish()
+        confinement.furnish(confinement.limits["processes"])
         if confinement.missing:
             raise kernel.Refused(", ".join(confinement.missing))
         group = confinement.group

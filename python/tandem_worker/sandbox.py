@@ -169,9 +169,14 @@ class Confinement:
         kernel.set_read_only("/", True, recursive=True)
         kernel.set_read_only("/proc", False)  # for this process, to make further namespaces; rooms have another
 
-    def furnish(self):
+    def processes_of_all_rooms(self):
+        """The kernel counts the processes of rooms as those of the namespaces around them, too. Twice as many rooms as
+        workers: while a fork bomb is still dying in one, its worker has another, and no worker may want for a process."""
+        return self.limits["processes"] * (1 + 2 * self.workers)
+
+    def furnish(self, num_processes):
         """In the first process of a room."""
-        self.own_shared_memory = room.furnish(self.layer, self.scratch, self.scratch_bytes, self.limits["processes"])
+        self.own_shared_memory = room.furnish(self.layer, self.scratch, self.scratch_bytes, num_processes)
 
     def enter_nested_namespaces(self):
         """Of one room, below those of `prepare`. What their mounts forbid is locked from then on."""
@@ -290,8 +295,7 @@ class Confinement:
         set_limit(resource.RLIMIT_FSIZE, self.limits["file_bytes"])
         set_limit(resource.RLIMIT_NOFILE, self.limits["open_files"])
         if self.namespaces and counts_processes_by_namespace():
-            # The kernel counts the processes of rooms as those of the namespace around them, too.
-            set_limit(resource.RLIMIT_NPROC, self.limits["processes"] * (1 + self.workers))
+            set_limit(resource.RLIMIT_NPROC, self.processes_of_all_rooms())
 
     def use_scratch(self):
         if self.scratch is not None:

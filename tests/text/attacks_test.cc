@@ -404,6 +404,20 @@ TEST_F(Attacks, AFolderIsRemovedHoweverDeepItIs) {
   }
 }
 
+TEST_F(Attacks, AForkBombTakesNoProcessFromAnotherGrader) {
+  if (!incomplete().empty()) GTEST_SKIP() << incomplete();
+  GraderConfig config = scene_.config();
+  config.num_processes = 2;
+  config.deadline_s = 20;
+  Graders graders(config);
+  graders.submit({request(1, "hold_processes=3")});
+  graders.submit({request(2, "start_processes=40")});
+  const std::vector<Grade> grades = graders.collect();
+  EXPECT_GT(grades[0].reward, 40.0) << grades[0].reason;  // of the 64 that a grader may have
+  EXPECT_LE(grades[0].reward, 64.0);
+  EXPECT_EQ(grades[1].reward, 40.0) << grades[1].reason;
+}
+
 TEST_F(Attacks, AttackersCostHonestSamplesNothing) {
   if (!incomplete().empty()) GTEST_SKIP() << incomplete();
   GraderConfig config = scene_.config();

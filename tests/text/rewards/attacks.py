@@ -335,6 +335,35 @@ def claim_process(process):
     time.sleep(1000)
 
 
+def hold_processes(seconds):
+    """As many as there may be, for a while."""
+    count = 0
+    try:
+        while os.fork() != 0:
+            count += 1
+    except OSError:
+        time.sleep(float(seconds))
+        return count
+    time.sleep(60)
+    os._exit(0)
+
+
+def start_processes(count):
+    """So many at once, while another grader holds all that it may have."""
+    time.sleep(1.0)
+    children = []
+    for _ in range(int(count)):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return len(children)
+
+
 def answer_much(num_bytes):
     """An answer of nothing but empty lists, which take forty times their length when they are read."""
     body = b'{"id": 2, "result": [' + b"[]," * (int(num_bytes) // 3) + b"0]}"
