@@ -22,7 +22,7 @@ namespace {
 
 using device::Draw;
 
-constexpr uint64_t kNumSeeds = 200;
+constexpr uint64_t kNumSeeds = 110;
 
 model::ModelConfig draw_model(Draw& draw) {
   model::ModelConfig config;

@@ -153,6 +153,9 @@ TEST(GraderFaults, KeepToTheTable) {
   if (sandbox_is_complete()) kinds.insert(kinds.end(), kFaultsThatNeedASandbox.begin(), kFaultsThatNeedASandbox.end());
   ::setenv("HF_TOKEN", "canary", 1);
 
+  // `make soak` holds the optimised program to a second over the deadline. The short run under sanitizers, maybe on a
+  // busy machine, tells an answer from none.
+  const double late_s = repeat() > 1 ? 1.0 : 10.0;
   const int descriptors_before = num_descriptors();
   std::string folder;
   int64_t num_faults = 0;
@@ -187,7 +190,7 @@ TEST(GraderFaults, KeepToTheTable) {
         EXPECT_EQ(grade.reward, kind.reward) << kind.response;
         EXPECT_NE(grade.reason.find(kind.reason), std::string::npos) << kind.response << ": " << grade.reason;
         EXPECT_LT(grade.reason.size(), 1000U) << kind.response;
-        EXPECT_LE(elapsed_s, config.deadline_s + 1.0) << kind.response;
+        EXPECT_LE(elapsed_s, config.deadline_s + late_s) << kind.response;
         if (!expected.empty()) ++counts[expected];
         if (expected == "died" || expected == "deadline" || expected == "memory") ++num_lost;
         ++num_faults;
