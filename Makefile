@@ -8,6 +8,7 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); 
 # TSan of g++ 12 does not start where the kernel randomises more address bits than it knows; without randomisation it
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
+PREFIX ?= /usr/local
 FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
 # $(call configure,PRESET,FOLDER): a build folder that was configured elsewhere (the clone has moved) is configured anew.
@@ -15,7 +16,7 @@ configure = cmake $$(home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build
 	[ -z "$$home" ] || [ "$$home" -ef . ] || echo --fresh) --preset $(1)
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build install cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +32,12 @@ python: packages
 build: setup  ## the program, optimised: build/release/src/cli/tandem
 	$(call configure,release,release)
 	cmake --build build/release -j $(JOBS) --target tandem
+	@echo 'built build/release/src/cli/tandem; for this shell: export PATH=$(CURDIR)/build/release/src/cli:$$PATH' \
+		'(make install PREFIX=DIR links it as DIR/bin/tandem)'
+
+install: build  ## PREFIX/bin/tandem (PREFIX: /usr/local) as a link to the program; libraries and workers stay in this clone
+	@mkdir -p '$(DESTDIR)$(PREFIX)/bin'
+	ln -sfn '$(CURDIR)/build/release/src/cli/tandem' '$(DESTDIR)$(PREFIX)/bin/tandem'
 
 cuda: setup  ## the program with its CUDA module: --device cuda; downloads the CUDA libraries, once
 	@tools/setup.sh cuda

@@ -65,7 +65,9 @@ def picture(curves):
         points = " ".join(f"{x(s):.1f},{y(r):.1f}" for s, r in smooth(curve))
         last = smooth(curve)[-1]
         out.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
-        out.append(f'<text x="{min(x(last[0]) + 6, width - 150):.1f}" y="{y(last[1]) + 34:.1f}" fill="{color}">{name}, {len(curve)} steps</text>')
+        beside = x(last[0]) + 6 < width - 150  # there is room to the right of the curve's end, else below it
+        at_x, at_y = (x(last[0]) + 6, y(last[1]) + 4) if beside else (width - 150, y(last[1]) + 34)
+        out.append(f'<text x="{at_x:.1f}" y="{at_y:.1f}" fill="{color}">{name}, {len(curve)} steps</text>')
     return "\n".join([*out, "</svg>", ""])
 
 
