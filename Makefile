@@ -5,7 +5,6 @@ SHELL := /bin/bash
 # A compiler of torch headers takes up to 2 GiB: as many at once as cores and memory allow.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); if (n > cores) n = cores; \
 	if (n < 1) n = 1; print n}' /proc/meminfo)
-TESTS_AT_ONCE = $(shell expr $(JOBS) + 1)  # a third of their time they wait: for deadlines, disks, each other
 # TSan of g++ 12 does not start where the kernel randomises more address bits than it knows; without randomisation it
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
@@ -54,12 +53,12 @@ test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-fre
 test-dev: setup
 	$(call configure,dev,dev)
 	cmake --build build/dev -j $(JOBS)
-	ctest --preset dev -j $(TESTS_AT_ONCE)
+	ctest --preset dev -j $(JOBS)
 
 test-tsan: setup
 	$(call configure,tsan,tsan)
 	cmake --build build/tsan -j $(JOBS)
-	$(FIXED_ADDRESSES) ctest --preset tsan -j $(TESTS_AT_ONCE)
+	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release,release)
