@@ -6,18 +6,18 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/qwen3.h"
+#include "model/qwen3/qwen3.h"
 
 namespace tandem::model {
 namespace {
 
-// The forward of each architecture of model/registry.cc.
+// The forward of each family of model/registry.cc.
 struct ForwardRow {
   std::string_view architecture;
   std::unique_ptr<Model> (*make)(const ModelConfig&, const weights::WeightsView&, const device::Ops&);
 };
 constexpr std::array kForwards = {
-    ForwardRow{.architecture = "Qwen3ForCausalLM", .make = make_qwen3},
+    ForwardRow{.architecture = "Qwen3ForCausalLM", .make = qwen3::make},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What one decoder block allocates while it runs and is differentiated: model/qwen3.cc's walk, with the bytes of
+// What one decoder block allocates while it runs and is differentiated, as its family states it with the bytes of
 // device/ops_plan in the place of tensors. Trainer and engine add it up for their batches. No torch.
 #pragma once
 

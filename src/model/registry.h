@@ -1,27 +1,29 @@
-// The models Tandem knows: one row each. Torch-free: parse and layout; the forward is model/model.h.
+// The model families that Tandem knows: one row each. Torch-free; the forwards are beside model/model.h.
 #pragma once
 
 #include <string>
 
 #include "model/config.h"
+#include "model/family.h"
 #include "weights/layout.h"
 
 namespace tandem::model {
 
-// One row: the name that config.json gives the model, and how its weights are packed.
-struct Architecture {
-  const char* name;  // "Qwen3ForCausalLM"
-  weights::Layout (*layout)(const ModelConfig& config);
-};
+// The row of a name in config.json's `architectures`; nullptr when Tandem does not know it.
+const Family* find_family(const std::string& architecture);
 
-// The row of that name; nullptr when Tandem does not know it.
-const Architecture* find_architecture(const std::string& name);
+// The row of the family that `config` was parsed by. BugError: there is none.
+const Family& family_of(const ModelConfig& config);
 
-// The packed layout of a model. Names: embed [V,E]; layers.i.{input_norm [E], qkv [(H+2G)K,E], q_norm [K],
-// k_norm [K], o [E,HK], post_norm [E], gate_up [2F,E], down [E,F]}; final_norm [E]; head [V,E] unless tied.
+// The packed layout of a model. Every family has embed [V,E]; layers.i.{input_norm [E], qkv [(H+2G)K,E], o [E,HK],
+// post_norm [E], gate_up [2F,E], down [E,F]}; final_norm [E]; head [V,E] unless tied; and what its own layout.cc adds.
 weights::Layout build_layout(const ModelConfig& config);
 
 // "Qwen3ForCausalLM, ...": for the message that refuses an unknown architecture.
 std::string supported_architectures();
+
+// Why a name that find_family() does not know is refused, and what to take instead: the rest of a message about
+// `architectures`.
+std::string refusal_of(const std::string& architecture);
 
 }  // namespace tandem::model

@@ -1,5 +1,6 @@
 #include "run/trainer_setup.h"
 
+#include "model/registry.h"
 #include "trainer/schedule.h"
 #include "trainer/trainer_plan.h"
 
@@ -60,12 +61,7 @@ void account_optimizer(const Session& session, const trainer::Trainer& trainer, 
 }
 
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
-  const auto hidden = static_cast<double>(config.hidden);
-  const double heads = static_cast<double>(config.num_heads * config.head_dim);
-  const double kv_heads = static_cast<double>(config.num_kv_heads * config.head_dim);
-  const double layer = hidden * (2 * heads + 2 * kv_heads) + 3 * hidden * static_cast<double>(config.mlp);
-  const auto layers = static_cast<double>(config.num_layers);
-  double flops = 0.0;
+  model::ForwardWork work;
   const rl::Sample* previous = nullptr;
   for (const rl::Sample* sample : samples) {
     const auto prompt = static_cast<double>(sample->prompt.size());
@@ -74,12 +70,12 @@ double forward_flops(const model::ModelConfig& config, const std::vector<const r
         previous != nullptr && previous->group_id == sample->group_id && previous->prompt == sample->prompt;
     const double already_run = is_shared ? prompt : 0.0;
     const double tokens = prompt + completion;
-    flops += 2 * (tokens - already_run) * layer * layers;
-    flops += 2 * completion * hidden * static_cast<double>(config.vocab);
-    flops += 2 * (tokens * tokens - already_run * already_run) * heads * layers;
+    work.rows += tokens - already_run;
+    work.logit_rows += completion;
+    work.key_pairs += (tokens * tokens - already_run * already_run) / 2;
     previous = sample;
   }
-  return flops;
+  return model::family_of(config).forward_flops(config, work);
 }
 
 }  // namespace tandem::run

@@ -20,9 +20,8 @@ trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_lay
 // it may still be pinning its memory; on a device other than the CPU it takes nothing.
 void account_optimizer(const Session& session, const trainer::Trainer& trainer, bool is_offloaded, RunMemory& memory);
 
-// Floating-point operations of one forward over the samples of an optimizer step: two per weight of a matrix and token,
-// and the products of attention. Neighbours of one group share their prompt, which runs once. A backward has twice as
-// many.
+// Floating-point operations of one forward over the samples of an optimizer step, as the model's family counts them.
+// Neighbours of one group share their prompt, which runs once. A backward has twice as many.
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
 
 }  // namespace tandem::run

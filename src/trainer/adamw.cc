@@ -31,7 +31,7 @@ AdamW::AdamW(const AdamWConfig& config, weights::WeightStore& store, const devic
     : config_(config), ops_(ops), gradients_(store) {
   std::vector<at::Tensor> flat;
   for (const weights::PackedTensor& packed : store.layout().tensors) {
-    const bool decays = config.weight_decay_all || packed.shape.size() == 2;
+    const bool decays = config.weight_decay_all || packed.decays;
     index_[packed.name] = parameters_.size();
     parameters_.push_back(
         {.name = packed.name, .weight = store.tensor(packed.name), .weight_decay = decays ? config.weight_decay : 0.0});

@@ -24,7 +24,7 @@ namespace tandem::trainer {
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.98, eps = 1e-8;
   double weight_decay = 0.1;
-  bool weight_decay_all = false;  // false: matrices only, i.e. embeddings and projections, not norms
+  bool weight_decay_all = false;  // false: only the tensors whose layout says that they decay
 };
 
 // Store and ops are borrowed. Between begin_step() and step(), gradients are added to what gradient() returns.

@@ -40,14 +40,12 @@ OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_
 }
 
 TokenBytes token_bytes(const model::ModelConfig& c, model::Dtype dtype) {
-  const Size heads = c.num_heads * c.head_dim, kv_heads = c.num_kv_heads * c.head_dim;
-  // qkv before and q after norm and RoPE, the scratch cache, attention's result, the block's middle, gate_up
-  // (model/qwen3.cc says why no more).
-  const Size elements = (heads + 2 * kv_heads) + heads + 2 * kv_heads + heads + c.hidden + 2 * c.mlp;
-  const Size logsumexp = c.num_heads * kFloatBytes;
-  const Size hidden = c.hidden * model::dtype_bytes(dtype);
+  // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
+  const Size kept = 2 * c.num_kv_heads * c.head_dim * model::dtype_bytes(dtype) + c.num_heads * kFloatBytes;
+  const device::OpsPlan ops = model::ops_plan(device::OpsFamily::kCpu, c, dtype);  // a graph is the same on any device
+  const Size hidden = model::hidden_bytes(c, dtype, 1);
   return {.block_input = hidden,
-          .block_graph = elements * model::dtype_bytes(dtype) + logsumexp,
+          .block_graph = model::block_bytes(c, dtype, ops, 1, {.forward = {}, .kept = kept, .backward = {}}).graph,
           .head = 2 * hidden + c.hidden * kFloatBytes};
 }
 

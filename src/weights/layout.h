@@ -17,11 +17,16 @@ struct Slice {
   int64_t num_elements() const;
 };
 
+// How a tensor of random weights begins (initialize_random): N(0, initializer_range), or all the same.
+enum class Init : uint8_t { kNormal, kOnes, kZeros };
+
 // One tensor as the kernels want it: qkv [(H + 2G)K, E], gate_up [2F, E], ...
 struct PackedTensor {
   std::string name;            // "layers.0.qkv"
   std::vector<int64_t> shape;  // rows = sum of the slices' rows
   std::vector<Slice> slices;   // ascending, gapless
+  Init init = Init::kNormal;
+  bool decays = true;  // whether weight decay applies to it: to embeddings and projections, not to norms and biases
   int64_t num_elements() const;
 };
 

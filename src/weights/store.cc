@@ -182,10 +182,10 @@ void initialize_random(WeightStore& store, double initializer_range, uint64_t se
   for (const PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
     const float deviation = static_cast<float>(initializer_range);
-    if (packed.shape.size() == 1) {
-      tensor.fill_(1);  // vectors are norms
-    } else {
-      fill_normal(tensor, deviation, seed, index, staging);
+    switch (packed.init) {
+      case Init::kNormal: fill_normal(tensor, deviation, seed, index, staging); break;
+      case Init::kOnes: tensor.fill_(1); break;
+      case Init::kZeros: tensor.fill_(0); break;
     }
     ++index;
   }

@@ -109,7 +109,7 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 // Of the files that an export takes over from `source_directory`: tokenizer, configuration.
 int64_t copied_bytes(const std::string& source_directory);
 
-// Random weights N(0, initializer_range), norms 1: for demos, benches and tests. Philox of (seed, tensor, element).
+// Random weights as each packed tensor's `init` says: for demos, benches and tests. Philox of (seed, tensor, element).
 // A store without storage gets its own.
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed);
 

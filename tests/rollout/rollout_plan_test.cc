@@ -22,6 +22,7 @@ TEST(RolloutPlan, CountsBlocksOfAllLayers) {
 
 TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   model::ModelConfig config;
+  config.architecture = "Qwen3ForCausalLM";
   config.hidden = 32;
   config.num_layers = 6;
   config.num_heads = 4;

@@ -24,6 +24,7 @@ double flops_of(const model::ModelConfig& config, const std::vector<rl::Sample>&
 
 TEST(ForwardFlops, CountASharedPromptOnce) {
   model::ModelConfig config;
+  config.architecture = "Qwen3ForCausalLM";
   config.hidden = 8;
   config.num_heads = 4;
   config.num_kv_heads = 2;

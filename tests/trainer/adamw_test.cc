@@ -35,12 +35,19 @@ struct Reference {
 
 class AdamWTest : public testing::TestWithParam<at::ScalarType> {};
 
-TEST_P(AdamWTest, FollowsTheReferenceAndDecaysMatricesOnly) {
-  for (const bool decay_all : {false, true}) {
+TEST_P(AdamWTest, FollowsTheReferenceAndDecaysWhatTheLayoutSays) {
+  struct Decay {
+    bool all, matrix, norm;
+  };
+  for (const Decay& decay :
+       {Decay{.all = false, .matrix = true, .norm = false}, {false, false, true}, {true, false, false}}) {
     std::mt19937 random(11);
-    weights::WeightStore store(layout_of(kSmallShapes), GetParam());
+    weights::Layout layout = layout_of(kSmallShapes);
+    for (weights::PackedTensor& packed : layout.tensors)
+      packed.decays = packed.name == "matrix" ? decay.matrix : decay.norm;
+    weights::WeightStore store(layout, GetParam());
     for (const char* name : {"matrix", "norm"}) fill_random(store.tensor(name), random);
-    const AdamWConfig config{.weight_decay = 0.1, .weight_decay_all = decay_all};
+    const AdamWConfig config{.weight_decay = 0.1, .weight_decay_all = decay.all};
     AdamW adamw(config, store, test_ops());
     std::map<std::string, Reference> reference;
     for (const char* name : {"matrix", "norm"}) reference[name].weight = doubles(store.tensor(name));
@@ -54,7 +61,7 @@ TEST_P(AdamWTest, FollowsTheReferenceAndDecaysMatricesOnly) {
         fill_random(gradient, random);
         for (double g : doubles(gradient)) sum_of_squares += g * g;
         ASSERT_TRUE(adamw.gradient(name).equal(gradient)) << "a second request in a step must not clear it";
-        const bool decays = decay_all || std::string(name) == "matrix";
+        const bool decays = decay.all || (std::string(name) == "matrix" ? decay.matrix : decay.norm);
         reference[name].step(doubles(gradient.mul(scale)), lr, decays ? 0.1 : 0.0, config, t);
       }
       EXPECT_NEAR(adamw.gradient_norm(), std::sqrt(sum_of_squares), 1e-5);

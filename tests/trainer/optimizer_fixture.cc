@@ -12,7 +12,8 @@ namespace tandem::trainer {
 weights::Layout layout_of(const Shapes& shapes) {
   weights::Layout layout;
   for (const auto& [name, shape] : shapes) {
-    layout.tensors.push_back({.name = name, .shape = shape, .slices = {{.hf_name = name, .shape = shape}}});
+    layout.tensors.push_back(
+        {.name = name, .shape = shape, .slices = {{.hf_name = name, .shape = shape}}, .decays = shape.size() == 2});
   }
   return layout;
 }

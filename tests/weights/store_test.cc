@@ -162,7 +162,7 @@ TEST(InitializeRandom, DependsOnSeedAloneAndHasTheDeviationAskedFor) {
   for (const PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
     EXPECT_TRUE(at::equal(tensor, same.tensor(packed.name))) << packed.name;
-    const bool is_norm = packed.shape.size() == 1;
+    const bool is_norm = packed.init == Init::kOnes;
     EXPECT_EQ(at::equal(tensor, other.tensor(packed.name)), is_norm) << packed.name;
     if (is_norm) {
       EXPECT_TRUE(at::equal(tensor, at::ones_like(tensor))) << packed.name;
@@ -174,6 +174,18 @@ TEST(InitializeRandom, DependsOnSeedAloneAndHasTheDeviationAskedFor) {
   EXPECT_NEAR(embed.mean().item<double>(), 0.0, 0.003);
   EXPECT_NEAR(embed.std().item<double>(), 0.2, 0.002);
   EXPECT_NEAR(embed.pow(4).mean().item<double>() / std::pow(0.2, 4), 3.0, 0.15);
+}
+
+TEST(InitializeRandom, BeginsAsTheLayoutSaysWhateverTheRank) {
+  Layout layout;
+  layout.tensors = {{.name = "drawn", .shape = {9}, .slices = {}},
+                    {.name = "ones", .shape = {3, 4}, .slices = {}, .init = Init::kOnes},
+                    {.name = "zeros", .shape = {5}, .slices = {}, .init = Init::kZeros}};
+  WeightStore store(layout, at::kBFloat16);
+  initialize_random(store, 0.2, 7);
+  EXPECT_GT(store.tensor("drawn").abs().min().item<float>(), 0.0F);
+  EXPECT_TRUE(at::equal(store.tensor("ones"), at::ones_like(store.tensor("ones"))));
+  EXPECT_EQ(store.tensor("zeros").abs().max().item<float>(), 0.0F);
 }
 
 TEST(InitializeRandom, BFloat16IsTheRoundedFloat32) {

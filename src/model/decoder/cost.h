@@ -1,0 +1,48 @@
+// What dense decoder families share of their cost: the walk of a block, as decoder/forward.cc and the family's
+// forward.cc run it, with the bytes of device/ops_plan in the place of tensors; and what a forward computes. No torch.
+#pragma once
+
+#include <functional>
+
+#include "device/ops_plan.h"
+#include "model/config.h"
+#include "model/family.h"
+#include "model/model_plan.h"
+
+namespace tandem::model::decoder {
+
+// Bytes that are alive, and the most that ever were.
+class Walk {
+ public:
+  void run(const device::OpBytes& op);
+  void take(Size bytes);
+  void drop(Size bytes) { alive_ -= bytes; }
+  Size most() const { return most_; }
+
+ private:
+  Size alive_ = 0, most_ = 0;
+};
+
+// The tensors of a block.
+struct Sizes {
+  Sizes(const ModelConfig& config, Dtype dtype, Size rows);
+  Size hidden, q, kv, qkv, gate_up, activated;
+};
+
+// The piece that makes q, k and v of the hidden state.
+struct ProjectionCost {
+  Size kept = 0;  // what its backward reads besides the block's input
+  // To q, k and v, which stay; what the graph keeps is dropped where there is none.
+  std::function<void(Walk& walk, bool has_graph)> forward;
+  // From the gradients of q, k and v, which stay, to that of the block's input.
+  std::function<void(Walk& walk)> backward;
+};
+
+// Family::block_bytes() of a block of that projection, AttentionOutput and SwigluMlp.
+BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
+                       const AttentionBytes& attention, const ProjectionCost& projection);
+
+// Family::forward_flops() of the same.
+double forward_flops(const ModelConfig& config, const ForwardWork& work);
+
+}  // namespace tandem::model::decoder

@@ -1,0 +1,133 @@
+#include "model/decoder/forward.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tandem::model::decoder {
+namespace {
+
+using at::Tensor;
+
+class Decoder final : public Model {
+ public:
+  Decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+          std::unique_ptr<Block> (*make_block)(const Layer&))
+      : config_(config),
+        ops_(ops),
+        final_norm_(ops, "final_norm", config.rms_norm_eps),
+        head_(ops, config.tied_embeddings ? "embed" : "head") {
+    for (int64_t layer = 0; layer < config.num_layers; ++layer)
+      blocks_.push_back(make_block({.config = config_, .ops = ops_, .sink = sink_, .index = layer}));
+    set_gradient_sink({});
+    set_weights(view);
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const device::Ops& ops() const override { return ops_; }
+
+  Tensor embed(const Tensor& ids_T) const override { return ops_.embedding(embed_VE_, ids_T); }
+  Tensor block(int64_t layer, const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const override {
+    return blocks_[static_cast<size_t>(layer)]->forward(hidden_TE, positions_T, attention);
+  }
+  Tensor final_norm(const Tensor& hidden_TE) const override {
+    return differentiable({hidden_TE}, [&] {
+      const auto backward = [this, hidden_TE](const Tensors& d) -> Tensors {
+        return {final_norm_.backward(d[0], hidden_TE, sink_)};
+      };
+      return Piece{{final_norm_.forward(hidden_TE)}, backward};
+    })[0];
+  }
+  Tensor head(const Tensor& hidden_RE) const override { return head_.forward(hidden_RE, at::kFloat); }
+
+  void embed_backward(const Tensor& dhidden_TE, const Tensor& ids_T) const override {
+    ops_.embedding_backward(dhidden_TE, ids_T, sink_("embed"));
+  }
+  Tensor head_backward(const Tensor& dlogits_RV, const Tensor& hidden_RE) const override {
+    return head_.backward(dlogits_RV, hidden_RE, sink_);
+  }
+
+  void set_weights(const weights::WeightsView& view) override {
+    for (const std::unique_ptr<Block>& block : blocks_) block->bind(view);
+    embed_VE_ = view["embed"];
+    final_norm_.bind(view);
+    head_.bind(view);
+    weight_version_ = view.version();
+  }
+  uint64_t weight_version() const override { return weight_version_; }
+  void set_gradient_sink(GradientSink sink) override {
+    sink_ = std::move(sink);
+    if (sink_) return;
+    sink_ = [](const std::string& packed_name) -> Tensor {
+      TANDEM_CHECK(false, "a gradient of", packed_name, "and no gradient sink");
+      return {};
+    };
+  }
+
+ private:
+  const ModelConfig config_;
+  const device::Ops& ops_;
+  GradientSink sink_;
+  Tensor embed_VE_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  RmsNorm final_norm_;
+  Linear head_;
+  uint64_t weight_version_ = 0;
+};
+
+}  // namespace
+
+device::Ops::QkvShape Layer::qkv_shape() const {
+  return {.num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .rope_theta = config.rope_theta,
+          .eps = config.rms_norm_eps};
+}
+
+std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                                    std::unique_ptr<Block> (*make_block)(const Layer&)) {
+  return std::make_unique<Decoder>(config, view, ops, make_block);
+}
+
+AttentionOutput::AttentionOutput(const Layer& layer)
+    : ops_(layer.ops), sink_(layer.sink), o_(layer.ops, layer.packed_name("o")) {}
+
+Tensor AttentionOutput::forward(const Tensor& hidden_TE, const Tensor& attended_THK) const {
+  return differentiable({hidden_TE, attended_THK}, [&] {
+    const Tensor attended_TN = attended_THK.view({attended_THK.size(0), -1});
+    const auto backward = [this, attended_TN, shape = attended_THK.sizes().vec()](const Tensors& d) -> Tensors {
+      return {d[0], o_.backward(d[0], attended_TN, sink_).view(shape)};
+    };
+    return Piece{{ops_.add(hidden_TE, o_.forward(attended_TN))}, backward};
+  })[0];
+}
+
+SwigluMlp::SwigluMlp(const Layer& layer)
+    : ops_(layer.ops),
+      sink_(layer.sink),
+      norm_(layer.ops, layer.packed_name("post_norm"), layer.config.rms_norm_eps),
+      gate_up_(layer.ops, layer.packed_name("gate_up")),
+      down_(layer.ops, layer.packed_name("down")) {}
+
+void SwigluMlp::bind(const weights::WeightsView& view) {
+  norm_.bind(view);
+  gate_up_.bind(view);
+  down_.bind(view);
+}
+
+Tensor SwigluMlp::forward(const Tensor& middle_TE) const {
+  return differentiable({middle_TE}, [&] {
+    const Tensor gate_up_T2F = gate_up_.forward(norm_.forward(middle_TE));
+    const auto backward = [this, middle_TE, gate_up_T2F](const Tensors& d) -> Tensors {
+      const Tensor dactivated_TF = down_.backward(d[0], ops_.silu_mul(gate_up_T2F), sink_);
+      const Tensor dgate_up_T2F = ops_.silu_mul_backward(dactivated_TF, gate_up_T2F);
+      const Tensor dnormed_TE = gate_up_.backward(dgate_up_T2F, norm_.forward(middle_TE), sink_);
+      return {ops_.add(d[0], norm_.backward(dnormed_TE, middle_TE, sink_))};
+    };
+    return Piece{{ops_.add(middle_TE, down_.forward(ops_.silu_mul(gate_up_T2F)))}, backward};
+  })[0];
+}
+
+}  // namespace tandem::model::decoder

@@ -1,0 +1,103 @@
+// What dense decoder families share of their forward: the model around the blocks, and the pieces that blocks are made
+// of. A family's own forward.cc puts the pieces of its block together and adds what the others do not have.
+//
+// A block is a few differentiable pieces around the attention, which is the caller's:
+//
+//   hidden -> q, k, v              RotatedQkv, or the family's own
+//   hidden, attended -> middle     AttentionOutput; keeps attended
+//   middle -> next hidden          SwigluMlp; keeps middle and gate_up
+//
+// The norms' and silu_mul's results are not kept: their cost is linear in the width where the products beside them are
+// quadratic, and keeping them would take 2 E + F values per token and layer. decoder/cost.cc counts what this file and
+// the families' allocate.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/ops.h"
+#include "model/attention.h"
+#include "model/autograd.h"
+#include "model/config.h"
+#include "model/linear.h"
+#include "model/model.h"
+#include "weights/store.h"
+
+namespace tandem::model::decoder {
+
+// Where a block stands. All of it outlives the block.
+struct Layer {
+  const ModelConfig& config;
+  const device::Ops& ops;
+  const GradientSink& sink;
+  int64_t index;
+  // "layers.3.qkv"
+  std::string packed_name(const std::string& tensor) const { return "layers." + std::to_string(index) + "." + tensor; }
+  device::Ops::QkvShape qkv_shape() const;
+};
+
+// Graphs point to a block and its pieces, so they do not move.
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual void bind(const weights::WeightsView& view) = 0;
+  // Model::block().
+  virtual at::Tensor forward(const at::Tensor& hidden_TE, const at::Tensor& positions_T,
+                             Attention& attention) const = 0;
+};
+
+// Embedding, `num_layers` blocks, final norm, and a head that is the embedding where it is tied.
+std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                                    std::unique_ptr<Block> (*make_block)(const Layer& layer));
+
+// A norm's weight, by packed name.
+class RmsNorm {
+ public:
+  RmsNorm(const device::Ops& ops, std::string packed_name, double eps)
+      : ops_(ops), name_(std::move(packed_name)), eps_(eps) {}
+
+  void bind(const weights::WeightsView& view) { weight_E_ = view[name_]; }
+  at::Tensor forward(const at::Tensor& x_TE) const { return ops_.rms_norm(x_TE, weight_E_, eps_); }
+  // Adds the weight's gradient to the sink and returns dx_TE.
+  at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSink& sink) const {
+    return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, sink(name_));
+  }
+
+ private:
+  const device::Ops& ops_;
+  std::string name_;
+  double eps_;
+  at::Tensor weight_E_;
+};
+
+// hidden + attended o^T. Tensors: o.
+class AttentionOutput {
+ public:
+  explicit AttentionOutput(const Layer& layer);
+  void bind(const weights::WeightsView& view) { o_.bind(view); }
+  at::Tensor forward(const at::Tensor& hidden_TE, const at::Tensor& attended_THK) const;
+
+ private:
+  const device::Ops& ops_;
+  const GradientSink& sink_;
+  Linear o_;
+};
+
+// middle + down(silu(gate) * up), gate and up of the normalised middle. Tensors: post_norm, gate_up, down.
+class SwigluMlp {
+ public:
+  explicit SwigluMlp(const Layer& layer);
+  void bind(const weights::WeightsView& view);
+  at::Tensor forward(const at::Tensor& middle_TE) const;
+
+ private:
+  const device::Ops& ops_;
+  const GradientSink& sink_;
+  RmsNorm norm_;
+  Linear gate_up_, down_;
+};
+
+}  // namespace tandem::model::decoder

@@ -1,0 +1,31 @@
+// What Qwen3's block takes, as qwen3/forward.cc runs it.
+#include "model/decoder/cost.h"
+
+#include "model/qwen3/qwen3.h"
+
+namespace tandem::model::qwen3 {
+
+BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
+                       const AttentionBytes& attention) {
+  const decoder::Sizes size(config, dtype, rows);
+  const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  decoder::ProjectionCost projection;
+  projection.kept = size.qkv;
+  projection.forward = [&](decoder::Walk& walk, bool has_graph) {
+    walk.run(ops.rms_norm(rows));
+    walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
+    walk.drop(size.hidden);  // the norm's result
+    walk.run(ops.qk_norm_rope(rows));
+    if (!has_graph) walk.drop(size.qkv);
+  };
+  projection.backward = [&](decoder::Walk& walk) {
+    walk.run(ops.qk_norm_rope_backward(rows));
+    walk.run(ops.rms_norm(rows));
+    walk.run(ops.linear_grad_input(rows, config.hidden, qkv_width));
+    walk.drop(size.hidden);  // the norm's result
+    walk.run(ops.rms_norm_backward(rows));
+  };
+  return decoder::block_bytes(config, dtype, ops, rows, attention, projection);
+}
+
+}  // namespace tandem::model::qwen3
