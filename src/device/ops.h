@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/block.h"
 
@@ -62,6 +63,11 @@ class Ops {
   // residual + delta, rounded once. Same shape, model dtype.
   virtual Tensor add(const Tensor& a_TE, const Tensor& b_TE) const = 0;
 
+  // y_TN += bias_N in each row, rounded once. Same dtype.
+  virtual void add_bias(const Tensor& y_TN, const Tensor& bias_N) const = 0;
+  // dbias += the sum of dy's rows. dbias float32.
+  virtual void add_bias_backward(const Tensor& dy_TN, const Tensor& dbias_N) const = 0;
+
   // y = x / sqrt(mean(x^2) + eps) * w. HF Qwen3RMSNorm, except that bf16 rounds once, at the end.
   virtual Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const = 0;
   // returns dx; dw += (float32).
@@ -75,7 +81,9 @@ class Ops {
   };
   struct QkvShape {
     int64_t num_heads, num_kv_heads, head_dim;
-    double rope_theta, eps;
+    double rope_theta, eps;  // eps: of the norms
+    // [K/2], what each rotary frequency theta^(-2i/K) is multiplied by; empty: 1.
+    std::vector<float> rope_factors = {};
   };
   virtual Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
                            const Tensor& positions_T, const QkvShape& shape) const = 0;
@@ -84,6 +92,12 @@ class Ops {
                                        const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
                                        const Tensor& positions_T, const QkvShape& shape, const Tensor& dq_norm_K,
                                        const Tensor& dk_norm_K) const = 0;
+
+  // The same without the norms (HF apply_rotary_pos_emb); shape.eps is not read.
+  virtual Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& shape) const = 0;
+  // returns dqkv_TN.
+  virtual Tensor rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK,
+                               const Tensor& positions_T, const QkvShape& shape) const = 0;
 
   // silu(gate) * up of gate_up_T[2F] = [gate | up].
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;

@@ -19,6 +19,7 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -111,10 +112,13 @@ Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const T
 struct Rotation {
   Tensor cos, sin;
 };
-Rotation rotation(const Tensor& positions_T, int64_t head_dim, double rope_theta) {
+Rotation rotation(const Tensor& positions_T, const Ops::QkvShape& shape) {
   // On the host: a frequency's last bit is a large angle at a late position, and pow() differs between devices.
-  const Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions(at::kFloat)) / static_cast<double>(head_dim);
-  const Tensor frequencies = to_device(at::pow(rope_theta, exponents).reciprocal(), positions_T.device());
+  const auto head_dim = static_cast<double>(shape.head_dim);
+  const Tensor exponents = at::arange(0, shape.head_dim, 2, at::TensorOptions(at::kFloat)) / head_dim;
+  const Tensor host_frequencies = at::pow(shape.rope_theta, exponents).reciprocal();
+  if (!shape.rope_factors.empty()) host_frequencies.mul_(at::tensor(shape.rope_factors));
+  const Tensor frequencies = to_device(host_frequencies, positions_T.device());
   const Tensor angles = at::outer(to_float(positions_T), frequencies).unsqueeze(1);
   return {at::cos(angles), at::sin(angles)};
 }
@@ -193,6 +197,11 @@ class AtenOps final : public Ops {
     return a_TE + b_TE;  // bfloat16: ATen adds in float32 and rounds once
   }
 
+  void add_bias(const Tensor& y_TN, const Tensor& bias_N) const override { y_TN.add_(bias_N); }
+  void add_bias_backward(const Tensor& dy_TN, const Tensor& dbias_N) const override {
+    dbias_N.add_(to_float(dy_TN).sum(0));
+  }
+
   Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
     return normalise(to_float(x_TE), eps).unit.mul_(to_float(w_E)).to(x_TE.scalar_type());
   }
@@ -204,7 +213,7 @@ class AtenOps final : public Ops {
   Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                    const QkvShape& shape) const override {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
-    const Rotation r = rotation(positions_T, shape.head_dim, shape.rope_theta);
+    const Rotation r = rotation(positions_T, shape);
     const auto norm_rope = [&](const Tensor& x, const Tensor& weight) {
       return rotate(normalise(to_float(x), shape.eps).unit.mul_(to_float(weight)), r, 1.0).to(x.scalar_type());
     };
@@ -214,11 +223,30 @@ class AtenOps final : public Ops {
                                const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                                const QkvShape& shape, const Tensor& dq_norm_K, const Tensor& dk_norm_K) const override {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
-    const Rotation r = rotation(positions_T, shape.head_dim, shape.rope_theta);
+    const Rotation r = rotation(positions_T, shape);
     const Tensor dqkv_TN = at::empty_like(qkv_TN);
     const auto [dq, dk, dv] = split_qkv(dqkv_TN, shape);
     dq.copy_(normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.eps, dq_norm_K));
     dk.copy_(normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.eps, dk_norm_K));
+    dv.copy_(dv_TGK);
+    return dqkv_TN;
+  }
+
+  Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& shape) const override {
+    const auto [q, k, v] = split_qkv(qkv_TN, shape);
+    const Rotation r = rotation(positions_T, shape);
+    // A function, so that what q's rotation takes is gone before k's.
+    const auto rotated = [&](const Tensor& x) { return rotate(to_float(x), r, 1.0).to(x.scalar_type()); };
+    return {rotated(q), rotated(k), v.clone(at::MemoryFormat::Contiguous)};
+  }
+  Tensor rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK, const Tensor& positions_T,
+                       const QkvShape& shape) const override {
+    const Rotation r = rotation(positions_T, shape);
+    const int64_t width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+    const Tensor dqkv_TN = at::empty({dq_THK.size(0), width}, dq_THK.options());
+    const auto [dq, dk, dv] = split_qkv(dqkv_TN, shape);
+    dq.copy_(rotate(to_float(dq_THK), r, -1.0));
+    dk.copy_(rotate(to_float(dk_TGK), r, -1.0));
     dv.copy_(dv_TGK);
     return dqkv_TN;
   }

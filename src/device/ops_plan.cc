@@ -93,6 +93,25 @@ OpBytes OpsPlan::qk_norm_rope_backward(Size rows) const {
   return op(result, result + rows * shape_.q_width * (2 * cast_ + 4 * kFloatBytes) + rotation + norms);
 }
 
+OpBytes OpsPlan::rope(Size rows) const {
+  const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
+  const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2;  // cos and sin, and sin with its sign
+  // float32 of x, its turned copy and the halves of that.
+  const Size of_q = rows * shape_.q_width * (cast_ + 2 * kFloatBytes);
+  const Size of_k = rows * (shape_.q_width * element_ + shape_.kv_width * (cast_ + 2 * kFloatBytes));
+  return op(result, std::max({result, of_q, of_k}) + rotation);
+}
+
+OpBytes OpsPlan::rope_backward(Size rows) const {
+  const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
+  const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2;
+  // float32 of dq, its turned copy and the halves of that.
+  return op(result, result + rows * shape_.q_width * (cast_ + 2 * kFloatBytes) + rotation);
+}
+
+// float32 of the gradient.
+OpBytes OpsPlan::add_bias_backward(Size rows, Size width) const { return op(0, rows * width * cast_); }
+
 OpBytes OpsPlan::silu_mul(Size rows) const {
   const Size count = rows * shape_.mlp;
   // float32 of gate and up, silu, the result.

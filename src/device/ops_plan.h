@@ -63,6 +63,10 @@ class OpsPlan {
   OpBytes rms_norm_backward(Size rows) const;
   OpBytes qk_norm_rope(Size rows) const;
   OpBytes qk_norm_rope_backward(Size rows) const;
+  OpBytes rope(Size rows) const;
+  OpBytes rope_backward(Size rows) const;
+  // Of gradients [rows, width]; add_bias() itself allocates nothing.
+  OpBytes add_bias_backward(Size rows, Size width) const;
   OpBytes silu_mul(Size rows) const;
   OpBytes silu_mul_backward(Size rows) const;
   OpBytes kv_append(Size entries) const;

@@ -22,6 +22,7 @@ struct ModelConfig {
   int64_t vocab = 0;          // V
   int64_t max_positions = 0;  // context limit in tokens
   double rope_theta = 10000.0;
+  std::vector<float> rope_factors = {};  // [K/2], what each rotary frequency is multiplied by (device::Ops); empty: 1
   double rms_norm_eps = 1e-6;
   bool tied_embeddings = false;
   double initializer_range = 0.02;
@@ -34,8 +35,8 @@ struct ModelConfig {
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
 // ids of DIR/generation_config.json where it exists. UserError names file, key and remedy for anything missing,
-// of the wrong type, out of range, unsupported (rope scaling, sliding window, attention bias, another
-// activation) or unknown (architecture).
+// of the wrong type, out of range, unsupported by the family (a sliding window, another activation) or unknown
+// (architecture).
 ModelConfig read_model_config(const std::string& directory);
 
 // The same from the text of config.json; `name` stands for the file in messages.

@@ -2,11 +2,19 @@
 
 namespace tandem::model {
 
+void Linear::bind(const weights::WeightsView& view) {
+  weight_NK_ = view[name_];
+  if (!bias_name_.empty()) bias_N_ = view[bias_name_];
+}
+
 at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
-  return ops_.linear(x_TK, weight_NK_, out);
+  at::Tensor y_TN = ops_.linear(x_TK, weight_NK_, out);
+  if (bias_N_.defined()) ops_.add_bias(y_TN, bias_N_);
+  return y_TN;
 }
 
 at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
+  if (bias_N_.defined()) ops_.add_bias_backward(dy_TN, sink(bias_name_));
   ops_.linear_grad_weight(dy_TN, x_TK, sink(name_));
   return ops_.linear_grad_input(dy_TN, weight_NK_);
 }

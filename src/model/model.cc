@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/llama/llama.h"
+#include "model/qwen2/qwen2.h"
 #include "model/qwen3/qwen3.h"
 
 namespace tandem::model {
@@ -18,6 +20,8 @@ struct ForwardRow {
 };
 constexpr std::array kForwards = {
     ForwardRow{.architecture = "Qwen3ForCausalLM", .make = qwen3::make},
+    ForwardRow{.architecture = "Qwen2ForCausalLM", .make = qwen2::make},
+    ForwardRow{.architecture = "LlamaForCausalLM", .make = llama::make},
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "model/decoder/cost.h"
+#include "model/llama/llama.h"
+#include "model/qwen2/qwen2.h"
 #include "model/qwen3/qwen3.h"
 
 namespace tandem::model {
@@ -18,6 +20,18 @@ constexpr std::array kFamilies = {
            .parse = qwen3::parse,
            .layout = qwen3::layout,
            .block_bytes = qwen3::block_bytes,
+           .forward_flops = decoder::forward_flops},
+    Family{.architecture = "Qwen2ForCausalLM",
+           .sparse_architecture = "Qwen2MoeForCausalLM",
+           .parse = qwen2::parse,
+           .layout = qwen2::layout,
+           .block_bytes = qwen2::block_bytes,
+           .forward_flops = decoder::forward_flops},
+    Family{.architecture = "LlamaForCausalLM",
+           .sparse_architecture = nullptr,
+           .parse = llama::parse,
+           .layout = llama::layout,
+           .block_bytes = llama::block_bytes,
            .forward_flops = decoder::forward_flops},
 };
 

@@ -26,7 +26,8 @@ void check_reference(const Session& session, const std::string& directory) {
   TANDEM_USER_CHECK(base::directory_exists(directory),
                     fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory", directory));
   const model::ModelConfig config = model::read_model_config(directory), &own = session.config();
-  TANDEM_USER_CHECK(config.vocab == own.vocab && config.hidden == own.hidden && config.num_layers == own.num_layers,
+  TANDEM_USER_CHECK(config.architecture == own.architecture && config.vocab == own.vocab &&
+                        config.hidden == own.hidden && config.num_layers == own.num_layers,
                     fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
                                 "model",
                                 directory, session.directory()));

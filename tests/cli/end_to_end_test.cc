@@ -15,6 +15,7 @@
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
+#include "tests/model/families.h"
 
 namespace tandem::cli {
 namespace {
@@ -77,6 +78,33 @@ TEST(Train, OneSeedGivesTheSameBits) {
   other.insert(other.end(), {"--rollout-seed", "43"});
   ASSERT_EQ(run(with_custom_reward(train_arguments(folder / "c", other), reward)).code, 0);
   EXPECT_NE(weights_of(folder / "a"), weights_of(folder / "c"));
+}
+
+// The whole program on each family: what was sampled is what is trained, and what a run exports generates.
+TEST(Train, TrainsEveryFamily) {
+  base::TemporaryDirectory folder;
+  for (const std::string& model : model::kGoldenModels) {
+    SCOPED_TRACE(model);
+    const std::string directory = "tests/golden/models/" + model, run_path = folder / model;
+    // One optimizer step a rollout, so that each is on policy.
+    const Arguments words =
+        with_flag(with_flag(train_arguments(run_path), "--hf-checkpoint", directory), "--global-batch-size", "12");
+    const Captured result = run(with_custom_reward(words, write_reward(folder)));
+    ASSERT_EQ(result.code, 0) << result.err;
+    int64_t num_steps = 0;
+    for (const base::Json& record : json_lines(run_path + "/metrics.jsonl")) {
+      if (!record.contains("train/grad_norm")) continue;
+      ++num_steps;
+      EXPECT_EQ(record["train/train_rollout_logprob_abs_diff"], 0.0);
+      EXPECT_GT(record["train/grad_norm"].get<double>(), 0.0);
+    }
+    EXPECT_EQ(num_steps, 2);
+    const Captured generated =
+        run({"generate", "--hf-checkpoint", run_path + "/hf/latest", "--prompt-data", kPrompts + "@[0:2]",
+             "--rollout-max-response-len", "4", "--output", folder / (model + ".jsonl")});
+    ASSERT_EQ(generated.code, 0) << generated.err;
+    EXPECT_EQ(json_lines(folder / (model + ".jsonl")).size(), 2U);
+  }
 }
 
 TEST(Train, RepeatsFromItsOwnConfigFile) {

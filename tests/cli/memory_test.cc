@@ -16,15 +16,16 @@
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/device/failing_vmm.h"
+#include "tests/model/families.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// The golden model's tokenizer over a shape whose tensors are large beside what rounding adds.
-std::string write_model(const base::TemporaryDirectory& folder) {
-  const std::string path = folder / "model";
+// The golden model's tokenizer over a shape of any family whose tensors are large beside what rounding adds.
+std::string write_model(const base::TemporaryDirectory& folder, const std::string& architecture) {
+  const std::string path = folder / architecture;
   base::make_directories(path);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
     base::write_file_durably(path + "/" + name, base::read_file(kModel + "/" + name));
@@ -33,6 +34,8 @@ std::string write_model(const base::TemporaryDirectory& folder) {
   config["intermediate_size"] = 512;
   config["num_hidden_layers"] = 4;
   config["initializer_range"] = 0.02;
+  config["architectures"] = {architecture};
+  config.erase("attention_bias");  // of each family what it is
   base::write_file_durably(path + "/config.json", config.dump());
   return path;
 }
@@ -47,9 +50,11 @@ std::string write_prompts(const base::TemporaryDirectory& folder) {
   return folder / "prompts.jsonl";
 }
 
-Arguments memory_arguments(const base::TemporaryDirectory& folder, const std::string& save, const Arguments& more) {
+Arguments memory_arguments(const base::TemporaryDirectory& folder, const std::string& save, const Arguments& more,
+                           const std::string& architecture = "Qwen3ForCausalLM") {
   Arguments words = with_custom_reward(train_arguments(save), write_reward(folder));
-  words = with_flag(with_flag(words, "--hf-checkpoint", write_model(folder)), "--prompt-data", write_prompts(folder));
+  words = with_flag(with_flag(words, "--hf-checkpoint", write_model(folder, architecture)), "--prompt-data",
+                    write_prompts(folder));
   for (const auto& [flag, value] :
        {std::pair{"--rollout-max-response-len", "24"}, {"--rollout-batch-size", "4"}, {"--global-batch-size", "8"}})
     words = with_flag(words, flag, value);
@@ -138,7 +143,39 @@ TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
   }
 }
 
+// Blocks kept, and run again.
+const std::vector<Arguments> kFamilyCases = {
+    {"--dtype", "bfloat16"}, {"--dtype", "float32", "--recompute-granularity", "full", "--recompute-num-layers", "4"}};
+
+TEST(RunMemory, ThePlanIsAsNearInTheOtherFamilies) {
+  const base::TemporaryDirectory folder;
+  for (const std::string& architecture : model::kArchitectures) {
+    if (architecture == "Qwen3ForCausalLM") continue;
+    for (size_t i = 0; i < kFamilyCases.size(); ++i) {
+      const std::string run_path = folder / (architecture + std::to_string(i) + "_run");
+      const Captured result = run(memory_arguments(folder, run_path, kFamilyCases[i], architecture));
+      ASSERT_EQ(result.code, 0) << result.err;
+      expect_as_planned(run_path, architecture + " case " + std::to_string(i), /*is_bound=*/false);
+    }
+  }
+}
+
 // A GPU without one: the operations that it begins with, in the shapes of its calls, on the host.
+void expect_gpu_as_planned(const base::TemporaryDirectory& folder, const std::string& which, const Arguments& more,
+                           const std::string& architecture) {
+  device::CpuVmm vmm;
+  const device::ReplacedBackend replaced(
+      {.make_ops = [] { return device::make_aten_ops(at::kCPU, "a GPU's operations", 1, {}); },
+       .bytes = device::DeviceBytes{.free = int64_t{8} << 30, .total = int64_t{8} << 30},
+       .open_memory = [&] { return driver_over(vmm); }});
+  const std::string run_path = folder / which;
+  Arguments words = memory_arguments(folder, run_path, more, architecture);
+  words.insert(words.end(), {"--device", "cuda", "--ignore-eos"});
+  const Captured result = run(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_as_planned(run_path, which, /*is_bound=*/false);
+}
+
 TEST(RunMemory, APlanForAGpuHoldsForItsOperations) {
   const base::TemporaryDirectory folder;
   const std::vector<Arguments> cases = {
@@ -148,18 +185,11 @@ TEST(RunMemory, APlanForAGpuHoldsForItsOperations) {
       {"--dtype", "float32", "--recompute-granularity", "full", "--recompute-num-layers", "4", "--use-kl-loss",
        "--kl-loss-coef", "0.1"},
   };
-  for (size_t i = 0; i < cases.size(); ++i) {
-    device::CpuVmm vmm;
-    const device::ReplacedBackend replaced(
-        {.make_ops = [] { return device::make_aten_ops(at::kCPU, "a GPU's operations", 1, {}); },
-         .bytes = device::DeviceBytes{.free = int64_t{8} << 30, .total = int64_t{8} << 30},
-         .open_memory = [&] { return driver_over(vmm); }});
-    const std::string run_path = folder / std::to_string(i);
-    Arguments words = memory_arguments(folder, run_path, cases[i]);
-    words.insert(words.end(), {"--device", "cuda", "--ignore-eos"});
-    const Captured result = run(words);
-    ASSERT_EQ(result.code, 0) << result.err;
-    expect_as_planned(run_path, "GPU case " + std::to_string(i), /*is_bound=*/false);
+  for (size_t i = 0; i < cases.size(); ++i)
+    expect_gpu_as_planned(folder, "GPU case " + std::to_string(i), cases[i], "Qwen3ForCausalLM");
+  for (const std::string& architecture : model::kArchitectures) {
+    if (architecture != "Qwen3ForCausalLM")
+      expect_gpu_as_planned(folder, "GPU " + architecture, cases[1], architecture);
   }
 }
 

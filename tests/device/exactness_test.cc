@@ -162,6 +162,11 @@ TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
     expect_rows_alone_decide("add", draw, T, [&](const Ops& ops, Rows rows) {
       return ops.add(x.index_select(0, rows), y.index_select(0, rows));
     });
+    expect_rows_alone_decide("add_bias", draw, T, [&](const Ops& ops, Rows rows) {
+      const Tensor sum = x.index_select(0, rows);
+      ops.add_bias(sum, weight);
+      return sum;
+    });
     expect_rows_alone_decide("rms_norm", draw, T, [&](const Ops& ops, Rows rows) {
       return ops.rms_norm(x.index_select(0, rows), weight, 1e-6);
     });
@@ -182,6 +187,21 @@ TEST_P(ExactnessTest, QkNormRopeRowsStandAlone) {
     expect_rows_alone_decide("qk_norm_rope", draw, T, [&](const Ops& ops, const Tensor& rows) {
       const Ops::Qkv split = ops.qk_norm_rope(qkv.index_select(0, rows), q_norm, k_norm,
                                               positions.index_select(0, rows), {H, G, K, 1e6, 1e-6});
+      return at::cat({split.q_THK, split.k_TGK, split.v_TGK}, 1);
+    });
+  });
+}
+
+TEST_P(ExactnessTest, RopeRowsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.integer(1, 90), G = draw.integer(1, 3), H = G * draw.integer(1, 3);
+    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 128});
+    const Tensor qkv = draw.normal({T, (H + 2 * G) * K}, dtype());
+    const Tensor positions = to_tensor(draw.ids(T, 0, 3000));
+    Ops::QkvShape shape{H, G, K, 5e5, 0.0};
+    if (draw.integer(0, 1) == 1) shape.rope_factors.assign(static_cast<size_t>(K / 2), 0.3F);
+    expect_rows_alone_decide("rope", draw, T, [&](const Ops& ops, const Tensor& rows) {
+      const Ops::Qkv split = ops.rope(qkv.index_select(0, rows), positions.index_select(0, rows), shape);
       return at::cat({split.q_THK, split.k_TGK, split.v_TGK}, 1);
     });
   });

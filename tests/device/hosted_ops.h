@@ -38,6 +38,14 @@ class HostedOps final : public Ops {
     inner_->embedding_backward(there(dy), there(ids), written[0]);
   }
   Tensor add(const Tensor& a, const Tensor& b) const override { return back(inner_->add(there(a), there(b))); }
+  void add_bias(const Tensor& y, const Tensor& bias) const override {
+    const Written written(*this, {y});
+    inner_->add_bias(written[0], there(bias));
+  }
+  void add_bias_backward(const Tensor& dy, const Tensor& dbias) const override {
+    const Written written(*this, {dbias});
+    inner_->add_bias_backward(there(dy), written[0]);
+  }
   Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override {
     return back(inner_->rms_norm(there(x), there(w), eps));
   }
@@ -57,6 +65,14 @@ class HostedOps final : public Ops {
     const Written written(*this, {dq_norm, dk_norm});
     return back(inner_->qk_norm_rope_backward(there(dq), there(dk), there(dv), there(qkv), there(q_norm), there(k_norm),
                                               there(positions), shape, written[0], written[1]));
+  }
+  Qkv rope(const Tensor& qkv, const Tensor& positions, const QkvShape& shape) const override {
+    const Qkv result = inner_->rope(there(qkv), there(positions), shape);
+    return {back(result.q_THK), back(result.k_TGK), back(result.v_TGK)};
+  }
+  Tensor rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& positions,
+                       const QkvShape& shape) const override {
+    return back(inner_->rope_backward(there(dq), there(dk), there(dv), there(positions), shape));
   }
   Tensor silu_mul(const Tensor& gate_up) const override { return back(inner_->silu_mul(there(gate_up))); }
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {

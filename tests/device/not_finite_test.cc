@@ -192,6 +192,11 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
   const Tensor positions = to_tensor({0, 5, 6});
   const Ops::QkvShape shape{.num_heads = H, .num_kv_heads = G, .head_dim = K, .rope_theta = 1e4, .eps = 1e-6};
   const auto row = [](const Tensor& y, int64_t t) { return to_values(y.select(0, t)); };
+  const auto biased = [&](const Tensor& y, const Tensor& bias) {
+    const Tensor sum = y.clone();
+    ops_->add_bias(sum, bias);
+    return sum;
+  };
   for (const float bad : kBad) {
     SCOPED_TRACE(fmt::format("{}; seed {}", bad, kSeed));
     const Tensor damaged = with(x, E + 7, bad);  // row 1
@@ -199,6 +204,11 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
          {std::tuple{"linear", ops_->linear(x, w, dtype()), ops_->linear(damaged, w, dtype())},
           std::tuple{"add", ops_->add(x, delta), ops_->add(damaged, delta)},
           std::tuple{"rms_norm", ops_->rms_norm(x, norm, 1e-6), ops_->rms_norm(damaged, norm, 1e-6)},
+          std::tuple{"add_bias", biased(x, norm), biased(damaged, norm)},
+          std::tuple{"rope q", ops_->rope(qkv, positions, shape).q_THK,
+                     ops_->rope(with(qkv, (H + 2 * G) * K + 3, bad), positions, shape).q_THK},
+          std::tuple{"rope v", ops_->rope(qkv, positions, shape).v_TGK,
+                     ops_->rope(with(qkv, (2 * H + 3 * G) * K + 3, bad), positions, shape).v_TGK},
           std::tuple{"gate", ops_->silu_mul(gate_up), ops_->silu_mul(with(gate_up, 2 * E + 7, bad))},
           std::tuple{"up", ops_->silu_mul(gate_up), ops_->silu_mul(with(gate_up, 2 * E + E + 7, bad))}}) {
       EXPECT_TRUE(any_not_finite(row(y, 1))) << what;
@@ -216,6 +226,7 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
       EXPECT_TRUE(any_not_finite(row(rotated.k_TGK, t)));
       EXPECT_TRUE(any_not_finite(row(ops_->linear(x, with(w, 11 * E + 3, bad), dtype()), t)));
       EXPECT_TRUE(any_not_finite(row(ops_->rms_norm(x, with(norm, 3, bad), 1e-6), t)));
+      EXPECT_TRUE(any_not_finite(row(biased(x, with(norm, 3, bad)), t)));
     }
   }
 }

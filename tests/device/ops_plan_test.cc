@@ -59,7 +59,7 @@ constexpr OpsShape kShape = {.hidden = 96,
                              .num_heads = 4,
                              .num_kv_heads = 2,
                              .head_dim = 32};
-constexpr Ops::QkvShape kQkv = {4, 2, 32, 1e4, 1e-6};
+const Ops::QkvShape kQkv = {4, 2, 32, 1e4, 1e-6};
 
 class OpsPlanTest : public testing::TestWithParam<at::ScalarType> {
  protected:
@@ -106,6 +106,12 @@ TEST_P(OpsPlanTest, ElementWise) {
   const Tensor qkv = tensor({T, (H + 2 * G) * K}), norm = tensor({K}), dnorm = floats({K}), positions = ids(T);
   expect("qk_norm_rope", plan_.qk_norm_rope(T), [&] { return ops_->qk_norm_rope(qkv, norm, norm, positions, kQkv); });
   const Tensor dq = tensor({T, H, K}), dk = tensor({T, G, K});
+  expect("rope", plan_.rope(T), [&] { return ops_->rope(qkv, positions, kQkv); });
+  const Tensor bias = tensor({(H + 2 * G) * K}), dbias = floats({(H + 2 * G) * K});
+  expect("add_bias", OpBytes(), [&] { return ops_->add_bias(qkv, bias), 0; });
+  expect("add_bias_backward", plan_.add_bias_backward(T, (H + 2 * G) * K),
+         [&] { return ops_->add_bias_backward(qkv, dbias), 0; });
+  expect("rope_backward", plan_.rope_backward(T), [&] { return ops_->rope_backward(dq, dk, dk, positions, kQkv); });
   expect("qk_norm_rope_backward", plan_.qk_norm_rope_backward(T),
          [&] { return ops_->qk_norm_rope_backward(dq, dk, dk, qkv, norm, norm, positions, kQkv, dnorm, dnorm); });
 }

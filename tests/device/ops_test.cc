@@ -198,6 +198,51 @@ TEST_P(OpsTest, QkNormRopeAndItsGradients) {
   }
 }
 
+TEST_P(OpsTest, RopeAndItsGradient) {
+  for (const int64_t K : {32, 80, 128}) {
+    for (const bool is_scaled : {false, true}) {
+      reference::QkvDims d{.H = 4, .G = 2, .K = K, .rope_theta = 5e5, .eps = 0.0};
+      // As Llama's: short waves keep their frequency, long ones turn more slowly.
+      for (int64_t i = 0; is_scaled && i < K / 2; ++i) d.rope_factors.push_back(i < K / 8 ? 1.0F : 2.0F / (2 + i));
+      const Ops::QkvShape shape{d.H, d.G, d.K, d.rope_theta, d.eps, d.rope_factors};
+      const Ids positions = {0, 1, 2, 40, 41, 99, 0};
+      const int64_t T = static_cast<int64_t>(positions.size());
+      const Tensor qkv = normal({T, (d.H + 2 * d.G) * K});
+
+      const Ops::Qkv got = ops_->rope(qkv, to_tensor(positions), shape);
+      const reference::Qkv want = reference::rope(to_values(qkv), positions, d);
+      EXPECT_EQ(got.q_THK.sizes(), at::IntArrayRef({T, d.H, K}));
+      EXPECT_EQ(got.k_TGK.sizes(), at::IntArrayRef({T, d.G, K}));
+      EXPECT_EQ(got.v_TGK.sizes(), at::IntArrayRef({T, d.G, K}));
+      expect_close("rope q", got.q_THK, want.q, 2e-5);
+      expect_close("rope k", got.k_TGK, want.k, 2e-5);
+      EXPECT_EQ(to_values(got.v_TGK), want.v);
+
+      const Tensor dq = normal({T, d.H, K}), dk = normal({T, d.G, K}), dv = normal({T, d.G, K});
+      const Tensor dqkv = ops_->rope_backward(dq, dk, dv, to_tensor(positions), shape);
+      EXPECT_EQ(dqkv.sizes(), qkv.sizes());
+      expect_close("rope_backward", dqkv,
+                   reference::rope_backward({to_values(dq), to_values(dk), to_values(dv)}, positions, d), 2e-5);
+    }
+  }
+}
+
+TEST_P(OpsTest, AddBiasAndItsGradient) {
+  for (const auto& [T, N] : {std::pair<int64_t, int64_t>{1, 48}, {9, 37}, {200, 130}}) {
+    const Tensor y = normal({T, N}), bias = normal({N}, 0.5, 2.0), dy = normal({T, N});
+    const Values want = reference::add_bias(to_values(y), to_values(bias));
+    ops_->add_bias(y, bias);
+    expect_close("add_bias", y, want);
+
+    const Tensor dbias = draw_.normal({N}, at::kFloat);
+    Values want_grad = reference::add_bias_backward(to_values(dy), N);
+    const Values before = to_values(dbias);
+    for (size_t i = 0; i < before.size(); ++i) want_grad[i] += before[i];
+    ops_->add_bias_backward(dy, dbias);
+    expect_close("add_bias_backward", dbias, want_grad);
+  }
+}
+
 TEST_P(OpsTest, SiluMulAndItsGradient) {
   for (const int64_t F : {160, 37}) {
     const Tensor gate_up = normal({9, 2 * F}, 0.0, 4.0), dy = normal({9, F});

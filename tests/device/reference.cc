@@ -26,7 +26,8 @@ std::vector<Head> heads_of(const QkvDims& d) {
 // The angle is a float32 product, as the contract says; its cosine and sine are exact.
 double angle(int32_t position, int64_t pair, const QkvDims& d) {
   const float exponent = static_cast<float>(2 * pair) / static_cast<float>(d.K);
-  const float frequency = 1.0F / static_cast<float>(std::pow(d.rope_theta, exponent));
+  float frequency = 1.0F / static_cast<float>(std::pow(d.rope_theta, exponent));
+  if (!d.rope_factors.empty()) frequency *= d.rope_factors[at(pair)];
   return static_cast<double>(static_cast<float>(position) * frequency);
 }
 
@@ -120,6 +121,45 @@ NormGrad rms_norm_backward(const Values& dy, const Values& x, const Values& w, d
     }
   }
   return grad;
+}
+
+Values add_bias(const Values& y, const Values& bias) {
+  Values sum(y.size());
+  for (size_t i = 0; i < y.size(); ++i) sum[i] = y[i] + bias[i % bias.size()];
+  return sum;
+}
+
+Values add_bias_backward(const Values& dy, int64_t N) {
+  Values sum(at(N), 0.0);
+  for (size_t i = 0; i < dy.size(); ++i) sum[i % sum.size()] += dy[i];
+  return sum;
+}
+
+Qkv rope(const Values& qkv, const Ids& positions, const QkvDims& d) {
+  const int64_t T = static_cast<int64_t>(positions.size()), N = (d.H + 2 * d.G) * d.K;
+  Qkv result;
+  for (int64_t t = 0; t < T; ++t) {
+    for (const Head& head : heads_of(d)) {
+      Values x = slice(qkv, t * N + head.in_row, d.K);
+      if (head.part != 'v') turn(x, positions[at(t)], 1.0, d);
+      Values& y = head.part == 'q' ? result.q : head.part == 'k' ? result.k : result.v;
+      y.insert(y.end(), x.begin(), x.end());
+    }
+  }
+  return result;
+}
+
+Values rope_backward(const Qkv& dy, const Ids& positions, const QkvDims& d) {
+  Values dqkv;
+  for (int64_t t = 0; t < static_cast<int64_t>(positions.size()); ++t) {
+    for (const Head& head : heads_of(d)) {
+      const Values& from = head.part == 'q' ? dy.q : head.part == 'k' ? dy.k : dy.v;
+      Values dx = slice(from, t * (head.part == 'q' ? d.H : d.G) * d.K + head.in_result, d.K);
+      if (head.part != 'v') turn(dx, positions[at(t)], -1.0, d);
+      dqkv.insert(dqkv.end(), dx.begin(), dx.end());
+    }
+  }
+  return dqkv;
 }
 
 Qkv qk_norm_rope(const Values& qkv, const Values& q_norm, const Values& k_norm, const Ids& positions,

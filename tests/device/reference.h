@@ -22,9 +22,14 @@ struct NormGrad {
 };
 NormGrad rms_norm_backward(const Values& dy, const Values& x, const Values& w, double eps);
 
+// y [T, N] + bias [N], and the sum of dy over T.
+Values add_bias(const Values& y, const Values& bias);
+Values add_bias_backward(const Values& dy, int64_t N);
+
 struct QkvDims {
   int64_t H, G, K;
   double rope_theta, eps;
+  std::vector<float> rope_factors = {};  // of the K/2 frequencies; empty: 1
 };
 struct Qkv {
   Values q, k, v;
@@ -35,6 +40,10 @@ struct QkvGrad {
 };
 QkvGrad qk_norm_rope_backward(const Qkv& dy, const Values& qkv, const Values& q_norm, const Values& k_norm,
                               const Ids& positions, const QkvDims& d);
+
+// The same without the norms.
+Qkv rope(const Values& qkv, const Ids& positions, const QkvDims& d);
+Values rope_backward(const Qkv& dy, const Ids& positions, const QkvDims& d);
 
 // gate_up [T, 2F] -> [T, F].
 Values silu_mul(const Values& gate_up, int64_t F);

@@ -77,6 +77,20 @@ TEST(Reference, QkNormRopeBackwardIsItsDerivative) {
                     grad.dk_norm);
 }
 
+TEST(Reference, RopeBackwardIsItsDerivative) {
+  const QkvDims d{.H = 2, .G = 1, .K = 6, .rope_theta = 1e4, .eps = 0, .rope_factors = {1.0F, 0.5F, 0.125F}};
+  const Ids positions = {0, 3, 11};
+  const Values qkv = random_values(3 * 4 * 6, 0), dy = random_values(3 * 4 * 6, 1);
+  const Qkv split{{dy.begin(), dy.begin() + 36}, {dy.begin() + 36, dy.begin() + 54}, {dy.begin() + 54, dy.end()}};
+  const auto flat = [&](const Values& at) {
+    Qkv x = rope(at, positions, d);
+    x.q.insert(x.q.end(), x.k.begin(), x.k.end());
+    x.q.insert(x.q.end(), x.v.begin(), x.v.end());
+    return x.q;
+  };
+  expect_derivative(flat, qkv, dy, rope_backward(split, positions, d));
+}
+
 TEST(Reference, SiluMulBackwardIsItsDerivative) {
   const Values x = random_values(3 * 10, 0), dy = random_values(3 * 5, 1);
   expect_derivative([&](const Values& at) { return silu_mul(at, 5); }, x, dy, silu_mul_backward(dy, x, 5));

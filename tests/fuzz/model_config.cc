@@ -27,6 +27,9 @@ void require_model(const ModelConfig& config) {
   require(config.num_kv_heads > 0 && config.num_heads % config.num_kv_heads == 0, "groups of heads are whole");
   require(config.head_dim > 0 && config.head_dim % 2 == 0, "rotation has pairs");
   require(std::isfinite(config.rope_theta) && config.rope_theta >= 1.0, "rope_theta is usable");
+  require(config.rope_factors.empty() || static_cast<int64_t>(config.rope_factors.size()) == config.head_dim / 2,
+          "a factor for each frequency, or none");
+  for (const float factor : config.rope_factors) require(factor > 0.0F && factor <= 1.0F, "frequencies are not raised");
   require(config.rms_norm_eps > 0.0 && config.rms_norm_eps < 1.0, "rms_norm_eps is usable");
   require(std::isfinite(config.initializer_range), "initializer_range is usable");
   require_ids_in_range(config);

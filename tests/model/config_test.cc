@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "base/files.h"
@@ -12,6 +14,7 @@
 #include "model/registry.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/model/families.h"
 
 namespace tandem::model {
 namespace {
@@ -21,7 +24,10 @@ using base::Json;
 const std::string kModels = "tests/golden/models/";
 const std::string kReference = "tests/golden/reference/";
 
-Json tied_config() { return base::read_json_file(kModels + "qwen3-tied/config.json"); }
+Json golden_config(const std::string& model) { return base::read_json_file(kModels + model + "/config.json"); }
+
+// One model of each family, whose config.json is in the form of transformers 4.
+const std::vector<std::string> kFamilies = {"qwen3-tied", "qwen2-tied", "llama3-untied-sharded"};
 
 ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "dir/config.json"); }
 
@@ -37,8 +43,8 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-std::string refusal_with(const std::string& key, const Json& value) {
-  Json json = tied_config();
+std::string refusal_with(const std::string& key, const Json& value, const std::string& model = "qwen3-tied") {
+  Json json = golden_config(model);
   json[key] = value;
   return refusal(json.dump());
 }
@@ -54,6 +60,7 @@ void expect_equal(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.vocab, b.vocab);
   EXPECT_EQ(a.max_positions, b.max_positions);
   EXPECT_EQ(a.rope_theta, b.rope_theta);
+  EXPECT_EQ(a.rope_factors, b.rope_factors);
   EXPECT_EQ(a.rms_norm_eps, b.rms_norm_eps);
   EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
   EXPECT_EQ(a.initializer_range, b.initializer_range);
@@ -89,8 +96,69 @@ TEST(ModelConfig, ReadsUntiedQwen3AsTransformers5WritesIt) {
   EXPECT_EQ(config.pad_token_id, 736);
 }
 
+TEST(ModelConfig, ReadsQwen2) {
+  const ModelConfig config = read_model_config(kModels + "qwen2-tied");
+  EXPECT_EQ(config.architecture, "Qwen2ForCausalLM");
+  EXPECT_EQ(config.hidden, 96);
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.num_heads, 6);
+  EXPECT_EQ(config.head_dim, 16) << "hidden / heads: the published folders do not say it";
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_TRUE(config.rope_factors.empty());
+  EXPECT_TRUE(config.tied_embeddings);
+}
+
+TEST(ModelConfig, ReadsLlama3) {
+  const ModelConfig config = read_model_config(kModels + "llama3-untied-sharded");
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.num_layers, 3);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.rope_theta, 5e5);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_FALSE(config.tied_embeddings);
+  EXPECT_EQ(config.dtype, Dtype::kBFloat16);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{736, 740, 738}));
+  EXPECT_EQ(config.pad_token_id, -1);
+}
+
+// What transformers' _compute_llama3_parameters makes of each frequency, over the default one: of the golden model, and
+// of Llama 3.2 1B.
+TEST(ModelConfig, Llama3ScalesFrequenciesAsTransformersDoes) {
+  Json json = golden_config("llama3-untied-sharded");
+  std::vector<float> want = {1.0F, 0.34618443F, 0.03125F, 0.03125F, 0.03125F, 0.03125F, 0.03125F, 0.03125F};
+  const auto expect = [&] {
+    const std::vector<float> got = parse(json).rope_factors;
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 4e-7 * want[i]) << i;
+  };
+  expect();
+  json["head_dim"] = 64;
+  json["rope_scaling"]["original_max_position_embeddings"] = 8192;
+  want.assign(32, 0.03125F);
+  std::fill_n(want.begin(), 15, 1.0F);
+  want[15] = 0.60557276F;
+  want[16] = 0.3037425F;
+  want[17] = 0.10344759F;
+  expect();
+  json["rope_scaling"] = nullptr;
+  EXPECT_TRUE(parse(json).rope_factors.empty()) << "Llama 3 without scaling";
+}
+
+TEST(ModelConfig, HeadDimIsTheQuotientWhereAFamilySaysSo) {
+  for (const std::string model : {"qwen2-tied", "llama3-untied-sharded"}) {
+    Json json = golden_config(model);
+    json.erase("head_dim");
+    EXPECT_EQ(parse(json).head_dim, 16);
+    json["head_dim"] = 32;
+    EXPECT_EQ(parse(json).head_dim, 32) << "where it is there it counts";
+    json.erase("head_dim");
+    json["hidden_size"] = 100;  // of 6 and of 4 heads: no whole number, an odd one
+    EXPECT_NE(refusal(json.dump()).find("head_dim"), std::string::npos);
+  }
+}
+
 TEST(ModelConfig, BothSpellingsMeanTheSameModel) {
-  for (const std::string model : {"qwen3-tied", "qwen3-untied-sharded"}) {
+  for (const std::string& model : kGoldenModels) {
     const std::string one = kModels + model + "/config.json";
     const std::string other = kReference + model + "/config_other_style.json";
     expect_equal(parse_model_config(base::read_file(one), one), parse_model_config(base::read_file(other), other));
@@ -108,56 +176,96 @@ TEST(ModelConfig, CountsParametersAsTheIndexDoes) {
 }
 
 TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
-  const std::string message = refusal_with("architectures", {"LlamaForCausalLM"});
-  EXPECT_NE(message.find("LlamaForCausalLM"), std::string::npos) << message;
+  const std::string message = refusal_with("architectures", {"MistralForCausalLM"});
+  EXPECT_NE(message.find("MistralForCausalLM"), std::string::npos) << message;
   EXPECT_NE(message.find(supported_architectures()), std::string::npos) << message;
-  EXPECT_EQ(supported_architectures(), "Qwen3ForCausalLM");
+  std::string names;
+  for (const std::string& architecture : kArchitectures) names += (names.empty() ? "" : ", ") + architecture;
+  EXPECT_EQ(supported_architectures(), names);
 }
 
-TEST(ModelConfig, SparseQwen3IsRefusedWithTheReason) {
-  const std::string path = kModels + "qwen3-moe/config.json";
-  const std::string message = refusal(base::read_file(path));
-  EXPECT_NE(message.find("not supported yet"), std::string::npos) << message;
+TEST(ModelConfig, SparseModelsOfAFamilyAreRefusedWithTheReason) {
+  for (const std::string& message : {refusal(base::read_file(kModels + "qwen3-moe/config.json")),
+                                     refusal_with("architectures", {"Qwen2MoeForCausalLM"})}) {
+    EXPECT_NE(message.find("not supported yet"), std::string::npos) << message;
+    EXPECT_NE(message.find("take a dense checkpoint"), std::string::npos) << message;
+  }
 }
 
 TEST(ModelConfig, EveryRequiredKeyIsAskedForByName) {
-  for (const std::string key :
-       {"architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta"}) {
-    Json json = tied_config();
-    json.erase(key);
-    const std::string message = refusal(json.dump());
-    EXPECT_NE(message.find(key + " is missing"), std::string::npos) << message;
-    EXPECT_NE(refusal_with(key, nullptr).find(key + " is missing"), std::string::npos);
+  for (const std::string& model : kFamilies) {
+    SCOPED_TRACE(model);
+    std::vector<std::string> keys = {
+        "architectures",     "hidden_size", "num_hidden_layers",       "num_attention_heads", "num_key_value_heads",
+        "intermediate_size", "vocab_size",  "max_position_embeddings", "rms_norm_eps",        "rope_theta"};
+    if (model == "qwen3-tied") keys.emplace_back("head_dim");
+    for (const std::string& key : keys) {
+      Json json = golden_config(model);
+      json.erase(key);
+      const std::string message = refusal(json.dump());
+      EXPECT_NE(message.find(key + " is missing"), std::string::npos) << message;
+      EXPECT_NE(refusal_with(key, nullptr, model).find(key + " is missing"), std::string::npos);
+    }
+    Json json = golden_config(model);
+    json.erase("torch_dtype");
+    EXPECT_NE(refusal(json.dump()).find("dtype is missing"), std::string::npos);
   }
-  Json json = tied_config();
-  json.erase("torch_dtype");
-  EXPECT_NE(refusal(json.dump()).find("dtype is missing"), std::string::npos);
+  for (const std::string key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    Json json = golden_config("llama3-untied-sharded");
+    json["rope_scaling"].erase(key);
+    EXPECT_NE(refusal(json.dump()).find("rope_scaling: " + key + " is missing"), std::string::npos);
+  }
 }
 
 TEST(ModelConfig, WhatItWouldComputeDifferentlyIsRefused) {
-  const std::vector<std::pair<std::string, Json>> settings = {
+  using Settings = std::vector<std::pair<std::string, Json>>;
+  const Settings of_all = {
       {"hidden_act", "gelu"},
-      {"attention_bias", true},
       {"attention_dropout", 0.1},
-      {"use_sliding_window", true},
       {"quantization_config", {{"quant_method", "fp8"}}},
       {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
       {"layer_types", {"full_attention"}},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
       {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"rope_type", ""}}},
       {"rope_scaling", {{"rope_type", "default"}, {"factor", 2.0}}},
       {"rope_scaling", "linear"},
       {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e6}}},
       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}},
       {"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}},
-      {"dtype", "bfloat16"},  // torch_dtype says float32
       {"torch_dtype", "float8_e4m3fn"},
   };
-  for (const auto& [key, value] : settings) {
-    SCOPED_TRACE(key + " = " + value.dump());
-    refusal_with(key, value);
+  const Json scaling = golden_config("llama3-untied-sharded")["rope_scaling"];
+  const auto scaled_with = [&](const std::string& key, const Json& value) {
+    Json changed = scaling;
+    changed[key] = value;
+    return changed;
+  };
+  const std::map<std::string, Settings> of_family = {
+      {"qwen3-tied",
+       {{"attention_bias", true}, {"use_sliding_window", true}, {"dtype", "bfloat16"}, {"rope_scaling", scaling}}},
+      {"qwen2-tied",
+       {{"attention_bias", false}, {"use_sliding_window", true}, {"use_mrope", true}, {"rope_scaling", scaling}}},
+      {"llama3-untied-sharded",
+       {{"attention_bias", true},
+        {"mlp_bias", true},
+        {"rope_parameters", scaling},
+        {"rope_scaling", scaled_with("beta_fast", 32)},
+        {"rope_scaling", scaled_with("factor", 0.5)},
+        {"rope_scaling", scaled_with("factor", "8")},
+        {"rope_scaling", scaled_with("low_freq_factor", 0)},
+        {"rope_scaling", scaled_with("low_freq_factor", 4.0)},
+        {"rope_scaling", scaled_with("high_freq_factor", 0.5)},
+        {"rope_scaling", scaled_with("original_max_position_embeddings", 0)}}},
+  };
+  for (const std::string& model : kFamilies) {
+    for (const Settings& settings : {of_all, of_family.at(model)}) {
+      for (const auto& [key, value] : settings) {
+        SCOPED_TRACE(model + ", " + key + " = " + value.dump());
+        EXPECT_NE(refusal_with(key, value, model).find(key), std::string::npos);
+      }
+    }
   }
 }
 
@@ -209,7 +317,7 @@ TEST(ModelConfig, ValuesOutOfRangeOrOfAnotherTypeAreRefused) {
 
 // Their bytes once left 64 bits: the plan of such a model was a negative number, and a bug of ours.
 TEST(ModelConfig, AllBoundsAtOnceAreNoModel) {
-  Json json = tied_config();
+  Json json = golden_config("qwen3-tied");
   json["hidden_size"] = 1 << 20;
   json["num_hidden_layers"] = 1 << 12;
   json["num_attention_heads"] = json["num_key_value_heads"] = 1 << 14;
@@ -231,13 +339,13 @@ TEST(ModelConfig, TextThatIsNoObjectIsRefusedWithItsPlace) {
 }
 
 TEST(ModelConfig, Float16IsHeldAsFloat32) {
-  Json json = tied_config();
+  Json json = golden_config("qwen3-tied");
   json["torch_dtype"] = "float16";
   EXPECT_EQ(parse(json).dtype, Dtype::kFloat32);
 }
 
 TEST(ModelConfig, NullCountsAsAbsent) {
-  Json json = tied_config();
+  Json json = golden_config("qwen3-tied");
   json["eos_token_id"] = nullptr;
   json["tie_word_embeddings"] = nullptr;
   json["initializer_range"] = nullptr;
@@ -269,7 +377,7 @@ TEST(ModelConfig, MissingDirectoryOrFileIsSaidByName) {
 }
 
 TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
-  for (const std::string model : {"qwen3-tied", "qwen3-untied-sharded"}) {
+  for (const std::string& model : kGoldenModels) {
     const ModelConfig config = read_model_config(kModels + model);
     const weights::Layout layout = build_layout(config);
     for (const weights::PackedTensor& packed : layout.tensors) {
@@ -288,6 +396,20 @@ TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
     EXPECT_THROW(layout.find("layers.99.qkv"), BugError);
     EXPECT_EQ(config.tied_embeddings, !layout.ignored.empty());
   }
+}
+
+TEST(Layout, SaysHowTensorsBeginAndWhichDecay) {
+  using weights::Init;
+  for (const std::string& model : kGoldenModels) {
+    for (const weights::PackedTensor& packed : build_layout(read_model_config(kModels + model)).tensors) {
+      SCOPED_TRACE(model + ", " + packed.name);
+      const bool is_norm = packed.name.ends_with("norm"), is_bias = packed.name.ends_with("bias");
+      EXPECT_EQ(packed.init, is_norm ? Init::kOnes : is_bias ? Init::kZeros : Init::kNormal);
+      EXPECT_EQ(packed.decays, !is_norm && !is_bias);
+    }
+  }
+  EXPECT_EQ(build_layout(read_model_config(kModels + "qwen2-tied")).find("layers.1.qkv_bias").shape,
+            (std::vector<int64_t>{(6 + 2 * 2) * 16}));
 }
 
 }  // namespace

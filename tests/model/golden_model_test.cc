@@ -19,6 +19,7 @@
 #include "model/registry.h"
 #include "tests/device/draw.h"
 #include "tests/golden/golden.h"
+#include "tests/model/families.h"
 #include "tests/model/sequence_attention.h"
 #include "weights/store.h"
 #include "weights/tensor_file.h"
@@ -43,7 +44,7 @@ std::vector<Case> cases() {
   backends.emplace_back("aten");
   for (const std::string& name : device::device_backends()) backends.push_back(name);
   std::vector<Case> result;
-  for (const char* model : {"qwen3-tied", "qwen3-untied-sharded"})
+  for (const std::string& model : kGoldenModels)
     for (const std::string& backend : backends) result.push_back({model, backend});
   return result;
 }
@@ -105,9 +106,7 @@ class GoldenModelTest : public testing::TestWithParam<Case> {
 };
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  std::string name = info.param.model + "_" + info.param.backend;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
+  return as_test_name(info.param.model + "_" + info.param.backend);
 }
 INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest, testing::ValuesIn(cases()), case_name);
 
@@ -213,7 +212,8 @@ class GoldenBFloat16Test : public GoldenModelTest {
 };
 std::vector<Case> bfloat16_cases() {
   std::vector<Case> all = cases();
-  std::erase_if(all, [](const Case& c) { return c.model != "qwen3-untied-sharded"; });
+  // Those whose checkpoint is bfloat16 have logits of transformers' in bfloat16.
+  std::erase_if(all, [](const Case& c) { return !c.model.ends_with("-sharded"); });
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Models, GoldenBFloat16Test, testing::ValuesIn(bfloat16_cases()), case_name);

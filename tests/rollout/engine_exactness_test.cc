@@ -15,12 +15,32 @@
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
 #include "rollout/rollout_plan.h"
+#include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
 
 namespace tandem::rollout {
 namespace {
 
-class EngineExactness : public testing::TestWithParam<at::ScalarType> {};
+struct Case {
+  std::string architecture;
+  at::ScalarType dtype;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.architecture << ' ' << c.dtype; }
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const std::string& architecture : model::kArchitectures)
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({architecture, dtype});
+  return result;
+}
+
+class EngineExactness : public testing::TestWithParam<Case> {
+ protected:
+  at::ScalarType dtype() const { return GetParam().dtype; }
+  TestModel make_model(int num_threads = 1) const {
+    return make_small_model(dtype(), num_threads, GetParam().architecture);
+  }
+};
 
 // Groups of every kind: greedy and sampled, cut and uncut, prompts on both sides of a block's end.
 std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
@@ -46,9 +66,9 @@ std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
 }
 
 TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
-  const TestModel m = make_small_model(GetParam());
-  const TestModel on_two_threads = make_small_model(GetParam(), 2);
-  const int64_t block_bytes = kv_block_bytes(m.config, static_cast<int64_t>(c10::elementSize(GetParam())));
+  const TestModel m = make_model();
+  const TestModel on_two_threads = make_model(2);
+  const int64_t block_bytes = kv_block_bytes(m.config, static_cast<int64_t>(c10::elementSize(dtype())));
   EngineStats total;
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -120,7 +140,7 @@ std::vector<float> score(const TestModel& m, at::ScalarType dtype, const std::ve
 }
 
 TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
-  const TestModel m = make_small_model(GetParam());
+  const TestModel m = make_model();
   const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
   const std::vector<GroupRequest> requests = random_requests(11, 12);
   for (const GroupRequest& request : requests) engine->add(request);
@@ -130,7 +150,7 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
     for (const rl::Completion& completion : group.completions) {
       SCOPED_TRACE(testing::Message() << "sample " << completion.sample_id);
       const double temperature = sampling.temperature == 0.0 ? 1.0 : sampling.temperature;
-      EXPECT_EQ(completion.logprobs, score(m, GetParam(), group.prompt, completion.tokens, temperature));
+      EXPECT_EQ(completion.logprobs, score(m, dtype(), group.prompt, completion.tokens, temperature));
       num_tokens += static_cast<int64_t>(completion.tokens.size());
       EXPECT_EQ(completion.sampled_logprobs.size(), sampling.truncates() ? completion.tokens.size() : 0);
       for (size_t t = 0; t < completion.sampled_logprobs.size(); ++t) {
@@ -141,8 +161,9 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
   EXPECT_GT(num_tokens, 300);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, EngineExactness, testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return info.param == at::kFloat ? "float32" : "bfloat16"; });
+INSTANTIATE_TEST_SUITE_P(Models, EngineExactness, testing::ValuesIn(cases()), [](const auto& info) {
+  return info.param.architecture + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+});
 
 }  // namespace
 }  // namespace tandem::rollout

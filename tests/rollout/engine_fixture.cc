@@ -5,6 +5,8 @@
 #include <random>
 
 #include "model/registry.h"
+#include "tests/model/families.h"
+#include "tests/model/random_weights.h"
 
 namespace tandem::rollout {
 
@@ -34,9 +36,8 @@ void TestModel::change_weights(uint64_t seed) {
   store->publish();
 }
 
-TestModel make_small_model(at::ScalarType dtype, int num_threads) {
+TestModel make_small_model(at::ScalarType dtype, int num_threads, const std::string& architecture) {
   model::ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
   config.hidden = 48;
   config.num_layers = 2;
   config.num_heads = 4;
@@ -47,8 +48,8 @@ TestModel make_small_model(at::ScalarType dtype, int num_threads) {
   config.max_positions = 256;
   config.eos_token_ids = {1};
   config.dtype = dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
-  TestModel m = with_store(config, dtype);
-  weights::initialize_random(*m.store, kInitializerRange, 3);
+  TestModel m = with_store(model::in_family(config, architecture), dtype);
+  model::draw_weights(*m.store, kInitializerRange, 3);
   m.model = model::make_model(m.config, m.store->view(), test_ops(num_threads));
   return m;
 }

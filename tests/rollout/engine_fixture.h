@@ -28,7 +28,8 @@ struct TestModel {
 };
 
 // Two layers, 64 tokens of vocabulary, context 256, EOS 1; logits about as wide apart as a trained model's.
-TestModel make_small_model(at::ScalarType dtype, int num_threads = 1);
+TestModel make_small_model(at::ScalarType dtype, int num_threads = 1,
+                           const std::string& architecture = "Qwen3ForCausalLM");
 // A Hugging Face directory in a float32 store.
 TestModel load_model(const std::string& directory);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/golden/golden.h"
+#include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
 #include "weights/tensor_file.h"
 
@@ -35,7 +36,7 @@ std::vector<GoldenSequence> read_sequences(const std::string& name) {
   return sequences;
 }
 
-class GoldenEngine : public testing::TestWithParam<const char*> {};
+class GoldenEngine : public testing::TestWithParam<std::string> {};
 
 // All sequences in one batch; then prefilled in chunks of an odd size over a cache that does not hold them all.
 TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
@@ -73,12 +74,8 @@ TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Qwen3, GoldenEngine, testing::Values("qwen3-tied", "qwen3-untied-sharded"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, GoldenEngine, testing::ValuesIn(model::kGoldenModels),
+                         [](const auto& info) { return model::as_test_name(info.param); });
 
 }  // namespace
 }  // namespace tandem::rollout

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "run/plan.h"
+#include "tests/model/families.h"
 
 namespace tandem::run {
 
@@ -73,6 +74,7 @@ inline PlanCase random_case(std::mt19937& random) {
   model.vocab = between(300, 160'000);
   model.num_layers = between(1, 40);
   model.max_positions = 32'768;
+  model = model::in_family(model, model::kArchitectures[random() % model::kArchitectures.size()]);
   model.tied_embeddings = random() % 2 == 0;
   model.dtype = random() % 2 == 0 ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
   TrainConfig& config = drawn.config;

@@ -71,6 +71,20 @@ class CheckingOps final : public ForwardingOps {
     }
     return out;
   }
+  void add_bias(const Tensor& y_TN, const Tensor& bias_N) const override {
+    const Tensor before = y_TN.clone();
+    inner_.add_bias(y_TN, bias_N);
+    for (int64_t t = 0; t < y_TN.size(0); ++t)
+      record("add_bias", Hash().all(bias_N).row(before, t), Hash().row(y_TN, t));
+  }
+  Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& shape) const override {
+    Qkv out = inner_.rope(qkv_TN, positions_T, shape);
+    for (int64_t t = 0; t < qkv_TN.size(0); ++t) {
+      record("rope", Hash().row(positions_T, t).row(qkv_TN, t),
+             Hash().row(out.q_THK, t).row(out.k_TGK, t).row(out.v_TGK, t));
+    }
+    return out;
+  }
   Tensor silu_mul(const Tensor& gate_up_T2F) const override {
     const Tensor y = inner_.silu_mul(gate_up_T2F);
     for (int64_t t = 0; t < y.size(0); ++t) record("silu_mul", Hash().row(gate_up_T2F, t), Hash().row(y, t));

@@ -27,6 +27,10 @@ class ForwardingOps : public device::Ops {
                    const QkvShape& shape) const override {
     return inner_.qk_norm_rope(qkv, q_norm, k_norm, positions, shape);
   }
+  void add_bias(const Tensor& y, const Tensor& bias) const override { inner_.add_bias(y, bias); }
+  Qkv rope(const Tensor& qkv, const Tensor& positions, const QkvShape& shape) const override {
+    return inner_.rope(qkv, positions, shape);
+  }
   Tensor silu_mul(const Tensor& gate_up) const override { return inner_.silu_mul(gate_up); }
   void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
                  const Tensor& slots) const override {
@@ -56,6 +60,11 @@ class ForwardingOps : public device::Ops {
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
                                const QkvShape& shape, const Tensor& dq_norm, const Tensor& dk_norm) const override {
     return inner_.qk_norm_rope_backward(dq, dk, dv, qkv, q_norm, k_norm, positions, shape, dq_norm, dk_norm);
+  }
+  void add_bias_backward(const Tensor& dy, const Tensor& dbias) const override { inner_.add_bias_backward(dy, dbias); }
+  Tensor rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& positions,
+                       const QkvShape& shape) const override {
+    return inner_.rope_backward(dq, dk, dv, positions, shape);
   }
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
     return inner_.silu_mul_backward(dy, gate_up);

@@ -12,6 +12,8 @@
 #include "model/registry.h"
 #include "rollout/engine.h"
 #include "tests/device/draw.h"
+#include "tests/model/families.h"
+#include "tests/model/random_weights.h"
 #include "tests/sim/checking_ops.h"
 #include "tests/sim/forwarding_ops.h"
 #include "trainer/trainer.h"
@@ -26,7 +28,6 @@ constexpr uint64_t kNumSeeds = 110;
 
 model::ModelConfig draw_model(Draw& draw) {
   model::ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
   config.num_kv_heads = draw.integer(1, 3);
   config.num_heads = config.num_kv_heads * draw.integer(1, 3);
   config.head_dim = draw.choose<int64_t>({8, 16, 24, 32, 64});
@@ -41,6 +42,9 @@ model::ModelConfig draw_model(Draw& draw) {
   return config;
 }
 
+// The families take turns.
+const std::string& architecture_of(uint64_t seed) { return model::kArchitectures[seed % model::kArchitectures.size()]; }
+
 // One world: a model, an engine and a trainer with their own threads over one store.
 struct Mix {
   model::ModelConfig config;
@@ -50,7 +54,7 @@ struct Mix {
   int engine_threads, trainer_threads;
   std::string isa;
 
-  explicit Mix(Draw& draw) : config(draw_model(draw)) {
+  Mix(Draw& draw, const std::string& architecture) : config(model::in_family(draw_model(draw), architecture)) {
     isa = draw.choose<std::string>({"auto", "auto", "auto", "auto", "auto", "auto", "auto", "scalar"});
     engine_threads = static_cast<int>(draw.integer(1, 2));
     trainer_threads = static_cast<int>(draw.integer(1, 2));
@@ -88,12 +92,12 @@ struct Mix {
 
   std::string describe() const {
     std::ostringstream out;
-    out << to_string(config.dtype) << " E " << config.hidden << " L " << config.num_layers << " H " << config.num_heads
-        << "/" << config.num_kv_heads << " K " << config.head_dim << " F " << config.mlp << " V " << config.vocab
-        << ", isa " << isa << ", threads " << engine_threads << " and " << trainer_threads << ", " << requests.size()
-        << " groups, batch " << engine.max_batch_tokens << ", running " << engine.max_running << ", kv "
-        << engine.kv_cache_bytes << ", micro-batch " << trainer.max_tokens_per_gpu << ", chunk "
-        << trainer.logprob_chunk_rows;
+    out << config.architecture << ", " << to_string(config.dtype) << " E " << config.hidden << " L "
+        << config.num_layers << " H " << config.num_heads << "/" << config.num_kv_heads << " K " << config.head_dim
+        << " F " << config.mlp << " V " << config.vocab << ", isa " << isa << ", threads " << engine_threads << " and "
+        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.max_batch_tokens << ", running "
+        << engine.max_running << ", kv " << engine.kv_cache_bytes << ", micro-batch " << trainer.max_tokens_per_gpu
+        << ", chunk " << trainer.logprob_chunk_rows;
     return out.str();
   }
 };
@@ -131,7 +135,7 @@ Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& tr
   weights::WeightStore store(model::build_layout(mix.config),
                              mix.config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16,
                              engine_ops.device());
-  weights::initialize_random(store, 0.15, seed);
+  model::draw_weights(store, 0.15, seed);
   const auto engine_model = model::make_model(mix.config, store.view(), engine_ops);
   const auto trainer_model = model::make_model(mix.config, store.view(), trainer_ops);
   const auto engine = rollout::make_engine(mix.engine, *engine_model);
@@ -170,7 +174,7 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
   Outcome total;
   for (uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
     Draw draw(seed);
-    const Mix mix(draw);
+    const Mix mix(draw, architecture_of(seed));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
     const auto engine_ops = device::make_cpu_ops(mix.isa, mix.engine_threads);
     const auto trainer_ops = device::make_cpu_ops(mix.isa, mix.trainer_threads);
@@ -199,7 +203,7 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBitOn_cuda) {
   int64_t tokens = 0;
   for (uint64_t seed = 1; seed <= kNumDeviceSeeds; ++seed) {
     Draw draw(seed);
-    const Mix mix(draw);
+    const Mix mix(draw, architecture_of(seed));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
     const Outcome outcome = run(mix, *ops, *ops, seed);
     tokens += outcome.tokens;
@@ -225,7 +229,7 @@ TEST(OnPolicy, NamesTheOperationThatDependsOnItsBatch) {
   const auto sound = device::make_cpu_ops("auto", 1);
   const BatchDependentOps broken(*sound);
   Draw draw(3);
-  Mix mix(draw);
+  Mix mix(draw, architecture_of(3));
   mix.isa = "auto";
   mix.requests.front().sampling.max_new_tokens = 12;
   mix.trainer.max_tokens_per_gpu = 4096;

@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "device/ops_aten.h"
 #include "model/registry.h"
+#include "tests/model/families.h"
+#include "tests/model/random_weights.h"
 
 namespace tandem::trainer {
 
@@ -35,9 +37,8 @@ TestModel load_golden_model(const std::string& name, const device::Ops& ops) {
   return m;
 }
 
-TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops) {
+TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops, const std::string& architecture) {
   TestModel m;
-  m.config.architecture = "Qwen3ForCausalLM";
   m.config.hidden = 48;
   m.config.num_layers = 3;
   m.config.num_heads = 4;
@@ -48,8 +49,9 @@ TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& o
   m.config.max_positions = 256;
   m.config.tied_embeddings = tied;
   m.config.dtype = dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
+  m.config = model::in_family(m.config, architecture);
   m.store = std::make_unique<weights::WeightStore>(model::build_layout(m.config), dtype);
-  weights::initialize_random(*m.store, 0.2, 3);
+  model::draw_weights(*m.store, 0.2, 3);
   m.model = model::make_model(m.config, m.store->view(), ops);
   return m;
 }

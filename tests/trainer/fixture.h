@@ -35,7 +35,8 @@ struct TestModel {
 // golden/models/NAME in a float32 store.
 TestModel load_golden_model(const std::string& name, const device::Ops& ops);
 // Three layers, random weights; the same for the same arguments.
-TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops);
+TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops,
+                           const std::string& architecture = "Qwen3ForCausalLM");
 
 // num_groups groups of `group_size` samples for the small model: random prompts, completions, old log-probs near what
 // a random model gives, advantages of both signs, some tokens masked.

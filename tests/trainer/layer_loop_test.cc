@@ -5,6 +5,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/model/families.h"
 #include "tests/trainer/fixture.h"
 #include "trainer/trainer_plan.h"
 
@@ -57,8 +62,12 @@ TEST(LayerLoop, KeepsTheBytesThatThePlanStates) {
   sample.completion.assign(49, 2);
   const PackedBatch batch = pack_batch(std::vector<const rl::Sample*>(6, &sample));
   ASSERT_EQ(batch.num_tokens(), 32 + 6 * 48);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const TestModel m = make_small_model(dtype, true, test_ops());
+  std::vector<std::pair<std::string, at::ScalarType>> cases;
+  for (const std::string& architecture : model::kArchitectures)
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) cases.emplace_back(architecture, dtype);
+  for (const auto& [architecture, dtype] : cases) {
+    SCOPED_TRACE(architecture);
+    const TestModel m = make_small_model(dtype, true, test_ops(), architecture);
     const TokenBytes token = token_bytes(m.config, m.config.dtype);
     const int64_t layers = m.config.num_layers, tokens = batch.num_tokens();
     const int64_t dropped = live_bytes_after_forward(*m.model, batch, layers);

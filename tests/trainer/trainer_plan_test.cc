@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rl/packing.h"
+#include "tests/model/families.h"
 
 namespace tandem::trainer {
 namespace {
@@ -176,6 +177,16 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
   EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain),
             36 * 32 * 4 * 3 + 4 * 512 + 4 * 512 * 4 + 2 * 4 * 32 * 4 + memory::rounding_of(6));
   EXPECT_EQ(plan.moment(Phase::kTrain), "backward of the MLP of the last block");
+}
+
+TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
+  const auto graph = [](const std::string& architecture) {
+    return token_bytes(model::in_family(small(), architecture), model::Dtype::kFloat32).block_graph;
+  };
+  // q 64, attended 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
+  EXPECT_EQ(graph("LlamaForCausalLM"), (64 + 64 + 32 + 192 + 64 + 4) * 4);
+  EXPECT_EQ(graph("Qwen2ForCausalLM"), graph("LlamaForCausalLM")) << "a bias is added in place";
+  EXPECT_EQ(graph("Qwen3ForCausalLM"), graph("LlamaForCausalLM") + 128 * 4) << "the norms' backward reads qkv";
 }
 
 TEST(TrainerPlan, RecomputationTradesGraphsForOne) {

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "model/config.h"
 #include "model/registry.h"
+#include "tests/model/families.h"
 #include "tests/weights/file_bytes.h"
 #include "weights/checkpoint_files.h"
 #include "weights/store.h"
@@ -27,6 +28,12 @@ using base::Json;
 
 const std::string kTied = "tests/golden/models/qwen3-tied";
 const std::string kSharded = "tests/golden/models/qwen3-untied-sharded";
+
+std::vector<std::string> golden_models() {
+  std::vector<std::string> directories;
+  for (const std::string& model : model::kGoldenModels) directories.push_back("tests/golden/models/" + model);
+  return directories;
+}
 
 at::ScalarType dtype_of(const model::ModelConfig& config) {
   return config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
@@ -65,7 +72,7 @@ void expect_same_tensors(const std::string& a, const std::string& b) {
 }
 
 TEST(LoadHfCheckpoint, EverySliceHoldsItsTensor) {
-  for (const std::string& directory : {kTied, kSharded}) {
+  for (const std::string& directory : golden_models()) {
     const WeightStore store = load(directory);
     const auto tensors = hf_tensors(directory);
     for (const PackedTensor& packed : store.layout().tensors) {
@@ -113,7 +120,7 @@ TEST(LoadHfCheckpoint, DamageIsAUserErrorThatNamesTheFile) {
 }
 
 TEST(ExportHfCheckpoint, LoadsBackBitForBit) {
-  for (const std::string& source : {kTied, kSharded}) {
+  for (const std::string& source : golden_models()) {
     const TemporaryDirectory directory;
     const std::string target = directory / "out";
     export_hf_checkpoint(target, load(source), {.source_directory = source});
@@ -127,7 +134,7 @@ TEST(ExportHfCheckpoint, LoadsBackBitForBit) {
 }
 
 TEST(ExportHfCheckpoint, CopiesTokenizerAndGenerationFilesAndKeepsTheConfig) {
-  for (const std::string& source : {kTied, kSharded}) {
+  for (const std::string& source : golden_models()) {
     const TemporaryDirectory directory;
     const std::string target = directory / "parent/out/";
     export_hf_checkpoint(target, load(source), {.source_directory = source});

@@ -14,11 +14,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "device/cpu/attention_call.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/rope_table.h"
+#include "device/cpu/tensor_data.h"
 #include "device/ops.h"
 
 namespace tandem::device {
@@ -26,28 +28,14 @@ namespace tandem::device {
 namespace {
 
 using cpu::Elem;
+using cpu::elem_of;
+using cpu::in;
+using cpu::offset;
 
 // Rows that a thread takes at a time in row-wise loops, and for partial sums of weight gradients: fixed, so that the
 // sums do not depend on the number of threads.
 constexpr int64_t kRowChunk = 64;
 constexpr int64_t kMaxPartials = 64;
-
-Elem elem_of(const Tensor& t) {
-  TANDEM_CHECK(t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16, "dtype", t.scalar_type());
-  return t.scalar_type() == at::kFloat ? Elem::kF32 : Elem::kBF16;
-}
-
-const void* in(const Tensor& t) {
-  TANDEM_CHECK(t.is_contiguous(), "a contiguous tensor is needed");
-  return t.const_data_ptr();
-}
-
-const char* offset(const void* p, int64_t elements, Elem elem) {
-  return static_cast<const char*>(p) + elements * (elem == Elem::kF32 ? 4 : 2);
-}
-char* offset(void* p, int64_t elements, Elem elem) {
-  return static_cast<char*>(p) + elements * (elem == Elem::kF32 ? 4 : 2);
-}
 
 class CpuOps : public Ops {
  public:
@@ -128,13 +116,7 @@ class CpuOps : public Ops {
       const int64_t begin = std::min(part * part_width, width), n = std::min(part_width, width - begin);
       for (int64_t t = 0; t < rows; ++t) {
         float* row = dtable_VE.data_ptr<float>() + ids[t] * width + begin;
-        const char* dy = offset(in(dy_TE), t * width + begin, elem);
-        if (elem == Elem::kF32) {
-          table_.add(row, dy, row, n, Elem::kF32);
-        } else {
-          const auto* bits = reinterpret_cast<const at::BFloat16*>(dy);
-          for (int64_t i = 0; i < n; ++i) row[i] += static_cast<float>(bits[i]);
-        }
+        add_to(row, offset(in(dy_TE), t * width + begin, elem), n, elem);
       }
     });
   }
@@ -151,6 +133,26 @@ class CpuOps : public Ops {
                  std::min(kPiece, n - begin), elem);
     });
     return y_TE;
+  }
+
+  void add_bias(const Tensor& y_TN, const Tensor& bias_N) const override {
+    const int64_t width = y_TN.size(1);
+    TANDEM_CHECK_EQ(bias_N.numel(), width);
+    const Elem elem = elem_of(y_TN);
+    in(y_TN);
+    for_row_chunks(y_TN.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      for (int64_t t = begin; t < begin + rows; ++t) {
+        void* row = offset(y_TN.data_ptr(), t * width, elem);
+        table_.add(row, in(bias_N), row, width, elem);
+      }
+    });
+  }
+  void add_bias_backward(const Tensor& dy_TN, const Tensor& dbias_N) const override {
+    const int64_t width = dy_TN.size(1);
+    const Elem elem = elem_of(dy_TN);
+    sum_over_chunks(dy_TN.size(0), {dbias_N}, [&](int64_t begin, int64_t rows, const std::vector<float*>& sums) {
+      for (int64_t t = begin; t < begin + rows; ++t) add_to(sums[0], offset(in(dy_TN), t * width, elem), width, elem);
+    });
   }
 
   Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
@@ -177,9 +179,7 @@ class CpuOps : public Ops {
   Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                    const QkvShape& s) const override {
     const int64_t rows = qkv_TN.size(0);
-    Qkv out{at::empty({rows, s.num_heads, s.head_dim}, qkv_TN.options()),
-            at::empty({rows, s.num_kv_heads, s.head_dim}, qkv_TN.options()),
-            at::empty({rows, s.num_kv_heads, s.head_dim}, qkv_TN.options())};
+    Qkv out = empty_qkv(qkv_TN, s);
     const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
@@ -207,6 +207,36 @@ class CpuOps : public Ops {
               in(k_norm_K), cos_sin.data() + begin, offset(dqkv_TN.data_ptr(), at, args.elem), sums[0], sums[1], n,
               args);
         });
+    return dqkv_TN;
+  }
+
+  Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& s) const override {
+    const int64_t rows = qkv_TN.size(0);
+    Qkv out = empty_qkv(qkv_TN, s);
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
+    const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
+    const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
+    for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
+      table_.rope(offset(in(qkv_TN), begin * (q_width + 2 * kv_width), args.elem), cos_sin.data() + begin,
+                  offset(out.q_THK.data_ptr(), begin * q_width, args.elem),
+                  offset(out.k_TGK.data_ptr(), begin * kv_width, args.elem),
+                  offset(out.v_TGK.data_ptr(), begin * kv_width, args.elem), n, args);
+    });
+    return out;
+  }
+  Tensor rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK, const Tensor& positions_T,
+                       const QkvShape& s) const override {
+    const int64_t rows = dq_THK.size(0);
+    const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
+    Tensor dqkv_TN = at::empty({rows, q_width + 2 * kv_width}, dq_THK.options());
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(dq_THK)};
+    const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
+    for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
+      table_.rope_backward(offset(in(dq_THK), begin * q_width, args.elem),
+                           offset(in(dk_TGK), begin * kv_width, args.elem),
+                           offset(in(dv_TGK), begin * kv_width, args.elem), cos_sin.data() + begin,
+                           offset(dqkv_TN.data_ptr(), begin * (q_width + 2 * kv_width), args.elem), n, args);
+    });
     return dqkv_TN;
   }
 
@@ -249,8 +279,9 @@ class CpuOps : public Ops {
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse_TH) const override {
     Tensor out_THK = at::empty_like(q_THK);
-    const cpu::AttentionArgs args = attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
-    const std::vector<std::pair<int64_t, int64_t>> spans = row_spans(args, 0, q_THK.size(0));
+    const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
+    const std::vector<std::pair<int64_t, int64_t>> spans =
+        cpu::row_spans(args, table_.attention_rows, 0, q_THK.size(0));
     const int64_t tasks = static_cast<int64_t>(spans.size()) * args.num_kv_heads;
     cpu::parallel_for(num_threads_, tasks, 4, [&](int64_t task) {
       const auto [begin, end] = spans[static_cast<size_t>(task / args.num_kv_heads)];
@@ -263,7 +294,7 @@ class CpuOps : public Ops {
                                   const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
                                   const Tensor& dkv) const override {
     Tensor dq_THK = at::empty_like(q_THK);
-    const cpu::AttentionArgs args = attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
+    const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
     const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(),
                                               dkv.stride(0)};
     TANDEM_CHECK(rows.unit_offsets.defined(), "the backward needs unit_offsets");
@@ -271,7 +302,7 @@ class CpuOps : public Ops {
     const int64_t tasks = (rows.unit_offsets.numel() - 1) * args.num_kv_heads;
     cpu::parallel_for(num_threads_, tasks, 1, [&](int64_t task) {
       const int64_t unit = task / args.num_kv_heads;
-      for (const auto& [begin, end] : row_spans(args, units[unit], units[unit + 1]))
+      for (const auto& [begin, end] : cpu::row_spans(args, table_.attention_rows, units[unit], units[unit + 1]))
         table_.attention_backward(backward, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
     });
     return dq_THK;
@@ -398,40 +429,26 @@ class CpuOps : public Ops {
     }
   }
 
+  // sum[i] += x[i], in float32.
+  void add_to(float* sum, const char* x, int64_t n, Elem elem) const {
+    if (elem == Elem::kF32) {
+      table_.add(sum, x, sum, n, Elem::kF32);
+    } else {
+      const auto* bits = reinterpret_cast<const at::BFloat16*>(x);
+      for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<float>(bits[i]);
+    }
+  }
+
+  static Qkv empty_qkv(const Tensor& qkv_TN, const QkvShape& s) {
+    const int64_t rows = qkv_TN.size(0);
+    return {at::empty({rows, s.num_heads, s.head_dim}, qkv_TN.options()),
+            at::empty({rows, s.num_kv_heads, s.head_dim}, qkv_TN.options()),
+            at::empty({rows, s.num_kv_heads, s.head_dim}, qkv_TN.options())};
+  }
+
   std::vector<const float*> rope_rows(const Tensor& positions_T, const QkvShape& s) const {
     const int32_t* positions = static_cast<const int32_t*>(in(positions_T));
-    return ropes_.rows(positions, positions_T.numel(), s.head_dim, s.rope_theta);
-  }
-
-  static cpu::AttentionArgs attention_args(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
-                                           const Tensor& out_THK, const Tensor& lse_TH) {
-    const int64_t head_dim = q_THK.size(2);
-    TANDEM_CHECK_EQ(kv_layer.size(3), head_dim * kBlockTokens);
-    return {in(q_THK),
-            kv_layer.const_data_ptr(),
-            out_THK.data_ptr(),
-            lse_TH.defined() ? lse_TH.data_ptr<float>() : nullptr,
-            static_cast<const int32_t*>(in(rows.row_sequence)),
-            static_cast<const int32_t*>(in(rows.row_position)),
-            static_cast<const int32_t*>(in(rows.block_table)),
-            rows.block_table.size(1),
-            kv_layer.stride(0),
-            q_THK.size(1),
-            kv_layer.size(2),
-            head_dim,
-            elem_of(q_THK)};
-  }
-
-  // Runs of at most attention_rows neighbouring rows of one sequence.
-  std::vector<std::pair<int64_t, int64_t>> row_spans(const cpu::AttentionArgs& args, int64_t begin, int64_t end) const {
-    std::vector<std::pair<int64_t, int64_t>> spans;
-    for (int64_t r = begin; r < end;) {
-      int64_t stop = r + 1;
-      while (stop < end && stop - r < table_.attention_rows && args.row_sequence[stop] == args.row_sequence[r]) ++stop;
-      spans.emplace_back(r, stop);
-      r = stop;
-    }
-    return spans;
+    return ropes_.rows(positions, positions_T.numel(), s.head_dim, s.rope_theta, s.rope_factors);
   }
 
   float* scratch_for(const cpu::AttentionArgs& args, int64_t begin, int64_t end) const {

@@ -118,6 +118,11 @@ struct KernelTable {
   void (*qk_norm_rope_backward)(const void* dq, const void* dk, const void* dv, const void* qkv, const void* q_norm,
                                 const void* k_norm, const float* const* cos_sin, void* dqkv, float* dq_norm,
                                 float* dk_norm, int64_t rows, const RopeArgs& args);
+  // The same without the norms. Its backward reads nothing of the forward.
+  void (*rope)(const void* qkv, const float* const* cos_sin, void* q, void* k, void* v, int64_t rows,
+               const RopeArgs& args);
+  void (*rope_backward)(const void* dq, const void* dk, const void* dv, const float* const* cos_sin, void* dqkv,
+                        int64_t rows, const RopeArgs& args);
   void (*silu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
   void (*silu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
                             Elem elem);

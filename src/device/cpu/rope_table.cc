@@ -5,12 +5,13 @@
 
 namespace tandem::device::cpu {
 
-std::unique_ptr<float[]> RopeTable::build_page(int64_t page, int64_t head_dim, double theta) {
+std::unique_ptr<float[]> RopeTable::Pages::build(int64_t page) const {
   const int64_t half = head_dim / 2;
   auto values = std::make_unique<float[]>(static_cast<size_t>(kPagePositions * head_dim));
   for (int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    const float frequency = 1.0F / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
+    float frequency = 1.0F / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
+    if (!factors.empty()) frequency *= factors[static_cast<size_t>(i)];
     for (int64_t p = 0; p < kPagePositions; ++p) {
       const float angle = static_cast<float>(page * kPagePositions + p) * frequency;
       values[static_cast<size_t>(p * head_dim + i)] = static_cast<float>(std::cos(static_cast<double>(angle)));
@@ -20,20 +21,21 @@ std::unique_ptr<float[]> RopeTable::build_page(int64_t page, int64_t head_dim, d
   return values;
 }
 
-RopeTable::Pages& RopeTable::pages_for(int64_t head_dim, double theta) {
+RopeTable::Pages& RopeTable::pages_for(int64_t head_dim, double theta, const std::vector<float>& factors) {
   for (const auto& table : tables_)
-    if (table->head_dim == head_dim && table->theta == theta) return *table;
-  tables_.push_back(std::make_unique<Pages>(Pages{head_dim, theta, {}}));
+    if (table->head_dim == head_dim && table->theta == theta && table->factors == factors) return *table;
+  tables_.push_back(std::make_unique<Pages>(Pages{head_dim, theta, factors, {}}));
   return *tables_.back();
 }
 
-std::vector<const float*> RopeTable::rows(const int32_t* positions, int64_t n, int64_t head_dim, double theta) {
-  Pages& table = pages_for(head_dim, theta);
+std::vector<const float*> RopeTable::rows(const int32_t* positions, int64_t n, int64_t head_dim, double theta,
+                                          const std::vector<float>& factors) {
+  Pages& table = pages_for(head_dim, theta, factors);
   std::vector<const float*> rows(static_cast<size_t>(n));
   for (int64_t t = 0; t < n; ++t) {
     const auto page = static_cast<size_t>(positions[t] / kPagePositions);
     if (page >= table.pages.size()) table.pages.resize(page + 1);
-    if (!table.pages[page]) table.pages[page] = build_page(static_cast<int64_t>(page), head_dim, theta);
+    if (!table.pages[page]) table.pages[page] = table.build(static_cast<int64_t>(page));
     rows[static_cast<size_t>(t)] = table.pages[page].get() + positions[t] % kPagePositions * head_dim;
   }
   return rows;

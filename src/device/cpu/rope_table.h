@@ -1,5 +1,5 @@
 // cos and sin of the rotary angles by position, computed once. Float32 as Hugging Face does it: inverse frequency
-// theta^(-2i/K) rounded to float, angle = position * frequency in float.
+// theta^(-2i/K) rounded to float, times its factor, angle = position * frequency in float.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,20 @@ namespace tandem::device::cpu {
 class RopeTable {
  public:
   // For each position a row of K floats: K/2 cosines, then K/2 sines. Pointers stay valid for the table's life.
-  std::vector<const float*> rows(const int32_t* positions, int64_t n, int64_t head_dim, double theta);
+  // `factors`: what each of the K/2 frequencies is multiplied by; empty: 1.
+  std::vector<const float*> rows(const int32_t* positions, int64_t n, int64_t head_dim, double theta,
+                                 const std::vector<float>& factors);
 
  private:
   static constexpr int64_t kPagePositions = 1024;
   struct Pages {
     int64_t head_dim;
     double theta;
+    std::vector<float> factors;
     std::vector<std::unique_ptr<float[]>> pages;
+    std::unique_ptr<float[]> build(int64_t page) const;
   };
-  Pages& pages_for(int64_t head_dim, double theta);
-  static std::unique_ptr<float[]> build_page(int64_t page, int64_t head_dim, double theta);
+  Pages& pages_for(int64_t head_dim, double theta, const std::vector<float>& factors);
 
   std::vector<std::unique_ptr<Pages>> tables_;
 };

@@ -1,4 +1,5 @@
-// Kernels that work on one row at a time: residual add, RMSNorm, QK-norm with RoPE, SwiGLU, and their backward.
+// Kernels that work on one row at a time: residual add, RMSNorm, RoPE with and without QK-norm, SwiGLU, and their
+// backward.
 #pragma once
 
 #include <cmath>
@@ -163,6 +164,57 @@ struct Rowwise {
           norm_rope_head_backward(in_k + h * width, row + q_width + h * width, static_cast<const T*>(k_norm),
                                   cos_sin[t], out + q_width + h * width, dk_norm, width, a.eps);
         __builtin_memcpy(out + q_width + kv_width, in_v, sizeof(T) * static_cast<size_t>(kv_width));
+      }
+    });
+  }
+
+  // The rotation alone: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; `direction` -1 turns back, which is its transpose.
+  template <typename T>
+  static void rotate_head(const T* x, const float* cos_sin, T* y, int64_t width, float direction) {
+    const F sign = S::set1(direction);
+    const int64_t half = width / 2;
+    for (int64_t i = 0; i < half; i += 16) {
+      const int64_t left = half - i;
+      const F x1 = M::load(x + i, left);
+      const F x2 = M::load(x + half + i, left);
+      const F c = M::load(cos_sin + i, left);
+      const F s = S::mul(M::load(cos_sin + half + i, left), sign);
+      M::store(y + i, S::sub(S::mul(x1, c), S::mul(x2, s)), left);
+      M::store(y + half + i, S::add(S::mul(x2, c), S::mul(x1, s)), left);
+    }
+  }
+
+  static void rope(const void* qkv, const float* const* cos_sin, void* q, void* k, void* v, int64_t rows,
+                   const RopeArgs& a) {
+    with_elem(a.elem == Elem::kF32, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const int64_t width = a.head_dim, q_width = a.num_heads * width, kv_width = a.num_kv_heads * width;
+      for (int64_t t = 0; t < rows; ++t) {
+        const T* row = static_cast<const T*>(qkv) + t * (q_width + 2 * kv_width);
+        T* out_q = static_cast<T*>(q) + t * q_width;
+        T* out_k = static_cast<T*>(k) + t * kv_width;
+        for (int64_t at = 0; at < q_width; at += width) rotate_head(row + at, cos_sin[t], out_q + at, width, 1.0F);
+        row += q_width;
+        for (int64_t at = 0; at < kv_width; at += width) rotate_head(row + at, cos_sin[t], out_k + at, width, 1.0F);
+        __builtin_memcpy(static_cast<T*>(v) + t * kv_width, row + kv_width, sizeof(T) * static_cast<size_t>(kv_width));
+      }
+    });
+  }
+
+  static void rope_backward(const void* dq, const void* dk, const void* dv, const float* const* cos_sin, void* dqkv,
+                            int64_t rows, const RopeArgs& a) {
+    with_elem(a.elem == Elem::kF32, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const int64_t width = a.head_dim, q_width = a.num_heads * width, kv_width = a.num_kv_heads * width;
+      for (int64_t t = 0; t < rows; ++t) {
+        const T* in_q = static_cast<const T*>(dq) + t * q_width;
+        const T* in_k = static_cast<const T*>(dk) + t * kv_width;
+        T* out = static_cast<T*>(dqkv) + t * (q_width + 2 * kv_width);
+        for (int64_t at = 0; at < q_width; at += width) rotate_head(in_q + at, cos_sin[t], out + at, width, -1.0F);
+        out += q_width;
+        for (int64_t at = 0; at < kv_width; at += width) rotate_head(in_k + at, cos_sin[t], out + at, width, -1.0F);
+        __builtin_memcpy(out + kv_width, static_cast<const T*>(dv) + t * kv_width,
+                         sizeof(T) * static_cast<size_t>(kv_width));
       }
     });
   }

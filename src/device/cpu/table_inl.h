@@ -19,6 +19,8 @@ KernelTable make_table(const char* name) {
           Rowwise<S>::rms_norm_backward,
           Rowwise<S>::qk_norm_rope,
           Rowwise<S>::qk_norm_rope_backward,
+          Rowwise<S>::rope,
+          Rowwise<S>::rope_backward,
           Rowwise<S>::silu_mul,
           Rowwise<S>::silu_mul_backward,
           Attention<S>::kv_write,

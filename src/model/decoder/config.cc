@@ -40,8 +40,27 @@ Dtype read_dtype(const ConfigReader& reader) {
     return Dtype::kFloat32;
   }
   if (name.empty()) reader.refuse("dtype", "is missing (and torch_dtype too); add \"bfloat16\" or \"float32\"");
-  reader.refuse("dtype", fmt::format("is {}; supported are \"bfloat16\", \"float32\" and \"float16\"",
-                                     ConfigReader::shown(name)));
+  reader.refuse(
+      reader.has("dtype") ? "dtype" : "torch_dtype",
+      fmt::format("is {}; supported are \"bfloat16\", \"float32\" and \"float16\"", ConfigReader::shown(name)));
+}
+
+// Whether an object that describes the rotary embedding names the family's scaled form. UserError: it names another.
+bool read_is_scaled(const ConfigReader& rope, const std::string& place, const ScaledRope& form) {
+  bool is_scaled = false;
+  for (const std::string key : {"rope_type", "type"}) {
+    const std::string type = rope.string_or(key, "default");
+    if (type == "default") continue;
+    if (form.type.empty() || type != form.type) {
+      const std::string known =
+          form.type.empty() ? "scaled rotary embeddings are" : "another scaling than " + form.type + " is";
+      rope.refuse(key, fmt::format("is {}: {} not supported; remove {} and keep sequences within "
+                                   "max_position_embeddings",
+                                   ConfigReader::shown(type), known, place));
+    }
+    is_scaled = true;
+  }
+  return is_scaled;
 }
 
 void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers) {
@@ -96,29 +115,45 @@ ModelConfig read_decoder(const ConfigReader& reader) {
   return config;
 }
 
-int64_t read_head_dim(const ConfigReader& reader) {
-  const int64_t head_dim = reader.required_int("head_dim", 2, kMaxHeadDim);
+namespace {
+
+int64_t even_head_dim(const ConfigReader& reader, int64_t head_dim) {
+  if (head_dim > kMaxHeadDim) {
+    reader.refuse("head_dim", fmt::format("is {}; it must lie between 2 and {}", head_dim, kMaxHeadDim));
+  }
   if (head_dim % 2 != 0) {
     reader.refuse("head_dim", fmt::format("is {}; rotary embeddings need an even number", head_dim));
   }
   return head_dim;
 }
 
-double read_rope_theta(const ConfigReader& reader) {
+}  // namespace
+
+int64_t read_head_dim(const ConfigReader& reader) {
+  return even_head_dim(reader, reader.required_int("head_dim", 2, kMaxHeadDim));
+}
+
+int64_t read_head_dim_or_quotient(const ConfigReader& reader, const ModelConfig& config) {
+  if (reader.has("head_dim")) return read_head_dim(reader);
+  if (config.hidden % config.num_heads != 0) {
+    reader.refuse("head_dim", fmt::format("is missing, and num_attention_heads {} does not divide hidden_size {}; add "
+                                          "it, or correct one",
+                                          config.num_heads, config.hidden));
+  }
+  return even_head_dim(reader, config.hidden / config.num_heads);
+}
+
+RopeKeys read_rope(const ConfigReader& reader, const ScaledRope& form) {
+  RopeKeys keys;
   std::optional<double> theta;
   if (reader.has("rope_theta")) theta = reader.required_number("rope_theta");
   for (const std::string key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = reader.find(key);
     if (value == nullptr) continue;
     const ConfigReader rope(*value, reader.name() + ": " + key);
-    for (const std::string type_key : {"rope_type", "type"}) {
-      const std::string type = rope.string_or(type_key, "default");
-      if (type != "default") {
-        rope.refuse(type_key, fmt::format("is {}: scaled rotary embeddings are not supported; remove {} and keep "
-                                          "sequences within max_position_embeddings",
-                                          ConfigReader::shown(type), key));
-      }
-    }
+    const bool is_scaled = read_is_scaled(rope, key, form);
+    if (is_scaled && keys.scaled) rope.refuse("rope_type", "is said by rope_scaling too; remove one of the two");
+    if (is_scaled) keys.scaled = rope;
     if (rope.number_or("partial_rotary_factor", 1.0) != 1.0) {
       rope.refuse("partial_rotary_factor", "must be 1: partial rotation is not supported");
     }
@@ -130,10 +165,13 @@ double read_rope_theta(const ConfigReader& reader) {
       theta = inner;
     }
     for (const auto& [name, setting] : value->items()) {
-      const bool known =
-          name == "rope_type" || name == "type" || name == "rope_theta" || name == "partial_rotary_factor";
-      if (!known && !setting.is_null()) {
-        rope.refuse(ConfigReader::shown(name), "is not supported; only the default rotary embedding is");
+      const bool is_known = name == "rope_type" || name == "type" || name == "rope_theta" ||
+                            name == "partial_rotary_factor" ||
+                            (is_scaled && std::find(form.keys.begin(), form.keys.end(), name) != form.keys.end());
+      if (!is_known && !setting.is_null()) {
+        rope.refuse(ConfigReader::shown(name),
+                    is_scaled ? "is no key of " + form.type + ", the rotary embedding that rope_type names; remove it"
+                              : "is not supported; only the default rotary embedding is");
       }
     }
   }
@@ -141,8 +179,11 @@ double read_rope_theta(const ConfigReader& reader) {
   if (!(*theta >= 1.0) || !std::isfinite(*theta)) {
     reader.refuse("rope_theta", fmt::format("is {}; it must be a finite number of at least 1", *theta));
   }
-  return *theta;
+  keys.theta = *theta;
+  return keys;
 }
+
+double read_rope_theta(const ConfigReader& reader) { return read_rope(reader, {}).theta; }
 
 void refuse_true(const ConfigReader& reader, const char* key, const char* what) {
   if (reader.bool_or(key, false)) reader.refuse(key, std::string("is true; ") + what);

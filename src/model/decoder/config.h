@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "model/config.h"
 #include "model/config_reader.h"
@@ -16,8 +19,23 @@ ModelConfig read_decoder(const ConfigReader& reader);
 // An even number. UserError: it is missing, odd or out of range.
 int64_t read_head_dim(const ConfigReader& reader);
 
-// rope_theta, beside rope_scaling (transformers 4) or inside rope_parameters (transformers 5). UserError: it is
-// missing, said twice, out of range, or the rotary embedding is scaled or partial.
+// The same, or hidden / heads where config.json does not say it. UserError: that is no whole number.
+int64_t read_head_dim_or_quotient(const ConfigReader& reader, const ModelConfig& config);
+
+// A scaled rotary embedding that a family computes beside the default one: its name in rope_type, and its keys.
+struct ScaledRope {
+  std::string type;
+  std::vector<std::string> keys;
+};
+struct RopeKeys {
+  double theta = 0.0;
+  std::optional<ConfigReader> scaled;  // the object that has the keys of the scaled form, where config.json names it
+};
+// rope_theta beside rope_scaling (transformers 4) or inside rope_parameters (transformers 5). UserError: rope_theta is
+// missing, said twice or out of range, or the rotary embedding is partial, or scaled in another form, or has other
+// keys.
+RopeKeys read_rope(const ConfigReader& reader, const ScaledRope& form);
+// The same for a family that computes the default rotary embedding alone.
 double read_rope_theta(const ConfigReader& reader);
 
 // UserError: config.json says true for `key`, which Tandem does not compute; `what` says so.

@@ -91,6 +91,29 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
   return block;
 }
 
+BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
+                              const AttentionBytes& attention, bool has_bias) {
+  const Sizes size(config, dtype, rows);
+  const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  ProjectionCost projection;
+  projection.forward = [&](Walk& walk, bool /*has_graph*/) {
+    walk.run(ops.rms_norm(rows));
+    walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
+    walk.drop(size.hidden);  // the norm's result; a bias is added in place
+    walk.run(ops.rope(rows));
+    walk.drop(size.qkv);
+  };
+  projection.backward = [&](Walk& walk) {
+    walk.run(ops.rope_backward(rows));
+    walk.run(ops.rms_norm(rows));
+    if (has_bias) walk.run(ops.add_bias_backward(rows, qkv_width));
+    walk.run(ops.linear_grad_input(rows, config.hidden, qkv_width));
+    walk.drop(size.hidden);  // the norm's result
+    walk.run(ops.rms_norm_backward(rows));
+  };
+  return block_bytes(config, dtype, ops, rows, attention, projection);
+}
+
 double forward_flops(const ModelConfig& config, const ForwardWork& work) {
   const auto hidden = static_cast<double>(config.hidden), layers = static_cast<double>(config.num_layers);
   const auto heads = static_cast<double>(config.num_heads * config.head_dim);

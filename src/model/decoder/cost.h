@@ -42,6 +42,10 @@ struct ProjectionCost {
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention, const ProjectionCost& projection);
 
+// The same of a rotary block (decoder/forward.h).
+BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
+                              const AttentionBytes& attention, bool has_bias);
+
 // Family::forward_flops() of the same.
 double forward_flops(const ModelConfig& config, const ForwardWork& work);
 

@@ -76,6 +76,56 @@ class Decoder final : public Model {
   uint64_t weight_version_ = 0;
 };
 
+class RotaryBlock final : public Block {
+ public:
+  RotaryBlock(const Layer& layer, Linear qkv)
+      : ops_(layer.ops),
+        sink_(layer.sink),
+        layer_(layer.index),
+        shape_(layer.qkv_shape()),
+        input_norm_(layer.ops, layer.packed_name("input_norm"), layer.config.rms_norm_eps),
+        qkv_(std::move(qkv)),
+        output_(layer),
+        mlp_(layer) {}
+
+  void bind(const weights::WeightsView& view) override {
+    input_norm_.bind(view);
+    qkv_.bind(view);
+    output_.bind(view);
+    mlp_.bind(view);
+  }
+
+  Tensor forward(const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const override {
+    const Tensors qkv = project_qkv(hidden_TE, positions_T);
+    const Tensor attended_THK = attention.forward(layer_, qkv[0], qkv[1], qkv[2]);
+    return mlp_.forward(output_.forward(hidden_TE, attended_THK));
+  }
+
+ private:
+  // q_THK, k_TGK, v_TGK; q and k rotated. Keeps hidden: the rotation's backward reads nothing of the forward.
+  Tensors project_qkv(const Tensor& hidden_TE, const Tensor& positions_T) const {
+    return differentiable({hidden_TE}, [&] {
+      device::Ops::Qkv split = ops_.rope(qkv_.forward(input_norm_.forward(hidden_TE)), positions_T, shape_);
+      const auto backward = [this, hidden_TE, positions_T](const Tensors& d) -> Tensors {
+        TANDEM_CHECK(d[0].defined() && d[1].defined() && d[2].defined(), "attention gave no gradient of q, k or v");
+        const Tensor dqkv_TN = ops_.rope_backward(d[0], d[1], d[2], positions_T, shape_);
+        const Tensor dnormed_TE = qkv_.backward(dqkv_TN, input_norm_.forward(hidden_TE), sink_);
+        return {input_norm_.backward(dnormed_TE, hidden_TE, sink_)};
+      };
+      return Piece{{std::move(split.q_THK), std::move(split.k_TGK), std::move(split.v_TGK)}, backward};
+    });
+  }
+
+  const device::Ops& ops_;
+  const GradientSink& sink_;
+  const int64_t layer_;
+  const device::Ops::QkvShape shape_;
+  RmsNorm input_norm_;
+  Linear qkv_;
+  AttentionOutput output_;
+  SwigluMlp mlp_;
+};
+
 }  // namespace
 
 device::Ops::QkvShape Layer::qkv_shape() const {
@@ -83,7 +133,8 @@ device::Ops::QkvShape Layer::qkv_shape() const {
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .rope_theta = config.rope_theta,
-          .eps = config.rms_norm_eps};
+          .eps = config.rms_norm_eps,
+          .rope_factors = config.rope_factors};
 }
 
 std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
@@ -128,6 +179,10 @@ Tensor SwigluMlp::forward(const Tensor& middle_TE) const {
     };
     return Piece{{ops_.add(middle_TE, down_.forward(ops_.silu_mul(gate_up_T2F)))}, backward};
   })[0];
+}
+
+std::unique_ptr<Block> make_rotary_block(const Layer& layer, Linear qkv) {
+  return std::make_unique<RotaryBlock>(layer, std::move(qkv));
 }
 
 }  // namespace tandem::model::decoder

@@ -3,7 +3,7 @@
 //
 // A block is a few differentiable pieces around the attention, which is the caller's:
 //
-//   hidden -> q, k, v              RotatedQkv, or the family's own
+//   hidden -> q, k, v              the rotary block's, which keeps hidden; or the family's own
 //   hidden, attended -> middle     AttentionOutput; keeps attended
 //   middle -> next hidden          SwigluMlp; keeps middle and gate_up
 //
@@ -99,5 +99,9 @@ class SwigluMlp {
   RmsNorm norm_;
   Linear gate_up_, down_;
 };
+
+// The block of a family that has nothing of its own: q, k and v are `qkv` of the normalised hidden state, with its bias
+// if it has one, and q and k are rotated. Tensors: input_norm, those of `qkv`, of AttentionOutput and of SwigluMlp.
+std::unique_ptr<Block> make_rotary_block(const Layer& layer, Linear qkv);
 
 }  // namespace tandem::model::decoder

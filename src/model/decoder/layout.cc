@@ -32,6 +32,13 @@ PackedTensor norm(const std::string& packed_name, const std::string& hf_name, in
   return packed;
 }
 
+PackedTensor bias(const std::string& packed_name, const HfTensors& slices) {
+  PackedTensor packed = stack(packed_name, slices);
+  packed.init = weights::Init::kZeros;
+  packed.decays = false;
+  return packed;
+}
+
 PackedTensor qkv_matrix(const ModelConfig& config, const LayerNames& names) {
   const int64_t E = config.hidden, K = config.head_dim;
   const int64_t q_rows = config.num_heads * K, kv_rows = config.num_kv_heads * K;

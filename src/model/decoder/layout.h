@@ -23,6 +23,8 @@ using HfTensors = std::vector<weights::Slice>;
 weights::PackedTensor matrix(const std::string& packed_name, const HfTensors& slices);
 // A norm's weight [width]: ones, does not decay.
 weights::PackedTensor norm(const std::string& packed_name, const std::string& hf_name, int64_t width);
+// A bias [rows] of Hugging Face biases that lie one below the other: zeros, does not decay.
+weights::PackedTensor bias(const std::string& packed_name, const HfTensors& slices);
 
 // qkv [(H + 2G)K, E] of self_attn.{q,k,v}_proj.weight
 weights::PackedTensor qkv_matrix(const ModelConfig& config, const LayerNames& names);

@@ -1,0 +1,13 @@
+// Llama's block: model/decoder's rotary one.
+#include "model/decoder/forward.h"
+#include "model/llama/llama.h"
+
+namespace tandem::model::llama {
+
+std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
+  return decoder::make_decoder(config, view, ops, [](const decoder::Layer& layer) {
+    return decoder::make_rotary_block(layer, Linear(layer.ops, layer.packed_name("qkv")));
+  });
+}
+
+}  // namespace tandem::model::llama
