@@ -71,7 +71,7 @@ class Tree:
                                    (name == ".ci" or not name.startswith(".")))
             for name in sorted(names):
                 path = Path(folder, name)
-                if path.suffix not in TEXT or path.is_symlink():
+                if path.suffix not in TEXT or path.is_symlink() or name == ".git":  # a file in a second work tree
                     continue
                 try:
                     self.texts[path.relative_to(self.root).as_posix()] = path.read_text(encoding="utf-8")
