@@ -10,13 +10,13 @@
 #include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
-#include "run/colocate.h"
 #include "run/eval.h"
 #include "run/export.h"
 #include "run/generate.h"
 #include "run/plan_report.h"
 #include "run/score.h"
 #include "run/sft.h"
+#include "run/train.h"
 #include "run/unsupported_flags.h"
 
 namespace tandem::cli {
@@ -73,7 +73,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
 
 constexpr auto kVerbs = std::to_array<Verb>({
     {"train", "GRPO: sample, score, train, with trainer and engine on one copy of the weights",
-     run_verb<run::TrainConfig, run::train_colocated>, true},
+     run_verb<run::TrainConfig, run::train>, true},
     {"sft", "supervised training on conversations, or on prompts with responses",
      run_verb<run::SftConfig, run::train_supervised>, true},
     {"generate", "completions of each prompt of a file", run_verb<run::GenerateConfig, run::generate>},

@@ -1,11 +1,6 @@
 #include "run/checkpoint_options.h"
 
-#include <fmt/format.h>
-
-#include <filesystem>
-
 #include "base/check.h"
-#include "base/log.h"
 #include "base/size.h"
 
 namespace tandem::run {
@@ -59,31 +54,6 @@ void CheckpointOptions::visit(base::Options& options) {
 void CheckpointOptions::check() const {
   TANDEM_USER_CHECK(!load.empty() || !ckpt_step, "--ckpt-step: needs --load RUN");
   TANDEM_USER_CHECK(!load.empty() || !allow_fresh_start, "--allow-fresh-start: needs --load RUN");
-}
-
-std::optional<Checkpoint> CheckpointOptions::open() const {
-  if (load.empty()) return std::nullopt;
-  const Checkpoints checkpoints(load);
-  if (checkpoints.empty()) {
-    TANDEM_USER_CHECK(allow_fresh_start,
-                      fmt::format("--load {}: nothing is saved there yet (there is no good checkpoint in {}); give "
-                                  "--allow-fresh-start to begin a new run where there is none to go on with",
-                                  load, checkpoints.folder()));
-    base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", load);
-    return std::nullopt;
-  }
-  return checkpoints.open(ckpt_step);
-}
-
-bool CheckpointOptions::goes_on_in(const std::string& save) const {
-  std::error_code error;
-  namespace fs = std::filesystem;
-  return !load.empty() && fs::weakly_canonical(load, error) == fs::weakly_canonical(save, error);
-}
-
-RunFolder CheckpointOptions::run_folder(const std::string& save, bool overwrite) const {
-  if (!goes_on_in(save)) return overwrite ? RunFolder::kOverwrite : RunFolder::kNew;
-  return Checkpoints(load).empty() ? RunFolder::kOverwrite : RunFolder::kGoOn;
 }
 
 }  // namespace tandem::run

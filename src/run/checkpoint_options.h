@@ -6,8 +6,6 @@
 #include <string>
 
 #include "base/options.h"
-#include "run/checkpoints.h"
-#include "run/run_directory.h"
 
 namespace tandem::run {
 
@@ -24,13 +22,7 @@ struct CheckpointOptions {
 
   void visit(base::Options& options);
   void check() const;
-  // The checkpoint that --load names, found whole; nothing for a new run.
-  std::optional<Checkpoint> open() const;
-  // Whether --load is the directory that the run writes into.
-  bool goes_on_in(const std::string& save) const;
-  // What may be in that directory before.
-  RunFolder run_folder(const std::string& save, bool overwrite) const;
-  bool goes_on_after_save_error() const { return on_save_error == "continue"; }
+  bool continues_after_save_error() const { return on_save_error == "continue"; }
 };
 
 }  // namespace tandem::run

@@ -7,6 +7,7 @@
 #include "run/evaluation.h"
 #include "run/json_output.h"
 #include "run/report.h"
+#include "run/rewards.h"
 #include "run/samples.h"
 #include "run/session.h"
 #include "run/stop_signal.h"
@@ -18,13 +19,13 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   check_output(config.output);
   check_output(config.sample_output);
   Session session(config.model);
-  Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
+  const Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t context = choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
   const int64_t kv_bytes = choose_kv_bytes(evaluation.rollout(), session.config(), evaluation.max_sequences(), context);
   evaluation.rollout().sampling();
   check_stop_tokens(config.rollout, session.config());
   const RewardContext told = reward_context(config.data, mode);
-  config.reward.try_out(told);
+  try_out_reward(config.reward, told);
   Report report(nullptr, {});
   if (mode.dry_run) {
     session.check_weights();
@@ -37,9 +38,9 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
   defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
-  evaluation.set_graders(nullptr, told);
-  RolloutPhase phase(*engine, session.text(), report);
-  const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase);
+  text::Graders graders(evaluation.graders(told));
+  RolloutPhase phase(*engine, session.text());
+  const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase, graders, report);
   if (!results) return kExitInterrupted;
 
   base::Json record = base::Json::object();

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "rl/metrics.h"
+#include "run/rollout_metrics.h"
 
 namespace tandem::run {
 
@@ -53,19 +54,15 @@ Evaluation::Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, c
   TANDEM_USER_CHECK(data_sets.size() <= kMaxSets,
                     fmt::format("--eval-prompt-data: {} data sets; give at most {}", data_sets.size(), kMaxSets));
   reward_.reward_key = eval.reward_key.value_or(reward.reward_key);
-  own_keys_ = label_key_ != data.label_key || reward_.reward_key != reward.reward_key;
+  has_own_keys_ = label_key_ != data.label_key || reward_.reward_key != reward.reward_key;
   for (const auto& [name, path] : data_sets) {
     sets_.push_back({name, load_prompts(eval.data(reward_.data(data), path), text)});
   }
 }
 
-void Evaluation::set_graders(text::Graders* shared, RewardContext context) {
-  if (sets_.empty()) return;
-  graders_ = shared;
-  if (shared != nullptr && !own_keys_) return;
+text::GraderConfig Evaluation::graders(RewardContext context) const {
   context.label_key = label_key_;
-  own_graders_ = std::make_unique<text::Graders>(reward_.graders(context));
-  graders_ = own_graders_.get();
+  return grader_config(reward_, context);
 }
 
 int64_t Evaluation::longest_prompt() const {
@@ -80,7 +77,8 @@ int64_t Evaluation::max_sequences() const {
   return static_cast<int64_t>(prompts) * rollout_.n_samples_per_prompt;
 }
 
-std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase) {
+std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase, text::Graders& graders,
+                                                               Report& report) const {
   std::vector<Result> results;
   for (size_t s = 0; s < sets_.size(); ++s) {
     RolloutRequest request;
@@ -93,7 +91,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     request.skip_special_tokens = rollout_.skip_special_tokens;
     request.failure_reward = reward_.failure();
     request.title = "eval " + sets_[s].name;
-    std::optional<Rollout> rollout = phase.run(request, graders_);
+    std::optional<Rollout> rollout = phase.run(request, &graders, report);
     if (!rollout) return std::nullopt;
     if (!rollout->all_failed()) warn_of_failures(*rollout, request.title);
     Metrics metrics = eval_metrics(sets_[s].name, *rollout);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +10,7 @@
 
 #include "run/eval_options.h"
 #include "run/prompt_set.h"
-#include "run/reward_options.h"
+#include "run/rewards.h"
 #include "run/rollout_phase.h"
 
 namespace tandem::run {
@@ -22,14 +21,15 @@ class Evaluation {
   Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, const DataOptions& data,
              const RewardOptions& reward, text::TextWorker& text);
 
-  // Starts graders of its own where its label or reward key differs from `shared`'s, or where there are none to share.
-  // `context`: of the run; the label key is this evaluation's own.
-  void set_graders(text::Graders* shared, RewardContext context);
-
   bool empty() const { return sets_.empty(); }
   int64_t longest_prompt() const;
   int64_t max_sequences() const;  // that one data set decodes, at most
   const RolloutOptions& rollout() const { return rollout_; }
+
+  // Whether its label or reward key differs from training's, so that training's graders cannot serve it.
+  bool has_own_keys() const { return has_own_keys_; }
+  // The graders that can: those of the run's context, but for the label key.
+  text::GraderConfig graders(RewardContext context) const;
 
   struct Result {
     std::string name;
@@ -40,8 +40,8 @@ class Evaluation {
 
     bool is_scored() const { return !rollout.all_failed(); }
   };
-  // nullopt when the run was asked to stop.
-  std::optional<std::vector<Result>> run(RolloutPhase& phase);
+  // Samples and scores every data set. nullopt when the run was asked to stop.
+  std::optional<std::vector<Result>> run(RolloutPhase& phase, text::Graders& graders, Report& report) const;
 
  private:
   struct DataSet {
@@ -51,10 +51,8 @@ class Evaluation {
   RolloutOptions rollout_;
   RewardOptions reward_;
   std::string label_key_;
-  bool own_keys_ = false;
+  bool has_own_keys_ = false;
   std::vector<DataSet> sets_;
-  std::unique_ptr<text::Graders> own_graders_;
-  text::Graders* graders_ = nullptr;
 };
 
 // One line for people: "eval math: reward 0.41  pass@1 0.41  length 210  truncated 0.02  (500 samples)". With failures:

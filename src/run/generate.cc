@@ -74,7 +74,7 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
   session.load_weights();
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
-  RolloutPhase phase(*engine, session.text(), report);
+  RolloutPhase phase(*engine, session.text());
   defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
   JsonOutput output(config.output);
   int64_t num_completions = 0, num_tokens = 0;
@@ -90,7 +90,7 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
     request.title = prompts.prompts.size() <= kPromptsPerBatch
                         ? "generate"
                         : fmt::format("generate {} to {} of {}", begin + 1, end, prompts.prompts.size());
-    const std::optional<Rollout> rollout = phase.run(request, nullptr);
+    const std::optional<Rollout> rollout = phase.run(request, nullptr, report);
     if (!rollout) break;
     write_batch(request, *rollout, output);
     for (const rl::Sample& sample : rollout->samples) num_tokens += static_cast<int64_t>(sample.completion.size());

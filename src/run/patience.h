@@ -3,14 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <utility>
 
 #include "run/checkpoint_options.h"
 #include "run/report.h"
+#include "run/resume.h"
 #include "run/rollout_phase.h"
 #include "run/run_directory.h"
+#include "run/session.h"
+#include "weights/store.h"
 
 namespace tandem::run {
 
@@ -18,15 +19,19 @@ namespace tandem::run {
 // neither went wrong nor shows that steps go well again: it leaves the count as it is.
 int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics);
 
-// "loss nan, gradient norm 12", and behind it which weight is not finite where the loss or the norm is not.
-std::string skipped_text(const Metrics& step_metrics, const std::function<std::string()>& describe_weights);
+// "loss nan, gradient norm 12", and behind it which of these weights is not finite where the loss or the norm is not.
+std::string skipped_text(const Metrics& step_metrics, const weights::WeightStore& store);
 
 class Patience {
  public:
-  // Borrows both. `describe_weights` says which weight is not finite, or "".
-  Patience(const CheckpointOptions& limits, const RunDirectory& directory,
-           std::function<std::string()> describe_weights)
-      : limits_(limits), directory_(directory), describe_weights_(std::move(describe_weights)) {}
+  // Borrows all but `start`, as which the counts go on. Of the session it asks which weight is not finite.
+  Patience(const CheckpointOptions& limits, const RunDirectory& directory, const Session& session,
+           const RunState& start)
+      : limits_(limits),
+        directory_(directory),
+        session_(session),
+        skipped_steps_(start.skipped_in_a_row),
+        failed_rollouts_(start.failed_in_a_row) {}
 
   // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
@@ -34,15 +39,14 @@ class Patience {
   // After a rollout was trained on and logged. UserError after --max-failed-rollouts.
   void see_rollout(int64_t rollout_id, const Rollout& rollout);
 
-  int64_t skipped_steps() const { return skipped_steps_; }      // in a row, up to now
-  int64_t failed_rollouts() const { return failed_rollouts_; }  // in a row, up to now
-  void restore(int64_t skipped_steps, int64_t failed_rollouts);
+  // Puts both counts into what a checkpoint holds.
+  void save(RunState& state) const;
 
  private:
   const CheckpointOptions& limits_;
   const RunDirectory& directory_;
-  const std::function<std::string()> describe_weights_;
-  int64_t skipped_steps_ = 0, failed_rollouts_ = 0;
+  const Session& session_;
+  int64_t skipped_steps_, failed_rollouts_;  // in a row, up to now
 };
 
 }  // namespace tandem::run

@@ -22,10 +22,6 @@ double finite_number(const std::string& text) {
 
 }  // namespace
 
-RewardContext reward_context(const DataOptions& data, const RunMode& mode) {
-  return {.label_key = data.label_key, .metadata_key = data.metadata_key, .arguments = mode.values};
-}
-
 void RewardOptions::visit(base::Options& options) {
   const char* const group = "reward";
   options.option(rm_type, "rm-type", group, "built-in reward: exact, math (boxed or last number) or dapo")
@@ -102,37 +98,6 @@ FailureReward RewardOptions::failure() const {
 DataOptions RewardOptions::data(DataOptions base) const {
   if (rm_type) base.label_needed_by = name();
   return base;
-}
-
-void RewardOptions::try_out(const RewardContext& context) const {
-  if (custom_rm_path.empty() && python.empty()) return;
-  text::GraderConfig config = graders(context);
-  config.output_path.clear();
-  config.num_processes = 1;
-  config.warn_of_missing_layers = false;  // the run's own graders say it
-  const text::Graders graders(config);
-}
-
-text::GraderConfig RewardOptions::graders(const RewardContext& context) const {
-  text::GraderConfig config;
-  config.worker = text::default_worker_config();
-  config.rm_type = rm_type.value_or("");
-  config.custom_rm_path = custom_rm_path;
-  config.reward_key = reward_key;
-  config.group_rm = group_rm;
-  config.label_key = context.label_key;
-  config.metadata_key = context.metadata_key;
-  config.arguments = context.arguments;
-  config.python = python;
-  config.output_path = context.output_path;
-  config.num_processes = static_cast<int>(num_workers);
-  config.max_calls = static_cast<int>(concurrency);
-  config.deadline_s = deadline_s;
-  config.memory_bytes = memory_bytes;
-  config.sandbox = sandbox == "off"       ? text::Sandbox::kOff
-                   : sandbox == "require" ? text::Sandbox::kRequire
-                                          : text::Sandbox::kAuto;
-  return config;
 }
 
 }  // namespace tandem::run

@@ -5,22 +5,11 @@
 #include <optional>
 #include <string>
 
-#include "base/json.h"
 #include "base/options.h"
 #include "run/data_options.h"
 #include "run/failure_reward.h"
-#include "run/run_mode.h"
-#include "text/graders.h"
 
 namespace tandem::run {
-
-// What a reward is told of the run that it scores for.
-struct RewardContext {
-  std::string label_key, metadata_key;
-  base::Json arguments = base::Json::object();  // the values of all flags
-  std::string output_path = "";                 // where what user code prints goes; may be empty
-};
-RewardContext reward_context(const DataOptions& data, const RunMode& mode);  // without an output path
 
 struct RewardOptions {
   std::optional<std::string> rm_type;
@@ -50,10 +39,6 @@ struct RewardOptions {
   FailureReward failure() const;
   // `base`, whose lines must have the label that this reward compares with.
   DataOptions data(DataOptions base) const;
-  // Loads --custom-rm-path, in --rm-python, once, so that a file or an interpreter that is missing or wrong is found
-  // before weights are read and folders made. UserError.
-  void try_out(const RewardContext& context) const;
-  text::GraderConfig graders(const RewardContext& context) const;
 };
 
 }  // namespace tandem::run

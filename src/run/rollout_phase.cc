@@ -1,11 +1,7 @@
 #include "run/rollout_phase.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -14,7 +10,6 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/message_text.h"
-#include "rl/metrics.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
@@ -129,7 +124,7 @@ void Rollout::count_failures() {
   }
 }
 
-std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders) {
+std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders, Report& report) {
   const Clock::time_point begin = Clock::now();
   const auto n = static_cast<uint64_t>(request.n_samples_per_prompt);
   TANDEM_CHECK(request.first_sample_id % n == 0, "groups must not share sample ids");
@@ -145,7 +140,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
     engine_.add(std::move(group));
   }
   for (size_t num_done = 0; num_done < request.prompts.size(); ++num_done) {
-    std::optional<rl::Group> group = next_group(request, static_cast<int64_t>(num_done));
+    std::optional<rl::Group> group = next_group(request, static_cast<int64_t>(num_done), report);
     if (!group) {
       engine_.abort_all();
       while (engine_.next_finished()) {
@@ -156,7 +151,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
   }
   rollout.stats = engine_.stats();
   if (graders != nullptr) {
-    if (!wait_for_rewards(request, *graders)) return std::nullopt;
+    if (!wait_for_rewards(request, *graders, report)) return std::nullopt;
     collect_rewards(request, *graders, rollout);
     warn_of_names(rollout, request.title);
   }
@@ -165,24 +160,24 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
 }
 
 // False when the run was asked to stop. The graders then still work on what nobody will collect.
-bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders& graders) {
+bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders& graders, Report& report) {
   constexpr double kLookEvery = 0.1;  // seconds
   const auto num_samples = static_cast<int64_t>(request.prompts.size()) * request.n_samples_per_prompt;
   while (const int64_t num_left = graders.wait(kLookEvery)) {
     if (stop_requested()) return false;
-    report_.progress(request.title, num_samples - num_left, num_samples, "rewards");
+    report.progress(request.title, num_samples - num_left, num_samples, "rewards");
   }
   return true;
 }
 
 // Forward by forward, so that the live line moves and a signal is seen while long completions decode.
-std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request, int64_t num_done) {
+std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request, int64_t num_done, Report& report) {
   const auto num_groups = static_cast<int64_t>(request.prompts.size());
   while (engine_.num_unfinished_groups() + num_done == num_groups) {
     if (stop_requested()) return std::nullopt;
     TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
-    report_.progress(request.title, num_done, num_groups,
-                     fmt::format("prompts, {} tokens", base::with_commas(engine_.stats().generated_tokens)));
+    report.progress(request.title, num_done, num_groups,
+                    fmt::format("prompts, {} tokens", base::with_commas(engine_.stats().generated_tokens)));
   }
   if (stop_requested()) return std::nullopt;
   return engine_.next_finished();
@@ -240,99 +235,6 @@ void RolloutPhase::warn_of_names(const Rollout& rollout, const std::string& titl
       "{}: the reward gave numbers or columns under more than {} names; the first {} are kept and {} "
       "values are left out (fault/reward_names): name a quantity alike in every sample",
       title, kMaxRewardNames, kMaxRewardNames, rollout.num_unnamed);
-}
-
-Metrics logged_metrics(const Rollout& rollout) {
-  std::map<std::string, std::vector<double>> values;
-  for (const text::Grade& grade : rollout.grades) {
-    for (const auto& [name, logged] : grade.metrics) {
-      values[name].insert(values[name].end(), logged.begin(), logged.end());
-    }
-  }
-  Metrics metrics;
-  for (const auto& [name, all] : values) {
-    metrics[name] = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
-  }
-  return metrics;
-}
-
-Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
-  const std::vector<const rl::Sample*> samples = rollout.views();
-  Metrics metrics;
-  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token)) metrics["rollout/" + name] = value;
-  if (log_passrate) {
-    for (const auto& [name, value] : rl::pass_rates(samples)) metrics["passrate/" + name] = value;
-  }
-  std::map<std::string, std::pair<double, int64_t>> extras;
-  for (const text::Grade& grade : rollout.grades) {
-    for (const auto& [name, value] : grade.extras) {
-      extras[name].first += value;
-      ++extras[name].second;
-    }
-  }
-  for (const auto& [name, sum] : extras) {
-    metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
-  }
-  for (const auto& [name, value] : logged_metrics(rollout)) metrics["rollout/reward_metric/" + name] = value;
-  metrics.merge(failure_metrics(rollout, "rollout"));
-  if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
-  if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
-  const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
-  if (prompt_tokens > 0) {
-    metrics["rollout/prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
-  }
-  metrics["rollout/preemptions"] = static_cast<double>(rollout.stats.preemptions);
-  return metrics;
-}
-
-Metrics rollout_times(const Rollout& rollout) {
-  size_t tokens = 0, trained = 0, longest = 0;
-  for (const rl::Sample& sample : rollout.samples) {
-    tokens += sample.completion.size();
-    trained += static_cast<size_t>(std::ranges::count(sample.loss_mask, uint8_t{1}));
-    longest = std::max(longest, sample.completion.size());
-  }
-  const double seconds = std::max(rollout.seconds, 1e-9);
-  Metrics times = {{"perf/rollout_time", rollout.seconds},
-                   {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
-                   {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
-                   {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
-  if (rollout.num_restarts > 0) times["perf/grader_restarts"] = static_cast<double>(rollout.num_restarts);
-  return times;
-}
-
-Metrics failure_metrics(const Rollout& rollout, const std::string& prefix) {
-  Metrics metrics = {{prefix + "/grader_failed", static_cast<double>(rollout.num_failed)}};
-  for (const text::Grade& grade : rollout.grades) {
-    if (grade.failed) metrics[prefix + "/grader_failed/" + grade.reason_class] += 1.0;
-  }
-  if (rollout.num_dropped > 0) metrics[prefix + "/dropped"] = static_cast<double>(rollout.num_dropped);
-  return metrics;
-}
-
-void warn_of_failures(const Rollout& rollout, const std::string& title) {
-  if (rollout.num_failed == 0) return;
-  std::vector<std::string> fates;
-  const auto given =
-      std::ranges::find_if(rollout.samples, [](const rl::Sample& s) { return s.grading_failed && s.has_reward; });
-  if (given != rollout.samples.end()) {
-    fates.push_back(fmt::format("{} have the reward {:g} (--rm-failure-reward)",
-                                rollout.num_failed - rollout.num_dropped, given->reward));
-  }
-  if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
-  base::log_warning("{}: grading failed for {} of {} samples, of which {}; the first: {}", title, rollout.num_failed,
-                    rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
-}
-
-void warn_of_large_rewards(const Rollout& rollout, int64_t rollout_id) {
-  const auto large = std::ranges::find_if(rollout.samples, [](const rl::Sample& sample) {
-    return sample.has_reward && !std::isfinite(sample.reward * sample.reward);
-  });
-  if (large == rollout.samples.end()) return;
-  base::log_warning(
-      "rollout {}: the reward of sample {} is {:g}; of numbers that large no variance can be taken, and a loss with "
-      "them may be no number: let the reward return smaller ones",
-      rollout_id + 1, large->sample_id, large->reward);
 }
 
 }  // namespace tandem::run

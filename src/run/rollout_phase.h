@@ -52,23 +52,22 @@ struct Rollout {
 
 class RolloutPhase {
  public:
-  // All borrowed. Without graders the samples have no reward.
-  RolloutPhase(rollout::Engine& engine, text::TextWorker& text, Report& report)
-      : engine_(engine), text_(text), report_(report) {}
+  // Both borrowed.
+  RolloutPhase(rollout::Engine& engine, text::TextWorker& text) : engine_(engine), text_(text) {}
 
-  // nullopt when the run was asked to stop: the groups in flight are dropped.
-  std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders);
+  // nullopt when the run was asked to stop: the groups in flight are dropped. Without graders (null) the samples have
+  // no reward. `report` shows the live line.
+  std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders, Report& report);
 
  private:
-  std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done);
-  bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders);
+  std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done, Report& report);
+  static bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders, Report& report);
   void take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
   void warn_of_names(const Rollout& rollout, const std::string& title);
 
   rollout::Engine& engine_;
   text::TextWorker& text_;
-  Report& report_;
   bool names_are_said_ = false;
 };
 
@@ -77,24 +76,5 @@ class RolloutPhase {
 // columns under other names were taken out.
 constexpr size_t kMaxRewardNames = 256;
 int64_t limit_reward_names(std::vector<text::Grade>& grades);
-
-// The means of what TRL functions gave to log_metric, over all their calls.
-Metrics logged_metrics(const Rollout& rollout);
-// rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of
-// the other numbers that rewards return or log.
-Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
-// perf/* of its generation.
-Metrics rollout_times(const Rollout& rollout);
-
-// How many gradings failed, for which classes of reasons, and how many samples were dropped for it:
-// PREFIX/grader_failed, PREFIX/grader_failed/CLASS, and PREFIX/dropped where there are any.
-Metrics failure_metrics(const Rollout& rollout, const std::string& prefix);
-
-// Says once how many gradings failed, what their samples were given and why the first one did.
-void warn_of_failures(const Rollout& rollout, const std::string& title);
-
-// Names the first reward that is so large that its square is no double: what statistics make of it may be NaN, a step
-// with it is then skipped. `rollout_id` counts from 0.
-void warn_of_large_rewards(const Rollout& rollout, int64_t rollout_id);
 
 }  // namespace tandem::run

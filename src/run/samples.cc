@@ -59,11 +59,12 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   return record;
 }
 
-void write_samples(const std::string& path, const Rollout& rollout, SampleDetail detail) {
+void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
+                   SampleDetail detail) {
   base::DurableFile file(path);
-  for (size_t i = 0; i < rollout.samples.size(); ++i) {
-    const text::Grade* grade = rollout.grades.empty() ? nullptr : &rollout.grades[i];
-    file.write(base::dump_json(sample_record(rollout.samples[i], grade, detail)) + "\n");
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const text::Grade* grade = grades.empty() ? nullptr : &grades[i];
+    file.write(base::dump_json(sample_record(samples[i], grade, detail)) + "\n");
   }
   file.commit();
 }

@@ -1,10 +1,14 @@
 // What was sampled, as JSONL: one line a sample, for people and for scripts.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
-#include "run/rollout_phase.h"
+#include "base/json.h"
+#include "rl/sample.h"
+#include "text/graders.h"
 
 namespace tandem::run {
 
@@ -18,8 +22,9 @@ inline constexpr std::string_view kRewardPrefix = "reward_";
 
 base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
 
-// Writes all samples of a rollout, durably.
-void write_samples(const std::string& path, const Rollout& rollout, SampleDetail detail);
+// Writes all samples of a rollout, durably. `grades`: one a sample, or none at all.
+void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
+                   SampleDetail detail);
 
 // "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names
 // where the pattern is from.

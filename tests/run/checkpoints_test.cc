@@ -19,6 +19,7 @@
 #include "base/checksum.h"
 #include "base/files.h"
 #include "run/checkpoint_options.h"
+#include "run/load_checkpoint.h"
 #include "run/run_directory.h"
 #include "tandem/error.h"
 #include "tests/base/faulty_disk.h"
@@ -196,8 +197,8 @@ void run_or_go_on(const std::string& run, int64_t last_step) {
   CheckpointOptions options;
   options.load = run;
   options.allow_fresh_start = true;
-  const std::optional<Checkpoint> checkpoint = options.open();
-  RunDirectory directory(run, options.run_folder(run, /*overwrite=*/false), /*needed_bytes=*/0);
+  const std::optional<Checkpoint> checkpoint = open_checkpoint(options);
+  RunDirectory directory(run, run_folder(options, run, /*overwrite=*/false), /*needed_bytes=*/0);
   directory.create();
   base::make_directories(directory.samples_folder());
   int64_t step = 0;

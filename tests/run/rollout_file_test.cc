@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "run/rollout_metrics.h"
 #include "run/samples.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
@@ -75,7 +76,10 @@ void write_lines(const std::string& path, const std::vector<Json>& lines) {
 
 class RolloutFile : public testing::Test {
  protected:
-  void SetUp() override { write_samples(path_, four_samples(), SampleDetail::kFull); }
+  void SetUp() override {
+    const Rollout rollout = four_samples();
+    write_samples(path_, rollout.samples, rollout.grades, SampleDetail::kFull);
+  }
 
   // What is said of the file, "" where it is taken.
   std::string mistake() const {

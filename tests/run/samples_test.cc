@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "run/rollout_file.h"
+#include "run/rollout_metrics.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -65,7 +66,8 @@ TEST(Samples, ReadableRecordSaysWhatHappened) {
 
 TEST(Samples, FullFileHasTokensAndLogProbsOneLineEach) {
   base::TemporaryDirectory folder;
-  write_samples(folder / "s.jsonl", two_samples(), SampleDetail::kFull);
+  const Rollout rollout = two_samples();
+  write_samples(folder / "s.jsonl", rollout.samples, rollout.grades, SampleDetail::kFull);
   std::istringstream lines(base::read_file(folder / "s.jsonl"));
   std::string line;
   ASSERT_TRUE(std::getline(lines, line));
@@ -97,7 +99,7 @@ TEST(Samples, AFullFileIsReadBackWithItsFailures) {
   rollout.grades.push_back(rollout.grades[1]);
   rollout.count_failures();
   rollout.samples[0].advantages.clear();  // they are computed anew
-  write_samples(folder / "s.jsonl", rollout, SampleDetail::kFull);
+  write_samples(folder / "s.jsonl", rollout.samples, rollout.grades, SampleDetail::kFull);
   const Rollout read = read_rollout(folder / "s.jsonl", {.num_samples = 3, .vocab = 10, .context_tokens = 5});
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(read.samples[i].grading_failed, rollout.samples[i].grading_failed) << i;

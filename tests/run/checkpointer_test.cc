@@ -8,11 +8,15 @@
 #include <deque>
 
 #include "base/file_calls.h"
+#include "base/files.h"
 #include "base/log.h"
+#include "run/checkpointer.h"
+#include "run/load_checkpoint.h"
+#include "run/open_run.h"
 #include "run/resume.h"
 #include "run/rollout_file.h"
 #include "run/rollout_phase.h"
-#include "run/run_saver.h"
+#include "run/run_log.h"
 #include "run/samples.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
@@ -120,45 +124,48 @@ CheckpointOptions keeping(int64_t count, const std::string& on_save_error = "sto
 // A run's parts, and one rollout of it.
 class SavedRun {
  public:
-  explicit SavedRun(const CheckpointOptions& options)
-      : directory_(folder_ / "run", RunFolder::kNew, 0),
-        session_({.hf_checkpoint = kModel}),
-        trainer_(session_.store().layout()) {
+  SavedRun(const std::string& path, const CheckpointOptions& options)
+      : directory_(path, RunFolder::kNew, 0), session_({.hf_checkpoint = kModel}), trainer_(session_.store().layout()) {
     directory_.create();
-    report_ = std::make_unique<Report>(&directory_, Report::Options{.use_tensorboard = true, .keep_unwritten = true});
-    saver_ = std::make_unique<RunSaver>(session_, directory_, trainer_, *report_, options, 0, [this] {
-      RunState state;
-      state.step = trainer_.progress().steps;
-      state.optimizer = trainer_.progress();
-      return std::optional<RunState>(state);
-    });
+    log_ = std::make_unique<RunLog>(directory_,
+                                    RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
+    checkpointer_ = std::make_unique<Checkpointer>(session_, directory_, trainer_, *log_, options, RunState{},
+                                                   [](RunState& state) { state.failed_in_a_row = 2; });
   }
 
   // One optimizer step, which is saved while the next rollout runs.
   void step(SavedParts parts, RolloutPhase* phase, text::Graders* graders) {
-    trainer_.step({});
-    saver_->start(parts);
+    finish_step();
+    checkpointer_->start(parts);
     const int64_t step = trainer_.progress().steps;
     if (phase != nullptr) sample(step, *phase, *graders);
     for (int i = 0; i < 20; ++i) {
-      report_->log("rollout", step, {{"rollout/reward", 1.0}, {"perf/i", i}});
-      report_->progress("step", i, 20, "records");
+      report().log("rollout", step, {{"rollout/reward", 1.0}, {"perf/i", i}});
+      report().progress("step", i, 20, "records");
     }
-    report_->line("a line of step " + std::to_string(step));
+    report().line("a line of step " + std::to_string(step));
     directory_.growing_files();
-    saver_->finish();
-    report_->log("train", step, saver_->take_metrics());
+    checkpointer_->wait();
+    report().log("train", step, log_->take());
+  }
+  void finish_step() {
+    checkpointer_->begin_update();
+    trainer_.step({});
+    checkpointer_->end_update(trainer_.progress().steps, {});
   }
 
   std::string path() const { return directory_.path(); }
-  Report& report() { return *report_; }
-  RunSaver& saver() { return *saver_; }
+  Report& report() { return log_->report(); }
+  Checkpointer& checkpointer() { return *checkpointer_; }
+  CountingTrainer& trainer() { return trainer_; }
 
   // What was saved of `step` is that step's, and whole.
   void expect_saved(int64_t step) {
     const Checkpoint checkpoint = Checkpoints(path()).open(step);
     CountingTrainer restored(session_.store().layout());
-    restore(checkpoint, read_state(checkpoint), restored, session_.store());
+    const RunState state = read_state(checkpoint);
+    restore(checkpoint, state, restored, session_.store());
+    EXPECT_EQ(state.failed_in_a_row, 2);
     EXPECT_EQ(restored.progress().steps, step);
     EXPECT_TRUE(restored.holds(static_cast<float>(step))) << step;
   }
@@ -174,29 +181,29 @@ class SavedRun {
     request.n_samples_per_prompt = 4;
     request.first_sample_id = static_cast<uint64_t>(16 * step);
     request.title = "rollout";
-    const std::optional<Rollout> rollout = phase.run(request, &graders);
+    const std::optional<Rollout> rollout = phase.run(request, &graders, report());
     ASSERT_TRUE(rollout.has_value());
     EXPECT_EQ(rollout->grades.size(), 16U);
     EXPECT_EQ(rollout->num_failed, 0) << rollout->first_failure;
-    write_samples(directory_.path() + "/rollout.jsonl", *rollout, SampleDetail::kFull);
+    write_samples(directory_.path() + "/rollout.jsonl", rollout->samples, rollout->grades, SampleDetail::kFull);
     EXPECT_EQ(
         read_rollout(directory_.path() + "/rollout.jsonl", {.num_samples = 16, .vocab = 100, .context_tokens = 100})
             .samples.size(),
         16U);
   }
 
-  base::TemporaryDirectory folder_;
   RunDirectory directory_;
   Session session_;
   CountingTrainer trainer_;
-  std::unique_ptr<Report> report_;
-  std::unique_ptr<RunSaver> saver_;
+  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<Checkpointer> checkpointer_;
 };
 
 TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
   base::UnsyncedFileCalls unsynced;
   const base::ReplacedFileCalls replaced(unsynced);
-  SavedRun run(keeping(3));
+  const base::TemporaryDirectory folder;
+  SavedRun run(folder / "run", keeping(3));
   text::TextWorker text(text::default_worker_config(), kModel);
   text::GraderConfig config;
   config.worker = text::default_worker_config();
@@ -204,7 +211,7 @@ TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
   config.warn_of_missing_layers = false;
   text::Graders graders(config);
   InstantEngine engine;
-  RolloutPhase phase(engine, text, run.report());
+  RolloutPhase phase(engine, text);
   for (int step = 1; step <= 6; ++step) {
     run.step(step % 2 == 0 ? SavedParts::kBoth : SavedParts::kCheckpoint, &phase, &graders);
     run.expect_saved(step);
@@ -214,7 +221,8 @@ TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
 TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
   FullAtTimes disk;
   const base::ReplacedFileCalls replaced(disk);
-  SavedRun run(keeping(2, "continue"));
+  const base::TemporaryDirectory folder;
+  SavedRun run(folder / "run", keeping(2, "continue"));
   base::set_log_level(base::LogLevel::kError);
   for (int step = 1; step <= 12; ++step) {
     // It fills up while the writer's thread works, too.
@@ -222,7 +230,7 @@ TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
     run.step(SavedParts::kCheckpoint, nullptr, nullptr);
     disk.is_full = false;
     if (step % 3 == 0) {
-      EXPECT_EQ(run.saver().saved_step(), step);
+      EXPECT_EQ(run.checkpointer().saved_step(), step);
     }
   }
   base::set_log_level(base::LogLevel::kInfo);
@@ -232,9 +240,79 @@ TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
 TEST(SaverThreads, AWriterThatIsLeftAloneEndsBeforeWhatItBorrows) {
   base::UnsyncedFileCalls unsynced;
   const base::ReplacedFileCalls replaced(unsynced);
-  SavedRun run(keeping(2));
+  const base::TemporaryDirectory folder;
+  SavedRun run(folder / "run", keeping(2));
   run.step(SavedParts::kBoth, nullptr, nullptr);
-  run.saver().start(SavedParts::kBoth);  // and nobody waits
+  run.checkpointer().start(SavedParts::kBoth);  // and nobody waits
+}
+
+class CheckpointerTest : public testing::Test {
+ protected:
+  base::UnsyncedFileCalls unsynced_;
+  const base::ReplacedFileCalls replaced_{unsynced_};
+  const base::TemporaryDirectory folder_;
+  const std::string path_ = folder_ / "run";
+};
+
+TEST_F(CheckpointerTest, SavesNothingWhileTheWeightsBelongToNoStep) {
+  SavedRun run(path_, keeping(2));
+  run.finish_step();
+  run.checkpointer().begin_update();
+  run.checkpointer().start(SavedParts::kBoth);
+  run.checkpointer().wait();
+  EXPECT_EQ(run.checkpointer().saved_step(), 0);
+  run.checkpointer().end_update(1, {});
+  run.checkpointer().start(SavedParts::kBoth);
+  run.checkpointer().wait();
+  EXPECT_EQ(run.checkpointer().saved_step(), 1);
+  run.expect_saved(1);
+}
+
+TEST_F(CheckpointerTest, ARunThatFailsKeepsItsLastFinishedStep) {
+  SavedRun run(path_, keeping(2));
+  const auto fail_behind_two_steps = [&] {
+    run.finish_step();
+    run.finish_step();
+    throw UserError("the third step");
+  };
+  EXPECT_THROW(run.checkpointer().save_at_end(fail_behind_two_steps), UserError);
+  run.expect_saved(2);
+  const auto fail_within_a_step = [&] {
+    run.checkpointer().begin_update();
+    run.trainer().step({});
+    throw UserError("within the third step");
+  };
+  EXPECT_THROW(run.checkpointer().save_at_end(fail_within_a_step), UserError);
+  EXPECT_EQ(run.checkpointer().saved_step(), 2);
+}
+
+TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
+  const std::string metrics = path_ + "/metrics.jsonl";
+  std::string saved_metrics;
+  {
+    SavedRun run(path_, keeping(2));
+    run.step(SavedParts::kCheckpoint, nullptr, nullptr);
+    run.report().log("rollout", 1, {});
+    run.report().sync();
+    saved_metrics = base::read_file(metrics);
+    run.finish_step();
+    run.checkpointer().start(SavedParts::kCheckpoint);
+    run.checkpointer().wait();
+    run.report().log("rollout", 2, {});
+    run.report().sync();
+  }
+  ASSERT_GT(base::read_file(metrics).size(), saved_metrics.size());
+  CheckpointOptions options;
+  options.load = path_;
+  const std::optional<Checkpoint> checkpoint = open_checkpoint(options);
+  Session session({.hf_checkpoint = kModel});
+  CountingTrainer trainer(session.store().layout());
+  RunDirectory directory(path_, run_folder(options, path_, /*overwrite=*/false), 0);
+  const RunState start = open_run(directory, checkpoint, options, trainer, session.store());
+  EXPECT_EQ(start.step, 2);
+  EXPECT_TRUE(trainer.holds(2.0F));
+  EXPECT_EQ(base::read_file(metrics).size(), static_cast<size_t>(start.file_bytes.at("metrics.jsonl")));
+  EXPECT_EQ(base::read_file(metrics).substr(0, saved_metrics.size()), saved_metrics);
 }
 
 }  // namespace

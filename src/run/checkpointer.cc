@@ -1,0 +1,91 @@
+#include "run/checkpointer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "run/checkpoints.h"
+#include "run/load_checkpoint.h"
+
+namespace tandem::run {
+
+Checkpointer::Checkpointer(const Session& session, const RunDirectory& directory, const trainer::Trainer& trainer,
+                           RunLog& log, const CheckpointOptions& options, const RunState& start, AddState add_state)
+    : session_(session),
+      directory_(directory),
+      trainer_(trainer),
+      log_(log),
+      add_state_(std::move(add_state)),
+      writer_(session, directory, options.keep_latest),
+      step_(start.step),
+      cursor_(start.cursor),
+      // A run that resumes in another directory has no checkpoint there yet.
+      saved_step_(resumes_in_place(options, directory.path()) ? start.step : 0),
+      exported_step_(base::directory_exists(directory.checkpoint(saved_step_)) ? saved_step_ : 0) {}
+
+void Checkpointer::begin_update() {
+  wait();
+  is_updating_ = true;
+}
+
+void Checkpointer::end_update(int64_t step, const rl::PromptCursor& cursor) {
+  step_ = step;
+  cursor_ = cursor;
+  is_updating_ = false;
+}
+
+void Checkpointer::start(SavedParts parts) {
+  if (is_updating_ || step_ == 0) return;
+  const bool is_saved = step_ == saved_step_;
+  if (is_saved && (parts == SavedParts::kCheckpoint || step_ == exported_step_)) return;
+  if (is_saved) parts = SavedParts::kExport;
+  log_.write_or_count(fmt::format("step {}", step_), "fault/save_errors", [&] {
+    log_.report().sync();
+    RunState state;
+    state.step = step_;
+    state.optimizer = trainer_.progress();
+    state.weight_version = session_.store().version();
+    state.cursor = cursor_;
+    add_state_(state);
+    state.file_bytes = directory_.growing_files();
+    writer_.start(state, optimizer_tensors(trainer_, session_.store().layout()), parts);
+  });
+}
+
+void Checkpointer::wait() {
+  log_.write_or_count("a checkpoint", "fault/save_errors", [this] {
+    const std::optional<CheckpointWriter::Saved> saved = writer_.wait();
+    if (!saved) return;
+    if (saved->parts != SavedParts::kCheckpoint) exported_step_ = saved->step;
+    if (saved->parts != SavedParts::kExport) saved_step_ = saved->step;
+    log_.add({{"perf/save_model_time", saved->seconds}, {"perf/save_model_wait_time", saved->waited_seconds}});
+    log_.report().line(fmt::format("saved {}", saved->parts == SavedParts::kExport
+                                                   ? directory_.checkpoint(saved->step)
+                                                   : Checkpoints(directory_.path()).path(saved->step)));
+  });
+}
+
+void Checkpointer::save_at_end(const std::function<void()>& steps) {
+  const auto save_last = [this] {
+    wait();
+    start(SavedParts::kBoth);
+    wait();
+  };
+  try {
+    steps();
+  } catch (...) {
+    try {
+      save_last();
+    } catch (const std::exception& error) {
+      base::log_warning("no checkpoint of the last step: {}", error.what());
+    }
+    throw;
+  }
+  save_last();
+  TANDEM_ENV_CHECK(is_updating_ || step_ == saved_step_, directory_.path() + ": the last step could not be saved");
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,45 @@
+#include "run/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tandem::run {
+
+bool Evaluator::is_due_at_start(int64_t rollout_id) const {
+  return is_due_ || (!inputs_.config.skip_eval_before_train && rollout_id == 0);
+}
+
+bool Evaluator::is_due_after(int64_t rollout_id) const {
+  const std::optional<int64_t>& interval = inputs_.config.eval_interval;
+  return rollout_id == inputs_.num_rollouts || (interval && rollout_id % *interval == 0);
+}
+
+void Evaluator::run(int64_t rollout_id) {
+  if (inputs_.evaluation.empty()) return;
+  const base::Clock::time_point begin = base::Clock::now();
+  const std::optional<std::vector<Evaluation::Result>> results =
+      inputs_.evaluation.run(phase_, graders_, log_.report());
+  is_due_ = !results;
+  if (!results) return;
+  log_.add({{"perf/eval_time", base::seconds_since(begin)}});
+  for (const Evaluation::Result& result : *results) {
+    log_.report().log("eval", rollout_id, result.metrics);
+    if (result.is_scored()) {
+      log_.report().line(eval_line(result));
+    } else {
+      base::log_warning("{}", unscored_line(result));
+    }
+    if (inputs_.config.output.sample_dump_interval > 0) {
+      log_.write_samples(
+          fmt::format("{}/eval_{}_{:06}.jsonl", inputs_.directory.samples_folder(), result.name, rollout_id),
+          result.rollout.samples, result.rollout.grades, SampleDetail::kReadable);
+    }
+  }
+}
+
+}  // namespace tandem::run

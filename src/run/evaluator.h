@@ -1,0 +1,38 @@
+// Evaluations of a training run: when they are due, and what is written of them.
+#pragma once
+
+#include <cstdint>
+
+#include "run/evaluation.h"
+#include "run/rollout_phase.h"
+#include "run/run_log.h"
+#include "run/train_inputs.h"
+#include "text/graders.h"
+
+namespace tandem::run {
+
+class Evaluator {
+ public:
+  // All borrowed. `is_due`: a signal ended the evaluation behind the rollout that the run begins with.
+  Evaluator(const TrainInputs& inputs, RolloutPhase& phase, text::Graders& graders, RunLog& log, bool is_due)
+      : inputs_(inputs), phase_(phase), graders_(graders), log_(log), is_due_(is_due) {}
+
+  // Before the first rollout of this process, and behind each: `rollout_id` of them are finished.
+  bool is_due_at_start(int64_t rollout_id) const;
+  bool is_due_after(int64_t rollout_id) const;
+  // A record eval/*, a line and a file of samples for each data set; nothing where the run has none, or is asked to
+  // stop: then the evaluation is due still.
+  void run(int64_t rollout_id);
+
+  // Whether a signal ended the last one.
+  bool is_due() const { return is_due_; }
+
+ private:
+  const TrainInputs& inputs_;
+  RolloutPhase& phase_;
+  text::Graders& graders_;
+  RunLog& log_;
+  bool is_due_;
+};
+
+}  // namespace tandem::run

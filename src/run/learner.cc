@@ -1,0 +1,109 @@
+#include "run/learner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "rl/advantages.h"
+#include "rl/losses.h"
+#include "run/rollout_metrics.h"
+#include "run/signal_settings.h"
+#include "run/stop_signal.h"
+#include "run/trainer_setup.h"
+
+namespace tandem::run {
+
+namespace {
+
+using base::Clock;
+using base::seconds_since;
+
+}  // namespace
+
+Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
+    : inputs_(inputs),
+      signal_watch_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
+                                    inputs.num_rollouts * inputs.config.steps_per_rollout())),
+      model_(inputs.session.make_model()) {
+  const Session& session = inputs.session;
+  const MemoryOptions& options = inputs.config.memory;
+  if (inputs.config.loss.needs_reference()) {
+    reference_.emplace(session, inputs.config.loss.ref_load, options.offloads_reference(), memory);
+  }
+  std::optional<trainer::OptimizerOffload> offload;
+  if (options.offloads_optimizer()) {
+    optimizer_memory_ = memory.make_host();
+    offload.emplace(*optimizer_memory_, memory.synchronize());
+  }
+  trainer::TrainerConfig config = inputs.trainer;
+  config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
+  trainer_ = trainer::make_trainer(config, session.store(), *model_, offload);
+  account_optimizer(session, *trainer_, offload.has_value(), memory);
+}
+
+void Learner::score_reference(Rollout& rollout, RunLog& log) {
+  if (!reference_) return;
+  const Clock::time_point begin = Clock::now();
+  trainer::Trainer::Scores scores = reference_->score(*trainer_, rollout.views());
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    rollout.samples[i].ref_logprobs = std::move(scores.logprobs[i]);
+  }
+  log.add({{"perf/ref_log_probs_time", seconds_since(begin)}});
+}
+
+void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log) {
+  const Clock::time_point begin = Clock::now();
+  const rl::LossConfig& loss = inputs_.config.loss.loss;
+  rl::assign_advantages(loss, rollout.pointers());
+  warn_of_large_rewards(rollout, rollout_id);
+  const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
+  log.add(rollout_report(rollout, per_token, inputs_.config.output.log_passrate));
+  log.add(signal_watch_.see_rollout(rollout_id, rollout.views()));
+  log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
+}
+
+std::optional<Metrics> Learner::optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
+                                                RunLog& log) {
+  const Clock::time_point begin = Clock::now();
+  const TrainConfig& config = inputs_.config;
+  const std::vector<const rl::Sample*> samples = rollout.views();
+  Metrics last;
+  double tokens = 0.0, flops = 0.0;
+  try {
+    for (int64_t k = 0; k < config.steps_per_rollout(); ++k) {
+      log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k,
+                            config.steps_per_rollout(), "steps");
+      const auto first = samples.begin() + k * config.samples_per_step();
+      const std::vector<const rl::Sample*> batch(first, first + config.samples_per_step());
+      last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, log);
+      patience.see_step(rollout_id, last, rollout);
+      flops += 3.0 * forward_flops(inputs_.session.config(), batch);
+    }
+  } catch (const trainer::StepAbandoned&) {
+    return std::nullopt;
+  }
+  for (const rl::Sample* sample : samples) {
+    tokens += static_cast<double>(sample->prompt.size() + sample->completion.size());
+  }
+  const double seconds = std::max(seconds_since(begin), 1e-9);
+  log.add({{"perf/actor_train_time", seconds},
+           {"perf/actor_train_tok_per_s", tokens / seconds},
+           {"perf/actor_train_tflops", flops / seconds * 1e-12}});
+  trainer_->end_phase();
+  return last;
+}
+
+Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log) {
+  const trainer::Metrics raw = trainer_->step(batch);
+  Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  metrics["train/global_batch_size"] = static_cast<double>(batch.size());
+  metrics["fault/skipped_steps"] = metrics["train/step_skipped"];
+  log.report().log("train", step, metrics);
+  return metrics;
+}
+
+}  // namespace tandem::run

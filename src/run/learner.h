@@ -1,0 +1,51 @@
+// The half of a training run that learns: graded samples in, new weights in the session's store out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "device/host_memory.h"
+#include "model/model.h"
+#include "rl/signal_watch.h"
+#include "run/patience.h"
+#include "run/reference.h"
+#include "run/report.h"
+#include "run/rollout_phase.h"
+#include "run/run_log.h"
+#include "run/run_memory.h"
+#include "run/train_inputs.h"
+#include "trainer/trainer.h"
+
+namespace tandem::run {
+
+class Learner {
+ public:
+  // The trainer and, where the loss compares with it, the reference, over weights that are loaded. Borrows both; the
+  // memory's ledger is told what lasts.
+  Learner(const TrainInputs& inputs, RunMemory& memory);
+
+  // Log-probs of the reference for each sample, where the loss needs them.
+  void score_reference(Rollout& rollout, RunLog& log);
+  // Advantages within each group, and the numbers of the rollout, which counts from 0: rollout/*, fault/*. Warns of
+  // rewards from which nothing can be learnt.
+  void assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log);
+  // The optimizer steps of the rollout, in sample order, each a record train/*. Returns the metrics of the last.
+  // nullopt: --stop-grace-seconds were over, and the weights are those of no finished rollout. UserError when patience
+  // is.
+  std::optional<Metrics> optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience, RunLog& log);
+
+  trainer::Trainer& trainer() { return *trainer_; }
+
+ private:
+  Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log);
+
+  const TrainInputs& inputs_;
+  rl::SignalWatch signal_watch_;
+  std::unique_ptr<model::Model> model_;
+  std::optional<Reference> reference_;
+  std::unique_ptr<device::HostMemory> optimizer_memory_;  // of --offload-optimizer
+  std::unique_ptr<trainer::Trainer> trainer_;
+};
+
+}  // namespace tandem::run

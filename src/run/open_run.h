@@ -1,0 +1,22 @@
+// How a training run begins on disk, and what is put back where it resumes.
+#pragma once
+
+#include <optional>
+
+#include "run/checkpoint_options.h"
+#include "run/checkpoints.h"
+#include "run/resume.h"
+#include "run/run_directory.h"
+#include "trainer/trainer.h"
+#include "weights/store.h"
+
+namespace tandem::run {
+
+// Makes the directory and takes its lock; a stop signal no longer ends the process at once. A run that resumes gets
+// trainer and weights as they were when its checkpoint was made, and what it wrote into this directory since is taken
+// back. Returns the state that the run begins with: for a new run all 0. When a checkpoint cannot be read (UserError),
+// the directory keeps what it held.
+RunState open_run(RunDirectory& directory, const std::optional<Checkpoint>& checkpoint,
+                  const CheckpointOptions& options, trainer::Trainer& trainer, weights::WeightStore& store);
+
+}  // namespace tandem::run

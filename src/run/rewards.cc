@@ -1,0 +1,47 @@
+#include "run/rewards.h"
+
+#include "run/evaluation.h"
+
+namespace tandem::run {
+
+RewardContext reward_context(const DataOptions& data, const RunMode& mode) {
+  return {.label_key = data.label_key, .metadata_key = data.metadata_key, .arguments = mode.values};
+}
+
+text::GraderConfig grader_config(const RewardOptions& options, const RewardContext& context) {
+  text::GraderConfig config;
+  config.worker = text::default_worker_config();
+  config.rm_type = options.rm_type.value_or("");
+  config.custom_rm_path = options.custom_rm_path;
+  config.reward_key = options.reward_key;
+  config.group_rm = options.group_rm;
+  config.label_key = context.label_key;
+  config.metadata_key = context.metadata_key;
+  config.arguments = context.arguments;
+  config.python = options.python;
+  config.output_path = context.output_path;
+  config.num_processes = static_cast<int>(options.num_workers);
+  config.max_calls = static_cast<int>(options.concurrency);
+  config.deadline_s = options.deadline_s;
+  config.memory_bytes = options.memory_bytes;
+  config.sandbox = options.sandbox == "off"       ? text::Sandbox::kOff
+                   : options.sandbox == "require" ? text::Sandbox::kRequire
+                                                  : text::Sandbox::kAuto;
+  return config;
+}
+
+void try_out_reward(const RewardOptions& options, const RewardContext& context) {
+  if (options.custom_rm_path.empty() && options.python.empty()) return;
+  text::GraderConfig config = grader_config(options, context);
+  config.output_path.clear();
+  config.num_processes = 1;
+  config.warn_of_missing_layers = false;  // the run's own graders say it
+  const text::Graders graders(config);
+}
+
+Rewards::Rewards(const RewardOptions& options, const RewardContext& context, const Evaluation& evaluation)
+    : training_(grader_config(options, context)) {
+  if (!evaluation.empty() && evaluation.has_own_keys()) evaluation_.emplace(evaluation.graders(context));
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,76 @@
+#include "run/rollout_log.h"
+
+#include <fmt/format.h>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "run/rollout_metrics.h"
+#include "run/samples.h"
+#include "run/step_line.h"
+#include "run/stop_signal.h"
+
+namespace tandem::run {
+
+using base::Clock;
+using base::seconds_since;
+
+RolloutLog::RolloutLog(const TrainInputs& inputs, RunMemory& memory, RunLog& log, int64_t first_rollout)
+    : inputs_(inputs), memory_(memory), log_(log), first_rollout_(first_rollout), since_(Clock::now()) {}
+
+void RolloutLog::sampled(const Rollout& rollout) {
+  waited_s_ = seconds_since(since_);
+  log_.add(rollout_times(rollout));
+}
+
+void RolloutLog::training_begins() { since_ = Clock::now(); }
+
+void RolloutLog::training_ended() { trained_s_ = seconds_since(since_); }
+
+void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
+  log_.add(memory_.metrics());
+  log_.add({{"perf/train_time", trained_s_},
+            {"perf/train_wait_time", waited_s_},
+            {"perf/step_time", waited_s_ + trained_s_},
+            {"perf/wait_time_ratio", waited_s_ / (waited_s_ + trained_s_)}});
+  record_ = log_.take();
+  log_.report().log_memory(memory_.timeline(rollout_id));
+  log_.report().log("rollout", rollout_id, record_);
+  const OutputOptions& output = inputs_.config.output;
+  if (output.sample_dump_interval > 0 && rollout_id % output.sample_dump_interval == 0) {
+    log_.write_samples(fmt::format("{}/rollout_{:06}.jsonl", inputs_.directory.samples_folder(), rollout_id),
+                       rollout.samples, rollout.grades, SampleDetail::kReadable);
+  }
+  if (const std::string& pattern = output.save_debug_rollout_data; !pattern.empty()) {
+    log_.write_samples(rollout_path("--save-debug-rollout-data", pattern, rollout_id), rollout.samples, rollout.grades,
+                       SampleDetail::kFull);
+  }
+}
+
+void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const Metrics& last_step) {
+  log_.report().line(step_line({.rollout = num_finished,
+                                .num_rollouts = inputs_.num_rollouts,
+                                .first_rollout = first_rollout_,
+                                .num_groups = inputs_.config.rollout_batch_size,
+                                .num_failed = rollout.num_failed,
+                                .num_dropped = rollout.num_dropped,
+                                .elapsed_s = log_.report().seconds()},
+                               record_, last_step, log_.report().line_columns()));
+  since_ = Clock::now();
+}
+
+void RolloutLog::print_abandoned(int64_t rollout_id, int64_t saved) {
+  log_.report().line(
+      fmt::format("rollout {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last one saved is {}",
+                  rollout_id + 1, seconds_since_stop(), saved));
+}
+
+int finish_run(const TrainInputs& inputs, const RunMemory& memory, RunLog& log, int64_t num_finished, int64_t saved) {
+  const std::string trace = inputs.directory.memory_trace_file();
+  log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
+  const bool is_interrupted = stop_requested();
+  return log.finish(is_interrupted,
+                    end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts}, saved,
+                             base::num_warnings(), inputs.directory.path()));
+}
+
+}  // namespace tandem::run

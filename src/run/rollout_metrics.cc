@@ -1,0 +1,111 @@
+#include "run/rollout_metrics.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "rl/metrics.h"
+
+namespace tandem::run {
+
+Metrics logged_metrics(const Rollout& rollout) {
+  std::map<std::string, std::vector<double>> values;
+  for (const text::Grade& grade : rollout.grades) {
+    for (const auto& [name, logged] : grade.metrics) {
+      values[name].insert(values[name].end(), logged.begin(), logged.end());
+    }
+  }
+  Metrics metrics;
+  for (const auto& [name, all] : values) {
+    metrics[name] = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+  }
+  return metrics;
+}
+
+Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
+  const std::vector<const rl::Sample*> samples = rollout.views();
+  Metrics metrics;
+  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token)) metrics["rollout/" + name] = value;
+  if (log_passrate) {
+    for (const auto& [name, value] : rl::pass_rates(samples)) metrics["passrate/" + name] = value;
+  }
+  std::map<std::string, std::pair<double, int64_t>> extras;
+  for (const text::Grade& grade : rollout.grades) {
+    for (const auto& [name, value] : grade.extras) {
+      extras[name].first += value;
+      ++extras[name].second;
+    }
+  }
+  for (const auto& [name, sum] : extras) {
+    metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
+  }
+  for (const auto& [name, value] : logged_metrics(rollout)) metrics["rollout/reward_metric/" + name] = value;
+  metrics.merge(failure_metrics(rollout, "rollout"));
+  if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
+  if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
+  const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
+  if (prompt_tokens > 0) {
+    metrics["rollout/prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
+  }
+  metrics["rollout/preemptions"] = static_cast<double>(rollout.stats.preemptions);
+  return metrics;
+}
+
+Metrics rollout_times(const Rollout& rollout) {
+  size_t tokens = 0, trained = 0, longest = 0;
+  for (const rl::Sample& sample : rollout.samples) {
+    tokens += sample.completion.size();
+    trained += static_cast<size_t>(std::ranges::count(sample.loss_mask, uint8_t{1}));
+    longest = std::max(longest, sample.completion.size());
+  }
+  const double seconds = std::max(rollout.seconds, 1e-9);
+  Metrics times = {{"perf/rollout_time", rollout.seconds},
+                   {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
+                   {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
+                   {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
+  if (rollout.num_restarts > 0) times["perf/grader_restarts"] = static_cast<double>(rollout.num_restarts);
+  return times;
+}
+
+Metrics failure_metrics(const Rollout& rollout, const std::string& prefix) {
+  Metrics metrics = {{prefix + "/grader_failed", static_cast<double>(rollout.num_failed)}};
+  for (const text::Grade& grade : rollout.grades) {
+    if (grade.failed) metrics[prefix + "/grader_failed/" + grade.reason_class] += 1.0;
+  }
+  if (rollout.num_dropped > 0) metrics[prefix + "/dropped"] = static_cast<double>(rollout.num_dropped);
+  return metrics;
+}
+
+void warn_of_failures(const Rollout& rollout, const std::string& title) {
+  if (rollout.num_failed == 0) return;
+  std::vector<std::string> fates;
+  const auto given =
+      std::ranges::find_if(rollout.samples, [](const rl::Sample& s) { return s.grading_failed && s.has_reward; });
+  if (given != rollout.samples.end()) {
+    fates.push_back(fmt::format("{} have the reward {:g} (--rm-failure-reward)",
+                                rollout.num_failed - rollout.num_dropped, given->reward));
+  }
+  if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
+  base::log_warning("{}: grading failed for {} of {} samples, of which {}; the first: {}", title, rollout.num_failed,
+                    rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
+}
+
+void warn_of_large_rewards(const Rollout& rollout, int64_t rollout_id) {
+  const auto large = std::ranges::find_if(rollout.samples, [](const rl::Sample& sample) {
+    return sample.has_reward && !std::isfinite(sample.reward * sample.reward);
+  });
+  if (large == rollout.samples.end()) return;
+  base::log_warning(
+      "rollout {}: the reward of sample {} is {:g}; of numbers that large no variance can be taken, and a loss with "
+      "them may be no number: let the reward return smaller ones",
+      rollout_id + 1, large->sample_id, large->reward);
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,47 @@
+// The half of a training run that samples: prompts in, in the order of the data set, and graded samples out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "model/model.h"
+#include "rl/prompt_order.h"
+#include "rollout/engine.h"
+#include "run/report.h"
+#include "run/rollout_phase.h"
+#include "run/run_memory.h"
+#include "run/train_inputs.h"
+
+namespace tandem::run {
+
+class Rollouts {
+ public:
+  // The engine over weights that are loaded; its keys and values lie in the memory's arena. Borrows both.
+  Rollouts(TrainInputs& inputs, RunMemory& memory);
+
+  // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
+  // --load-debug-rollout-data as the file has them. nullopt: the run was asked to stop.
+  std::optional<Rollout> next(int64_t rollout_id, text::Graders& graders, Report& report);
+  // The engine goes on with the weights that are in the session's store now.
+  void update_weights();
+
+  // Where the next prompts come from.
+  const rl::PromptCursor& cursor() const { return order_.cursor(); }
+  // As they were behind a rollout: its cursor, and the weights that are in the store by now.
+  void restore(const rl::PromptCursor& cursor);
+
+  // Samples anything else with the same engine.
+  RolloutPhase& phase() { return phase_; }
+
+ private:
+  RolloutRequest request(int64_t rollout_id);
+
+  const TrainInputs& inputs_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<rollout::Engine> engine_;
+  rl::PromptOrder order_;
+  RolloutPhase phase_;
+};
+
+}  // namespace tandem::run

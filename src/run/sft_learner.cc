@@ -1,0 +1,82 @@
+#include "run/sft_learner.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "run/patience.h"
+#include "run/signal_settings.h"
+#include "run/stop_signal.h"
+#include "tandem/error.h"
+
+namespace tandem::run {
+
+SftLearner::SftLearner(const SftInputs& inputs)
+    : inputs_(inputs),
+      order_(inputs.num_samples(), inputs.config.rollout_shuffle, static_cast<uint64_t>(inputs.config.rollout_seed)),
+      signal_watch_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
+      model_(inputs.session.make_model()) {
+  trainer::TrainerConfig config = inputs.trainer;
+  config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
+  trainer_ = trainer::make_trainer(config, inputs.session.store(), *model_);
+}
+
+void SftLearner::restore(const RunState& saved) {
+  order_.set_cursor(saved.cursor);
+  skipped_in_a_row_ = saved.skipped_in_a_row;
+}
+
+std::optional<Metrics> SftLearner::step(int64_t step, RunLog& log) {
+  const base::Clock::time_point begin = base::Clock::now();
+  std::vector<int64_t> indices;
+  std::vector<const rl::Sample*> batch;
+  double tokens = 0.0;
+  for (int64_t i = 0; i < inputs_.config.global_batch_size; ++i) {
+    indices.push_back(order_.next());
+    const rl::Sample& sample = inputs_.data.samples[static_cast<size_t>(indices.back())];
+    batch.push_back(&sample);
+    tokens += static_cast<double>(sample.prompt.size() + sample.completion.size());
+  }
+  trainer::Metrics raw;
+  try {
+    raw = trainer_->step(batch);
+  } catch (const trainer::StepAbandoned&) {
+    return std::nullopt;
+  }
+  Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  metrics.merge(log.take());
+  for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  const double seconds = std::max(base::seconds_since(begin), 1e-9);
+  metrics["train/global_batch_size"] = static_cast<double>(batch.size());
+  metrics["fault/skipped_steps"] = metrics["train/step_skipped"];
+  metrics["perf/actor_train_time"] = seconds;
+  metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
+  log.report().log("train", step, metrics);
+  see_skipped(step, metrics, indices);
+  return metrics;
+}
+
+// A step that taught nothing is said; too many in a row end the run.
+void SftLearner::see_skipped(int64_t step, const Metrics& metrics, const std::vector<int64_t>& indices) {
+  skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
+  if (metrics.at("train/step_skipped") == 0.0) return;
+  const std::string what = skipped_text(metrics, inputs_.session.store());
+  base::log_warning("step {}: was skipped: {}; nothing was changed", step + 1, what);
+  if (skipped_in_a_row_ < inputs_.config.checkpoints.max_skipped_steps) return;
+  std::set<int64_t> lines;
+  for (const int64_t index : indices) lines.insert(inputs_.data.lines[static_cast<size_t>(index)]);
+  throw UserError(fmt::format(
+      "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
+      "made of, lines {} of {}; it had {}",
+      skipped_in_a_row_, fmt::join(lines, ", "), inputs_.config.data.prompt_data, what));
+}
+
+std::optional<HeldOut::Result> SftLearner::evaluate(Report& report) const {
+  return inputs_.held_out.evaluate(*trainer_, *model_, report);
+}
+
+}  // namespace tandem::run

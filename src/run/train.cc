@@ -1,0 +1,95 @@
+#include "run/train.h"
+
+#include <optional>
+
+#include "run/checkpointer.h"
+#include "run/evaluator.h"
+#include "run/learner.h"
+#include "run/open_run.h"
+#include "run/patience.h"
+#include "run/rewards.h"
+#include "run/rollout_log.h"
+#include "run/rollouts.h"
+#include "run/run_log.h"
+#include "run/run_memory.h"
+#include "run/stop_signal.h"
+#include "run/train_inputs.h"
+
+namespace tandem::run {
+
+using memory::Phase;
+
+int train(const TrainConfig& config, const RunMode& mode) {
+  // Everything that can be wrong before a weight is read: flags, model, tokenizer, data, memory, --load, --save.
+  TrainInputs inputs(config, mode);
+  if (mode.dry_run) return print_dry_run(inputs);
+
+  // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
+  RunMemory memory(config, inputs.plan);
+  inputs.session.load_weights();
+  memory.add_lasting(memory::Tag::kWeights, inputs.session.store().bytes());
+  Learner learner(inputs, memory);
+  Rollouts rollouts(inputs, memory);
+
+  // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
+  const RunState start =
+      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.store());
+  if (inputs.checkpoint) rollouts.restore(start.cursor);
+  Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
+  RunLog log(inputs.directory, {.config_text = mode.config_text,
+                                .use_tensorboard = config.output.use_tensorboard,
+                                .resumes = inputs.checkpoint.has_value(),
+                                .continues_after_save_error = config.checkpoints.continues_after_save_error()});
+  Rewards rewards(config.reward, inputs.reward_context(), inputs.evaluation);
+  Evaluator evaluator(inputs, rollouts.phase(), rewards.of_evaluation(), log, start.evaluation_due);
+  Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
+                            [&](RunState& state) {
+                              state.numbers = inputs.numbers;
+                              state.evaluation_due = evaluator.is_due();
+                              patience.save(state);
+                            });
+  print_start(inputs, start.step, log.report());
+  inputs.checkpoint.reset();  // the run may remove its files
+
+  // `rollout_id` counts finished rollouts. However the loop ends, the last of them is saved.
+  int64_t rollout_id = start.step;
+  checkpointer.save_at_end([&] {
+    memory.enter(Phase::kRollout);
+    if (evaluator.is_due_at_start(rollout_id)) evaluator.run(rollout_id);
+    RolloutLog rollout_log(inputs, memory, log, rollout_id);
+    while (rollout_id < inputs.num_rollouts && !stop_requested()) {
+      // The rollout phase: the KV cache owns the arena. Groups are graded while the longest completions still decode.
+      std::optional<Rollout> rollout = rollouts.next(rollout_id, rewards.of_training(), log.report());
+      if (!rollout) break;  // a stop signal: the groups in flight are dropped
+      rollout_log.sampled(*rollout);
+
+      // The train phase: activations and gradients own it. Until end_update() the weights belong to no rollout.
+      checkpointer.begin_update();
+      memory.enter(Phase::kTrain);
+      rollout_log.training_begins();
+      learner.score_reference(*rollout, log);
+      learner.assign_advantages(rollout_id, *rollout, log);
+      const std::optional<Metrics> last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
+      if (!last_step) {
+        rollout_log.print_abandoned(rollout_id, checkpointer.saved_step());
+        break;
+      }
+      rollout_log.training_ended();
+
+      // The engine decodes from the bytes that the optimizer wrote; only the version number is new.
+      memory.enter(Phase::kRollout);
+      rollouts.update_weights();
+      rollout_log.write(rollout_id, *rollout);
+      checkpointer.end_update(++rollout_id, rollouts.cursor());
+      rollout_log.print(rollout_id, *rollout, *last_step);
+      patience.see_rollout(rollout_id - 1, *rollout);
+
+      if (evaluator.is_due_after(rollout_id)) evaluator.run(rollout_id);
+      // On a thread, while the next rollout runs.
+      if (const auto parts = config.output.parts_due(rollout_id, inputs.num_rollouts)) checkpointer.start(*parts);
+    }
+  });
+  return finish_run(inputs, memory, log, rollout_id, checkpointer.saved_step());
+}
+
+}  // namespace tandem::run

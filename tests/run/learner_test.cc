@@ -1,0 +1,96 @@
+// Graded samples in, new weights out.
+#include "run/learner.h"
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "tests/run/small_run.h"
+
+namespace tandem::run {
+namespace {
+
+// A rollout as it comes from the engine, with rewards that differ within each group.
+Rollout graded() {
+  Rollout rollout;
+  for (int64_t i = 0; i < kSmallPrompts * kSmallCompletions; ++i) {
+    rl::Sample sample;
+    sample.sample_id = static_cast<uint64_t>(i);
+    sample.group_id = static_cast<uint64_t>(i / kSmallCompletions);
+    sample.prompt = {1, 2, 3};
+    sample.completion = {static_cast<int32_t>(4 + i % 7), 5, static_cast<int32_t>(6 + i % 5)};
+    sample.loss_mask = {1, 1, 1};
+    sample.rollout_logprobs = {-1.0F, -2.0F, -3.0F};
+    sample.reward = static_cast<double>(i % kSmallCompletions);
+    sample.has_reward = true;
+    rollout.samples.push_back(std::move(sample));
+  }
+  return rollout;
+}
+
+void use_kl(TrainConfig& config, bool is_offloaded) {
+  config.loss.use_kl_loss = true;
+  config.loss.loss.kl_loss_coef = 0.1;
+  config.model.dtype = "float32";
+  config.memory.offload_reference = is_offloaded;
+  config.memory.offload_optimizer = is_offloaded;
+}
+
+std::optional<Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id) {
+  const RunState start;
+  Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
+  Rollout rollout = graded();
+  run.memory().enter(memory::Phase::kTrain);
+  learner.score_reference(rollout, run.log());
+  learner.assign_advantages(rollout_id, rollout, run.log());
+  return learner.optimizer_steps(rollout_id, rollout, patience, run.log());
+}
+
+at::Tensor some_weight(SmallRun& run) { return run.inputs().session.store().view()["layers.0.qkv"]; }
+
+TEST(Learner, MakesTheOptimizerStepsOfARollout) {
+  SmallRun run;
+  Learner learner(run.inputs(), run.memory());
+  const at::Tensor before = some_weight(run).clone();
+  const uint64_t version = run.inputs().session.store().version();
+  const std::optional<Metrics> last = learn(run, learner, /*rollout_id=*/1);
+  ASSERT_TRUE(last.has_value());
+  EXPECT_FALSE(at::equal(some_weight(run), before));
+  EXPECT_EQ(run.inputs().session.store().version(), version + 2);
+  const std::vector<base::Json> records = run.records("train/step");
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0]["train/step"], 2);
+  EXPECT_EQ(records[1]["train/step"], 3);
+  EXPECT_EQ(records[1]["train/loss"], last->at("train/loss"));
+  const Metrics rollout = run.log().take();
+  EXPECT_EQ(rollout.at("rollout/raw_reward"), 1.5);
+  EXPECT_TRUE(rollout.contains("perf/actor_train_time"));
+}
+
+TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
+  std::vector<std::vector<float>> logprobs;
+  for (const bool is_offloaded : {false, true}) {
+    SmallRun run([&](TrainConfig& config) { use_kl(config, is_offloaded); });
+    Learner learner(run.inputs(), run.memory());
+    for (int64_t rollout_id = 0; rollout_id < 2; ++rollout_id) {
+      Rollout rollout = graded();
+      run.memory().enter(memory::Phase::kTrain);
+      learner.score_reference(rollout, run.log());
+      logprobs.push_back(rollout.samples.front().ref_logprobs);
+      ASSERT_EQ(logprobs.back().size(), 3U);
+      EXPECT_EQ(logprobs.back(), logprobs.front()) << "the weights have changed, the reference has not";
+      ASSERT_TRUE(learn(run, learner, rollout_id).has_value());
+    }
+  }
+}
+
+TEST(Learner, AnAbandonedStepReturnsNothingAndChangesNothing) {
+  // No signal has come, which counts as 0 seconds ago.
+  SmallRun run([](TrainConfig& config) { config.checkpoints.stop_grace_seconds = -1.0; });
+  Learner learner(run.inputs(), run.memory());
+  const at::Tensor before = some_weight(run).clone();
+  EXPECT_FALSE(learn(run, learner, 0).has_value());
+  EXPECT_TRUE(at::equal(some_weight(run), before));
+}
+
+}  // namespace
+}  // namespace tandem::run
