@@ -63,7 +63,7 @@ test-tsan: setup
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release,release)
 	cmake --build build/release -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
-	build/release/tests/run/checkpoints_test --soak
+	build/release/tests/checkpoint/checkpoints_test --soak
 	build/release/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
 	build/release/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*:*Soak*'
 

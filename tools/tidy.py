@@ -24,8 +24,12 @@ MAY_INCLUDE = {
     "text": {"text", "base"},
     "trainer": {"trainer", "base", "device", "memory", "weights", "model", "rl"},
     "rollout": {"rollout", "base", "device", "memory", "weights", "model", "rl"},
-    "run": {"run", "base", "device", "memory", "weights", "model", "rl", "text", "trainer", "rollout"},
-    "cli": {"cli", "run", "text", "base"},
+    "config": {"config", "base", "rl"},
+    "plan": {"plan", "config", "base", "device", "memory", "weights", "model", "trainer", "rollout"},
+    "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
+    "report": {"report", "base", "rl", "text"},
+    "run": {"run", "config", "plan", "checkpoint", "report", "base", "device", "memory", "weights", "model", "rl", "text", "trainer", "rollout"},
+    "cli": {"cli", "run", "config", "text", "base"},
 }
 
 MAX_LINES = 500

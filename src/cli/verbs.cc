@@ -10,14 +10,8 @@
 #include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
-#include "run/eval.h"
-#include "run/export.h"
-#include "run/generate.h"
-#include "run/plan_report.h"
-#include "run/score.h"
-#include "run/sft.h"
-#include "run/train.h"
-#include "run/unsupported_flags.h"
+#include "config/unsupported_flags.h"
+#include "run/verbs.h"
 
 namespace tandem::cli {
 
@@ -38,14 +32,14 @@ base::Json without_secrets(base::Json values) {
 }
 
 void add_unsupported(base::Options& options) {
-  for (const run::UnsupportedFlag& flag : run::unsupported_flags()) options.unsupported(flag.name, flag.reason);
+  for (const config::UnsupportedFlag& flag : config::unsupported_flags()) options.unsupported(flag.name, flag.reason);
 }
 
 // Every verb alike: declare its options, read them, and print or run.
-template <typename Config, int (*kRun)(const Config&, const run::RunMode&)>
+template <typename Config, int (*kRun)(const Config&, const config::RunMode&)>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   Config config;
-  run::RunMode mode;
+  config::RunMode mode;
   base::Options options(base::home_directory());
   config.visit(options);
   bool quiet = false;
@@ -53,7 +47,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
       .changes_no_number();
   options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").changes_no_number();
   add_unsupported(options);
-  switch (options.parse(run::without_harmless_flags(arguments))) {
+  switch (options.parse(config::without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
       std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);
       check_printed();
@@ -73,16 +67,16 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
 
 constexpr auto kVerbs = std::to_array<Verb>({
     {"train", "GRPO: sample, score, train, with trainer and engine on one copy of the weights",
-     run_verb<run::TrainConfig, run::train>, true},
+     run_verb<config::TrainConfig, run::train>, true},
     {"sft", "supervised training on conversations, or on prompts with responses",
-     run_verb<run::SftConfig, run::train_supervised>, true},
-    {"generate", "completions of each prompt of a file", run_verb<run::GenerateConfig, run::generate>},
-    {"score", "log-probs and entropies of given sequences", run_verb<run::ScoreConfig, run::score>},
-    {"eval", "mean reward and pass@k of a checkpoint", run_verb<run::EvalConfig, run::evaluate>},
+     run_verb<config::SftConfig, run::train_supervised>, true},
+    {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>},
+    {"score", "log-probs and entropies of given sequences", run_verb<config::ScoreConfig, run::score>},
+    {"eval", "mean reward and pass@k of a checkpoint", run_verb<config::EvalConfig, run::evaluate>},
     {"export", "a run's checkpoint as a plain Hugging Face directory",
-     run_verb<run::ExportConfig, run::export_checkpoint>},
+     run_verb<config::ExportConfig, run::export_checkpoint>},
     {"plan", "the memory that `tandem train` would take, by what and when; loads nothing",
-     run_verb<run::PlanConfig, run::plan>},
+     run_verb<config::PlanConfig, run::print_plan>},
     {"view", "an HTML page of a run", nullptr},
     {"bench", "the measured speed of this machine", nullptr},
 });

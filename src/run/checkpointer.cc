@@ -7,23 +7,24 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "run/checkpoints.h"
-#include "run/load_checkpoint.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/load_checkpoint.h"
 
 namespace tandem::run {
 
-Checkpointer::Checkpointer(const Session& session, const RunDirectory& directory, const trainer::Trainer& trainer,
-                           RunLog& log, const CheckpointOptions& options, const RunState& start, AddState add_state)
+Checkpointer::Checkpointer(const Session& session, const checkpoint::RunDirectory& directory,
+                           const trainer::Trainer& trainer, RunLog& log, const config::CheckpointOptions& options,
+                           const checkpoint::RunState& start, AddState add_state)
     : session_(session),
       directory_(directory),
       trainer_(trainer),
       log_(log),
       add_state_(std::move(add_state)),
-      writer_(session, directory, options.keep_latest),
+      writer_(session.store(), session.directory(), directory, options.keep_latest),
       step_(start.step),
       cursor_(start.cursor),
       // A run that resumes in another directory has no checkpoint there yet.
-      saved_step_(resumes_in_place(options, directory.path()) ? start.step : 0),
+      saved_step_(checkpoint::resumes_in_place(options, directory.path()) ? start.step : 0),
       exported_step_(base::directory_exists(directory.checkpoint(saved_step_)) ? saved_step_ : 0) {}
 
 void Checkpointer::begin_update() {
@@ -37,41 +38,41 @@ void Checkpointer::end_update(int64_t step, const rl::PromptCursor& cursor) {
   is_updating_ = false;
 }
 
-void Checkpointer::start(SavedParts parts) {
+void Checkpointer::start(config::SavedParts parts) {
   if (is_updating_ || step_ == 0) return;
   const bool is_saved = step_ == saved_step_;
-  if (is_saved && (parts == SavedParts::kCheckpoint || step_ == exported_step_)) return;
-  if (is_saved) parts = SavedParts::kExport;
+  if (is_saved && (parts == config::SavedParts::kCheckpoint || step_ == exported_step_)) return;
+  if (is_saved) parts = config::SavedParts::kExport;
   log_.write_or_count(fmt::format("step {}", step_), "fault/save_errors", [&] {
     log_.report().sync();
-    RunState state;
+    checkpoint::RunState state;
     state.step = step_;
     state.optimizer = trainer_.progress();
     state.weight_version = session_.store().version();
     state.cursor = cursor_;
     add_state_(state);
     state.file_bytes = directory_.growing_files();
-    writer_.start(state, optimizer_tensors(trainer_, session_.store().layout()), parts);
+    writer_.start(state, checkpoint::optimizer_tensors(trainer_, session_.store().layout()), parts);
   });
 }
 
 void Checkpointer::wait() {
   log_.write_or_count("a checkpoint", "fault/save_errors", [this] {
-    const std::optional<CheckpointWriter::Saved> saved = writer_.wait();
+    const std::optional<checkpoint::CheckpointWriter::Saved> saved = writer_.wait();
     if (!saved) return;
-    if (saved->parts != SavedParts::kCheckpoint) exported_step_ = saved->step;
-    if (saved->parts != SavedParts::kExport) saved_step_ = saved->step;
+    if (saved->parts != config::SavedParts::kCheckpoint) exported_step_ = saved->step;
+    if (saved->parts != config::SavedParts::kExport) saved_step_ = saved->step;
     log_.add({{"perf/save_model_time", saved->seconds}, {"perf/save_model_wait_time", saved->waited_seconds}});
-    log_.report().line(fmt::format("saved {}", saved->parts == SavedParts::kExport
+    log_.report().line(fmt::format("saved {}", saved->parts == config::SavedParts::kExport
                                                    ? directory_.checkpoint(saved->step)
-                                                   : Checkpoints(directory_.path()).path(saved->step)));
+                                                   : checkpoint::Checkpoints(directory_.path()).path(saved->step)));
   });
 }
 
 void Checkpointer::save_at_end(const std::function<void()>& steps) {
   const auto save_last = [this] {
     wait();
-    start(SavedParts::kBoth);
+    start(config::SavedParts::kBoth);
     wait();
   };
   try {

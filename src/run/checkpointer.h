@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <functional>
 
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/run_directory.h"
+#include "config/checkpoint_options.h"
+#include "config/output_options.h"
 #include "rl/prompt_order.h"
-#include "run/checkpoint_options.h"
-#include "run/checkpoint_writer.h"
-#include "run/output_options.h"
-#include "run/resume.h"
-#include "run/run_directory.h"
 #include "run/run_log.h"
 #include "run/session.h"
 #include "trainer/trainer.h"
@@ -20,11 +20,12 @@ namespace tandem::run {
 class Checkpointer {
  public:
   // Puts what other parts have to save into the state of the last finished step.
-  using AddState = std::function<void(RunState&)>;
+  using AddState = std::function<void(checkpoint::RunState&)>;
 
   // All but the options are borrowed. `start`: where the run begins, as open_run() has it.
-  Checkpointer(const Session& session, const RunDirectory& directory, const trainer::Trainer& trainer, RunLog& log,
-               const CheckpointOptions& options, const RunState& start, AddState add_state);
+  Checkpointer(const Session& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,
+               RunLog& log, const config::CheckpointOptions& options, const checkpoint::RunState& start,
+               AddState add_state);
 
   // Waits for the checkpoint that is being written, which reads the weights that are about to change. Between these two
   // calls the weights belong to no step, and nothing is saved.
@@ -34,7 +35,7 @@ class Checkpointer {
 
   // Begins to save these parts of the last finished step, but for what of them is durable already. The weights must
   // stay as they are until wait() or begin_update().
-  void start(SavedParts parts);
+  void start(config::SavedParts parts);
   // The step that was being saved counts as saved, and is said to be, when this returns. perf/save_* are in the log's
   // next record. EnvironmentError: the disk refused; with --on-save-error continue that is counted and said instead.
   void wait();
@@ -47,11 +48,11 @@ class Checkpointer {
 
  private:
   const Session& session_;
-  const RunDirectory& directory_;
+  const checkpoint::RunDirectory& directory_;
   const trainer::Trainer& trainer_;
   RunLog& log_;
   const AddState add_state_;
-  CheckpointWriter writer_;
+  checkpoint::CheckpointWriter writer_;
   int64_t step_;              // the last finished
   rl::PromptCursor cursor_;   // behind it
   bool is_updating_ = false;  // the weights belong to no step

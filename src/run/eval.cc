@@ -1,32 +1,37 @@
-#include "run/eval.h"
+// `tandem eval`: mean reward and pass@k of a checkpoint on data sets.
+#include "run/verbs.h"
 
 #include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/json.h"
+#include "plan/kv_size.h"
+#include "report/json_output.h"
+#include "report/report.h"
+#include "report/sample_file.h"
 #include "run/evaluation.h"
-#include "run/json_output.h"
-#include "run/report.h"
+#include "run/read_model.h"
 #include "run/rewards.h"
-#include "run/samples.h"
 #include "run/session.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
 
-int evaluate(const EvalConfig& config, const RunMode& mode) {
+int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   config.check();
-  check_output(config.output);
-  check_output(config.sample_output);
+  report::check_output(config.output);
+  report::check_output(config.sample_output);
   Session session(config.model);
   const Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
-  const int64_t context = choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
-  const int64_t kv_bytes = choose_kv_bytes(evaluation.rollout(), session.config(), evaluation.max_sequences(), context);
+  const int64_t context =
+      plan::choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
+  const int64_t kv_bytes =
+      plan::choose_kv_bytes(evaluation.rollout(), session.config(), evaluation.max_sequences(), context);
   evaluation.rollout().sampling();
   check_stop_tokens(config.rollout, session.config());
   const RewardContext told = reward_context(config.data, mode);
   try_out_reward(config.reward, told);
-  Report report(nullptr, {});
+  report::Report report;
   if (mode.dry_run) {
     session.check_weights();
     report.line(fmt::format("{} completions at most in one data set; keys and values {} bytes",
@@ -49,17 +54,18 @@ int evaluate(const EvalConfig& config, const RunMode& mode) {
     for (const auto& [name, value] : result.metrics) record[name] = value;
   }
   if (!config.output.empty()) {
-    JsonOutput output(config.output);
+    report::JsonOutput output(config.output);
     output.write(record);
     output.finish();
   }
   if (!config.sample_output.empty()) {
-    JsonOutput output(config.sample_output);
+    report::JsonOutput output(config.sample_output);
     for (const Evaluation::Result& result : *results) {
       for (size_t i = 0; i < result.rollout.samples.size(); ++i) {
         base::Json line = base::Json::object();
         line["data_set"] = result.name;
-        line.update(sample_record(result.rollout.samples[i], &result.rollout.grades[i], SampleDetail::kReadable));
+        line.update(report::sample_record(result.rollout.samples[i], &result.rollout.grades[i],
+                                          report::SampleDetail::kReadable));
         output.write(line);
       }
     }

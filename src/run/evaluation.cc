@@ -19,9 +19,9 @@ constexpr uint64_t kFirstEvalSample = uint64_t{1} << 52;
 constexpr uint64_t kSamplesPerSet = uint64_t{1} << 40;
 constexpr size_t kMaxSets = kFirstEvalSample / kSamplesPerSet;
 
-Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
+report::Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
   const std::string prefix = "eval/" + name;
-  Metrics metrics = failure_metrics(rollout, prefix);
+  report::Metrics metrics = failure_metrics(rollout, prefix);
   std::vector<const rl::Sample*> samples = rollout.views();
   std::erase_if(samples, [](const rl::Sample* sample) { return !sample->has_reward; });
   if (samples.empty()) return metrics;
@@ -47,8 +47,8 @@ std::string samples_text(const Rollout& rollout) {
 
 }  // namespace
 
-Evaluation::Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, const DataOptions& data,
-                       const RewardOptions& reward, text::TextWorker& text)
+Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout,
+                       const config::DataOptions& data, const config::RewardOptions& reward, text::TextWorker& text)
     : rollout_(eval.rollout(rollout)), reward_(reward), label_key_(eval.label_key.value_or(data.label_key)) {
   const std::vector<std::pair<std::string, std::string>> data_sets = eval.data_sets();
   TANDEM_USER_CHECK(data_sets.size() <= kMaxSets,
@@ -78,7 +78,7 @@ int64_t Evaluation::max_sequences() const {
 }
 
 std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase, text::Graders& graders,
-                                                               Report& report) const {
+                                                               report::Report& report) const {
   std::vector<Result> results;
   for (size_t s = 0; s < sets_.size(); ++s) {
     RolloutRequest request;
@@ -94,7 +94,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     std::optional<Rollout> rollout = phase.run(request, &graders, report);
     if (!rollout) return std::nullopt;
     if (!rollout->all_failed()) warn_of_failures(*rollout, request.title);
-    Metrics metrics = eval_metrics(sets_[s].name, *rollout);
+    report::Metrics metrics = eval_metrics(sets_[s].name, *rollout);
     results.push_back({sets_[s].name, std::move(*rollout), std::move(metrics)});
   }
   return results;
@@ -109,7 +109,8 @@ std::string eval_line(const Evaluation::Result& result) {
   }
   shown.emplace_back("length", prefix + "/response_len/mean");
   shown.emplace_back("truncated", prefix + "-truncated_ratio");
-  return fmt::format("eval {}: {}  ({})", result.name, summary(result.metrics, shown), samples_text(result.rollout));
+  return fmt::format("eval {}: {}  ({})", result.name, report::summary(result.metrics, shown),
+                     samples_text(result.rollout));
 }
 
 std::string unscored_line(const Evaluation::Result& result) {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/eval_options.h"
+#include "config/eval_options.h"
 #include "run/prompt_set.h"
 #include "run/rewards.h"
 #include "run/rollout_phase.h"
@@ -18,13 +18,13 @@ namespace tandem::run {
 class Evaluation {
  public:
   // Loads the data sets. The options are the rollout's; what --eval-* flags say takes their place.
-  Evaluation(const EvalOptions& eval, const RolloutOptions& rollout, const DataOptions& data,
-             const RewardOptions& reward, text::TextWorker& text);
+  Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout, const config::DataOptions& data,
+             const config::RewardOptions& reward, text::TextWorker& text);
 
   bool empty() const { return sets_.empty(); }
   int64_t longest_prompt() const;
   int64_t max_sequences() const;  // that one data set decodes, at most
-  const RolloutOptions& rollout() const { return rollout_; }
+  const config::RolloutOptions& rollout() const { return rollout_; }
 
   // Whether its label or reward key differs from training's, so that training's graders cannot serve it.
   bool has_own_keys() const { return has_own_keys_; }
@@ -36,20 +36,20 @@ class Evaluation {
     Rollout rollout;
     // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...: all of them over the samples that have a
     // reward. Where none has one, only the numbers of failures.
-    Metrics metrics;
+    report::Metrics metrics;
 
     bool is_scored() const { return !rollout.all_failed(); }
   };
   // Samples and scores every data set. nullopt when the run was asked to stop.
-  std::optional<std::vector<Result>> run(RolloutPhase& phase, text::Graders& graders, Report& report) const;
+  std::optional<std::vector<Result>> run(RolloutPhase& phase, text::Graders& graders, report::Report& report) const;
 
  private:
   struct DataSet {
     std::string name;
     PromptSet prompts;
   };
-  RolloutOptions rollout_;
-  RewardOptions reward_;
+  config::RolloutOptions rollout_;
+  config::RewardOptions reward_;
   std::string label_key_;
   bool has_own_keys_ = false;
   std::vector<DataSet> sets_;

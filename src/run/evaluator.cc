@@ -37,7 +37,7 @@ void Evaluator::run(int64_t rollout_id) {
     if (inputs_.config.output.sample_dump_interval > 0) {
       log_.write_samples(
           fmt::format("{}/eval_{}_{:06}.jsonl", inputs_.directory.samples_folder(), result.name, rollout_id),
-          result.rollout.samples, result.rollout.grades, SampleDetail::kReadable);
+          result.rollout.samples, result.rollout.grades, report::SampleDetail::kReadable);
     }
   }
 }

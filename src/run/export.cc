@@ -1,26 +1,29 @@
-#include "run/export.h"
+// `tandem export`: a checkpoint rewritten as a plain Hugging Face directory.
+#include "run/verbs.h"
 
 #include <fmt/format.h>
 
 #include "base/files.h"
+#include "checkpoint/run_directory.h"
 #include "model/registry.h"
-#include "run/report.h"
-#include "run/run_directory.h"
+#include "report/report.h"
+#include "run/read_model.h"
 #include "run/stop_signal.h"
 #include "weights/store.h"
 
 namespace tandem::run {
 
-int export_checkpoint(const ExportConfig& config, const RunMode& mode) {
+int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode) {
   config.check();
-  const std::string source = config.run.empty() ? config.hf_checkpoint : find_checkpoint(config.run, config.step);
-  ModelOptions model;
+  const std::string source =
+      config.run.empty() ? config.hf_checkpoint : checkpoint::find_checkpoint(config.run, config.step);
+  config::ModelOptions model;
   model.hf_checkpoint = source;
   model.dtype = config.dtype;
   const model::ModelConfig shape = read_model(model);
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   base::check_writable_directory(config.output, bytes);
-  Report report(nullptr, {});
+  report::Report report;
   if (mode.dry_run) {
     report.line(fmt::format("{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, config.output, bytes,
                             model::to_string(shape.dtype)));

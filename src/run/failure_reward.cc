@@ -6,7 +6,7 @@
 
 namespace tandem::run {
 
-void put_failure_rewards(const FailureReward& policy, std::span<const text::Grade> grades,
+void put_failure_rewards(const config::FailureReward& policy, std::span<const text::Grade> grades,
                          std::span<rl::Sample> samples) {
   TANDEM_CHECK_EQ(grades.size(), samples.size());
   double lowest = 0.0;

@@ -2,23 +2,18 @@
 // grader than for being wrong learns to break it, so by default such a sample has the lowest reward.
 #pragma once
 
-#include <optional>
 #include <span>
 
+#include "config/reward_options.h"
 #include "rl/sample.h"
 #include "text/graders.h"
 
 namespace tandem::run {
 
-struct FailureReward {
-  bool drops = false;            // the sample has no reward and is left out
-  std::optional<double> reward;  // unset: the lowest of the rewards that were graded with it, or 0 if all are above
-};
-
 // Marks the samples whose grade failed and gives them their reward. Dropped whatever the policy says: samples that
 // failed by no fault of the reward, and all of them where not one was graded, since there is nothing to compare with.
 // `grades`: one a sample, of one rollout or one evaluation set.
-void put_failure_rewards(const FailureReward& policy, std::span<const text::Grade> grades,
+void put_failure_rewards(const config::FailureReward& policy, std::span<const text::Grade> grades,
                          std::span<rl::Sample> samples);
 
 }  // namespace tandem::run

@@ -1,4 +1,5 @@
-#include "run/generate.h"
+// `tandem generate`: completions of each prompt.
+#include "run/verbs.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +7,13 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "run/json_output.h"
+#include "plan/kv_size.h"
+#include "report/json_output.h"
+#include "report/report.h"
+#include "report/sample_file.h"
 #include "run/prompt_set.h"
-#include "run/report.h"
+#include "run/read_model.h"
 #include "run/rollout_phase.h"
-#include "run/samples.h"
 #include "run/session.h"
 #include "run/stop_signal.h"
 
@@ -35,7 +38,7 @@ base::Json completion_record(const rl::Sample& sample) {
   return record;
 }
 
-void write_batch(const RolloutRequest& request, const Rollout& rollout, JsonOutput& output) {
+void write_batch(const RolloutRequest& request, const Rollout& rollout, report::JsonOutput& output) {
   const auto n = static_cast<size_t>(request.n_samples_per_prompt);
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     const Prompt& prompt = *request.prompts[p];
@@ -53,17 +56,17 @@ void write_batch(const RolloutRequest& request, const Rollout& rollout, JsonOutp
 
 }  // namespace
 
-int generate(const GenerateConfig& config, const RunMode& mode) {
-  check_output(config.output);
+int generate(const config::GenerateConfig& config, const config::RunMode& mode) {
+  report::check_output(config.output);
   Session session(config.model);
   const PromptSet prompts = load_prompts(config.data, session.text());
-  const int64_t context = choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
+  const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
   const int64_t n = config.rollout.n_samples_per_prompt;
   const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
-  const int64_t kv_bytes = choose_kv_bytes(config.rollout, session.config(), batch * n, context);
+  const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), batch * n, context);
   const rl::SamplingParams sampling = config.rollout.sampling();
   check_stop_tokens(config.rollout, session.config());
-  Report report(nullptr, {});
+  report::Report report;
   if (mode.dry_run) {
     session.check_weights();
     report.line(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),
@@ -76,7 +79,7 @@ int generate(const GenerateConfig& config, const RunMode& mode) {
   const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
   RolloutPhase phase(*engine, session.text());
   defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
-  JsonOutput output(config.output);
+  report::JsonOutput output(config.output);
   int64_t num_completions = 0, num_tokens = 0;
   double seconds = 0.0;
   for (size_t begin = 0; begin < prompts.prompts.size(); begin += kPromptsPerBatch) {

@@ -26,17 +26,17 @@ double trained_loss(const std::vector<const rl::Sample*>& samples, const trainer
 
 }  // namespace
 
-HeldOut::HeldOut(const EvalOptions& eval, const DataOptions& data, bool append_eos, text::TextWorker& text,
-                 const model::ModelConfig& model) {
+HeldOut::HeldOut(const config::EvalOptions& eval, const config::DataOptions& data, bool append_eos,
+                 text::TextWorker& text, const model::ModelConfig& model) {
   for (const auto& [name, path] : eval.data_sets()) {
-    DataOptions own = data;
+    config::DataOptions own = data;
     own.prompt_data = path;
     sets_.push_back({name, load_sft_samples(own, append_eos, text, model)});
   }
 }
 
 std::optional<HeldOut::Result> HeldOut::evaluate(trainer::Trainer& trainer, const model::Model& model,
-                                                 Report& report) const {
+                                                 report::Report& report) const {
   Result result;
   for (const DataSet& set : sets_) {
     const std::vector<rl::Sample>& samples = set.data.samples;
@@ -53,8 +53,8 @@ std::optional<HeldOut::Result> HeldOut::evaluate(trainer::Trainer& trainer, cons
     result.metrics[prefix + "/loss"] = loss;
     result.metrics[prefix + "/perplexity"] = std::exp(loss);
     result.lines.push_back(fmt::format("eval {}: loss {}  perplexity {}  ({} samples, {} trained tokens)", set.name,
-                                       number_text(loss, 4), number_text(std::exp(loss), 4), samples.size(),
-                                       set.data.num_trained_tokens));
+                                       report::number_text(loss, 4), report::number_text(std::exp(loss), 4),
+                                       samples.size(), set.data.num_trained_tokens));
   }
   return result;
 }

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "config/eval_options.h"
 #include "model/model.h"
-#include "run/eval_options.h"
-#include "run/report.h"
+#include "report/report.h"
 #include "run/sft_samples.h"
 #include "trainer/trainer.h"
 
@@ -16,7 +16,7 @@ namespace tandem::run {
 class HeldOut {
  public:
   // `data` is that of training; each set's file takes the place of its file.
-  HeldOut(const EvalOptions& eval, const DataOptions& data, bool append_eos, text::TextWorker& text,
+  HeldOut(const config::EvalOptions& eval, const config::DataOptions& data, bool append_eos, text::TextWorker& text,
           const model::ModelConfig& model);
 
   bool empty() const { return sets_.empty(); }
@@ -24,10 +24,10 @@ class HeldOut {
   // "eval/NAME/loss": the mean negative log-probability of a set's trained tokens, each counted alike, and
   // "eval/NAME/perplexity", e to the power of it; `lines` are for people. nullopt when the run was asked to stop.
   struct Result {
-    Metrics metrics;
+    report::Metrics metrics;
     std::vector<std::string> lines;
   };
-  std::optional<Result> evaluate(trainer::Trainer& trainer, const model::Model& model, Report& report) const;
+  std::optional<Result> evaluate(trainer::Trainer& trainer, const model::Model& model, report::Report& report) const;
 
  private:
   struct DataSet {

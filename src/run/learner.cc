@@ -29,7 +29,7 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
                                     inputs.num_rollouts * inputs.config.steps_per_rollout())),
       model_(inputs.session.make_model()) {
   const Session& session = inputs.session;
-  const MemoryOptions& options = inputs.config.memory;
+  const config::MemoryOptions& options = inputs.config.memory;
   if (inputs.config.loss.needs_reference()) {
     reference_.emplace(session, inputs.config.loss.ref_load, options.offloads_reference(), memory);
   }
@@ -65,12 +65,12 @@ void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& lo
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
 
-std::optional<Metrics> Learner::optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
-                                                RunLog& log) {
+std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
+                                                        RunLog& log) {
   const Clock::time_point begin = Clock::now();
-  const TrainConfig& config = inputs_.config;
+  const config::TrainConfig& config = inputs_.config;
   const std::vector<const rl::Sample*> samples = rollout.views();
-  Metrics last;
+  report::Metrics last;
   double tokens = 0.0, flops = 0.0;
   try {
     for (int64_t k = 0; k < config.steps_per_rollout(); ++k) {
@@ -96,9 +96,9 @@ std::optional<Metrics> Learner::optimizer_steps(int64_t rollout_id, const Rollou
   return last;
 }
 
-Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log) {
+report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log) {
   const trainer::Metrics raw = trainer_->step(batch);
-  Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  report::Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];

@@ -7,10 +7,10 @@
 
 #include "device/host_memory.h"
 #include "model/model.h"
+#include "report/report.h"
 #include "rl/signal_watch.h"
 #include "run/patience.h"
 #include "run/reference.h"
-#include "run/report.h"
 #include "run/rollout_phase.h"
 #include "run/run_log.h"
 #include "run/run_memory.h"
@@ -33,12 +33,13 @@ class Learner {
   // The optimizer steps of the rollout, in sample order, each a record train/*. Returns the metrics of the last.
   // nullopt: --stop-grace-seconds were over, and the weights are those of no finished rollout. UserError when patience
   // is.
-  std::optional<Metrics> optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience, RunLog& log);
+  std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
+                                                 RunLog& log);
 
   trainer::Trainer& trainer() { return *trainer_; }
 
  private:
-  Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log);
+  report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log);
 
   const TrainInputs& inputs_;
   rl::SignalWatch signal_watch_;

@@ -2,21 +2,23 @@
 
 #include <fmt/format.h>
 
-#include "run/load_checkpoint.h"
+#include "checkpoint/load_checkpoint.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
 
-RunState open_run(RunDirectory& directory, const std::optional<Checkpoint>& checkpoint,
-                  const CheckpointOptions& options, trainer::Trainer& trainer, weights::WeightStore& store) {
+checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
+                              const std::optional<checkpoint::Checkpoint>& checkpoint,
+                              const config::CheckpointOptions& options, trainer::Trainer& trainer,
+                              weights::WeightStore& store) {
   defer_stops(fmt::format(
       "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
       directory.path()));
   directory.create();
   if (!checkpoint) return {};
-  RunState saved = read_state(*checkpoint);
+  checkpoint::RunState saved = checkpoint::read_state(*checkpoint);
   restore(*checkpoint, saved, trainer, store);
-  if (resumes_in_place(options, directory.path())) directory.cut_back(saved.step, saved.file_bytes);
+  if (checkpoint::resumes_in_place(options, directory.path())) directory.cut_back(saved.step, saved.file_bytes);
   return saved;
 }
 

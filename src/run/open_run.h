@@ -3,10 +3,10 @@
 
 #include <optional>
 
-#include "run/checkpoint_options.h"
-#include "run/checkpoints.h"
-#include "run/resume.h"
-#include "run/run_directory.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/run_directory.h"
+#include "config/checkpoint_options.h"
 #include "trainer/trainer.h"
 #include "weights/store.h"
 
@@ -16,7 +16,9 @@ namespace tandem::run {
 // trainer and weights as they were when its checkpoint was made, and what it wrote into this directory since is taken
 // back. Returns the state that the run begins with: for a new run all 0. When a checkpoint cannot be read (UserError),
 // the directory keeps what it held.
-RunState open_run(RunDirectory& directory, const std::optional<Checkpoint>& checkpoint,
-                  const CheckpointOptions& options, trainer::Trainer& trainer, weights::WeightStore& store);
+checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
+                              const std::optional<checkpoint::Checkpoint>& checkpoint,
+                              const config::CheckpointOptions& options, trainer::Trainer& trainer,
+                              weights::WeightStore& store);
 
 }  // namespace tandem::run

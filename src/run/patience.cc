@@ -7,25 +7,26 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "run/samples.h"
+#include "report/sample_file.h"
 #include "weights/not_finite.h"
 
 namespace tandem::run {
 
-int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics) {
+int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metrics) {
   if (step_metrics.at("train/zero_gradient") != 0.0) return skipped_before;
   return step_metrics.at("train/step_skipped") == 0.0 ? 0 : skipped_before + 1;
 }
 
-std::string skipped_text(const Metrics& step_metrics, const weights::WeightStore& store) {
+std::string skipped_text(const report::Metrics& step_metrics, const weights::WeightStore& store) {
   const double loss = step_metrics.at("train/loss"), norm = step_metrics.at("train/grad_norm");
-  std::string text = fmt::format("loss {}, gradient norm {}", number_text(loss, 6), number_text(norm, 6));
+  std::string text =
+      fmt::format("loss {}, gradient norm {}", report::number_text(loss, 6), report::number_text(norm, 6));
   if (std::isfinite(loss) && std::isfinite(norm)) return text;
   const std::string damaged = weights::describe_not_finite(store);
   return damaged.empty() ? text : text + "; " + damaged;
 }
 
-void Patience::see_step(int64_t rollout_id, const Metrics& step_metrics, const Rollout& rollout) {
+void Patience::see_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout) {
   skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
   if (step_metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(step_metrics, session_.store());
@@ -33,7 +34,7 @@ void Patience::see_step(int64_t rollout_id, const Metrics& step_metrics, const R
   if (skipped_steps_ < limits_.max_skipped_steps) return;
   base::make_directories(directory_.fault_folder());
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
-  write_samples(path, rollout.samples, rollout.grades, SampleDetail::kFull);
+  report::write_samples(path, rollout.samples, rollout.grades, report::SampleDetail::kFull);
   throw UserError(
       fmt::format("{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
                   "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again; the last had {}",
@@ -49,7 +50,7 @@ void Patience::see_rollout(int64_t rollout_id, const Rollout& rollout) {
                                 rollout_id + 1, failed_rollouts_, rollout.first_failure));
 }
 
-void Patience::save(RunState& state) const {
+void Patience::save(checkpoint::RunState& state) const {
   state.skipped_in_a_row = skipped_steps_;
   state.failed_in_a_row = failed_rollouts_;
 }

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include "run/checkpoint_options.h"
-#include "run/report.h"
-#include "run/resume.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/run_directory.h"
+#include "config/checkpoint_options.h"
+#include "report/report.h"
 #include "run/rollout_phase.h"
-#include "run/run_directory.h"
 #include "run/session.h"
 #include "weights/store.h"
 
@@ -17,16 +17,16 @@ namespace tandem::run {
 
 // How many optimizer steps in a row were skipped, given how many were before this one. A step whose gradient is 0
 // neither went wrong nor shows that steps go well again: it leaves the count as it is.
-int64_t count_skipped(int64_t skipped_before, const Metrics& step_metrics);
+int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metrics);
 
 // "loss nan, gradient norm 12", and behind it which of these weights is not finite where the loss or the norm is not.
-std::string skipped_text(const Metrics& step_metrics, const weights::WeightStore& store);
+std::string skipped_text(const report::Metrics& step_metrics, const weights::WeightStore& store);
 
 class Patience {
  public:
   // Borrows all but `start`, as which the counts go on. Of the session it asks which weight is not finite.
-  Patience(const CheckpointOptions& limits, const RunDirectory& directory, const Session& session,
-           const RunState& start)
+  Patience(const config::CheckpointOptions& limits, const checkpoint::RunDirectory& directory, const Session& session,
+           const checkpoint::RunState& start)
       : limits_(limits),
         directory_(directory),
         session_(session),
@@ -35,16 +35,16 @@ class Patience {
 
   // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
-  void see_step(int64_t rollout_id, const Metrics& step_metrics, const Rollout& rollout);
+  void see_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout);
   // After a rollout was trained on and logged. UserError after --max-failed-rollouts.
   void see_rollout(int64_t rollout_id, const Rollout& rollout);
 
   // Puts both counts into what a checkpoint holds.
-  void save(RunState& state) const;
+  void save(checkpoint::RunState& state) const;
 
  private:
-  const CheckpointOptions& limits_;
-  const RunDirectory& directory_;
+  const config::CheckpointOptions& limits_;
+  const checkpoint::RunDirectory& directory_;
   const Session& session_;
   int64_t skipped_steps_, failed_rollouts_;  // in a row, up to now
 };

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "run/report.h"
+#include "report/report.h"
 
 namespace tandem::run {
 
@@ -18,7 +18,7 @@ namespace {
 // Large enough that a call's cost does not show, small enough for its deadline.
 constexpr size_t kTextsPerCall = 512;
 
-base::Json template_arguments(const DataOptions& options, const base::Json& tools, bool is_answered = false) {
+base::Json template_arguments(const config::DataOptions& options, const base::Json& tools, bool is_answered = false) {
   base::Json kwargs = base::Json::object();
   kwargs["add_generation_prompt"] = true;
   const base::Json given = base::parse_json(options.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
@@ -30,7 +30,7 @@ base::Json template_arguments(const DataOptions& options, const base::Json& tool
   return kwargs;
 }
 
-base::Json template_arguments(const DataOptions& options, const Conversation& conversation) {
+base::Json template_arguments(const config::DataOptions& options, const Conversation& conversation) {
   return template_arguments(options, conversation.tools, conversation.is_answered);
 }
 
@@ -38,7 +38,7 @@ bool have_same_arguments(const Conversation& a, const Conversation& b) {
   return a.is_answered == b.is_answered && a.tools == b.tools;
 }
 
-std::string apply_template(const DataOptions& options, text::TextWorker& text, const Conversation& conversation,
+std::string apply_template(const config::DataOptions& options, text::TextWorker& text, const Conversation& conversation,
                            const base::Json& messages) {
   try {
     return text.apply_chat_template({messages}, template_arguments(options, conversation)).front();
@@ -48,7 +48,8 @@ std::string apply_template(const DataOptions& options, text::TextWorker& text, c
 }
 
 // The messages that the template renders, or null for a text that is used as it is.
-base::Json messages_of(const DataOptions& options, const text::TextWorker& text, const Conversation& conversation) {
+base::Json messages_of(const config::DataOptions& options, const text::TextWorker& text,
+                       const Conversation& conversation) {
   const bool is_list = conversation.prompt.is_array();
   const bool use_template = options.apply_chat_template.value_or(is_list);
   TANDEM_USER_CHECK(
@@ -65,7 +66,8 @@ base::Json messages_of(const DataOptions& options, const text::TextWorker& text,
   return base::Json::array({base::Json({{"role", "user"}, {"content", conversation.prompt}})});
 }
 
-void say_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t num_too_long, size_t num_prompts) {
+void say_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
+                  size_t num_prompts) {
   if (bad.count > 0) {
     base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.prompt_data, bad.count,
                       bad.messages.empty() ? "" : bad.messages.front());
@@ -77,9 +79,9 @@ void say_left_out(const DataOptions& options, const rl::BadLines& bad, int64_t n
 }
 
 // A key that was asked for and that no line has is a slip; the default key may be absent.
-void warn_of_missing_labels(const DataOptions& options, const rl::PromptData& data) {
+void warn_of_missing_labels(const config::DataOptions& options, const rl::PromptData& data) {
   const auto has_none = [](const rl::PromptRecord& record) { return record.label.is_null(); };
-  if (options.label_key == DataOptions().label_key || !std::ranges::all_of(data.records, has_none)) return;
+  if (options.label_key == config::DataOptions().label_key || !std::ranges::all_of(data.records, has_none)) return;
   base::log_warning("{}: no line has a label under {} ({})", options.prompt_data, options.label_key,
                     options.label_flag);
 }
@@ -92,7 +94,7 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-bool opens_answer(const DataOptions& options, text::TextWorker& text) {
+bool opens_answer(const config::DataOptions& options, text::TextWorker& text) {
   const std::string answer = "the-answer";
   const base::Json question = base::Json({{"role", "user"}, {"content", "1 + 1?"}});
   const base::Json answered = base::Json::array({question, {{"role", "assistant"}, {"content", answer}}});
@@ -112,7 +114,7 @@ bool opens_answer(const DataOptions& options, text::TextWorker& text) {
   }
 }
 
-std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
+std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations) {
   std::vector<std::string> texts(conversations.size());
   std::vector<size_t> waiting;  // with the same arguments: rendered many a call
@@ -159,7 +161,7 @@ std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std
   return ids;
 }
 
-rl::PromptOptions prompt_options(const DataOptions& data) {
+rl::PromptOptions prompt_options(const config::DataOptions& data) {
   rl::PromptOptions options;
   options.path = data.prompt_data;
   options.input_key = data.input_key;
@@ -172,9 +174,9 @@ rl::PromptOptions prompt_options(const DataOptions& data) {
   return options;
 }
 
-PromptSet load_prompts(const DataOptions& options, text::TextWorker& text) {
+PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
   // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
-  Report report(nullptr, {});
+  report::Report report;
   const std::string title = "reading " + std::filesystem::path(options.prompt_data).filename().string();
   report.progress(title, 0, 0, "prompts");
   rl::PromptData data = rl::read_prompts(prompt_options(options));

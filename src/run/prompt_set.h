@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "config/data_options.h"
 #include "rl/prompts.h"
-#include "run/data_options.h"
 #include "text/text_worker.h"
 
 namespace tandem::run {
@@ -28,7 +28,7 @@ struct PromptSet {
 };
 
 // Says what was left out. UserError for a line that is wrong (FILE:LINE), or when nothing is left.
-PromptSet load_prompts(const DataOptions& options, text::TextWorker& text);
+PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);
 
 // The text of one prompt's conversation by the rule of --apply-chat-template; `place` stands for it in messages.
 struct Conversation {
@@ -36,18 +36,18 @@ struct Conversation {
   std::string place;
   bool is_answered = false;  // it ends with the answer, so no header of another one follows
 };
-std::vector<std::string> render_prompts(const DataOptions& options, text::TextWorker& text,
+std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations);
 
 // False when what the template renders stops short of the header that opens an assistant's message, so that a model
 // would go on with the user's. A template that always writes the header, has none (its user's turn ends with what
 // stands before an answer) or refuses the question opens it.
-bool opens_answer(const DataOptions& options, text::TextWorker& text);
+bool opens_answer(const config::DataOptions& options, text::TextWorker& text);
 
 // The tokens of each text, in as many calls as deadlines ask for.
 std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts);
 
 // `data` as read_prompts() wants it.
-rl::PromptOptions prompt_options(const DataOptions& data);
+rl::PromptOptions prompt_options(const config::DataOptions& data);
 
 }  // namespace tandem::run

@@ -4,11 +4,11 @@
 
 namespace tandem::run {
 
-RewardContext reward_context(const DataOptions& data, const RunMode& mode) {
+RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode) {
   return {.label_key = data.label_key, .metadata_key = data.metadata_key, .arguments = mode.values};
 }
 
-text::GraderConfig grader_config(const RewardOptions& options, const RewardContext& context) {
+text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context) {
   text::GraderConfig config;
   config.worker = text::default_worker_config();
   config.rm_type = options.rm_type.value_or("");
@@ -30,7 +30,7 @@ text::GraderConfig grader_config(const RewardOptions& options, const RewardConte
   return config;
 }
 
-void try_out_reward(const RewardOptions& options, const RewardContext& context) {
+void try_out_reward(const config::RewardOptions& options, const RewardContext& context) {
   if (options.custom_rm_path.empty() && options.python.empty()) return;
   text::GraderConfig config = grader_config(options, context);
   config.output_path.clear();
@@ -39,7 +39,7 @@ void try_out_reward(const RewardOptions& options, const RewardContext& context) 
   const text::Graders graders(config);
 }
 
-Rewards::Rewards(const RewardOptions& options, const RewardContext& context, const Evaluation& evaluation)
+Rewards::Rewards(const config::RewardOptions& options, const RewardContext& context, const Evaluation& evaluation)
     : training_(grader_config(options, context)) {
   if (!evaluation.empty() && evaluation.has_own_keys()) evaluation_.emplace(evaluation.graders(context));
 }

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/json.h"
-#include "run/data_options.h"
-#include "run/reward_options.h"
-#include "run/run_mode.h"
+#include "config/data_options.h"
+#include "config/reward_options.h"
+#include "config/run_mode.h"
 #include "text/graders.h"
 
 namespace tandem::run {
@@ -21,18 +21,18 @@ struct RewardContext {
   base::Json arguments = base::Json::object();  // the values of all flags
   std::string output_path = "";                 // where what user code prints goes; may be empty
 };
-RewardContext reward_context(const DataOptions& data, const RunMode& mode);  // without an output path
+RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode);  // without an output path
 
-text::GraderConfig grader_config(const RewardOptions& options, const RewardContext& context);
+text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context);
 
 // Loads --custom-rm-path, in --rm-python, once, so that a file or an interpreter that is missing or wrong is found
 // before weights are read and folders made. UserError.
-void try_out_reward(const RewardOptions& options, const RewardContext& context);
+void try_out_reward(const config::RewardOptions& options, const RewardContext& context);
 
 class Rewards {
  public:
   // Starts the processes. UserError for a reward that cannot be used.
-  Rewards(const RewardOptions& options, const RewardContext& context, const Evaluation& evaluation);
+  Rewards(const config::RewardOptions& options, const RewardContext& context, const Evaluation& evaluation);
 
   text::Graders& of_training() { return training_; }
   text::Graders& of_evaluation() { return evaluation_ ? *evaluation_ : training_; }

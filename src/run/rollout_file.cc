@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/message_text.h"
+#include "report/sample_file.h"
 #include "rl/data_lines.h"
-#include "run/samples.h"
 
 namespace tandem::run {
 
@@ -72,9 +72,9 @@ class SampleReader {
       if (!is_class) fail("failure_class", "must be a word such as exception, not " + shown(member("failure_class")));
     }
     for (const auto& [name, value] : record_.items()) {
-      if (!name.starts_with(kRewardPrefix)) continue;
+      if (!name.starts_with(report::kRewardPrefix)) continue;
       if (name.size() > kMaxNameBytes) fail("", base::one_line(name) + " is too long a name; shorten it");
-      grade.extras[name.substr(kRewardPrefix.size())] = number(name, value, kMax);
+      grade.extras[name.substr(report::kRewardPrefix.size())] = number(name, value, kMax);
     }
     return grade;
   }

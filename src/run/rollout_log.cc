@@ -4,9 +4,9 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "report/sample_file.h"
+#include "report/step_line.h"
 #include "run/rollout_metrics.h"
-#include "run/samples.h"
-#include "run/step_line.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
@@ -35,26 +35,26 @@ void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
   record_ = log_.take();
   log_.report().log_memory(memory_.timeline(rollout_id));
   log_.report().log("rollout", rollout_id, record_);
-  const OutputOptions& output = inputs_.config.output;
+  const config::OutputOptions& output = inputs_.config.output;
   if (output.sample_dump_interval > 0 && rollout_id % output.sample_dump_interval == 0) {
     log_.write_samples(fmt::format("{}/rollout_{:06}.jsonl", inputs_.directory.samples_folder(), rollout_id),
-                       rollout.samples, rollout.grades, SampleDetail::kReadable);
+                       rollout.samples, rollout.grades, report::SampleDetail::kReadable);
   }
   if (const std::string& pattern = output.save_debug_rollout_data; !pattern.empty()) {
-    log_.write_samples(rollout_path("--save-debug-rollout-data", pattern, rollout_id), rollout.samples, rollout.grades,
-                       SampleDetail::kFull);
+    log_.write_samples(report::rollout_path("--save-debug-rollout-data", pattern, rollout_id), rollout.samples,
+                       rollout.grades, report::SampleDetail::kFull);
   }
 }
 
-void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const Metrics& last_step) {
-  log_.report().line(step_line({.rollout = num_finished,
-                                .num_rollouts = inputs_.num_rollouts,
-                                .first_rollout = first_rollout_,
-                                .num_groups = inputs_.config.rollout_batch_size,
-                                .num_failed = rollout.num_failed,
-                                .num_dropped = rollout.num_dropped,
-                                .elapsed_s = log_.report().seconds()},
-                               record_, last_step, log_.report().line_columns()));
+void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const report::Metrics& last_step) {
+  log_.report().line(report::step_line({.rollout = num_finished,
+                                        .num_rollouts = inputs_.num_rollouts,
+                                        .first_rollout = first_rollout_,
+                                        .num_groups = inputs_.config.rollout_batch_size,
+                                        .num_failed = rollout.num_failed,
+                                        .num_dropped = rollout.num_dropped,
+                                        .elapsed_s = log_.report().seconds()},
+                                       record_, last_step, log_.report().line_columns()));
   since_ = Clock::now();
 }
 
@@ -69,8 +69,8 @@ int finish_run(const TrainInputs& inputs, const RunMemory& memory, RunLog& log, 
   log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
   const bool is_interrupted = stop_requested();
   return log.finish(is_interrupted,
-                    end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts}, saved,
-                             base::num_warnings(), inputs.directory.path()));
+                    report::end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts},
+                                     saved, base::num_warnings(), inputs.directory.path()));
 }
 
 }  // namespace tandem::run

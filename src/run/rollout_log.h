@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "run/report.h"
+#include "report/report.h"
 #include "run/rollout_phase.h"
 #include "run/run_log.h"
 #include "run/run_memory.h"
@@ -27,7 +27,7 @@ class RolloutLog {
   // --sample-dump-interval and --save-debug-rollout-data. The wait for the next one's training begins at the line.
   void write(int64_t rollout_id, const Rollout& rollout);
   // Its line, when `num_finished` rollouts are. `last_step`: metrics of its last optimizer step.
-  void print(int64_t num_finished, const Rollout& rollout, const Metrics& last_step);
+  void print(int64_t num_finished, const Rollout& rollout, const report::Metrics& last_step);
   // Instead of both, for one whose training --stop-grace-seconds have ended. `saved`: the last rollout that is saved.
   void print_abandoned(int64_t rollout_id, int64_t saved);
 
@@ -39,7 +39,7 @@ class RolloutLog {
   base::Clock::time_point since_;  // the phase that is measured
   double waited_s_ = 0.0;          // since the last training: evaluation, checkpoint, sampling
   double trained_s_ = 0.0;
-  Metrics record_;  // the last
+  report::Metrics record_;  // the last
 };
 
 // The end of what a run tells: the trace of its memory, and its last line. `saved`: the last rollout that is saved.

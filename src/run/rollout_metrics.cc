@@ -15,23 +15,23 @@
 
 namespace tandem::run {
 
-Metrics logged_metrics(const Rollout& rollout) {
+report::Metrics logged_metrics(const Rollout& rollout) {
   std::map<std::string, std::vector<double>> values;
   for (const text::Grade& grade : rollout.grades) {
     for (const auto& [name, logged] : grade.metrics) {
       values[name].insert(values[name].end(), logged.begin(), logged.end());
     }
   }
-  Metrics metrics;
+  report::Metrics metrics;
   for (const auto& [name, all] : values) {
     metrics[name] = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
   }
   return metrics;
 }
 
-Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
+report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
   const std::vector<const rl::Sample*> samples = rollout.views();
-  Metrics metrics;
+  report::Metrics metrics;
   for (const auto& [name, value] : rl::rollout_metrics(samples, per_token)) metrics["rollout/" + name] = value;
   if (log_passrate) {
     for (const auto& [name, value] : rl::pass_rates(samples)) metrics["passrate/" + name] = value;
@@ -58,7 +58,7 @@ Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate
   return metrics;
 }
 
-Metrics rollout_times(const Rollout& rollout) {
+report::Metrics rollout_times(const Rollout& rollout) {
   size_t tokens = 0, trained = 0, longest = 0;
   for (const rl::Sample& sample : rollout.samples) {
     tokens += sample.completion.size();
@@ -66,16 +66,16 @@ Metrics rollout_times(const Rollout& rollout) {
     longest = std::max(longest, sample.completion.size());
   }
   const double seconds = std::max(rollout.seconds, 1e-9);
-  Metrics times = {{"perf/rollout_time", rollout.seconds},
-                   {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
-                   {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
-                   {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
+  report::Metrics times = {{"perf/rollout_time", rollout.seconds},
+                           {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
+                           {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
+                           {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
   if (rollout.num_restarts > 0) times["perf/grader_restarts"] = static_cast<double>(rollout.num_restarts);
   return times;
 }
 
-Metrics failure_metrics(const Rollout& rollout, const std::string& prefix) {
-  Metrics metrics = {{prefix + "/grader_failed", static_cast<double>(rollout.num_failed)}};
+report::Metrics failure_metrics(const Rollout& rollout, const std::string& prefix) {
+  report::Metrics metrics = {{prefix + "/grader_failed", static_cast<double>(rollout.num_failed)}};
   for (const text::Grade& grade : rollout.grades) {
     if (grade.failed) metrics[prefix + "/grader_failed/" + grade.reason_class] += 1.0;
   }

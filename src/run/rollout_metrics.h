@@ -4,22 +4,22 @@
 #include <cstdint>
 #include <string>
 
-#include "run/report.h"
+#include "report/report.h"
 #include "run/rollout_phase.h"
 
 namespace tandem::run {
 
 // The means of what TRL functions gave to log_metric, over all their calls.
-Metrics logged_metrics(const Rollout& rollout);
+report::Metrics logged_metrics(const Rollout& rollout);
 // rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of
 // the other numbers that rewards return or log.
-Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
+report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
 // perf/* of its generation.
-Metrics rollout_times(const Rollout& rollout);
+report::Metrics rollout_times(const Rollout& rollout);
 
 // How many gradings failed, for which classes of reasons, and how many samples were dropped for it:
 // PREFIX/grader_failed, PREFIX/grader_failed/CLASS, and PREFIX/dropped where there are any.
-Metrics failure_metrics(const Rollout& rollout, const std::string& prefix);
+report::Metrics failure_metrics(const Rollout& rollout, const std::string& prefix);
 
 // Says once how many gradings failed, what their samples were given and why the first one did.
 void warn_of_failures(const Rollout& rollout, const std::string& title);

@@ -124,7 +124,8 @@ void Rollout::count_failures() {
   }
 }
 
-std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders, Report& report) {
+std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders,
+                                         report::Report& report) {
   const Clock::time_point begin = Clock::now();
   const auto n = static_cast<uint64_t>(request.n_samples_per_prompt);
   TANDEM_CHECK(request.first_sample_id % n == 0, "groups must not share sample ids");
@@ -160,7 +161,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
 }
 
 // False when the run was asked to stop. The graders then still work on what nobody will collect.
-bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders& graders, Report& report) {
+bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders& graders, report::Report& report) {
   constexpr double kLookEvery = 0.1;  // seconds
   const auto num_samples = static_cast<int64_t>(request.prompts.size()) * request.n_samples_per_prompt;
   while (const int64_t num_left = graders.wait(kLookEvery)) {
@@ -171,7 +172,8 @@ bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders
 }
 
 // Forward by forward, so that the live line moves and a signal is seen while long completions decode.
-std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request, int64_t num_done, Report& report) {
+std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request, int64_t num_done,
+                                                  report::Report& report) {
   const auto num_groups = static_cast<int64_t>(request.prompts.size());
   while (engine_.num_unfinished_groups() + num_done == num_groups) {
     if (stop_requested()) return std::nullopt;

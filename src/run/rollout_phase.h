@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "report/report.h"
 #include "rl/sample.h"
 #include "rollout/engine.h"
 #include "run/failure_reward.h"
 #include "run/prompt_set.h"
-#include "run/report.h"
 #include "text/graders.h"
 #include "text/text_worker.h"
 
@@ -26,7 +26,7 @@ struct RolloutRequest {
   // ...
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
-  FailureReward failure_reward;
+  config::FailureReward failure_reward;
   std::string title;  // of the live line: "rollout 3/200"
 };
 
@@ -57,11 +57,11 @@ class RolloutPhase {
 
   // nullopt when the run was asked to stop: the groups in flight are dropped. Without graders (null) the samples have
   // no reward. `report` shows the live line.
-  std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders, Report& report);
+  std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders, report::Report& report);
 
  private:
-  std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done, Report& report);
-  static bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders, Report& report);
+  std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done, report::Report& report);
+  static bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders, report::Report& report);
   void take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
   void warn_of_names(const Rollout& rollout, const std::string& title);

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "report/sample_file.h"
 #include "run/rollout_file.h"
 #include "run/rollout_metrics.h"
-#include "run/samples.h"
 
 namespace tandem::run {
 
@@ -29,11 +29,11 @@ Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory)
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
       phase_(*engine_, inputs.session.text()) {}
 
-std::optional<Rollout> Rollouts::next(int64_t rollout_id, text::Graders& graders, Report& report) {
+std::optional<Rollout> Rollouts::next(int64_t rollout_id, text::Graders& graders, report::Report& report) {
   const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
   std::optional<Rollout> rollout;
   if (const std::string& pattern = inputs_.config.load_debug_rollout_data; !pattern.empty()) {
-    rollout = read_rollout(rollout_path("--load-debug-rollout-data", pattern, rollout_id),
+    rollout = read_rollout(report::rollout_path("--load-debug-rollout-data", pattern, rollout_id),
                            {.num_samples = inputs_.config.samples_per_rollout(),
                             .vocab = inputs_.session.config().vocab,
                             .context_tokens = inputs_.plan.context_tokens});
@@ -47,7 +47,7 @@ std::optional<Rollout> Rollouts::next(int64_t rollout_id, text::Graders& graders
 }
 
 RolloutRequest Rollouts::request(int64_t rollout_id) {
-  const TrainConfig& config = inputs_.config;
+  const config::TrainConfig& config = inputs_.config;
   RolloutRequest request;
   for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
     request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);

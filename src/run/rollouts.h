@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "model/model.h"
+#include "report/report.h"
 #include "rl/prompt_order.h"
 #include "rollout/engine.h"
-#include "run/report.h"
 #include "run/rollout_phase.h"
 #include "run/run_memory.h"
 #include "run/train_inputs.h"
@@ -22,7 +22,7 @@ class Rollouts {
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
   // --load-debug-rollout-data as the file has them. nullopt: the run was asked to stop.
-  std::optional<Rollout> next(int64_t rollout_id, text::Graders& graders, Report& report);
+  std::optional<Rollout> next(int64_t rollout_id, text::Graders& graders, report::Report& report);
   // The engine goes on with the weights that are in the session's store now.
   void update_weights();
 

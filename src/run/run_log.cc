@@ -12,26 +12,27 @@ namespace tandem::run {
 namespace {
 
 // config.toml comes before the records: who finds records finds what they are of.
-const RunDirectory* with_config(const RunDirectory& directory, const RunLog::Options& options) {
+report::Report::Options open_files(const checkpoint::RunDirectory& directory, const RunLog::Options& options) {
   if (options.has_rollouts) base::make_directories(directory.samples_folder());
   base::write_file_durably(directory.config_file(), options.config_text);
-  return &directory;
+  return {.metrics_file = directory.metrics_file(),
+          .log_file = directory.log_file(),
+          .memory_file = options.has_rollouts ? directory.memory_file() : "",
+          .tensorboard_folder = options.use_tensorboard ? directory.tensorboard_folder() : "",
+          .append = options.resumes,
+          .keep_unwritten = options.continues_after_save_error};
 }
 
 }  // namespace
 
-RunLog::RunLog(const RunDirectory& directory, const Options& options)
-    : continues_after_save_error_(options.continues_after_save_error),
-      report_(with_config(directory, options), {.use_tensorboard = options.use_tensorboard,
-                                                .memory_timeline = options.has_rollouts,
-                                                .go_on = options.resumes,
-                                                .keep_unwritten = options.continues_after_save_error}) {}
+RunLog::RunLog(const checkpoint::RunDirectory& directory, const Options& options)
+    : continues_after_save_error_(options.continues_after_save_error), report_(open_files(directory, options)) {}
 
-void RunLog::add(const Metrics& metrics) {
+void RunLog::add(const report::Metrics& metrics) {
   for (const auto& [name, value] : metrics) pending_[name] = value;
 }
 
-Metrics RunLog::take() { return std::exchange(pending_, {}); }
+report::Metrics RunLog::take() { return std::exchange(pending_, {}); }
 
 void RunLog::write_or_count(const std::string& what, const char* counter, const std::function<void()>& write) {
   try {
@@ -45,8 +46,8 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
 }
 
 void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> samples,
-                           std::span<const text::Grade> grades, SampleDetail detail) {
-  write_or_count(path, "fault/unwritten_samples", [&] { run::write_samples(path, samples, grades, detail); });
+                           std::span<const text::Grade> grades, report::SampleDetail detail) {
+  write_or_count(path, "fault/unwritten_samples", [&] { report::write_samples(path, samples, grades, detail); });
 }
 
 int RunLog::finish(bool is_interrupted, const std::string& line) {

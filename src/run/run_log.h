@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
-#include "run/report.h"
-#include "run/run_directory.h"
-#include "run/samples.h"
+#include "checkpoint/run_directory.h"
+#include "report/report.h"
+#include "report/sample_file.h"
 
 namespace tandem::run {
 
@@ -24,29 +24,29 @@ class RunLog {
   };
   // Writes config.toml and opens the records. The directory has been created; it is borrowed for
   // the call.
-  RunLog(const RunDirectory& directory, const Options& options);
+  RunLog(const checkpoint::RunDirectory& directory, const Options& options);
 
-  Report& report() { return report_; }
+  report::Report& report() { return report_; }
 
   // Numbers of the record that is written next.
-  void add(const Metrics& metrics);
+  void add(const report::Metrics& metrics);
   // Those that were added since the last call.
-  Metrics take();
+  report::Metrics take();
 
   // Writes into the run directory. A disk that refuses: EnvironmentError, or with --on-save-error continue a warning
   // that names `what`, and one more of the metric `counter` in the next record.
   void write_or_count(const std::string& what, const char* counter, const std::function<void()>& write);
   // One file of samples, durably, by the same rule.
   void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
-                     SampleDetail detail);
+                     report::SampleDetail detail);
 
   // The last line; all that was written is durable behind it. Returns the exit code of a run that a signal ended, or 0.
   int finish(bool is_interrupted, const std::string& line);
 
  private:
   const bool continues_after_save_error_;
-  Report report_;
-  Metrics pending_;
+  report::Report report_;
+  report::Metrics pending_;
 };
 
 }  // namespace tandem::run

@@ -25,7 +25,7 @@ constexpr double kGiB = int64_t{1} << 30;
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
 // A tag gets a point in the timeline when it has moved by a hundredth of the peak.
-memory::LedgerOptions ledger_options(const TrainPlan& plan) {
+memory::LedgerOptions ledger_options(const plan::TrainPlan& plan) {
   return {.event_bytes = std::max<int64_t>(plan.peak_bytes() / 100, 1)};
 }
 
@@ -40,7 +40,7 @@ base::Json tag_bytes(const auto& bytes_of) {
 
 }  // namespace
 
-RunMemory::RunMemory(const TrainConfig& config, const TrainPlan& plan)
+RunMemory::RunMemory(const config::TrainConfig& config, const plan::TrainPlan& plan)
     : plan_(plan.memory),
       kv_bytes_(plan.memory.bytes(Tag::kKv, Phase::kRollout)),
       driver_(device::open_memory(device::parse_device(config.model.device))),
@@ -91,8 +91,9 @@ void RunMemory::measure() { ledger_.measure_device(driver_.used_bytes(pool_.num_
 
 std::string RunMemory::trace() const { return memory::chrome_trace(events_); }
 
-Metrics RunMemory::metrics() const {
-  Metrics metrics = {{"perf/memory_to_rollout_time", to_rollout_s_}, {"perf/memory_to_train_time", to_train_s_}};
+report::Metrics RunMemory::metrics() const {
+  report::Metrics metrics = {{"perf/memory_to_rollout_time", to_rollout_s_},
+                             {"perf/memory_to_train_time", to_train_s_}};
   for (const Phase phase : {Phase::kRollout, Phase::kTrain}) {
     const std::string name = std::string("perf/memory_") + memory::to_string(phase);
     metrics[name + "_gib"] = static_cast<double>(ledger_.high_water_bytes(phase)) / kGiB;

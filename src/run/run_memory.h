@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "config/train_config.h"
 #include "device/memory_driver.h"
 #include "memory/arena.h"
 #include "memory/extent_pool.h"
 #include "memory/ledger.h"
 #include "memory/tensor_memory.h"
-#include "run/plan.h"
-#include "run/report.h"
-#include "run/train_config.h"
+#include "plan/plan.h"
+#include "report/report.h"
 
 namespace tandem::run {
 
@@ -23,7 +23,7 @@ namespace tandem::run {
 class RunMemory {
  public:
   // Takes the arena that the plan asks for. EnvironmentError: the device has not as much left as when it was planned.
-  RunMemory(const TrainConfig& config, const TrainPlan& plan);
+  RunMemory(const config::TrainConfig& config, const plan::TrainPlan& plan);
   ~RunMemory();
   RunMemory(const RunMemory&) = delete;
   RunMemory& operator=(const RunMemory&) = delete;
@@ -41,7 +41,7 @@ class RunMemory {
   void enter(memory::Phase phase);
 
   // perf/memory_*: high-water marks in GiB beside the plan's, and how long the last changes of phase took.
-  Metrics metrics() const;
+  report::Metrics metrics() const;
   // Lines of memory_timeline.jsonl since the last call: what happened, and after each step the marks of every tag and
   // phase beside the plan's.
   std::vector<std::string> timeline(int64_t step);

@@ -12,7 +12,9 @@ namespace {
 
 // Of tiny runs: a rollout's record, its lines of the memory timeline and its TensorBoard scalars.
 constexpr int64_t kLogBytesPerRollout = int64_t{12} << 10;
-constexpr int64_t kSampleFieldBytes = 400;  // names and numbers of one line of samples/
+constexpr int64_t kOptimizerBytesPerParameter = 12;   // float32 master and two moments
+constexpr int64_t kHeaderBytes = int64_t{256} << 10;  // of the weights, state.json, the manifest
+constexpr int64_t kSampleFieldBytes = 400;            // names and numbers of one line of samples/
 
 // Of the data's prompts: what a token takes as text.
 double bytes_per_token(const PromptSet& prompts) {
@@ -40,7 +42,17 @@ std::string RunSpace::what_for() const {
                      mib(exports), mib(checkpoints), dumps, mib(logs));
 }
 
-void add_records(RunSpace& space, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts) {
+RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
+                          int64_t num_checkpoints, int64_t keep_latest) {
+  RunSpace space;
+  space.exports =
+      num_exports * (model.num_parameters() * model::dtype_bytes(model.dtype) + copied_bytes + kHeaderBytes);
+  space.checkpoints = std::min(num_checkpoints, keep_latest + 1) *
+                      (model.num_parameters() * kOptimizerBytesPerParameter + kHeaderBytes);
+  return space;
+}
+
+void add_records(RunSpace& space, const config::TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts) {
   const base::Size rollouts = std::max<int64_t>(num_rollouts, 0);
   space.logs =
       rollouts * (config.steps_per_rollout() * base::Size(kLogBytesPerStep) + kLogBytesPerRollout) + space.logs;

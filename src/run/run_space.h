@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "config/train_config.h"
+#include "model/config.h"
 #include "run/prompt_set.h"
-#include "run/train_config.h"
 
 namespace tandem::run {
 
@@ -23,8 +24,13 @@ struct RunSpace {
   std::string what_for() const;
 };
 
+// What the checkpoints of a whole run take, about: every export, and one more of the others than are kept, since the
+// oldest goes when the newest is there. `copied_bytes`: of tokenizer and configuration.
+RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
+                          int64_t num_checkpoints, int64_t keep_latest);
+
 // Adds what `num_rollouts` rollouts log and dump. Of a completion half of the longest is counted: few are longer for
 // long, and a run that would fit is not to be refused.
-void add_records(RunSpace& space, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts);
+void add_records(RunSpace& space, const config::TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts);
 
 }  // namespace tandem::run

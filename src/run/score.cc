@@ -1,4 +1,5 @@
-#include "run/score.h"
+// `tandem score`: log-probs and entropies of given sequences.
+#include "run/verbs.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +9,9 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "run/json_output.h"
+#include "report/json_output.h"
+#include "report/report.h"
 #include "run/prompt_set.h"
-#include "run/report.h"
 #include "run/score_lines.h"
 #include "run/sequence_scores.h"
 #include "run/session.h"
@@ -66,20 +67,20 @@ void check_finite(const SequenceScores& scores, size_t index, const std::string&
 
 }  // namespace
 
-int score(const ScoreConfig& config, const RunMode& mode) {
-  check_output(config.output);
+int score(const config::ScoreConfig& config, const config::RunMode& mode) {
+  report::check_output(config.output);
   Session session(config.model);
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
   const std::vector<rl::Sample> samples = load_samples(lines, session);
   if (mode.dry_run) {
     session.check_weights();
-    Report(nullptr, {}).line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
+    report::Report().line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;
   }
   session.load_weights();
   const auto model = session.make_model();
   defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
-  JsonOutput output(config.output);
+  report::JsonOutput output(config.output);
   for (size_t begin = 0; begin < samples.size() && !stop_requested(); begin += kSequencesPerBatch) {
     std::vector<const rl::Sample*> batch;
     for (size_t i = begin; i < std::min(samples.size(), begin + kSequencesPerBatch); ++i) batch.push_back(&samples[i]);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "device/registry.h"
 #include "model/registry.h"
+#include "run/read_model.h"
 #include "weights/checkpoint_files.h"
 #include "weights/not_finite.h"
 
@@ -24,7 +25,7 @@ void check_text_files(const std::string& directory) {
 
 }  // namespace
 
-Session::Session(const ModelOptions& options) : options_(options), config_(read_model(options)) {
+Session::Session(const config::ModelOptions& options) : options_(options), config_(read_model(options)) {
   const device::DeviceSpec device = device::parse_device(options_.device);
   check_text_files(options_.hf_checkpoint);
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
@@ -91,7 +92,7 @@ std::unique_ptr<model::Model> Session::make_model() const {
   return model::make_model(config_, store_->view(), *ops_);
 }
 
-rollout::EngineConfig Session::engine_config(const RolloutOptions& options, int64_t kv_cache_bytes) {
+rollout::EngineConfig Session::engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes) {
   rollout::EngineConfig config;
   config.kv_cache_bytes = kv_cache_bytes;
   config.max_batch_tokens = options.max_batch_tokens;
@@ -102,11 +103,5 @@ rollout::EngineConfig Session::engine_config(const RolloutOptions& options, int6
 }
 
 std::string Session::why_not_finite() const { return weights::why_not_finite(*store_); }
-
-void Session::export_checkpoint(const std::string& path, bool overwrite, int64_t max_shard_bytes) const {
-  weights::export_hf_checkpoint(
-      path, *store_,
-      {.source_directory = options_.hf_checkpoint, .max_shard_bytes = max_shard_bytes, .overwrite = overwrite});
-}
 
 }  // namespace tandem::run

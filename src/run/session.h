@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
+#include "config/model_options.h"
+#include "config/rollout_options.h"
 #include "device/ops.h"
 #include "model/model.h"
 #include "rollout/engine.h"
-#include "run/model_options.h"
-#include "run/rollout_options.h"
 #include "text/text_worker.h"
 #include "weights/store.h"
 
@@ -21,7 +21,7 @@ class Session {
  public:
   // Reads the configuration, starts the tokenizer and the device. No weights yet. UserError when the tokenizer has ids
   // that the model has not.
-  explicit Session(const ModelOptions& options);
+  explicit Session(const config::ModelOptions& options);
 
   // What can be said of the weights' files without reading weights: UserError for what load_weights() would refuse.
   void check_weights() const;
@@ -44,15 +44,12 @@ class Session {
   // Why it gave numbers that are not finite: the end of an error's line.
   std::string why_not_finite() const;
   // The token table goes along only where stop texts need it. Valid while the session lives.
-  rollout::EngineConfig engine_config(const RolloutOptions& options, int64_t kv_cache_bytes);
-
-  // Writes the weights as an HF directory, with this checkpoint's tokenizer files.
-  void export_checkpoint(const std::string& path, bool overwrite, int64_t max_shard_bytes = int64_t{5} << 30) const;
+  rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes);
 
  private:
   void warn_of_other_tokenizer() const;
 
-  ModelOptions options_;
+  config::ModelOptions options_;
   model::ModelConfig config_;
   std::unique_ptr<device::Ops> ops_;
   std::unique_ptr<text::TextWorker> text_;

@@ -1,4 +1,5 @@
-#include "run/sft.h"
+// `tandem sft`: supervised training, the trainer alone, with the likelihood as its loss.
+#include "run/verbs.h"
 
 #include <fmt/format.h>
 
@@ -17,12 +18,12 @@ namespace tandem::run {
 
 namespace {
 
-std::string step_text(int64_t step, int64_t num_steps, const Metrics& metrics) {
+std::string step_text(int64_t step, int64_t num_steps, const report::Metrics& metrics) {
   return fmt::format("step {}/{}  {}", step, num_steps,
-                     summary(metrics, {{"loss", "train/loss"},
-                                       {"grad", "train/grad_norm"},
-                                       {"lr", "train/lr-pg_0"},
-                                       {"tokens/s", "perf/actor_train_tok_per_s"}}));
+                     report::summary(metrics, {{"loss", "train/loss"},
+                                               {"grad", "train/grad_norm"},
+                                               {"lr", "train/lr-pg_0"},
+                                               {"tokens/s", "perf/actor_train_tok_per_s"}}));
 }
 
 std::string abandoned_text(int64_t step, int64_t saved) {
@@ -39,14 +40,14 @@ std::string end_text(bool is_interrupted, int64_t step, int64_t num_steps, const
 
 }  // namespace
 
-int train_supervised(const SftConfig& config, const RunMode& mode) {
+int train_supervised(const config::SftConfig& config, const config::RunMode& mode) {
   SftInputs inputs(config, mode);
   if (mode.dry_run) return print_dry_run(inputs);
 
   inputs.session.load_weights();
   SftLearner learner(inputs);
   // From here on the run directory exists. A run that resumes is as it was behind the step that was saved.
-  const RunState start =
+  const checkpoint::RunState start =
       open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.store());
   learner.restore(start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
@@ -56,7 +57,7 @@ int train_supervised(const SftConfig& config, const RunMode& mode) {
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});
   bool is_evaluation_due = start.evaluation_due;  // a signal ended the one behind the last step
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
-                            [&](RunState& state) {
+                            [&](checkpoint::RunState& state) {
                               state.numbers = inputs.numbers;
                               state.skipped_in_a_row = learner.skipped_in_a_row();
                               state.evaluation_due = is_evaluation_due;
@@ -77,7 +78,7 @@ int train_supervised(const SftConfig& config, const RunMode& mode) {
     if (is_evaluation_due || (!config.skip_eval_before_train && step == 0)) evaluate();
     while (step < inputs.num_steps && !stop_requested()) {
       checkpointer.begin_update();
-      const std::optional<Metrics> metrics = learner.step(step, log);
+      const std::optional<report::Metrics> metrics = learner.step(step, log);
       if (!metrics) {
         log.report().line(abandoned_text(step, checkpointer.saved_step()));
         break;

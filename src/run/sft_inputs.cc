@@ -5,22 +5,22 @@
 #include <algorithm>
 
 #include "base/message_text.h"
-#include "run/checkpoint_writer.h"
-#include "run/load_checkpoint.h"
-#include "run/resume.h"
+#include "checkpoint/load_checkpoint.h"
+#include "checkpoint/resume.h"
 #include "run/run_space.h"
 #include "run/trainer_setup.h"
+#include "weights/store.h"
 
 namespace tandem::run {
 
 namespace {
 
-SftConfig checked(SftConfig config) {
+config::SftConfig checked(config::SftConfig config) {
   config.check();
   return config;
 }
 
-rl::LossConfig loss_config(const SftConfig& config) {
+rl::LossConfig loss_config(const config::SftConfig& config) {
   rl::LossConfig loss;
   loss.loss_type = "sft_loss";
   loss.loss_aggregation = config.calculate_per_token_loss ? "token-mean" : "seq-mean-token-mean";
@@ -28,12 +28,15 @@ rl::LossConfig loss_config(const SftConfig& config) {
 }
 
 // The directory of a run that has `begin` of its steps behind it, with the room that it takes.
-RunDirectory run_directory(const Session& session, const SftConfig& config, int64_t num_steps, int64_t begin) {
-  RunSpace space = checkpoint_space(session, config.output.num_exports(num_steps, begin),
+checkpoint::RunDirectory run_directory(const Session& session, const config::SftConfig& config, int64_t num_steps,
+                                       int64_t begin) {
+  RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
+                                    config.output.num_exports(num_steps, begin),
                                     config.output.num_checkpoints(num_steps, begin), config.checkpoints.keep_latest);
   space.logs = std::max<int64_t>(num_steps - begin, 0) * kLogBytesPerStep;
   const std::string& save = config.output.save;
-  return {save, run_folder(config.checkpoints, save, config.output.overwrite), space.bytes(), space.what_for()};
+  return {save, checkpoint::run_folder(config.checkpoints, save, config.output.overwrite), space.bytes(),
+          space.what_for()};
 }
 
 std::string data_text(const SftInputs& inputs) {
@@ -44,23 +47,29 @@ std::string data_text(const SftInputs& inputs) {
 
 }  // namespace
 
-SftInputs::SftInputs(const SftConfig& given, const RunMode& mode)
+SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
     : config(checked(given)),
       session(config.model),
       data(load_sft_samples(config.data, config.append_eos, session.text(), session.config())),
       held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
       num_steps(config.steps(num_samples())),
       trainer(trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
-      checkpoint(open_checkpoint(config.checkpoints)),
-      numbers(run_numbers(mode, session, trainer, config.data.prompt_data, /*custom_rm_path=*/"")),
+      checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
+      numbers(checkpoint::run_numbers({.flags = mode.numbers,
+                                       .kernels = session.ops().name(),
+                                       .trainer = trainer,
+                                       .model_directory = session.directory(),
+                                       .prompt_data = config.data.prompt_data,
+                                       .custom_rm_path = ""})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
-  if (checkpoint) check_goes_on(*checkpoint, numbers, config.checkpoints.allow_changed_config, num_samples());
+  if (checkpoint)
+    checkpoint::check_goes_on(*checkpoint, numbers, config.checkpoints.allow_changed_config, num_samples());
 }
 
 int print_dry_run(const SftInputs& inputs) {
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
-  Report report(nullptr, {});
+  report::Report report;
   report.line(
       fmt::format("{} parameters in {}; {}", model.num_parameters(), model::to_string(model.dtype), data_text(inputs)));
   if (inputs.checkpoint) report.line(fmt::format("goes on from {}", inputs.checkpoint->directory()));
@@ -68,7 +77,7 @@ int print_dry_run(const SftInputs& inputs) {
   return 0;
 }
 
-void print_start(const SftInputs& inputs, int64_t step, Report& report) {
+void print_start(const SftInputs& inputs, int64_t step, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
   report.line(fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(model.num_parameters()),
                           model::to_string(model.dtype), inputs.session.ops().name(), data_text(inputs),

@@ -25,12 +25,12 @@ SftLearner::SftLearner(const SftInputs& inputs)
   trainer_ = trainer::make_trainer(config, inputs.session.store(), *model_);
 }
 
-void SftLearner::restore(const RunState& saved) {
+void SftLearner::restore(const checkpoint::RunState& saved) {
   order_.set_cursor(saved.cursor);
   skipped_in_a_row_ = saved.skipped_in_a_row;
 }
 
-std::optional<Metrics> SftLearner::step(int64_t step, RunLog& log) {
+std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   const base::Clock::time_point begin = base::Clock::now();
   std::vector<int64_t> indices;
   std::vector<const rl::Sample*> batch;
@@ -47,7 +47,7 @@ std::optional<Metrics> SftLearner::step(int64_t step, RunLog& log) {
   } catch (const trainer::StepAbandoned&) {
     return std::nullopt;
   }
-  Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  report::Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
   metrics.merge(log.take());
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   const double seconds = std::max(base::seconds_since(begin), 1e-9);
@@ -61,7 +61,7 @@ std::optional<Metrics> SftLearner::step(int64_t step, RunLog& log) {
 }
 
 // A step that taught nothing is said; too many in a row end the run.
-void SftLearner::see_skipped(int64_t step, const Metrics& metrics, const std::vector<int64_t>& indices) {
+void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices) {
   skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
   if (metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(metrics, inputs_.session.store());
@@ -75,7 +75,7 @@ void SftLearner::see_skipped(int64_t step, const Metrics& metrics, const std::ve
       skipped_in_a_row_, fmt::join(lines, ", "), inputs_.config.data.prompt_data, what));
 }
 
-std::optional<HeldOut::Result> SftLearner::evaluate(Report& report) const {
+std::optional<HeldOut::Result> SftLearner::evaluate(report::Report& report) const {
   return inputs_.held_out.evaluate(*trainer_, *model_, report);
 }
 

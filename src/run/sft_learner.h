@@ -7,12 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "checkpoint/resume.h"
 #include "model/model.h"
+#include "report/report.h"
 #include "rl/prompt_order.h"
 #include "rl/signal_watch.h"
 #include "run/held_out.h"
-#include "run/report.h"
-#include "run/resume.h"
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
 #include "trainer/trainer.h"
@@ -25,22 +25,22 @@ class SftLearner {
   explicit SftLearner(const SftInputs& inputs);
 
   // As it was behind the step that was saved; the trainer has its own state already.
-  void restore(const RunState& saved);
+  void restore(const checkpoint::RunState& saved);
 
   // The optimizer step over the next samples, which counts from 0, and its record train/*, with all that was added to
   // the log. Returns its metrics. nullopt: --stop-grace-seconds were over, and the weights are those of the step
   // before. UserError after --max-skipped-steps.
-  std::optional<Metrics> step(int64_t step, RunLog& log);
+  std::optional<report::Metrics> step(int64_t step, RunLog& log);
 
   // The held-out data under the weights as they are. nullopt when the run was asked to stop.
-  std::optional<HeldOut::Result> evaluate(Report& report) const;
+  std::optional<HeldOut::Result> evaluate(report::Report& report) const;
 
   trainer::Trainer& trainer() { return *trainer_; }
   const rl::PromptCursor& cursor() const { return order_.cursor(); }  // of the next step's data
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
 
  private:
-  void see_skipped(int64_t step, const Metrics& metrics, const std::vector<int64_t>& indices);
+  void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices);
 
   const SftInputs& inputs_;
   rl::PromptOrder order_;

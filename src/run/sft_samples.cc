@@ -13,9 +13,9 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "report/report.h"
 #include "rl/sft_data.h"
 #include "run/prompt_set.h"
-#include "run/report.h"
 
 namespace tandem::run {
 
@@ -24,7 +24,7 @@ namespace {
 // Answers that are rendered and encoded together: bounds the copies of conversations that exist at once.
 constexpr size_t kAnswersAtOnce = 512;
 
-rl::SftData read_data(const DataOptions& data) {
+rl::SftData read_data(const config::DataOptions& data) {
   rl::SftOptions options;
   options.path = data.prompt_data;
   options.prompt_key = data.input_key;
@@ -69,7 +69,7 @@ std::string answer_behind(const std::string& prompt, const std::string& whole, c
 
 class SampleMaker {
  public:
-  SampleMaker(const DataOptions& data, bool append_eos, text::TextWorker& text, const model::ModelConfig& model)
+  SampleMaker(const config::DataOptions& data, bool append_eos, text::TextWorker& text, const model::ModelConfig& model)
       : data_(data), append_eos_(append_eos), text_(text), model_(model) {}
 
   SftSamples make();
@@ -89,7 +89,7 @@ class SampleMaker {
   void say_left_out() const;
   void warn_of_ends();
 
-  const DataOptions& data_;
+  const config::DataOptions& data_;
   const bool append_eos_;
   text::TextWorker& text_;
   const model::ModelConfig& model_;
@@ -102,7 +102,7 @@ class SampleMaker {
 };
 
 SftSamples SampleMaker::make() {
-  Report report(nullptr, {});
+  report::Report report;
   const std::string title = "reading " + std::filesystem::path(data_.prompt_data).filename().string();
   report.progress(title, 0, 0, "lines");
   const rl::SftData data = read_data(data_);
@@ -288,7 +288,7 @@ void SampleMaker::warn_of_ends() {
 
 }  // namespace
 
-SftSamples load_sft_samples(const DataOptions& data, bool append_eos, text::TextWorker& text,
+SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                             const model::ModelConfig& model) {
   return SampleMaker(data, append_eos, text, model).make();
 }

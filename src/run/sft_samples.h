@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "config/data_options.h"
 #include "model/config.h"
 #include "rl/sample.h"
-#include "run/data_options.h"
 #include "text/text_worker.h"
 
 namespace tandem::run {
@@ -33,7 +33,7 @@ struct SftSamples {
 // template nor the data ends with a token for that gets the model's EOS. Says what was left out. UserError with
 // FILE:LINE for a line that is wrong, whose rendered prompt is no beginning of the rendered conversation, or that is
 // longer than the model's context; and when nothing is left.
-SftSamples load_sft_samples(const DataOptions& data, bool append_eos, text::TextWorker& text,
+SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                             const model::ModelConfig& model);
 
 }  // namespace tandem::run

@@ -10,7 +10,7 @@ namespace tandem::run {
 
 namespace {
 
-bool told_not_to_open(const DataOptions& data) {
+bool told_not_to_open(const config::DataOptions& data) {
   const base::Json given = base::parse_json(data.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
   const auto found = given.find("add_generation_prompt");
   return found != given.end() && *found == false;
@@ -18,7 +18,7 @@ bool told_not_to_open(const DataOptions& data) {
 
 }  // namespace
 
-rl::SignalSettings signal_settings(const OptimizerOptions& optimizer, int64_t num_steps) {
+rl::SignalSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps) {
   rl::SignalSettings settings;
   settings.lr = optimizer.lr;
   settings.lr_warmup_steps = optimizer.lr_warmup_iters;
@@ -26,8 +26,8 @@ rl::SignalSettings signal_settings(const OptimizerOptions& optimizer, int64_t nu
   return settings;
 }
 
-rl::SignalSettings signal_settings(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
-                                   int64_t num_steps) {
+rl::SignalSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
+                                   const PromptSet& prompts, int64_t num_steps) {
   rl::SignalSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
   settings.lowest_reward = config.reward.lowest_reward();

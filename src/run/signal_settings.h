@@ -3,17 +3,17 @@
 
 #include <cstdint>
 
+#include "config/train_config.h"
 #include "model/config.h"
 #include "rl/signal_watch.h"
 #include "run/prompt_set.h"
-#include "run/train_config.h"
 
 namespace tandem::run {
 
 // `num_steps`: optimizer steps of the whole run.
-rl::SignalSettings signal_settings(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
-                                   int64_t num_steps);
+rl::SignalSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
+                                   const PromptSet& prompts, int64_t num_steps);
 // Of a run without rollouts.
-rl::SignalSettings signal_settings(const OptimizerOptions& optimizer, int64_t num_steps);
+rl::SignalSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps);
 
 }  // namespace tandem::run

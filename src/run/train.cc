@@ -1,4 +1,5 @@
-#include "run/train.h"
+// `tandem train`: GRPO over one copy of the weights, as a loop over parts that each own one thing.
+#include "run/verbs.h"
 
 #include <optional>
 
@@ -19,7 +20,7 @@ namespace tandem::run {
 
 using memory::Phase;
 
-int train(const TrainConfig& config, const RunMode& mode) {
+int train(const config::TrainConfig& config, const config::RunMode& mode) {
   // Everything that can be wrong before a weight is read: flags, model, tokenizer, data, memory, --load, --save.
   TrainInputs inputs(config, mode);
   if (mode.dry_run) return print_dry_run(inputs);
@@ -32,7 +33,7 @@ int train(const TrainConfig& config, const RunMode& mode) {
   Rollouts rollouts(inputs, memory);
 
   // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
-  const RunState start =
+  const checkpoint::RunState start =
       open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.store());
   if (inputs.checkpoint) rollouts.restore(start.cursor);
   Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
@@ -43,7 +44,7 @@ int train(const TrainConfig& config, const RunMode& mode) {
   Rewards rewards(config.reward, inputs.reward_context(), inputs.evaluation);
   Evaluator evaluator(inputs, rollouts.phase(), rewards.of_evaluation(), log, start.evaluation_due);
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
-                            [&](RunState& state) {
+                            [&](checkpoint::RunState& state) {
                               state.numbers = inputs.numbers;
                               state.evaluation_due = evaluator.is_due();
                               patience.save(state);
@@ -69,7 +70,7 @@ int train(const TrainConfig& config, const RunMode& mode) {
       rollout_log.training_begins();
       learner.score_reference(*rollout, log);
       learner.assign_advantages(rollout_id, *rollout, log);
-      const std::optional<Metrics> last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
+      const std::optional<report::Metrics> last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
       if (!last_step) {
         rollout_log.print_abandoned(rollout_id, checkpointer.saved_step());
         break;

@@ -6,41 +6,45 @@
 
 #include "base/log.h"
 #include "base/message_text.h"
+#include "checkpoint/load_checkpoint.h"
+#include "checkpoint/resume.h"
 #include "device/registry.h"
-#include "run/checkpoint_writer.h"
-#include "run/load_checkpoint.h"
-#include "run/plan_report.h"
+#include "plan/kv_size.h"
+#include "plan/plan_text.h"
+#include "report/sample_file.h"
+#include "run/read_model.h"
 #include "run/reference.h"
-#include "run/resume.h"
-#include "run/samples.h"
 #include "run/train_warnings.h"
 #include "run/trainer_setup.h"
+#include "weights/store.h"
 
 namespace tandem::run {
 
 namespace {
 
-TrainConfig checked(TrainConfig config) {
+config::TrainConfig checked(config::TrainConfig config) {
   config.check();
   return config;
 }
 
 int64_t num_prompts(const PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
 
-TrainPlan plan_of(const TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
-                  const Evaluation& evaluation) {
-  PlanFacts facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
+plan::TrainPlan plan_of(const config::TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
+                        const Evaluation& evaluation) {
+  plan::PlanFacts facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!evaluation.empty()) {
-    facts.eval_context_tokens = choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt());
+    facts.eval_context_tokens = plan::choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt());
   }
-  return fitting_plan(config, model, facts,
-                      device_memory(config, device::device_bytes(device::parse_device(config.model.device))));
+  return plan::fitting_plan(
+      config, model, facts,
+      plan::device_memory(config, device::device_bytes(device::parse_device(config.model.device))));
 }
 
 // The room that a run takes which has `begin` of its rollouts behind it.
-RunSpace run_space(const Session& session, const TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts,
-                   int64_t begin) {
-  RunSpace space = checkpoint_space(session, config.output.num_exports(num_rollouts, begin),
+RunSpace run_space(const Session& session, const config::TrainConfig& config, const PromptSet& prompts,
+                   int64_t num_rollouts, int64_t begin) {
+  RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
+                                    config.output.num_exports(num_rollouts, begin),
                                     config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest);
   add_records(space, config, prompts, num_rollouts - begin);
   return space;
@@ -48,12 +52,12 @@ RunSpace run_space(const Session& session, const TrainConfig& config, const Prom
 
 // UserError: a stop token that the model has not, a reference of another shape, a dump's name without {rollout_id}.
 // Says which prompts --num-epoch leaves out.
-void check_start(const TrainConfig& config, const Session& session, const PromptSet& prompts) {
+void check_start(const config::TrainConfig& config, const Session& session, const PromptSet& prompts) {
   check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
-    if (!pattern.empty()) rollout_path(flag, pattern, 0);
+    if (!pattern.empty()) report::rollout_path(flag, pattern, 0);
   }
   const std::string left_out = config.left_out_by_epochs(num_prompts(prompts));
   if (!left_out.empty()) base::log_info("{}", left_out);
@@ -61,7 +65,7 @@ void check_start(const TrainConfig& config, const Session& session, const Prompt
 
 }  // namespace
 
-TrainInputs::TrainInputs(const TrainConfig& given, const RunMode& run_mode)
+TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode)
     : config(checked(given)),
       mode(run_mode),
       session(config.model),
@@ -70,16 +74,22 @@ TrainInputs::TrainInputs(const TrainConfig& given, const RunMode& run_mode)
       num_rollouts(config.rollouts(num_prompts(prompts))),
       plan(plan_of(config, session.config(), prompts, evaluation)),
       trainer(trainer_config(config, session.config().num_layers, num_rollouts)),
-      checkpoint(open_checkpoint(config.checkpoints)),
+      checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
-      directory(config.output.save, run_folder(config.checkpoints, config.output.save, config.output.overwrite),
-                space.bytes(), space.what_for()) {
+      directory(config.output.save,
+                checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
+                space.what_for()) {
   try_out_reward(config.reward, reward_context());
   check_start(config, session, prompts);
   // Once: an input that is edited while the run goes on is another one.
-  numbers = run_numbers(mode, session, trainer, config.data.prompt_data, config.reward.custom_rm_path);
+  numbers = checkpoint::run_numbers({.flags = mode.numbers,
+                                     .kernels = session.ops().name(),
+                                     .trainer = trainer,
+                                     .model_directory = session.directory(),
+                                     .prompt_data = config.data.prompt_data,
+                                     .custom_rm_path = config.reward.custom_rm_path});
   if (checkpoint) {
-    check_goes_on(*checkpoint, numbers, config.checkpoints.allow_changed_config, num_prompts(prompts));
+    checkpoint::check_goes_on(*checkpoint, numbers, config.checkpoints.allow_changed_config, num_prompts(prompts));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
 }
@@ -91,10 +101,10 @@ RewardContext TrainInputs::reward_context() const {
 }
 
 int print_dry_run(const TrainInputs& inputs) {
-  const TrainConfig& config = inputs.config;
+  const config::TrainConfig& config = inputs.config;
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
-  Report report(nullptr, {});
+  report::Report report;
   report.line(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
                           model::to_string(model.dtype), model.num_layers, model.max_positions));
   report.line(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
@@ -102,14 +112,14 @@ int print_dry_run(const TrainInputs& inputs) {
   report.line(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each",
                           inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
                           config.steps_per_rollout(), config.samples_per_step()));
-  report.line(plan_text(inputs.plan, model));
+  report.line(plan::plan_text(inputs.plan, model));
   report.line(fmt::format("bytes on disk: about {}{}", inputs.space.bytes(), inputs.space.what_for()));
   if (inputs.checkpoint) report.line(fmt::format("goes on from {}", inputs.checkpoint->directory()));
   report.line("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
 
-void print_start(const TrainInputs& inputs, int64_t rollout_id, Report& report) {
+void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
   report.line(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
                           base::with_commas(model.num_parameters()), model::to_string(model.dtype),

@@ -13,7 +13,7 @@ namespace {
 // A mean log ratio of a sample seldom leaves this.
 constexpr double kWidestSequenceClip = 0.01;
 
-void warn_of_truncation(const TrainConfig& config, std::vector<std::string>& warnings) {
+void warn_of_truncation(const config::TrainConfig& config, std::vector<std::string>& warnings) {
   if (!config.rollout.sampling().truncates()) return;
   warnings.push_back(
       "--rollout-top-p, -top-k or -min-p cut the distribution: samples are off policy by nature "
@@ -58,7 +58,7 @@ void warn_of_constants(const rl::LossConfig& loss, std::vector<std::string>& war
 
 }  // namespace
 
-std::vector<std::string> train_warnings(const TrainConfig& config) {
+std::vector<std::string> train_warnings(const config::TrainConfig& config) {
   std::vector<std::string> warnings;
   warn_of_truncation(config, warnings);
   warn_of_kl(config.loss.loss, warnings);

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "run/train_config.h"
+#include "config/train_config.h"
 
 namespace tandem::run {
 
 // One sentence each, with the flags to change. `config`: checked.
-std::vector<std::string> train_warnings(const TrainConfig& config);
+std::vector<std::string> train_warnings(const config::TrainConfig& config);
 
 }  // namespace tandem::run

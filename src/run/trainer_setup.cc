@@ -6,8 +6,8 @@
 
 namespace tandem::run {
 
-trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl::LossConfig& loss, int64_t num_layers,
-                                      int64_t total_steps) {
+trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, const rl::LossConfig& loss,
+                                      int64_t num_layers, int64_t total_steps) {
   options.check();
   trainer::TrainerConfig config;
   config.max_tokens_per_gpu = options.max_tokens_per_gpu;
@@ -37,7 +37,7 @@ trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl:
   return config;
 }
 
-trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
+trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
   trainer::TrainerConfig result =
       trainer_config(config.optimizer, config.loss_config(), num_layers, num_rollouts * config.steps_per_rollout());
   result.temperature = config.rollout.temperature;

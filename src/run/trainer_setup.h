@@ -1,20 +1,20 @@
 // The trainer's configuration from the flags, and what it takes. UserError where they contradict each other.
 #pragma once
 
+#include "config/optimizer_options.h"
+#include "config/train_config.h"
 #include "rl/loss_config.h"
-#include "run/optimizer_options.h"
 #include "run/run_memory.h"
 #include "run/session.h"
-#include "run/train_config.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
 
-trainer::TrainerConfig trainer_config(const OptimizerOptions& options, const rl::LossConfig& loss, int64_t num_layers,
-                                      int64_t total_steps);
+trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, const rl::LossConfig& loss,
+                                      int64_t num_layers, int64_t total_steps);
 
 // Of `tandem train`.
-trainer::TrainerConfig trainer_config(const TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
+trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
 
 // The ledger is told what the optimizer takes for as long as the run lasts. One that is offloaded is not asked, because
 // it may still be pinning its memory; on a device other than the CPU it takes nothing.

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/files.h"
-#include "run/unsupported_flags.h"
+#include "config/unsupported_flags.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
@@ -124,16 +124,16 @@ TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
   const Arguments arguments = {
       "--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--actor-num-nodes=1",
       "--tensor-model-parallel-size", "2"};
-  EXPECT_EQ(run::without_harmless_flags(arguments),
+  EXPECT_EQ(config::without_harmless_flags(arguments),
             (Arguments{"--lr", "1", "--rotary-base=1", "--tensor-model-parallel-size", "2"}));
 }
 
 // --load goes on with the optimizer, whatever else is typed: what asks for the weights alone is then refused.
 TEST(CommandLine, PartsOfARunAreNotLoaded) {
   for (const char* flag : {"--no-load-optim", "--no-load-rng", "--finetune"}) {
-    EXPECT_EQ(run::without_harmless_flags({flag, "--lr", "1"}), (Arguments{"--lr", "1"}));
-    EXPECT_EQ(run::without_harmless_flags({flag, "--load", "x"}), (Arguments{flag, "--load", "x"}));
-    EXPECT_EQ(run::without_harmless_flags({"--load=x", flag}), (Arguments{"--load=x", flag}));
+    EXPECT_EQ(config::without_harmless_flags({flag, "--lr", "1"}), (Arguments{"--lr", "1"}));
+    EXPECT_EQ(config::without_harmless_flags({flag, "--load", "x"}), (Arguments{flag, "--load", "x"}));
+    EXPECT_EQ(config::without_harmless_flags({"--load=x", flag}), (Arguments{"--load=x", flag}));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "base/files.h"
-#include "run/unsupported_flags.h"
+#include "config/unsupported_flags.h"
 #include "tests/cli/captured.h"
 
 namespace tandem::cli {
@@ -45,15 +45,15 @@ std::set<std::string> options_of_all_verbs() {
 
 bool is_flag(const std::set<std::string>& options, const std::string& name) {
   const std::string positive = name.starts_with("no-") ? name.substr(3) : name;
-  return options.contains(name) || run::find_unsupported_flag(name) != nullptr ||
-         run::find_unsupported_flag(positive) != nullptr;
+  return options.contains(name) || config::find_unsupported_flag(name) != nullptr ||
+         config::find_unsupported_flag(positive) != nullptr;
 }
 
 // "rollout-*" in prose stands for the flags that begin so.
 bool is_beginning(const std::set<std::string>& options, const std::string& beginning) {
   const auto begins = [&](std::string_view name) { return name.starts_with(beginning); };
   return std::any_of(options.begin(), options.end(), begins) ||
-         std::ranges::any_of(run::unsupported_flags(), begins, &run::UnsupportedFlag::name);
+         std::ranges::any_of(config::unsupported_flags(), begins, &config::UnsupportedFlag::name);
 }
 
 // What people read of a line of C++: its texts and its comment. In code "--n" counts down.

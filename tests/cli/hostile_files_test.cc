@@ -10,7 +10,7 @@
 
 #include "base/checksum.h"
 #include "base/files.h"
-#include "run/manifest.h"
+#include "checkpoint/manifest.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/spoiled_run.h"
@@ -202,10 +202,10 @@ void reseal(const std::string& step_path, const std::function<void(base::Json&)>
   base::Json state = base::read_json_file(state_path);
   change(state);
   base::write_file_durably(state_path, base::dump_json(state) + "\n");
-  run::Manifest manifest = run::parse_manifest(base::read_file(manifest_path), manifest_path);
+  checkpoint::Manifest manifest = checkpoint::parse_manifest(base::read_file(manifest_path), manifest_path);
   manifest.files["state.json"] = {.bytes = base::ReadableFile(state_path).size(),
                                   .checksum = base::file_checksum(state_path)};
-  base::write_file_durably(manifest_path, run::manifest_text(manifest));
+  base::write_file_durably(manifest_path, checkpoint::manifest_text(manifest));
 }
 
 // Numbers near the end of 64 bits overflowed in the optimizer, the trainer and the order of prompts.

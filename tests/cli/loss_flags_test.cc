@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "rl/losses.h"
-#include "run/train_config.h"
+#include "config/train_config.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
@@ -334,8 +334,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   train("c", {"--disable-rewards-normalization", "--pg-loss-type", "dro", "--dro-beta", "0.2", "--sapo-tau-pos", "1.1",
               "--sapo-tau-neg", "1.2", "--disable-grpo-std-normalization", "--calculate-per-token-loss"});
   given_.insert("--lr");  // in all of them
-  run::LossOptions loss;
-  run::OptimizerOptions optimizer;
+  config::LossOptions loss;
+  config::OptimizerOptions optimizer;
   base::Options options;
   loss.visit(options);
   optimizer.visit(options);

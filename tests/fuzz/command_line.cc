@@ -8,16 +8,15 @@
 #include <optional>
 
 #include "base/option_mistakes.h"
-#include "run/plan_report.h"
-#include "run/sft_config.h"
-#include "run/train_config.h"
-#include "run/unsupported_flags.h"
-#include "run/verb_configs.h"
+#include "config/sft_config.h"
+#include "config/train_config.h"
+#include "config/unsupported_flags.h"
+#include "config/verb_configs.h"
 #include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
-using namespace tandem::run;
 using tandem::base::Options;
+namespace config = tandem::config;
 
 namespace {
 
@@ -35,7 +34,8 @@ class Verb {
  public:
   Verb() {
     config_.visit(options_);
-    for (const UnsupportedFlag& flag : unsupported_flags()) options_.unsupported(flag.name, flag.reason);
+    for (const config::UnsupportedFlag& flag : config::unsupported_flags())
+      options_.unsupported(flag.name, flag.reason);
   }
   Verb(const Verb&) = delete;
   Verb& operator=(const Verb&) = delete;
@@ -45,7 +45,7 @@ class Verb {
   // Whether the arguments were accepted; flags that contradict each other are looked at, too.
   bool parse(const std::vector<std::string>& arguments) {
     try {
-      options_.parse(without_harmless_flags(arguments));
+      options_.parse(config::without_harmless_flags(arguments));
     } catch (const tandem::base::OptionsError& error) {
       for (const auto& one : error.refused()) require_line(one.flag + one.reason);
       for (const std::string& message : error.others()) require_line(message);
@@ -67,7 +67,7 @@ class Verb {
   }
 
  private:
-  static void check_counts(const TrainConfig& config) {
+  static void check_counts(const config::TrainConfig& config) {
     require(config.samples_per_rollout() > 0 && config.samples_per_step() > 0, "a rollout and a step have samples");
     require(config.steps_per_rollout() * config.samples_per_step() == config.samples_per_rollout(), "steps fit");
     accepts([&] { require(config.rollouts(1000) >= 0, "a run has rollouts"); }, require_line);
@@ -112,10 +112,13 @@ struct Row {
   std::vector<std::string> (*names)();
 };
 constexpr Row kVerbs[] = {
-    {check_verb<TrainConfig>, names<TrainConfig>},       {check_verb<SftConfig>, names<SftConfig>},
-    {check_verb<GenerateConfig>, names<GenerateConfig>}, {check_verb<ScoreConfig>, names<ScoreConfig>},
-    {check_verb<EvalConfig>, names<EvalConfig>},         {check_verb<ExportConfig>, names<ExportConfig>},
-    {check_verb<PlanConfig>, names<PlanConfig>},
+    {check_verb<config::TrainConfig>, names<config::TrainConfig>},
+    {check_verb<config::SftConfig>, names<config::SftConfig>},
+    {check_verb<config::GenerateConfig>, names<config::GenerateConfig>},
+    {check_verb<config::ScoreConfig>, names<config::ScoreConfig>},
+    {check_verb<config::EvalConfig>, names<config::EvalConfig>},
+    {check_verb<config::ExportConfig>, names<config::ExportConfig>},
+    {check_verb<config::PlanConfig>, names<config::PlanConfig>},
 };
 
 std::vector<std::string> lines_of(std::string_view text) {
@@ -132,7 +135,7 @@ std::string flag(JsonMutator& mutator, size_t verb) {
   static const std::vector<std::string> kOwn[] = {kVerbs[0].names(), kVerbs[1].names(), kVerbs[2].names(),
                                                   kVerbs[3].names(), kVerbs[4].names(), kVerbs[5].names(),
                                                   kVerbs[6].names()};
-  const auto unsupported = unsupported_flags();
+  const auto unsupported = config::unsupported_flags();
   std::string name = kOwn[verb][mutator.below(kOwn[verb].size())];
   switch (mutator.below(16)) {
     case 0: name = unsupported[mutator.below(unsupported.size())].name; break;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <optional>
 
-#include "run/samples.h"
+#include "report/sample_file.h"
 #include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
@@ -38,7 +38,7 @@ std::vector<std::string> records(const Rollout& rollout) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     lines.push_back(tandem::base::dump_json(
-        tandem::run::sample_record(rollout.samples[i], &rollout.grades[i], tandem::run::SampleDetail::kFull)));
+        tandem::report::sample_record(rollout.samples[i], &rollout.grades[i], tandem::report::SampleDetail::kFull)));
   }
   return lines;
 }

@@ -1,7 +1,7 @@
 // run/manifest: an accepted manifest names plain files, its pieces are each tensor exactly once, and writing it gives
 // what reads back as the same. The text's checksum is made anew, since behind a wrong one nothing is looked at; an
 // input that begins with 'r' is taken as it is.
-#include "run/manifest.h"
+#include "checkpoint/manifest.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,9 +10,9 @@
 #include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
-using tandem::run::Manifest;
-using tandem::run::ManifestTensor;
-using tandem::run::TensorPiece;
+using tandem::checkpoint::Manifest;
+using tandem::checkpoint::ManifestTensor;
+using tandem::checkpoint::TensorPiece;
 
 namespace {
 
@@ -68,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = text_of(data, size);
   const std::string sealed = text.starts_with('r') ? std::string(text.substr(1)) : resealed(text);
   std::optional<Manifest> manifest;
-  accepts([&] { manifest = tandem::run::parse_manifest(sealed, "MANIFEST.json"); },
+  accepts([&] { manifest = tandem::checkpoint::parse_manifest(sealed, "MANIFEST.json"); },
           [](std::string_view message) { require_message(message, "MANIFEST.json:"); });
   if (!manifest) return 0;
   require(manifest->step >= 0, "the step is no negative number");
@@ -78,10 +78,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(file.bytes >= 0, "no file has a negative size", name);
   }
   for (const auto& [name, tensor] : manifest->tensors) require_tensor(tensor, *manifest);
-  const std::string written = tandem::run::manifest_text(*manifest);
+  const std::string written = tandem::checkpoint::manifest_text(*manifest);
   std::string again;
   const bool reads_back =
-      accepts([&] { again = tandem::run::manifest_text(tandem::run::parse_manifest(written, "again")); },
+      accepts([&] { again = tandem::checkpoint::manifest_text(tandem::checkpoint::parse_manifest(written, "again")); },
               [](std::string_view message) { require(false, "its own text is accepted", message); });
   require(reads_back && again == written, "its own text reads back to the same manifest", written);
   return 0;

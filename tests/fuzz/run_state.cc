@@ -1,6 +1,6 @@
 // run/resume: an accepted state.json has counts that are none below 0 and can be counted on by one, and writing it
 // gives what reads back as the same.
-#include "run/resume.h"
+#include "checkpoint/resume.h"
 
 #include <optional>
 
@@ -8,7 +8,7 @@
 
 using namespace tandem::fuzz;
 using tandem::base::Json;
-using tandem::run::RunState;
+using tandem::checkpoint::RunState;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string kFile = "state.json";

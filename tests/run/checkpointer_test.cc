@@ -10,14 +10,14 @@
 #include "base/file_calls.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/load_checkpoint.h"
+#include "checkpoint/resume.h"
+#include "report/sample_file.h"
 #include "run/checkpointer.h"
-#include "run/load_checkpoint.h"
 #include "run/open_run.h"
-#include "run/resume.h"
 #include "run/rollout_file.h"
 #include "run/rollout_phase.h"
 #include "run/run_log.h"
-#include "run/samples.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
 
@@ -114,8 +114,8 @@ class FullAtTimes : public base::UnsyncedFileCalls {
   std::atomic<bool> is_full = false;
 };
 
-CheckpointOptions keeping(int64_t count, const std::string& on_save_error = "stop") {
-  CheckpointOptions options;
+config::CheckpointOptions keeping(int64_t count, const std::string& on_save_error = "stop") {
+  config::CheckpointOptions options;
   options.keep_latest = count;
   options.on_save_error = on_save_error;
   return options;
@@ -124,17 +124,20 @@ CheckpointOptions keeping(int64_t count, const std::string& on_save_error = "sto
 // A run's parts, and one rollout of it.
 class SavedRun {
  public:
-  SavedRun(const std::string& path, const CheckpointOptions& options)
-      : directory_(path, RunFolder::kNew, 0), session_({.hf_checkpoint = kModel}), trainer_(session_.store().layout()) {
+  SavedRun(const std::string& path, const config::CheckpointOptions& options)
+      : directory_(path, checkpoint::RunFolder::kNew, 0),
+        session_({.hf_checkpoint = kModel}),
+        trainer_(session_.store().layout()) {
     directory_.create();
     log_ = std::make_unique<RunLog>(directory_,
                                     RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
-    checkpointer_ = std::make_unique<Checkpointer>(session_, directory_, trainer_, *log_, options, RunState{},
-                                                   [](RunState& state) { state.failed_in_a_row = 2; });
+    checkpointer_ =
+        std::make_unique<Checkpointer>(session_, directory_, trainer_, *log_, options, checkpoint::RunState{},
+                                       [](checkpoint::RunState& state) { state.failed_in_a_row = 2; });
   }
 
   // One optimizer step, which is saved while the next rollout runs.
-  void step(SavedParts parts, RolloutPhase* phase, text::Graders* graders) {
+  void step(config::SavedParts parts, RolloutPhase* phase, text::Graders* graders) {
     finish_step();
     checkpointer_->start(parts);
     const int64_t step = trainer_.progress().steps;
@@ -155,15 +158,15 @@ class SavedRun {
   }
 
   std::string path() const { return directory_.path(); }
-  Report& report() { return log_->report(); }
+  report::Report& report() { return log_->report(); }
   Checkpointer& checkpointer() { return *checkpointer_; }
   CountingTrainer& trainer() { return trainer_; }
 
   // What was saved of `step` is that step's, and whole.
   void expect_saved(int64_t step) {
-    const Checkpoint checkpoint = Checkpoints(path()).open(step);
+    const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoints(path()).open(step);
     CountingTrainer restored(session_.store().layout());
-    const RunState state = read_state(checkpoint);
+    const checkpoint::RunState state = checkpoint::read_state(checkpoint);
     restore(checkpoint, state, restored, session_.store());
     EXPECT_EQ(state.failed_in_a_row, 2);
     EXPECT_EQ(restored.progress().steps, step);
@@ -185,14 +188,15 @@ class SavedRun {
     ASSERT_TRUE(rollout.has_value());
     EXPECT_EQ(rollout->grades.size(), 16U);
     EXPECT_EQ(rollout->num_failed, 0) << rollout->first_failure;
-    write_samples(directory_.path() + "/rollout.jsonl", rollout->samples, rollout->grades, SampleDetail::kFull);
+    report::write_samples(directory_.path() + "/rollout.jsonl", rollout->samples, rollout->grades,
+                          report::SampleDetail::kFull);
     EXPECT_EQ(
         read_rollout(directory_.path() + "/rollout.jsonl", {.num_samples = 16, .vocab = 100, .context_tokens = 100})
             .samples.size(),
         16U);
   }
 
-  RunDirectory directory_;
+  checkpoint::RunDirectory directory_;
   Session session_;
   CountingTrainer trainer_;
   std::unique_ptr<RunLog> log_;
@@ -213,7 +217,7 @@ TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
   InstantEngine engine;
   RolloutPhase phase(engine, text);
   for (int step = 1; step <= 6; ++step) {
-    run.step(step % 2 == 0 ? SavedParts::kBoth : SavedParts::kCheckpoint, &phase, &graders);
+    run.step(step % 2 == 0 ? config::SavedParts::kBoth : config::SavedParts::kCheckpoint, &phase, &graders);
     run.expect_saved(step);
   }
 }
@@ -227,7 +231,7 @@ TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
   for (int step = 1; step <= 12; ++step) {
     // It fills up while the writer's thread works, too.
     if (step % 3 == 1) disk.is_full = true;
-    run.step(SavedParts::kCheckpoint, nullptr, nullptr);
+    run.step(config::SavedParts::kCheckpoint, nullptr, nullptr);
     disk.is_full = false;
     if (step % 3 == 0) {
       EXPECT_EQ(run.checkpointer().saved_step(), step);
@@ -242,8 +246,8 @@ TEST(SaverThreads, AWriterThatIsLeftAloneEndsBeforeWhatItBorrows) {
   const base::ReplacedFileCalls replaced(unsynced);
   const base::TemporaryDirectory folder;
   SavedRun run(folder / "run", keeping(2));
-  run.step(SavedParts::kBoth, nullptr, nullptr);
-  run.checkpointer().start(SavedParts::kBoth);  // and nobody waits
+  run.step(config::SavedParts::kBoth, nullptr, nullptr);
+  run.checkpointer().start(config::SavedParts::kBoth);  // and nobody waits
 }
 
 class CheckpointerTest : public testing::Test {
@@ -258,11 +262,11 @@ TEST_F(CheckpointerTest, SavesNothingWhileTheWeightsBelongToNoStep) {
   SavedRun run(path_, keeping(2));
   run.finish_step();
   run.checkpointer().begin_update();
-  run.checkpointer().start(SavedParts::kBoth);
+  run.checkpointer().start(config::SavedParts::kBoth);
   run.checkpointer().wait();
   EXPECT_EQ(run.checkpointer().saved_step(), 0);
   run.checkpointer().end_update(1, {});
-  run.checkpointer().start(SavedParts::kBoth);
+  run.checkpointer().start(config::SavedParts::kBoth);
   run.checkpointer().wait();
   EXPECT_EQ(run.checkpointer().saved_step(), 1);
   run.expect_saved(1);
@@ -291,24 +295,24 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   std::string saved_metrics;
   {
     SavedRun run(path_, keeping(2));
-    run.step(SavedParts::kCheckpoint, nullptr, nullptr);
+    run.step(config::SavedParts::kCheckpoint, nullptr, nullptr);
     run.report().log("rollout", 1, {});
     run.report().sync();
     saved_metrics = base::read_file(metrics);
     run.finish_step();
-    run.checkpointer().start(SavedParts::kCheckpoint);
+    run.checkpointer().start(config::SavedParts::kCheckpoint);
     run.checkpointer().wait();
     run.report().log("rollout", 2, {});
     run.report().sync();
   }
   ASSERT_GT(base::read_file(metrics).size(), saved_metrics.size());
-  CheckpointOptions options;
+  config::CheckpointOptions options;
   options.load = path_;
-  const std::optional<Checkpoint> checkpoint = open_checkpoint(options);
+  const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options);
   Session session({.hf_checkpoint = kModel});
   CountingTrainer trainer(session.store().layout());
-  RunDirectory directory(path_, run_folder(options, path_, /*overwrite=*/false), 0);
-  const RunState start = open_run(directory, checkpoint, options, trainer, session.store());
+  checkpoint::RunDirectory directory(path_, checkpoint::run_folder(options, path_, /*overwrite=*/false), 0);
+  const checkpoint::RunState start = open_run(directory, checkpoint, options, trainer, session.store());
   EXPECT_EQ(start.step, 2);
   EXPECT_TRUE(trainer.holds(2.0F));
   EXPECT_EQ(base::read_file(metrics).size(), static_cast<size_t>(start.file_bytes.at("metrics.jsonl")));

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "run/reward_options.h"
+#include "config/reward_options.h"
 #include "tandem/error.h"
 
 namespace tandem::run {
@@ -24,15 +24,15 @@ text::Grade failed(const std::string& reason_class) {
   return grade;
 }
 
-std::vector<rl::Sample> given(const FailureReward& policy, const std::vector<text::Grade>& grades) {
+std::vector<rl::Sample> given(const config::FailureReward& policy, const std::vector<text::Grade>& grades) {
   std::vector<rl::Sample> samples(grades.size());
   for (size_t i = 0; i < grades.size(); ++i) samples[i].reward = grades[i].reward;
   put_failure_rewards(policy, grades, samples);
   return samples;
 }
 
-RewardOptions options(const std::string& failure_reward, const std::string& rm_type = "") {
-  RewardOptions options;
+config::RewardOptions options(const std::string& failure_reward, const std::string& rm_type = "") {
+  config::RewardOptions options;
   options.failure_reward = failure_reward;
   if (rm_type.empty()) {
     options.custom_rm_path = "reward.py:reward";
@@ -43,7 +43,7 @@ RewardOptions options(const std::string& failure_reward, const std::string& rm_t
 }
 
 TEST(FailureReward, LowestIsTheLowestThatWasGradedOrZero) {
-  const FailureReward lowest = options("lowest").failure();
+  const config::FailureReward lowest = options("lowest").failure();
   EXPECT_EQ(given(lowest, {graded(-2), failed("exception"), graded(3)})[1].reward, -2.0);
   EXPECT_EQ(given(lowest, {graded(5), failed("exception"), graded(3)})[1].reward, 0.0);
   EXPECT_EQ(given(options("lowest", "dapo").failure(), {graded(1), failed("deadline")})[1].reward, -1.0);

@@ -27,7 +27,7 @@ Rollout graded() {
   return rollout;
 }
 
-void use_kl(TrainConfig& config, bool is_offloaded) {
+void use_kl(config::TrainConfig& config, bool is_offloaded) {
   config.loss.use_kl_loss = true;
   config.loss.loss.kl_loss_coef = 0.1;
   config.model.dtype = "float32";
@@ -35,8 +35,8 @@ void use_kl(TrainConfig& config, bool is_offloaded) {
   config.memory.offload_optimizer = is_offloaded;
 }
 
-std::optional<Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id) {
-  const RunState start;
+std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id) {
+  const checkpoint::RunState start;
   Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
   Rollout rollout = graded();
   run.memory().enter(memory::Phase::kTrain);
@@ -52,7 +52,7 @@ TEST(Learner, MakesTheOptimizerStepsOfARollout) {
   Learner learner(run.inputs(), run.memory());
   const at::Tensor before = some_weight(run).clone();
   const uint64_t version = run.inputs().session.store().version();
-  const std::optional<Metrics> last = learn(run, learner, /*rollout_id=*/1);
+  const std::optional<report::Metrics> last = learn(run, learner, /*rollout_id=*/1);
   ASSERT_TRUE(last.has_value());
   EXPECT_FALSE(at::equal(some_weight(run), before));
   EXPECT_EQ(run.inputs().session.store().version(), version + 2);
@@ -61,7 +61,7 @@ TEST(Learner, MakesTheOptimizerStepsOfARollout) {
   EXPECT_EQ(records[0]["train/step"], 2);
   EXPECT_EQ(records[1]["train/step"], 3);
   EXPECT_EQ(records[1]["train/loss"], last->at("train/loss"));
-  const Metrics rollout = run.log().take();
+  const report::Metrics rollout = run.log().take();
   EXPECT_EQ(rollout.at("rollout/raw_reward"), 1.5);
   EXPECT_TRUE(rollout.contains("perf/actor_train_time"));
 }
@@ -69,7 +69,7 @@ TEST(Learner, MakesTheOptimizerStepsOfARollout) {
 TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
   std::vector<std::vector<float>> logprobs;
   for (const bool is_offloaded : {false, true}) {
-    SmallRun run([&](TrainConfig& config) { use_kl(config, is_offloaded); });
+    SmallRun run([&](config::TrainConfig& config) { use_kl(config, is_offloaded); });
     Learner learner(run.inputs(), run.memory());
     for (int64_t rollout_id = 0; rollout_id < 2; ++rollout_id) {
       Rollout rollout = graded();
@@ -85,7 +85,7 @@ TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
 
 TEST(Learner, AnAbandonedStepReturnsNothingAndChangesNothing) {
   // No signal has come, which counts as 0 seconds ago.
-  SmallRun run([](TrainConfig& config) { config.checkpoints.stop_grace_seconds = -1.0; });
+  SmallRun run([](config::TrainConfig& config) { config.checkpoints.stop_grace_seconds = -1.0; });
   Learner learner(run.inputs(), run.memory());
   const at::Tensor before = some_weight(run).clone();
   EXPECT_FALSE(learn(run, learner, 0).has_value());

@@ -6,7 +6,7 @@
 namespace tandem::run {
 namespace {
 
-Metrics step(double skipped, double zero_gradient) {
+report::Metrics step(double skipped, double zero_gradient) {
   return {{"train/step_skipped", skipped}, {"train/zero_gradient", zero_gradient}};
 }
 

@@ -34,7 +34,7 @@ class PromptSetTest : public testing::Test {
     return "";
   }
   base::TemporaryDirectory folder_;
-  DataOptions options_;
+  config::DataOptions options_;
 };
 
 TEST_F(PromptSetTest, RendersMessagesAndLeavesTextsAlone) {
@@ -96,7 +96,7 @@ bool opens_answer_with(const std::string& chat_template, const std::string& kwar
   base::write_file_durably(folder / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
   base::write_file_durably(folder / "tokenizer_config.json", base::dump_json({{"chat_template", chat_template}}));
   text::TextWorker text(text::default_worker_config(), folder.path());
-  DataOptions options;
+  config::DataOptions options;
   options.apply_chat_template_kwargs = kwargs;
   return opens_answer(options, text);
 }

@@ -10,8 +10,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "report/sample_file.h"
 #include "run/rollout_metrics.h"
-#include "run/samples.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -78,7 +78,7 @@ class RolloutFile : public testing::Test {
  protected:
   void SetUp() override {
     const Rollout rollout = four_samples();
-    write_samples(path_, rollout.samples, rollout.grades, SampleDetail::kFull);
+    report::write_samples(path_, rollout.samples, rollout.grades, report::SampleDetail::kFull);
   }
 
   // What is said of the file, "" where it is taken.
@@ -244,7 +244,7 @@ TEST_F(RolloutFile, NamesOfNumbersAreBounded) {
   }
   write_lines(path_, lines);
   const Rollout rollout = read_rollout(path_, kBounds);
-  const Metrics metrics = rollout_report(rollout, false, false);
+  const report::Metrics metrics = rollout_report(rollout, false, false);
   int64_t num_names = 0;
   for (const auto& [name, value] : metrics) num_names += name.starts_with("rollout/reward_") ? 1 : 0;
   EXPECT_EQ(num_names, static_cast<int64_t>(kMaxRewardNames));

@@ -11,7 +11,7 @@
 namespace tandem::run {
 namespace {
 
-void evaluate_prompts(TrainConfig& config) {
+void evaluate_prompts(config::TrainConfig& config) {
   config.eval.eval_prompt_data = {"math", config.data.prompt_data};
   config.eval.max_response_len = 2;
   config.eval_interval = 2;
@@ -20,7 +20,7 @@ void evaluate_prompts(TrainConfig& config) {
 
 class Sampling {
  public:
-  explicit Sampling(const std::function<void(TrainConfig&)>& change = {})
+  explicit Sampling(const std::function<void(config::TrainConfig&)>& change = {})
       : run_(change),
         rollouts_(run_.inputs(), run_.memory()),
         rewards_(run_.inputs().config.reward, run_.inputs().reward_context(), run_.inputs().evaluation) {
@@ -65,9 +65,10 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   {
     Sampling sampling;
     written = sampling.next(0);
-    write_samples(folder / "rollout_7.jsonl", written.samples, written.grades, SampleDetail::kFull);
+    report::write_samples(folder / "rollout_7.jsonl", written.samples, written.grades, report::SampleDetail::kFull);
   }
-  Sampling replay([&](TrainConfig& config) { config.load_debug_rollout_data = folder / "rollout_{rollout_id}.jsonl"; });
+  Sampling replay(
+      [&](config::TrainConfig& config) { config.load_debug_rollout_data = folder / "rollout_{rollout_id}.jsonl"; });
   const Rollout read = replay.next(7);
   ASSERT_EQ(read.samples.size(), written.samples.size());
   EXPECT_EQ(read.samples.back().completion, written.samples.back().completion);
@@ -79,7 +80,7 @@ TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
     Sampling same(evaluate_prompts);
     EXPECT_EQ(&same.rewards().of_evaluation(), &same.rewards().of_training());
   }
-  Sampling other([](TrainConfig& config) {
+  Sampling other([](config::TrainConfig& config) {
     evaluate_prompts(config);
     config.eval.reward_key = "accuracy";
   });
@@ -112,7 +113,7 @@ TEST(Evaluator, IsDueAtTheStartAtItsIntervalAndAtTheEnd) {
 }
 
 TEST(RolloutLog, WritesOneRecordWithAllThatWasAdded) {
-  Sampling sampling([](TrainConfig& config) { config.output.sample_dump_interval = 2; });
+  Sampling sampling([](config::TrainConfig& config) { config.output.sample_dump_interval = 2; });
   SmallRun& run = sampling.run();
   RolloutLog rollout_log(run.inputs(), run.memory(), run.log(), /*first_rollout=*/0);
   run.log().add({{"perf/eval_time", 3.0}});

@@ -16,7 +16,7 @@ class RunLogTest : public testing::Test {
   void SetUp() override { directory_.create(); }
 
   const base::TemporaryDirectory folder_;
-  RunDirectory directory_{folder_ / "run", RunFolder::kNew, 0};
+  checkpoint::RunDirectory directory_{folder_ / "run", checkpoint::RunFolder::kNew, 0};
 };
 
 TEST_F(RunLogTest, BeginsWithTheConfigurationAndTheFoldersOfARun) {
@@ -34,7 +34,7 @@ TEST_F(RunLogTest, KeepsWhatIsAddedForOneRecord) {
   RunLog log(directory_, {});
   log.add({{"a", 1.0}, {"b", 2.0}});
   log.add({{"b", 3.0}});
-  EXPECT_EQ(log.take(), (Metrics{{"a", 1.0}, {"b", 3.0}}));
+  EXPECT_EQ(log.take(), (report::Metrics{{"a", 1.0}, {"b", 3.0}}));
   EXPECT_TRUE(log.take().empty());
 }
 
@@ -51,9 +51,9 @@ TEST_F(RunLogTest, ADiskThatRefusesIsCountedWhereTheRunContinues) {
   for (int i = 0; i < 2; ++i) {
     log.write_or_count("a file", "fault/unwritten_samples", [] { throw EnvironmentError("the disk is full"); });
   }
-  log.write_samples(folder_ / "no_such_folder/s.jsonl", {}, {}, SampleDetail::kFull);
+  log.write_samples(folder_ / "no_such_folder/s.jsonl", {}, {}, report::SampleDetail::kFull);
   base::set_log_level(base::LogLevel::kInfo);
-  EXPECT_EQ(log.take(), (Metrics{{"fault/unwritten_samples", 3.0}}));
+  EXPECT_EQ(log.take(), (report::Metrics{{"fault/unwritten_samples", 3.0}}));
   EXPECT_THROW(log.write_or_count("a file", "x", [] { throw UserError("not the disk's fault"); }), UserError);
 }
 

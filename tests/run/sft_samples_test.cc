@@ -72,7 +72,7 @@ class SftSamplesTest : public testing::Test {
   }
 
   base::TemporaryDirectory folder_;
-  DataOptions data_;
+  config::DataOptions data_;
   model::ModelConfig model_;
   bool append_eos_ = true;
   text::TextWorker* text_ = &qwen3();

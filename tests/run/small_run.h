@@ -16,11 +16,11 @@ namespace tandem::run {
 constexpr int64_t kSmallPrompts = 3, kSmallCompletions = 4;
 
 // The reward differs from sample to sample, so that there is something to learn.
-inline TrainConfig small_config(const base::TemporaryDirectory& folder) {
+inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "reward.py",
                            "def reward(prompts, completions, **kwargs):\n"
                            "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
-  TrainConfig config;
+  config::TrainConfig config;
   config.model.hf_checkpoint = "tests/golden/models/qwen3-tied";
   config.data.prompt_data = "tests/golden/prompts/math_small.jsonl";
   config.colocate = true;
@@ -39,7 +39,7 @@ inline TrainConfig small_config(const base::TemporaryDirectory& folder) {
 // Inputs whose weights are loaded, the arena, and a log of the run directory.
 class SmallRun {
  public:
-  explicit SmallRun(const std::function<void(TrainConfig&)>& change = {})
+  explicit SmallRun(const std::function<void(config::TrainConfig&)>& change = {})
       : inputs_(changed(small_config(folder_), change), {}), memory_(inputs_.config, inputs_.plan) {
     inputs_.session.load_weights();
     inputs_.directory.create();
@@ -63,7 +63,8 @@ class SmallRun {
   }
 
  private:
-  static TrainConfig changed(TrainConfig config, const std::function<void(TrainConfig&)>& change) {
+  static config::TrainConfig changed(config::TrainConfig config,
+                                     const std::function<void(config::TrainConfig&)>& change) {
     if (change) change(config);
     return config;
   }

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdio>
 
-#include "run/terminal.h"
+#include "report/terminal.h"
 #include "tests/base/pseudo_terminal.h"
 
 namespace tandem::run {
@@ -19,7 +19,7 @@ using base::PseudoTerminal;
 int draw_and_wait(bool deferred) {
   install_stop_signals();
   if (deferred) defer_stops("stopping: --load it goes on");
-  Terminal terminal = standard_terminal();
+  report::Terminal terminal = report::standard_terminal();
   terminal.live("rollout 1/3 [####----]");
   for (int i = 0; i < 1000; ++i) usleep(10'000);
   return 99;
@@ -76,7 +76,7 @@ TEST(StopSignal, SurvivesTheTerminal) {
     std::fflush(stdout);
     while (!stop_requested()) usleep(1000);
     {
-      Terminal terminal = standard_terminal();
+      report::Terminal terminal = report::standard_terminal();
       for (int i = 0; i < 3; ++i) terminal.line("saved");
     }
     return write(lines[1], "saved", 5) == 5 ? stop_exit_code() : 98;

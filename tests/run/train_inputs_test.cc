@@ -11,7 +11,7 @@ namespace {
 
 TEST(TrainInputs, WritesNothing) {
   const base::TemporaryDirectory folder;
-  TrainConfig config = small_config(folder);
+  config::TrainConfig config = small_config(folder);
   config.num_rollout.reset();
   config.num_epoch = 3;
   const TrainInputs inputs(config, {});
@@ -26,16 +26,17 @@ TEST(TrainInputs, WritesNothing) {
 
 TEST(TrainInputs, RefusesWhatIsWrongBeforeAnythingIsWritten) {
   const base::TemporaryDirectory folder;
-  const std::vector<std::pair<std::string, std::function<void(TrainConfig&)>>> mistakes = {
-      {"--colocate", [](TrainConfig& config) { config.colocate = false; }},
-      {"--custom-rm-path", [&](TrainConfig& config) { config.reward.custom_rm_path = folder / "gone.py:reward"; }},
-      {"--rollout-stop-token-ids", [](TrainConfig& config) { config.rollout.stop_token_ids = {1 << 20}; }},
-      {"--save-debug-rollout-data", [](TrainConfig& config) { config.output.save_debug_rollout_data = "one"; }},
-      {"--load", [&](TrainConfig& config) { config.checkpoints.load = folder / "no_run"; }},
-      {"--device-memory-bytes", [](TrainConfig& config) { config.memory.device_memory_bytes = 1 << 20; }},
+  const std::vector<std::pair<std::string, std::function<void(config::TrainConfig&)>>> mistakes = {
+      {"--colocate", [](config::TrainConfig& config) { config.colocate = false; }},
+      {"--custom-rm-path",
+       [&](config::TrainConfig& config) { config.reward.custom_rm_path = folder / "gone.py:reward"; }},
+      {"--rollout-stop-token-ids", [](config::TrainConfig& config) { config.rollout.stop_token_ids = {1 << 20}; }},
+      {"--save-debug-rollout-data", [](config::TrainConfig& config) { config.output.save_debug_rollout_data = "one"; }},
+      {"--load", [&](config::TrainConfig& config) { config.checkpoints.load = folder / "no_run"; }},
+      {"--device-memory-bytes", [](config::TrainConfig& config) { config.memory.device_memory_bytes = 1 << 20; }},
   };
   for (const auto& [says, mistake] : mistakes) {
-    TrainConfig config = small_config(folder);
+    config::TrainConfig config = small_config(folder);
     mistake(config);
     try {
       const TrainInputs inputs(config, {});

@@ -15,7 +15,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 std::vector<std::string> warnings_of(const Arguments& more) {
-  TrainConfig config;
+  config::TrainConfig config;
   base::Options options;
   config.visit(options);
   Arguments arguments = {"--colocate", "--hf-checkpoint", "model", "--prompt-data",

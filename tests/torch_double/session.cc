@@ -29,25 +29,25 @@ TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {
           .bytes = {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}};
 }
 
+void export_hf_checkpoint(const std::string& path, const WeightStore&, const ExportOptions&) {
+  base::DurableDirectory directory(path, /*replace=*/true);
+  static constexpr std::array<std::byte, 4> kZeros{};
+  write_safetensors(directory.path() + "/model.safetensors",
+                    {{.name = "w", .dtype = "F32", .shape = {1}, .bytes = kZeros}}, {});
+  directory.commit();
+}
+
 }  // namespace weights
 
 namespace run {
 
-Session::Session(const ModelOptions& options)
+Session::Session(const config::ModelOptions& options)
     : options_(options), config_(model::read_model_config(options.hf_checkpoint)) {
   store_ = std::make_unique<weights::WeightStore>(
       weights::WeightStore::without_storage(model::build_layout(config_), at::kFloat));
 }
 
 int64_t Session::weight_bytes() const { return config_.num_parameters() * int64_t{sizeof(float)}; }
-
-void Session::export_checkpoint(const std::string& path, bool, int64_t) const {
-  base::DurableDirectory directory(path, /*replace=*/true);
-  static constexpr std::array<std::byte, 4> kZeros{};
-  weights::write_safetensors(directory.path() + "/model.safetensors",
-                             {{.name = "w", .dtype = "F32", .shape = {1}, .bytes = kZeros}}, {});
-  directory.commit();
-}
 
 }  // namespace run
 

@@ -1,0 +1,61 @@
+#include "checkpoint/checkpoint_writer.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "memory/tensor_memory.h"
+
+namespace tandem::checkpoint {
+
+namespace {
+
+using base::Clock;
+using base::seconds_since;
+
+}  // namespace
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorBytes> tensors,
+                             config::SavedParts parts) {
+  TANDEM_CHECK(!thread_.joinable(), "a checkpoint is being written already");
+  failure_ = nullptr;
+  thread_ = std::thread([this, state, parts, tensors = std::move(tensors)]() mutable {
+    const Clock::time_point begin = Clock::now();
+    const memory::OutsidePhases beside;  // what it allocates outlives a change of phase
+    try {
+      write(state, std::move(tensors), parts);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    saved_ = {.step = state.step, .parts = parts, .seconds = seconds_since(begin)};
+  });
+}
+
+// The pointer of checkpoints/ comes last: what it names has its export, where it gets one.
+void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorBytes> tensors,
+                             config::SavedParts parts) {
+  if (parts != config::SavedParts::kCheckpoint) {
+    weights::export_hf_checkpoint(directory_.checkpoint(state.step), store_,
+                                  {.source_directory = source_directory_, .overwrite = true});
+    directory_.set_latest(state.step);
+  }
+  if (parts == config::SavedParts::kExport) return;
+  const Checkpoints checkpoints(directory_.path());
+  checkpoints.save(state.step, state.to_json(), std::move(tensors));
+  checkpoints.keep_latest(keep_latest_);
+}
+
+std::optional<CheckpointWriter::Saved> CheckpointWriter::wait() {
+  if (!thread_.joinable()) return std::nullopt;
+  const Clock::time_point begin = Clock::now();
+  thread_.join();
+  saved_.waited_seconds = seconds_since(begin);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return saved_;
+}
+
+}  // namespace tandem::checkpoint

@@ -1,0 +1,61 @@
+// Writes a run's checkpoints while the next rollout runs: RUN/checkpoints/step_000100 to go on from, RUN/hf/step_000100
+// for transformers. One at a time, on a thread of its own, from the live weights and moments, which nobody changes
+// before wait(): the next optimizer step begins with it.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/run_directory.h"
+#include "config/output_options.h"
+#include "weights/store.h"
+
+namespace tandem::checkpoint {
+
+class CheckpointWriter {
+ public:
+  // Store and directory are borrowed. `source_directory`: the model directory whose tokenizer and configuration an
+  // export copies. `keep_latest` of checkpoints/ stay.
+  CheckpointWriter(const weights::WeightStore& store, std::string source_directory, const RunDirectory& directory,
+                   int64_t keep_latest)
+      : store_(store),
+        source_directory_(std::move(source_directory)),
+        directory_(directory),
+        keep_latest_(keep_latest) {}
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Begins; BugError while another is being written.
+  void start(const RunState& state, std::vector<weights::TensorBytes> tensors,
+             config::SavedParts parts = config::SavedParts::kBoth);
+
+  // Waits for the one that is being written, if any. The pointer to it is durable then: it counts as saved.
+  struct Saved {
+    int64_t step = 0;
+    config::SavedParts parts = config::SavedParts::kBoth;
+    double seconds = 0.0;         // that it took
+    double waited_seconds = 0.0;  // of these, here
+  };
+  std::optional<Saved> wait();  // throws what the thread threw
+
+ private:
+  void write(const RunState& state, std::vector<weights::TensorBytes> tensors, config::SavedParts parts);
+
+  const weights::WeightStore& store_;
+  const std::string source_directory_;
+  const RunDirectory& directory_;
+  const int64_t keep_latest_;
+  std::thread thread_;
+  Saved saved_;                 // of the thread; read after join()
+  std::exception_ptr failure_;  // likewise
+};
+
+}  // namespace tandem::checkpoint

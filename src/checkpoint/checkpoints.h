@@ -1,0 +1,80 @@
+// The checkpoints of a run: all that it needs to go on bit for bit.
+//
+//   RUN/checkpoints/step_000100/   state.json, shard_00000.safetensors, MANIFEST.json
+//   RUN/checkpoints/latest         one line, the name of the one to go on from
+//
+// A checkpoint is written under a temporary name, its manifest last; its files and the directory are synced, it gets
+// its name, that is synced, and then the pointer is replaced. So at every instant `latest` names a whole one, whatever
+// happens; and whatever happens to the bytes later is found by the manifest's checksums before any of them is used.
+// No torch: bytes in, bytes out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "checkpoint/manifest.h"
+#include "weights/safetensors.h"
+
+namespace tandem::checkpoint {
+
+// One checkpoint, found whole. Its tensors are read by name.
+class Checkpoint {
+ public:
+  // Reads the manifest and compares size and checksum of every file. UserError says what is damaged or missing.
+  explicit Checkpoint(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  int64_t step() const { return manifest_.step; }
+  const base::Json& state() const { return state_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  // The box [begin, begin + shape) of a tensor, row-major, whichever pieces it lies in. UserError when there is no such
+  // tensor, it has another dtype, or the box leaves it.
+  void read(const std::string& name, const std::string& dtype, const std::vector<int64_t>& begin,
+            const std::vector<int64_t>& shape, std::span<std::byte> out) const;
+
+ private:
+  std::string directory_;
+  Manifest manifest_;
+  base::Json state_;
+  std::map<std::string, weights::SafetensorsFile> shards_;
+};
+
+class Checkpoints {
+ public:
+  // `run_path`/checkpoints; looks at nothing yet.
+  explicit Checkpoints(const std::string& run_path);
+
+  // Writes a checkpoint, then the pointer to it. EnvironmentError: the disk refuses; what was there is as it was.
+  void save(int64_t step, const base::Json& state, std::vector<weights::TensorBytes> tensors) const;
+  // Removes the oldest, so that `count` remain; never the one that the pointer names.
+  void keep_latest(int64_t count) const;
+  // Goes back to an earlier one: the pointer names it, and later ones are removed.
+  void rewind(int64_t step) const;
+  // Makes room for another run.
+  void clear() const;
+
+  std::vector<int64_t> steps() const;  // of those that are there, ascending; they may be damaged
+  // The one that the pointer names (where there is no pointer yet, the newest), or that of `step`. UserError when it is
+  // damaged or absent: what is wrong, and the newest good one.
+  Checkpoint open(std::optional<int64_t> step) const;
+  // What a run is to be told when it has none to go on from: nothing was ever saved here.
+  bool empty() const;
+
+  const std::string& folder() const { return folder_; }
+  std::string path(int64_t step) const;
+
+ private:
+  std::optional<int64_t> pointed_to() const;
+  void point_to(int64_t step) const;
+  [[noreturn]] void refuse(const std::string& what) const;
+
+  std::string folder_;
+};
+
+}  // namespace tandem::checkpoint

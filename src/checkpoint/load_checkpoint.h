@@ -1,0 +1,23 @@
+// What --load and --save mean together: from which checkpoint a run resumes, and in which directory.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/run_directory.h"
+#include "config/checkpoint_options.h"
+
+namespace tandem::checkpoint {
+
+// The checkpoint that --load names, found whole; nothing for a new run. UserError where --load has none, unless
+// --allow-fresh-start.
+std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options);
+
+// Whether --load is the directory that the run writes into.
+bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);
+
+// What may be in that directory before.
+RunFolder run_folder(const config::CheckpointOptions& options, const std::string& save, bool overwrite);
+
+}  // namespace tandem::checkpoint

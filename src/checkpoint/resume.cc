@@ -1,0 +1,226 @@
+#include "checkpoint/resume.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/env.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/message_text.h"
+#include "base/sha256.h"
+#include "rl/data_lines.h"
+#include "weights/tensor_file.h"
+
+namespace tandem::checkpoint {
+
+namespace {
+
+using base::Json;
+
+// Visits the part of each HF tensor in each tensor of the trainer's state: f(name, rows of it).
+template <typename F>
+void for_each_part(const trainer::Trainer& trainer, const weights::Layout& layout, F f) {
+  for (const auto& [name, tensor] : trainer.state()) {
+    const size_t dot = name.find('.');  // "exp_avg.layers.0.qkv"
+    for (const weights::Slice& slice : layout.find(name.substr(dot + 1)).slices) {
+      f(fmt::format("{}.{}", name.substr(0, dot), slice.hf_name),
+        tensor.narrow(0, slice.row_begin, slice.shape.front()));
+    }
+  }
+}
+
+// Fills a part from the checkpoint. One that lies on a device is read through a few MiB of host memory.
+void read_part(const Checkpoint& checkpoint, const std::string& name, const at::Tensor& part) {
+  const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
+    std::vector<int64_t> begin(static_cast<size_t>(part.dim()), 0);
+    begin.front() = first_row;
+    checkpoint.read(name, "F32", begin, host.sizes().vec(),
+                    {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
+  };
+  if (part.is_cpu()) {
+    read_into(part, 0);
+    return;
+  }
+  const int64_t num_rows = part.size(0), row_bytes = static_cast<int64_t>(part.nbytes()) / num_rows;
+  const int64_t step = std::max<int64_t>(1, weights::kStagingBytes / row_bytes);
+  for (int64_t begin = 0; begin < num_rows; begin += step) {
+    const at::Tensor rows = part.narrow(0, begin, std::min(step, num_rows - begin));
+    const at::Tensor host = at::empty(rows.sizes(), at::kFloat);
+    read_into(host, begin);
+    rows.copy_(host);
+  }
+}
+
+// No run counts so far, and sums and products of such numbers stay within 64 bits.
+constexpr int64_t kMaxCount = int64_t{1} << 40;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 60;
+
+const Json& member(const Json& json, const char* name, const std::string& file) {
+  const auto found = json.is_object() ? json.find(name) : json.end();
+  TANDEM_USER_CHECK(json.is_object() && found != json.end(), fmt::format("{}: {} is missing", file, name));
+  return *found;
+}
+
+int64_t as_count(const Json& value, const std::string& name, const std::string& file, int64_t most) {
+  // A positive number that was read is unsigned.
+  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(most);
+  TANDEM_USER_CHECK(fits,
+                    fmt::format("{}: {} must be a whole number from 0 to {}; it was changed by hand: take another "
+                                "checkpoint (--ckpt-step)",
+                                file, base::one_line(name), most));
+  return value.get<int64_t>();
+}
+
+int64_t count(const Json& json, const char* name, const std::string& file) {
+  return as_count(member(json, name, file), name, file, kMaxCount);
+}
+
+// Of data, reward function, model configuration and tokenizer.
+std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
+                                                   const std::string& custom_rm_path) {
+  std::map<std::string, std::string> result;
+  if (!prompt_file.empty()) result["the file of --prompt-data"] = base::file_checksum(prompt_file);
+  const std::string reward_file = custom_rm_path.substr(0, custom_rm_path.rfind(':'));
+  if (!reward_file.empty()) result["the file of --custom-rm-path"] = base::file_checksum(reward_file);
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const std::string path = fmt::format("{}/{}", model_directory, name);
+    if (base::file_exists(path)) result[fmt::format("{} of --hf-checkpoint", name)] = base::file_checksum(path);
+  }
+  return result;
+}
+
+// Whether a flag or input is as it was. A checkpoint of before texts were fingerprinted holds the text itself, with the
+// home directory written out.
+bool is_same(const std::string& name, const std::string& saved, const std::string& now) {
+  if (saved == now) return true;
+  if (!base::is_fingerprint(now) || base::is_fingerprint(saved)) return false;
+  return base::fingerprint(name, saved) == now ||
+         base::fingerprint(name, base::shorten_home(saved, base::home_directory())) == now;
+}
+
+// "--lr was 0.001 and is 0.002". Texts may be secrets: only that they differ is said.
+std::string difference(const std::string& name, const std::string* saved, const std::string* now) {
+  const std::string flag = (name.find(' ') == std::string::npos ? "--" : "") + base::one_line(name);
+  const bool is_text = saved != nullptr && now != nullptr && base::is_fingerprint(*now);
+  if (is_text) return flag + " is not what it was";
+  const auto shown = [](const std::string* value) {
+    return value == nullptr ? "absent" : base::is_fingerprint(*value) ? "given" : base::one_line(*value);
+  };
+  return fmt::format("{} was {} and is {}", flag, shown(saved), shown(now));
+}
+
+// UserError naming each that differs, with both values, unless `allowed`.
+void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                        bool allowed) {
+  std::vector<std::string> differences;
+  for (const auto& [name, value] : saved) {
+    const auto found = now.find(name);
+    if (found == now.end() || !is_same(name, value, found->second))
+      differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second));
+  }
+  for (const auto& [name, value] : now) {
+    if (!saved.contains(name)) differences.push_back(difference(name, nullptr, &value));
+  }
+  if (differences.empty()) return;
+  const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
+  TANDEM_USER_CHECK(allowed, what + "; give them as they were, or --allow-changed-config");
+  base::log_warning("{} (--allow-changed-config)", what);
+}
+
+}  // namespace
+
+Json RunState::to_json() const {
+  Json json = Json::object();
+  json["step"] = step;
+  json["optimizer_updates"] = optimizer.updates;
+  json["optimizer_steps"] = optimizer.steps;
+  json["skipped_in_a_row"] = skipped_in_a_row;
+  json["failed_in_a_row"] = failed_in_a_row;
+  json["evaluation_due"] = evaluation_due;
+  json["weight_version"] = weight_version;
+  json["epoch"] = cursor.epoch;
+  json["offset"] = cursor.offset;
+  json["file_bytes"] = file_bytes;
+  json["numbers"] = numbers;
+  return json;
+}
+
+RunState RunState::from_json(const Json& json, const std::string& file) {
+  RunState state;
+  state.step = count(json, "step", file);
+  state.optimizer = {.updates = count(json, "optimizer_updates", file), .steps = count(json, "optimizer_steps", file)};
+  state.skipped_in_a_row = count(json, "skipped_in_a_row", file);
+  state.failed_in_a_row = count(json, "failed_in_a_row", file);
+  const auto due = json.find("evaluation_due");  // absent before it was saved
+  state.evaluation_due = due != json.end() && *due == true;
+  state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
+  state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
+  const Json& files = member(json, "file_bytes", file);
+  const Json& numbers = member(json, "numbers", file);
+  TANDEM_USER_CHECK(files.is_object() && numbers.is_object(), file + ": file_bytes and numbers must be objects");
+  for (const auto& [name, value] : files.items()) {
+    TANDEM_USER_CHECK(!name.starts_with('/') && name.find("..") == std::string::npos,
+                      fmt::format("{}: file_bytes: {} lies outside the run", file, base::one_line(name)));
+    state.file_bytes[name] = as_count(value, "file_bytes: " + name, file, kMaxFileBytes);
+  }
+  for (const auto& [name, value] : numbers.items()) {
+    TANDEM_USER_CHECK(value.is_string(), fmt::format("{}: numbers: {} must be a string", file, base::one_line(name)));
+    state.numbers[name] = value.get<std::string>();
+  }
+  return state;
+}
+
+std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer, const weights::Layout& layout) {
+  std::vector<weights::TensorBytes> tensors;
+  for_each_part(trainer, layout, [&](const std::string& name, const at::Tensor& part) {
+    tensors.push_back(weights::tensor_bytes(name, part));
+  });
+  return tensors;
+}
+
+void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
+             weights::WeightStore& store) {
+  for_each_part(trainer, store.layout(),
+                [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
+  trainer.restore(state.optimizer);
+  store.set_version(state.weight_version);
+}
+
+std::map<std::string, std::string> run_numbers(ResultInputs inputs) {
+  std::map<std::string, std::string> result = std::move(inputs.flags);
+  result["the kernels"] = inputs.kernels;
+  result["optimizer steps until --min-lr"] =
+      inputs.trainer.lr_decay_style == "constant" ? "any" : std::to_string(inputs.trainer.lr_decay_steps);
+  result.merge(
+      input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_path));
+  return result;
+}
+
+RunState read_state(const Checkpoint& checkpoint) {
+  const std::string file = checkpoint.directory() + "/state.json";
+  const RunState state = RunState::from_json(checkpoint.state(), file);
+  TANDEM_USER_CHECK(state.step == checkpoint.step(),
+                    fmt::format("{}: step is {}, and MANIFEST.json says {}; it was changed by hand: take another "
+                                "checkpoint (--ckpt-step)",
+                                file, state.step, checkpoint.step()));
+  return state;
+}
+
+void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,
+                   int64_t num_records) {
+  const RunState saved = read_state(checkpoint);
+  check_same_numbers(saved.numbers, numbers, allow_changes);
+  TANDEM_USER_CHECK(saved.cursor.offset < num_records,
+                    fmt::format("--load: record {} of --prompt-data comes next and there are {}; give the data of the "
+                                "run",
+                                saved.cursor.offset, num_records));
+}
+
+}  // namespace tandem::checkpoint

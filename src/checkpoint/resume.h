@@ -1,0 +1,61 @@
+// What of a training run goes into a checkpoint, and how it comes back. Randomness is a function of seeds and counters,
+// so its state is the step; a step boundary of the colocated loop has no groups that wait for training.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "checkpoint/checkpoints.h"
+#include "config/run_mode.h"
+#include "rl/prompt_order.h"
+#include "trainer/trainer.h"
+#include "weights/store.h"
+
+namespace tandem::checkpoint {
+
+// The small part: state.json.
+struct RunState {
+  int64_t step = 0;  // finished rollouts
+  trainer::OptimizerProgress optimizer;
+  int64_t skipped_in_a_row = 0;  // optimizer steps
+  int64_t failed_in_a_row = 0;   // rollouts of which every grading failed
+  bool evaluation_due = false;   // a signal ended the evaluation behind this step
+  uint64_t weight_version = 0;
+  rl::PromptCursor cursor;
+  std::map<std::string, int64_t> file_bytes;   // of the run's growing files: metrics.jsonl, tensorboard/...
+  std::map<std::string, std::string> numbers;  // flags and input files (their checksums) that results depend on
+
+  base::Json to_json() const;
+  // UserError "FILE: what" for anything else than to_json() gives.
+  static RunState from_json(const base::Json& json, const std::string& file);
+};
+
+// The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...".
+// Live: valid until the next optimizer step. The weights themselves are the masters, rounded.
+std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer, const weights::Layout& layout);
+
+// Puts both back; the store has the checkpoint's version then.
+void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
+             weights::WeightStore& store);
+
+// What results depend on.
+struct ResultInputs {
+  std::map<std::string, std::string> flags;  // RunMode::numbers
+  std::string kernels;                       // device::Ops::name()
+  const trainer::TrainerConfig& trainer;     // of which: where the learning rate's decay ends
+  std::string model_directory;               // checksums of its configuration and tokenizer
+  std::string prompt_data, custom_rm_path;   // and of these files, or ""
+};
+std::map<std::string, std::string> run_numbers(ResultInputs inputs);
+
+RunState read_state(const Checkpoint& checkpoint);
+
+// Whether a run with these numbers and so many records of data may go on from it: UserError naming each flag or input
+// that differs, with both values, unless `allow_changes`; then it is a warning.
+void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,
+                   int64_t num_records);
+
+}  // namespace tandem::checkpoint

@@ -1,0 +1,225 @@
+#include "checkpoint/run_directory.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "checkpoint/checkpoints.h"
+
+namespace tandem::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.toml";
+constexpr const char* kMemory = "memory_timeline.jsonl";
+constexpr const char* kProbe = ".write-test";  // base::check_writable_directory, when it is killed
+struct OwnName {
+  const char* name;
+  bool is_folder;
+};
+constexpr std::array<OwnName, 11> kNames = {{{kConfig, false},
+                                             {"metrics.jsonl", false},
+                                             {kMemory, false},
+                                             {"memory_trace.json", false},
+                                             {"log.txt", false},
+                                             {"grader_output.txt", false},
+                                             {"samples", true},
+                                             {"tensorboard", true},
+                                             {"checkpoints", true},
+                                             {"hf", true},
+                                             {"fault", true}}};
+
+std::string step_name(int64_t step) { return fmt::format("step_{:06}", step); }
+
+// 7 of "rollout_000007.jsonl" with these beginning and end; nothing for a name that no run writes.
+std::optional<int64_t> number_between(std::string_view name, std::string_view begin, std::string_view end) {
+  if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) return std::nullopt;
+  const std::string_view digits = name.substr(begin.size(), name.size() - begin.size() - end.size());
+  int64_t number = 0;
+  const auto [at, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || at != digits.data() + digits.size() || number < 0) return std::nullopt;
+  return fmt::format("{:06}", number) == digits ? std::optional(number) : std::nullopt;
+}
+
+std::optional<int64_t> export_step(std::string_view name) { return number_between(name, "step_", ""); }
+
+// The step that has to be finished for a file of samples to stay: rollout_000007.jsonl is of the rollout that finishes
+// step 8, eval_NAME_000008.jsonl of the evaluation after it. Nothing for files of others.
+std::optional<int64_t> step_of_samples(std::string_view name) {
+  if (const std::optional<int64_t> rollout = number_between(name, "rollout_", ".jsonl")) return *rollout + 1;
+  if (!name.starts_with("eval_")) return std::nullopt;
+  const size_t last = name.rfind('_');
+  return last < std::string_view("eval_").size() + 1 ? std::nullopt
+                                                     : number_between(name, name.substr(0, last + 1), ".jsonl");
+}
+
+// Whether a file is named as TensorBoard's own writer names its event files.
+bool is_event_file(std::string_view name) { return name.starts_with("events.out.tfevents."); }
+
+fs::file_status status_of(const std::string& path) {
+  std::error_code unknown;
+  return fs::symlink_status(path, unknown);
+}
+
+// Refuses a path that no run can have made. Through a link, a run that goes on would cut, remove and write files
+// somewhere else; at a pipe it would wait for ever.
+void check_own(const std::string& path, bool is_folder) {
+  const fs::file_status status = status_of(path);
+  if (!fs::exists(status)) return;
+  const char* const kind = is_folder ? "folder" : "file";
+  TANDEM_USER_CHECK(
+      !fs::is_symlink(status),
+      fmt::format("{}: is a symbolic link, and a run goes on in {}s of its own, since it cuts and removes "
+                  "there; put the {} itself in its place, or --save elsewhere",
+                  path, kind, kind));
+  TANDEM_USER_CHECK(is_folder ? fs::is_directory(status) : fs::is_regular_file(status),
+                    fmt::format("{}: is no {}, as a run makes it; move it away, or --save elsewhere", path,
+                                is_folder ? "folder" : "regular file"));
+}
+
+// A run has its options, or has died before it wrote them and left nothing but names of its own.
+bool is_run(const std::vector<std::string>& entries) {
+  if (std::ranges::find(entries, kConfig) != entries.end()) return true;
+  const bool has_lock = std::ranges::find(entries, base::DirectoryLock::kName) != entries.end();
+  return has_lock && std::ranges::all_of(entries, [](const std::string& entry) {
+           const std::string name = base::name_without_temporary_mark(entry);
+           return name == base::DirectoryLock::kName || std::ranges::find(kNames, name, &OwnName::name) != kNames.end();
+         });
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for)
+    : path_(base::without_trailing_slashes(path)), folder_(folder) {
+  std::error_code unknown;  // into a folder that is closed to us nobody can look, and writing says so
+  if (!fs::exists(path_, unknown)) base::check_writable_directory(path_, 0);
+  TANDEM_USER_CHECK(!base::file_exists(path_), fmt::format("--save {}: is a file; name a directory", path_));
+  if (base::directory_exists(path_)) {
+    std::vector<std::string> entries = base::list_directory(path_);
+    std::erase_if(entries, [](const std::string& entry) {
+      return entry != kProbe && base::name_without_temporary_mark(entry) == kProbe;
+    });
+    TANDEM_USER_CHECK(entries.empty() || folder != RunFolder::kNew,
+                      fmt::format("--save {0}: the directory is not empty; name another one, give --load {0} to go on "
+                                  "with the run in it, or --overwrite to replace that",
+                                  path_));
+    TANDEM_USER_CHECK(entries.empty() || is_run(entries),
+                      fmt::format("--save {}: holds files but no run (no config.toml), so it is left alone; "
+                                  "name another directory",
+                                  path_));
+    if (folder == RunFolder::kGoOn) check_names();
+  }
+  base::check_writable_directory(path_, needed_bytes, what_for);
+}
+
+void RunDirectory::create() {
+  base::make_directories(path_);
+  lock_ = std::make_unique<base::DirectoryLock>(path_);
+  if (folder_ == RunFolder::kGoOn) {
+    check_names();
+  } else {
+    // First what is gone on from: it must not outlive what belongs to it.
+    Checkpoints(path_).clear();
+    for (const OwnName& own : kNames) base::remove_tree(fmt::format("{}/{}", path_, own.name));
+  }
+  base::make_directories(path_ + "/hf");
+  for (const std::string& folder : {path_, path_ + "/hf", samples_folder()}) {
+    if (base::directory_exists(folder)) base::remove_temporaries(folder);
+  }
+}
+
+void RunDirectory::check_names() const {
+  for (const OwnName& own : kNames) check_own(fmt::format("{}/{}", path_, own.name), own.is_folder);
+  check_own(fmt::format("{}/{}", path_, base::DirectoryLock::kName), false);
+}
+
+std::map<std::string, int64_t> RunDirectory::growing_files() const {
+  std::vector<std::string> names = {"metrics.jsonl", kMemory};
+  if (base::directory_exists(tensorboard_folder())) {
+    for (const std::string& name : base::list_directory(tensorboard_folder())) {
+      if (is_event_file(name) && fs::is_regular_file(status_of(tensorboard_folder() + "/" + name)))
+        names.push_back("tensorboard/" + name);
+    }
+  }
+  std::map<std::string, int64_t> result;
+  for (const std::string& name : names) {
+    const std::string path = fmt::format("{}/{}", path_, name);
+    if (!base::file_exists(path)) continue;
+    base::sync_durably(path);
+    result[name] = base::ReadableFile(path).size();
+  }
+  return result;
+}
+
+void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const {
+  // First the pointer: no checkpoint is gone on from whose records are cut away.
+  Checkpoints(path_).rewind(step);
+  for (const auto& [name, bytes] : growing_files()) {
+    const std::string path = fmt::format("{}/{}", path_, name);
+    const auto found = file_bytes.find(name);
+    if (found == file_bytes.end()) {
+      base::remove_durably(path);
+    } else if (bytes > found->second) {
+      base::truncate_durably(path, found->second);
+    }
+  }
+  for (const auto& [name, bytes] : file_bytes) {
+    const std::string path = fmt::format("{}/{}", path_, name);
+    if (!base::file_exists(path) || base::ReadableFile(path).size() < bytes)
+      base::log_warning("{}: is shorter than when step {} was saved: records are missing", path, step);
+  }
+  const bool has_samples = base::directory_exists(samples_folder());
+  for (const std::string& name : has_samples ? base::list_directory(samples_folder()) : std::vector<std::string>()) {
+    if (step_of_samples(name) > step) base::remove_durably(samples_folder() + "/" + name);
+  }
+  // A step need not have an export: hf/latest goes to the newest that is left, or away.
+  std::optional<int64_t> newest;
+  for (const std::string& name : base::list_directory(path_ + "/hf")) {
+    const std::optional<int64_t> number = export_step(name);
+    if (!number) continue;
+    if (*number > step) {
+      base::remove_durably(path_ + "/hf/" + name);
+    } else {
+      newest = std::max(newest, number);
+    }
+  }
+  if (newest) {
+    set_latest(*newest);
+  } else {
+    base::remove_tree(path_ + "/hf/latest");
+  }
+}
+
+std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + step_name(step); }
+
+void RunDirectory::set_latest(int64_t step) const { base::link_durably(step_name(step), path_ + "/hf/latest"); }
+
+std::string find_checkpoint(const std::string& run_path, int64_t step) {
+  const std::string folder = base::without_trailing_slashes(run_path) + "/hf";
+  TANDEM_USER_CHECK(base::directory_exists(folder),
+                    fmt::format("--run {}: no checkpoints (hf/) there; name the --save directory of a run", run_path));
+  const std::string path = folder + "/" + (step < 0 ? "latest" : step_name(step));
+  if (!base::directory_exists(path)) {
+    std::vector<std::string> names;
+    for (const std::string& name : base::list_directory(folder)) {
+      if (name.starts_with("step_")) names.push_back(name);
+    }
+    throw UserError(fmt::format("--run {}: no checkpoint {}; there are: {}", run_path, path,
+                                names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+  }
+  return path;
+}
+
+}  // namespace tandem::checkpoint

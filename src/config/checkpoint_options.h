@@ -1,0 +1,28 @@
+// What a training run saves to go on from, and from where it goes on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+
+namespace tandem::config {
+
+struct CheckpointOptions {
+  std::string load;  // a run directory; empty: a new run
+  std::optional<int64_t> ckpt_step;
+  bool allow_fresh_start = false;
+  bool allow_changed_config = false;
+  int64_t keep_latest = 2;
+  std::string on_save_error = "stop";
+  double stop_grace_seconds = 60.0;
+  int64_t max_skipped_steps = 10;
+  int64_t max_failed_rollouts = 3;
+
+  void visit(base::Options& options);
+  void check() const;
+  bool continues_after_save_error() const { return on_save_error == "continue"; }
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,95 @@
+#include "config/eval_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/size.h"
+
+namespace tandem::config {
+
+void EvalOptions::visit_data_sets(base::Options& options) {
+  options.option(eval_prompt_data, "eval-prompt-data", "evaluation", "data sets: NAME FILE.jsonl NAME FILE.jsonl")
+      .path()
+      .changes_no_number();
+}
+
+void EvalOptions::visit(base::Options& options) {
+  const char* const group = "evaluation";
+  visit_data_sets(options);
+  options
+      .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
+              "completions of each prompt; pass@k is the chance that one of k of them passes, which is a reward of 1")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature")
+      .at_least(0.0)
+      .at_most(100.0)
+      .changes_no_number();
+  options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p")
+      .greater_than(0.0)
+      .at_most(1.0)
+      .changes_no_number();
+  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1).changes_no_number();
+  options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len")
+      .at_least(0)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len")
+      .at_least(0)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(input_key, "eval-input-key", group, "unset: --input-key").changes_no_number();
+  options.option(label_key, "eval-label-key", group, "unset: --label-key").changes_no_number();
+  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key").changes_no_number();
+}
+
+std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {
+  TANDEM_USER_CHECK(eval_prompt_data.size() % 2 == 0,
+                    fmt::format("--eval-prompt-data: {} words; give pairs: NAME FILE.jsonl", eval_prompt_data.size()));
+  std::vector<std::pair<std::string, std::string>> sets;
+  for (size_t i = 0; i < eval_prompt_data.size(); i += 2) {
+    const std::string& name = eval_prompt_data[i];
+    const bool plain = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+    });
+    TANDEM_USER_CHECK(plain, fmt::format("--eval-prompt-data: '{}' is no name (letters, digits, _ - .); "
+                                         "give pairs: NAME FILE.jsonl",
+                                         name));
+    TANDEM_USER_CHECK(std::ranges::none_of(sets, [&](const auto& set) { return set.first == name; }),
+                      fmt::format("--eval-prompt-data: the name {} is given twice; names are part of metrics", name));
+    sets.emplace_back(name, eval_prompt_data[i + 1]);
+  }
+  return sets;
+}
+
+RolloutOptions EvalOptions::rollout(RolloutOptions base) const {
+  base.n_samples_per_prompt = n_samples_per_eval_prompt;
+  base.temperature = temperature.value_or(base.temperature);
+  base.top_p = top_p.value_or(base.top_p);
+  base.top_k = top_k.value_or(base.top_k);
+  base.max_response_len = max_response_len ? max_response_len : base.max_response_len;
+  base.max_context_len = max_context_len.value_or(base.max_context_len);
+  if (max_response_len) base.flags.response = "--eval-max-response-len";
+  if (max_context_len) base.flags.context = "--eval-max-context-len";
+  base.flags.prompt = "--eval-max-prompt-len";
+  return base;
+}
+
+DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
+  base.prompt_data = path;
+  base.input_key = input_key.value_or(base.input_key);
+  base.label_key = label_key.value_or(base.label_key);
+  base.label_flag = label_key ? "--eval-label-key" : base.label_flag + " or --eval-label-key";
+  base.max_prompt_len = max_prompt_len.value_or(base.max_prompt_len);
+  if (max_prompt_len) base.max_prompt_flag = "--eval-max-prompt-len";
+  return base;
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,29 @@
+// Which policy loss, and the reference that its KL compares with. The constants' meaning: docs/LOSSES.md.
+#pragma once
+
+#include <string>
+
+#include "base/options.h"
+#include "rl/loss_config.h"
+
+namespace tandem::config {
+
+struct LossOptions {
+  rl::LossConfig loss;
+  bool use_kl_loss = false;
+  std::string ref_load;  // unset: --hf-checkpoint, as it is at the start
+
+  void visit(base::Options& options);
+  // The reference is scored for the KL's metrics too, at coefficient 0.
+  bool needs_reference() const { return use_kl_loss; }
+  // UserError when two of these flags contradict; what `loss` may hold is rl::check_loss_config's.
+  void check() const;
+
+ private:
+  void visit_policy_term(base::Options& options);
+  void visit_other_terms(base::Options& options);
+  void visit_corrections(base::Options& options);
+  void visit_advantages(base::Options& options);
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,30 @@
+#include "config/model_options.h"
+
+#include "base/size.h"
+
+namespace tandem::config {
+
+void ModelOptions::visit(base::Options& options) {
+  const char* const group = "model";
+  options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
+      .required()
+      .path()
+      .changes_no_number();
+  options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
+      .one_of({"auto", "float32", "bfloat16"});
+  options.option(random_init, "random-init", group,
+                 "draw the weights from --seed instead of reading them (initializer_range of config.json)");
+  options.option(seed, "seed", group, "of drawn weights").at_least(0);
+  const char* const device_group = "device";
+  options.option(device, "device", device_group, "where to compute: cpu, cuda, or cuda:N for GPU N");
+  options
+      .option(cpu_isa, "cpu-isa", device_group, "instruction set of the kernels; auto: the best that the machine has")
+      .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});
+  options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores")
+      .at_least(0)
+      .at_most(base::kMaxCount)
+      .at_most(1024)
+      .changes_no_number();
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,24 @@
+// Which model, in which dtype, on which device: the options that every verb shares.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/options.h"
+
+namespace tandem::config {
+
+struct ModelOptions {
+  std::string hf_checkpoint;
+  std::string dtype = "auto";  // "auto": the checkpoint's
+  bool random_init = false;    // weights are drawn, not read
+  int64_t seed = 1234;
+
+  std::string device = "cpu";
+  std::string cpu_isa = "auto";
+  int64_t num_threads = 0;  // 0: all cores
+
+  void visit(base::Options& options);
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,36 @@
+// What a run writes, and how often.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+
+namespace tandem::config {
+
+// What of a step is written: checkpoints/, to go on from; hf/, the weights alone; or both.
+enum class SavedParts : uint8_t { kCheckpoint, kExport, kBoth };
+
+struct OutputOptions {
+  std::string save;
+  // Unset: checkpoints/ every default_save_interval, hf/ at the end alone.
+  std::optional<int64_t> save_interval;
+  // Losing ten rollouts to a power cut is bearable, writing 12 bytes a parameter beside each tenth does not show.
+  int64_t default_save_interval = 10;
+  bool overwrite = false;
+  bool use_tensorboard = true;
+  int64_t sample_dump_interval = 1;     // 0: none
+  std::string save_debug_rollout_data;  // "path/{rollout_id}.jsonl"
+  bool log_passrate = false;
+
+  void visit(base::Options& options);
+  void visit_run(base::Options& options);  // all but what is about rollouts
+  // What is written after `step`, if anything.
+  std::optional<SavedParts> parts_due(int64_t step, int64_t num_steps) const;
+  // Checkpoints and exports that a run of `num_steps` writes; of `begin` steps it has them already.
+  int64_t num_checkpoints(int64_t num_steps, int64_t begin = 0) const;
+  int64_t num_exports(int64_t num_steps, int64_t begin = 0) const;
+};
+
+}  // namespace tandem::config

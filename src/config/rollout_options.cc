@@ -1,0 +1,82 @@
+#include "config/rollout_options.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/size.h"
+
+namespace tandem::config {
+
+void RolloutOptions::visit(base::Options& options) {
+  const char* const group = "rollout";
+  options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options.option(temperature, "rollout-temperature", group, "0: greedy").at_least(0.0).at_most(100.0);
+  options.option(top_p, "rollout-top-p", group, "keep the most likely tokens up to this mass; 1: off")
+      .greater_than(0.0)
+      .at_most(1.0);
+  options.option(top_k, "rollout-top-k", group, "keep this many tokens; -1: off").at_least(-1);
+  options
+      .option(min_p, "rollout-min-p", group, "keep tokens of at least this share of the best one's probability; 0: off")
+      .at_least(0.0)
+      .at_most(1.0);
+  options
+      .option(max_response_len, "rollout-max-response-len", group,
+              "tokens of a completion at most; unset: 1024, or what the model's context leaves")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options
+      .option(max_context_len, "rollout-max-context-len", group,
+              "tokens of prompt and completion at most; 0: the model's limit")
+      .at_least(0)
+      .at_most(base::kMaxCount);
+  options.option(stop, "rollout-stop", group, "texts that end a completion (kept in it)");
+  options.option(stop_token_ids, "rollout-stop-token-ids", group,
+                 "tokens that end a completion, besides the model's EOS");
+  options.option(ignore_eos, "ignore-eos", group, "EOS and stop tokens end nothing: every completion has full length");
+  options.option(skip_special_tokens, "rollout-skip-special-tokens", group,
+                 "leave special tokens out of the text that rewards and dumps see");
+  options.option(rollout_seed, "rollout-seed", group, "of sampling and of the order of prompts").at_least(0);
+  const char* const engine = "engine";
+  options
+      .option(kv_cache_bytes, "kv-cache-bytes", engine,
+              "memory of keys and values; 0: what the batch needs, within 1 GiB (train: and within what is left)")
+      .at_least(0)
+      .at_most(base::kMaxBytes)
+      .changes_no_number();
+  options
+      .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
+              "tokens of one forward: decodes, then prefill chunks")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(max_running, "rollout-max-running", engine, "sequences that decode together")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+}
+
+rl::SamplingParams RolloutOptions::sampling() const {
+  rl::SamplingParams params;
+  params.temperature = temperature;
+  params.top_p = top_p;
+  params.top_k = top_k == 0 ? -1 : top_k;
+  params.min_p = min_p;
+  params.max_new_tokens = response_len();
+  params.max_context_tokens = max_context_len;
+  for (const int64_t id : stop_token_ids) {
+    TANDEM_USER_CHECK(id >= 0 && id <= INT32_MAX,
+                      fmt::format("--rollout-stop-token-ids {}: not a token id; ids are 0 or more", id));
+    params.stop_token_ids.push_back(static_cast<int32_t>(id));
+  }
+  for (const std::string& text : stop) {
+    TANDEM_USER_CHECK(!text.empty(), "--rollout-stop: an empty text would stop every completion; leave it out");
+  }
+  params.stop = stop;
+  params.ignore_eos = ignore_eos;
+  params.seed = static_cast<uint64_t>(rollout_seed);
+  return params;
+}
+
+}  // namespace tandem::config

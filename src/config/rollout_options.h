@@ -1,0 +1,48 @@
+// How completions are sampled, and how much memory and batch the engine has for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "rl/sample.h"
+
+namespace tandem::config {
+
+constexpr int64_t kDefaultResponseLen = 1024;
+
+// The flags that lengths came from, for errors: an evaluation has its own.
+struct LengthFlags {
+  const char* response = "--rollout-max-response-len";
+  const char* context = "--rollout-max-context-len";
+  const char* prompt = "--rollout-max-prompt-len";
+};
+
+struct RolloutOptions {
+  int64_t n_samples_per_prompt = 1;
+  double temperature = 1.0;
+  double top_p = 1.0;
+  int64_t top_k = -1;
+  double min_p = 0.0;
+  std::optional<int64_t> max_response_len;  // unset: kDefaultResponseLen, cut at the model's context
+  int64_t max_context_len = 0;              // 0: the model's
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;  // vime: false; an EOS in the text would fail every exact match
+  int64_t rollout_seed = 42;
+
+  int64_t kv_cache_bytes = 0;  // 0: what the batch needs, at most kMaxAutomaticKvBytes
+  int64_t max_batch_tokens = 2048;
+  int64_t max_running = 256;
+
+  LengthFlags flags;
+
+  void visit(base::Options& options);
+  int64_t response_len() const { return max_response_len.value_or(kDefaultResponseLen); }
+  rl::SamplingParams sampling() const;
+};
+
+}  // namespace tandem::config

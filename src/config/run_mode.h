@@ -1,0 +1,18 @@
+// How a verb was asked to run, besides its own options.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/json.h"
+
+namespace tandem::config {
+
+struct RunMode {
+  bool dry_run = false;                        // check everything, read the data, say what would happen, and stop
+  std::string config_text;                     // the options as TOML, for RUN/config.toml
+  std::map<std::string, std::string> numbers;  // base::Options::numbers()
+  base::Json values = base::Json::object();    // base::Options::values(), without secrets
+};
+
+}  // namespace tandem::config

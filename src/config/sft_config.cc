@@ -1,0 +1,92 @@
+#include "config/sft_config.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/size.h"
+
+namespace tandem::config {
+
+SftConfig::SftConfig() {
+  data.label_key = "response";
+  optimizer.lr = 1e-5;
+  optimizer.weight_decay = 0.0;
+  output.default_save_interval = 100;  // a step is quick: a rollout has several, and its sampling
+}
+
+void SftConfig::visit(base::Options& options) {
+  model.visit(options);
+  options
+      .option(data.prompt_data, "prompt-data", "data",
+              "JSONL file, a line {\"messages\": [...]} or {\"prompt\": ..., \"response\": ...}; FILE@[a:b] takes its "
+              "rows a to b")
+      .required()
+      .path()
+      .changes_no_number();
+  options.option(data.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
+  options.option(data.label_key, "label-key", "data",
+                 "key of the answer, a text or a list of messages; completion is read where response is absent");
+  data.visit_rendering(options);
+  options.option(append_eos, "append-eos", "data",
+                 "the model's EOS token ends each answer that neither the data nor the chat template ends");
+  const char* const loop = "loop";
+  options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step")
+      .required()
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(num_epoch, "num-epoch", loop, "passes over the data")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch, from --rollout-seed");
+  options.option(rollout_seed, "rollout-seed", loop, "seed of the shuffled order").at_least(0);
+  options.option(
+      calculate_per_token_loss, "calculate-per-token-loss", loop,
+      "a step's loss is the mean over its trained tokens; no-: over its samples, each the mean of its tokens");
+  optimizer.visit(options);
+  const char* const evaluation = "evaluation";
+  eval.visit_data_sets(options);
+  options
+      .option(eval_interval, "eval-interval", evaluation,
+              "held-out loss every so many steps, before the first and at the end")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "no evaluation before the first step")
+      .changes_no_number();
+  output.visit_run(options);
+  checkpoints.visit(options);
+}
+
+void SftConfig::check() const {
+  TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
+                    "--num-rollout or --num-epoch: give one of them, it is the length of the run");
+  TANDEM_USER_CHECK(eval_interval.has_value() == !eval.eval_prompt_data.empty(),
+                    eval_interval ? "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl"
+                                  : "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
+  eval.data_sets();
+  checkpoints.check();
+}
+
+int64_t SftConfig::steps(int64_t num_samples) const {
+  if (num_rollout) return *num_rollout;
+  const int64_t all = *num_epoch * num_samples, steps = all / global_batch_size;
+  TANDEM_USER_CHECK(steps > 0,
+                    fmt::format("--num-epoch {}: {} samples are fewer than one step of --global-batch-size {}; "
+                                "lower it, or give --num-rollout",
+                                *num_epoch, num_samples, global_batch_size));
+  if (const int64_t rest = all % global_batch_size; rest > 0) {
+    base::log_info(
+        "--num-epoch {}: the last {} of {} x {} samples fill no step of --global-batch-size {} and are left "
+        "out",
+        *num_epoch, rest, *num_epoch, num_samples, global_batch_size);
+  }
+  return steps;
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,153 @@
+#include "config/train_config.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/size.h"
+#include "rl/losses.h"
+
+namespace tandem::config {
+
+namespace {
+
+// Samples of a run: their ids stay below those of evaluations (run/evaluation.cc).
+constexpr int64_t kMaxSamples = int64_t{1} << 52;
+
+}  // namespace
+
+void TrainConfig::visit(base::Options& options) {
+  model.visit(options);
+  data.visit_prompt_data(options);
+  data.visit(options);
+  const char* const loop = "loop";
+  options
+      .option(colocate, "colocate", loop, "trainer and engine take turns on one device (the only mode of this version)")
+      .changes_no_number();
+  options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
+      .required()
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch")
+      .at_least(0)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(num_epoch, "num-epoch", loop, "passes over the data")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options
+      .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
+  options
+      .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
+              "train on what --save-debug-rollout-data (or a stop, RUN/fault) wrote, instead of sampling")
+      .path();
+  rollout.visit(options);
+  reward.visit(options);
+  loss.visit(options);
+  optimizer.visit(options);
+  memory.visit(options);
+  eval.visit(options);
+  const char* const evaluation = "evaluation";
+  options
+      .option(eval_interval, "eval-interval", evaluation,
+              "evaluate every so many rollouts, before the first and at the end")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .changes_no_number();
+  options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first")
+      .changes_no_number();
+  output.visit(options);
+  checkpoints.visit(options);
+}
+
+void TrainConfig::check() const {
+  TANDEM_USER_CHECK(colocate, "--colocate: give it; trainer and engine on separate devices are not in this version");
+  TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
+                    "--num-rollout or --num-epoch: give one of them, it is the length of the run");
+  reward.check();
+  loss.check();
+  rl::check_loss_config(loss_config());
+  optimizer.check();
+  checkpoints.check();
+  const int64_t n = rollout.n_samples_per_prompt;
+  TANDEM_USER_CHECK(
+      n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization,
+      fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
+                  "give 2 or more, or --disable-rewards-normalization",
+                  loss.loss.advantage_estimator));
+  TANDEM_USER_CHECK(rollout.temperature > 0.0,
+                    "--rollout-temperature 0: greedy completions of a group are all the same; give more than 0");
+  const int64_t samples = samples_per_rollout();
+  check_samples(num_rollout.value_or(1));
+  TANDEM_USER_CHECK(
+      !global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
+      fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "
+                  "give one of the two",
+                  global_batch_size.value_or(0), num_steps_per_rollout.value_or(0), samples));
+  if (global_batch_size) {
+    TANDEM_USER_CHECK(samples % *global_batch_size == 0,
+                      fmt::format("--global-batch-size {}: does not divide the {} samples of a rollout "
+                                  "(--rollout-batch-size {} x --n-samples-per-prompt {})",
+                                  *global_batch_size, samples, rollout_batch_size, n));
+  }
+  if (num_steps_per_rollout) {
+    TANDEM_USER_CHECK(samples % *num_steps_per_rollout == 0,
+                      fmt::format("--num-steps-per-rollout {}: does not divide the {} samples of a rollout "
+                                  "(--rollout-batch-size {} x --n-samples-per-prompt {})",
+                                  *num_steps_per_rollout, samples, rollout_batch_size, n));
+  }
+  TANDEM_USER_CHECK(!eval_interval || !eval.eval_prompt_data.empty(),
+                    "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl");
+  TANDEM_USER_CHECK(eval.eval_prompt_data.empty() || eval_interval,
+                    "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
+  eval.data_sets();
+  reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
+}
+
+void TrainConfig::check_samples(int64_t num_rollouts) const {
+  const int64_t samples = samples_per_rollout();
+  TANDEM_USER_CHECK(
+      num_rollouts <= kMaxSamples / samples,
+      fmt::format("--rollout-batch-size {} x --n-samples-per-prompt {} in {} rollouts{}: a run has at most "
+                  "{} samples; lower one of them",
+                  rollout_batch_size, rollout.n_samples_per_prompt, num_rollouts,
+                  num_epoch ? fmt::format(" (--num-epoch {})", *num_epoch) : "", kMaxSamples));
+}
+
+rl::LossConfig TrainConfig::loss_config() const {
+  rl::LossConfig config = loss.loss;
+  if (config.loss_norm_tokens == 0.0) config.loss_norm_tokens = static_cast<double>(rollout.response_len());
+  return config;
+}
+
+int64_t TrainConfig::samples_per_step() const {
+  if (global_batch_size) return *global_batch_size;
+  return samples_per_rollout() / num_steps_per_rollout.value_or(1);
+}
+
+int64_t TrainConfig::rollouts(int64_t num_prompts) const {
+  if (num_rollout) return *num_rollout;
+  const int64_t count = *num_epoch * num_prompts / rollout_batch_size;
+  TANDEM_USER_CHECK(count > 0, fmt::format("--num-epoch {}: {} prompts are fewer than one rollout of "
+                                           "--rollout-batch-size {}; lower it, or give --num-rollout",
+                                           *num_epoch, num_prompts, rollout_batch_size));
+  check_samples(count);
+  return count;
+}
+
+std::string TrainConfig::left_out_by_epochs(int64_t num_prompts) const {
+  const int64_t left = num_epoch ? *num_epoch * num_prompts % rollout_batch_size : 0;
+  if (left == 0) return "";
+  return fmt::format(
+      "--num-epoch {}: {} prompts fill {} rollouts of --rollout-batch-size {}; the last {} of the last "
+      "epoch {} left out",
+      *num_epoch, num_prompts, rollouts(num_prompts), rollout_batch_size, left, left == 1 ? "is" : "are");
+}
+
+}  // namespace tandem::config

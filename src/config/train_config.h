@@ -1,0 +1,64 @@
+// Everything that `tandem train` can be told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+#include "config/checkpoint_options.h"
+#include "config/data_options.h"
+#include "config/eval_options.h"
+#include "config/loss_options.h"
+#include "config/memory_options.h"
+#include "config/model_options.h"
+#include "config/optimizer_options.h"
+#include "config/output_options.h"
+#include "config/reward_options.h"
+#include "config/rollout_options.h"
+
+namespace tandem::config {
+
+struct TrainConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+  RewardOptions reward;
+  LossOptions loss;
+  OptimizerOptions optimizer;
+  MemoryOptions memory;
+  EvalOptions eval;
+  OutputOptions output;
+  CheckpointOptions checkpoints;
+
+  bool colocate = false;
+  int64_t rollout_batch_size = 0;
+  std::optional<int64_t> num_rollout, num_epoch;
+  std::optional<int64_t> global_batch_size, num_steps_per_rollout;
+  bool rollout_shuffle = false;
+  std::string load_debug_rollout_data;  // "path/{rollout_id}.jsonl"
+  std::optional<int64_t> eval_interval;
+  bool skip_eval_before_train = false;
+
+  void visit(base::Options& options);
+
+  // Flags that contradict each other or do not divide: UserError with the remedy. Looks at no file.
+  void check() const;
+
+  // `loss.loss`, with the divisor that --loss-norm-tokens leaves to --rollout-max-response-len.
+  rl::LossConfig loss_config() const;
+
+  // Valid after check().
+  int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
+  int64_t samples_per_step() const;
+  int64_t steps_per_rollout() const { return samples_per_rollout() / samples_per_step(); }
+  // `num_prompts` of the data set decides for --num-epoch.
+  int64_t rollouts(int64_t num_prompts) const;
+  // What --num-epoch leaves out at the end, because rollouts are whole: a sentence, or "".
+  std::string left_out_by_epochs(int64_t num_prompts) const;
+
+ private:
+  void check_samples(int64_t num_rollouts) const;
+};
+
+}  // namespace tandem::config

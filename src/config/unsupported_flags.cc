@@ -1,0 +1,256 @@
+#include "config/unsupported_flags.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string_view>
+
+namespace tandem::config {
+
+namespace {
+
+constexpr const char* kOneDevice = "this version runs on one device; leave it out (1 is accepted)";
+constexpr const char* kOneDeviceSwitch = "this version runs on one device; leave it out";
+constexpr const char* kEngineOwn =
+    "the rollout engine is Tandem's own, in this process; its memory is --kv-cache-bytes, its sampling --rollout-*";
+constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
+constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
+constexpr const char* kNoWandb = "W&B is not in this version; metrics are in metrics.jsonl and TensorBoard";
+constexpr const char* kNoSync = "weights are never copied: the engine decodes from the bytes that the trainer writes";
+constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
+constexpr const char* kNoLora = "LoRA is not in this version: all parameters are trained";
+constexpr const char* kNoMoe = "sparse models are not in this version";
+constexpr const char* kNoOffload =
+    "phases share the device's memory without copies; --offload-train sends out what only training needs";
+constexpr const char* kNoAsync = "only the colocated, synchronous loop is in this version";
+constexpr const char* kNoPartialLoad =
+    "--load goes on with all of a run; for new weights only, name them as --hf-checkpoint";
+constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
+constexpr const char* kPrecision = "computes in the checkpoint's dtype; --dtype float32 or bfloat16 overrides it";
+constexpr const char* kModelFromConfig = "the model's shape is read from --hf-checkpoint's config.json";
+
+constexpr auto kFlags = std::to_array<UnsupportedFlag>({
+    // cluster and parallelism
+    {"actor-num-nodes", "1", kOneDevice},
+    {"actor-num-gpus-per-node", "1", kOneDevice},
+    {"num-gpus-per-node", "1", kOneDevice},
+    {"rollout-num-gpus", "1", kOneDevice},
+    {"rollout-num-gpus-per-engine", "1", kOneDevice},
+    {"tensor-model-parallel-size", "1", kOneDevice},
+    {"pipeline-model-parallel-size", "1", kOneDevice},
+    {"context-parallel-size", "1", kOneDevice},
+    {"expert-model-parallel-size", "1", kOneDevice},
+    {"expert-tensor-parallel-size", "1", kOneDevice},
+    {"virtual-pipeline-model-parallel-size", "1", kOneDevice},
+    {"decoder-first-pipeline-num-layers", nullptr, kOneDeviceSwitch},
+    {"decoder-last-pipeline-num-layers", nullptr, kOneDeviceSwitch},
+    {"sequence-parallel", nullptr, kOneDeviceSwitch},
+    {"allgather-cp", nullptr, kOneDeviceSwitch},
+    {"distributed-backend", nullptr, kOneDeviceSwitch},
+    {"distributed-timeout-minutes", nullptr, kOneDeviceSwitch},
+    {"use-distributed-optimizer", nullptr, kOneDeviceSwitch},
+    {"balance-data", nullptr, kOneDeviceSwitch},
+    {"balance-by-flops", nullptr, kOneDeviceSwitch},
+    {"ray-*", nullptr, kNoRay},
+    {"train-env-vars", "{}", kNoRay},
+    {"prefill-num-servers", nullptr, kNoRay},
+    {"train-backend", nullptr, "there is one trainer, Tandem's own"},
+    // memory phases
+    {"offload", nullptr, kNoOffload},
+    {"offload-*", nullptr, kNoOffload},
+    {"no-offload-*", "", kNoOffload},
+    {"release-train", nullptr, kNoOffload},
+    {"optimizer-cpu-offload", nullptr, "--offload-optimizer keeps its state on the host and streams it"},
+    {"use-stateless-adam", nullptr, kNoOffload},
+    {"stream-optimizer-state-to-disk", nullptr, kNoOffload},
+    {"keep-old-actor", nullptr, "the engine's log-probs are the old log-probs, bit for bit: no second copy is needed"},
+    // weight sync
+    {"update-weight*", nullptr, kNoSync},
+    {"megatron-to-hf-mode", nullptr, kNoSync},
+    {"check-weight-update-equal", nullptr, kNoSync},
+    // engine
+    {"vllm-*", nullptr, kEngineOwn},
+    {"sglang-*", nullptr, kEngineOwn},
+    {"router-*", nullptr, kEngineOwn},
+    {"rollout-external*", nullptr, kEngineOwn},
+    {"rollout-data-transport", nullptr, kEngineOwn},
+    {"rollout-queue-*", nullptr, kEngineOwn},
+    {"rollout-health-check-*", nullptr, kEngineOwn},
+    {"use-fault-tolerance", nullptr, kEngineOwn},
+    {"use-rollout-routing-replay", nullptr, kNoMoe},
+    {"use-routing-replay", nullptr, kNoMoe},
+    {"over-sampling-batch-size", nullptr, "over-sampling is not in this version: every sampled group is trained on"},
+    {"dynamic-sampling-filter-path", nullptr, "group filters are not in this version; zero-signal groups are counted"},
+    {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
+    {"mask-offpolicy-in-partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
+    {"update-weights-interval", "1", kNoAsync},
+    {"max-weight-staleness", "0", kNoAsync},
+    // hooks
+    {"rollout-function-path", nullptr, kNoHook},
+    {"buffer-filter-path", nullptr, kNoHook},
+    {"rollout-sample-filter-path", nullptr, kNoHook},
+    {"rollout-all-samples-process-path", nullptr, kNoHook},
+    {"rollout-sample-hook-path", nullptr, kNoHook},
+    {"rollout-data-postprocess-path", nullptr, kNoHook},
+    {"custom-*", nullptr, kNoHook},
+    {"data-source-path", nullptr, kNoHook},
+    {"eval-function-path", nullptr, kNoHook},
+    {"eval-config", nullptr, "per-dataset overrides are not in this version; --eval-* flags hold for all datasets"},
+    {"rollout-global-dataset", "", "prompts always come from --prompt-data"},
+    {"disable-rollout-global-dataset", nullptr, kNoHook},
+    {"rm-url", nullptr, "remote reward models are not in this version; call yours from --custom-rm-path FILE.py:fn"},
+    {"multimodal-keys", nullptr, "only text models are in this version"},
+    // training
+    {"loss-type", "policy_loss", "`tandem train` optimises the policy loss; `tandem sft` the supervised one"},
+    {"micro-batch-size", "1", kDynamic},
+    {"ref-micro-batch-size", "1", kDynamic},
+    {"use-dynamic-batch-size", "", kDynamic},
+    {"log-probs-max-tokens-per-gpu", nullptr, kDynamic},
+    {"log-probs-chunk-size", nullptr, "the head is always chunked: --logprob-chunk-rows"},
+    {"data-pad-size-multiplier", nullptr, "nothing is padded"},
+    {"qkv-format", "thd", "batches are always packed"},
+    {"variable-global-batch-size", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
+    {"global-batch-size-schedule", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
+    {"recompute-method", "uniform|block", "--recompute-num-layers says how many blocks are run twice"},
+    {"recompute-loss-function", "", "the head is always chunked: --logprob-chunk-rows"},
+    {"optimizer", "adam", "AdamW is the only optimizer"},
+    {"bf16", "", kPrecision},
+    {"fp16", nullptr, kPrecision},
+    {"fp8*", nullptr, kPrecision},
+    {"transformer-impl", nullptr, kPrecision},
+    {"attention-dropout", "0|0.0", "dropout is 0, always"},
+    {"hidden-dropout", "0|0.0", "dropout is 0, always"},
+    {"accumulate-allreduce-grads-in-fp32", "", "gradients are float32, always"},
+    {"attention-softmax-in-fp32", "", "softmax is float32, always"},
+    {"attention-backend", nullptr, "trainer and engine share one attention, or they would not agree bit for bit"},
+    {"no-check-for-nan-in-loss-and-grad", nullptr,
+     "a step whose loss or gradient is not finite is always skipped and counted; --max-skipped-steps ends the run"},
+    {"train-iters", nullptr, "the length of a run is --num-rollout or --num-epoch"},
+    {"ref-update-interval", nullptr, "the reference stays fixed in this version"},
+    {"reset-optimizer-states", nullptr, "optimizer states live for the whole run in this version"},
+    {"use-opd", nullptr, "distillation is not in this version"},
+    {"opd-*", nullptr, "distillation is not in this version"},
+    {"kl-coef", "0|0.0|0.00|0.000",
+     "KL in the reward is not in this version; --use-kl-loss --kl-loss-coef X has it in the loss"},
+    {"use-score-centering", nullptr, "score centering is not in this version"},
+    {"score-centering-top-k", nullptr, "score centering is not in this version"},
+    {"critic-*", nullptr, kNoCritic},
+    {"num-critic-only-steps", "0", kNoCritic},
+    {"value-clip", nullptr, kNoCritic},
+    {"lambd", "1|1.0", kNoCritic},
+    {"only-train-params-name-list", nullptr, "all parameters are trained in this version"},
+    {"freeze-params-name-list", nullptr, "all parameters are trained in this version"},
+    {"lora-*", nullptr, kNoLora},
+    {"target-modules", nullptr, kNoLora},
+    {"exclude-modules", nullptr, kNoLora},
+    {"use-rollout-logprobs", "", "the engine's log-probs are always the old ones"},
+    {"use-rollout-entropy", nullptr, "entropy comes from the training forward"},
+    // model shape
+    {"model-name", nullptr, kModelFromConfig},
+    {"num-layers", nullptr, kModelFromConfig},
+    {"hidden-size", nullptr, kModelFromConfig},
+    {"ffn-hidden-size", nullptr, kModelFromConfig},
+    {"num-attention-heads", nullptr, kModelFromConfig},
+    {"group-query-attention", nullptr, kModelFromConfig},
+    {"num-query-groups", nullptr, kModelFromConfig},
+    {"kv-channels", nullptr, kModelFromConfig},
+    {"qk-layernorm", nullptr, kModelFromConfig},
+    {"rotary-base", nullptr, kModelFromConfig},
+    {"vocab-size", nullptr, kModelFromConfig},
+    {"swiglu", nullptr, kModelFromConfig},
+    {"normalization", nullptr, kModelFromConfig},
+    {"norm-epsilon", nullptr, kModelFromConfig},
+    {"disable-bias-linear", nullptr, kModelFromConfig},
+    {"use-rotary-position-embeddings", nullptr, kModelFromConfig},
+    {"untie-embeddings-and-output-weights", nullptr, kModelFromConfig},
+    {"moe-*", nullptr, kNoMoe},
+    {"num-experts", nullptr, kNoMoe},
+    // checkpoints
+    {"ref-ckpt-step", nullptr, "--ref-load names a Hugging Face directory"},
+    {"start-rollout-id", "0", kNoPartialLoad, true},
+    {"finetune", "", kNoPartialLoad, true},
+    {"no-load-optim", "", kNoPartialLoad, true},
+    {"no-load-rng", "", kNoPartialLoad, true},
+    {"no-save-optim", nullptr,
+     "--load goes on bit for bit, so checkpoints/ hold the optimizer; --keep-latest 1 keeps one, hf/ has weights "
+     "alone"},
+    {"async-save", "", "checkpoints are always written while the next rollout runs"},
+    {"ckpt-format", nullptr, "checkpoints/ and hf/ are safetensors files; leave it out"},
+    {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
+    // reporting and debugging
+    {"use-wandb", nullptr, kNoWandb},
+    {"wandb-*", nullptr, kNoWandb},
+    {"use-mlflow", nullptr, kNoWandb},
+    {"use-prometheus", nullptr, kNoWandb},
+    {"tensorboard-dir", nullptr,
+     "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
+    {"log-interval", "1", "every rollout and every optimizer step is recorded; leave it out (1 is accepted)"},
+    {"log-multi-turn", nullptr, "completions have one turn in this version"},
+    {"log-reward-category", nullptr, "rewards by category are not in this version; samples/ has every reward"},
+    {"log-correct-samples", nullptr, "samples/ has every sample with its reward"},
+    {"debug-rollout-only", nullptr, "use `tandem generate` or `tandem eval`"},
+    {"debug-train-only", nullptr,
+     "--load-debug-rollout-data DIR/{rollout_id}.jsonl trains on dumped rollouts, without sampling"},
+    {"save-debug-train-data", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
+    {"dump-details", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
+    {"profile-*", nullptr, "profiling is not in this version; perf/* in metrics.jsonl says where time went"},
+    {"record-memory-history", nullptr, "not in this version"},
+    {"ci-*", nullptr,
+     "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
+});
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (!pattern.ends_with('*')) return pattern == name;
+  return name.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_with("--"); }
+
+}  // namespace
+
+std::span<const UnsupportedFlag> unsupported_flags() { return kFlags; }
+
+const UnsupportedFlag* find_unsupported_flag(const std::string& name) {
+  const auto found =
+      std::ranges::find_if(kFlags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
+  return found == kFlags.end() ? nullptr : &*found;
+}
+
+bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value) {
+  if (flag.harmless == nullptr) return false;
+  if (std::string_view(flag.harmless).empty()) return !value || *value == "true";
+  std::istringstream values(flag.harmless);
+  std::string one;
+  while (value && std::getline(values, one, '|')) {
+    if (one == *value) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments) {
+  const bool goes_on = std::ranges::any_of(
+      arguments, [](const std::string& word) { return word == "--load" || word.starts_with("--load="); });
+  std::vector<std::string> kept;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (!is_flag(word)) {
+      kept.push_back(word);
+      continue;
+    }
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+    const UnsupportedFlag* flag = find_unsupported_flag(name);
+    std::optional<std::string> value;
+    const bool value_follows = equals == std::string::npos && i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
+    if (equals != std::string::npos) value = word.substr(equals + 1);
+    if (value_follows) value = arguments[i + 1];
+    if (flag == nullptr || !is_harmless(*flag, value) || (flag->of_a_new_run && goes_on)) {
+      kept.push_back(word);
+      continue;
+    }
+    if (value_follows) ++i;
+  }
+  return kept;
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,31 @@
+// Flags that users of vime, slime and Megatron type and that Tandem knows but does not have, with the reason. A flag
+// whose given value asks for what Tandem does anyway (--tensor-model-parallel-size 1) is accepted and does nothing.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tandem::config {
+
+struct UnsupportedFlag {
+  const char* name;           // without "--"; a trailing '*' stands for any ending
+  const char* harmless;       // values that are accepted, separated by '|'; "" a switch given without value; null: none
+  const char* reason;         // completes "--name: ..."; says what to do instead
+  bool of_a_new_run = false;  // harmless in a new run alone: with --load it asks for something that is not done
+};
+
+std::span<const UnsupportedFlag> unsupported_flags();
+
+// The row for a flag name (without "--"), if there is one.
+const UnsupportedFlag* find_unsupported_flag(const std::string& name);
+
+// Whether `value` (nullopt: the flag stands alone) asks for nothing that Tandem lacks.
+bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value);
+
+// Drops flags that Tandem knows but does not have where their value asks for what it does anyway
+// (--tensor-model-parallel-size 1).
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments);
+
+}  // namespace tandem::config

@@ -1,0 +1,73 @@
+// What the smaller verbs can be told: each is the shared options plus a few of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/options.h"
+#include "config/data_options.h"
+#include "config/eval_options.h"
+#include "config/model_options.h"
+#include "config/reward_options.h"
+#include "config/rollout_options.h"
+#include "config/train_config.h"
+
+namespace tandem::config {
+
+// `tandem generate`: completions of each prompt, as JSONL.
+struct GenerateConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+  std::string output = "-";
+
+  void visit(base::Options& options);
+};
+
+// `tandem score`: log-probs and entropies of given sequences, as JSONL.
+struct ScoreConfig {
+  ModelOptions model;
+  std::string prompt_data;
+  std::string output = "-";
+  double temperature = 1.0;
+  int64_t max_tokens_per_gpu = 8192;
+  int64_t logprob_chunk_rows = 1024;
+
+  void visit(base::Options& options);
+};
+
+// `tandem eval`: mean reward and pass@k of a checkpoint.
+struct EvalConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+  RewardOptions reward;
+  EvalOptions eval;
+  std::string output;
+  std::string sample_output;
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+// `tandem export`: a run's checkpoint, or any, as a Hugging Face directory.
+struct ExportConfig {
+  std::string run, hf_checkpoint, output;
+  int64_t step = -1;
+  std::string dtype = "auto";
+  int64_t max_shard_bytes = int64_t{5} << 30;
+  bool overwrite = false;
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+// `tandem plan`: the options of `tandem train`, of which only --hf-checkpoint must be given.
+struct PlanConfig {
+  TrainConfig train;
+  bool json = false;
+
+  void visit(base::Options& options);
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,391 @@
+#include "plan/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/machine_memory.h"
+#include "base/size.h"
+#include "device/block.h"
+#include "device/ops_plan.h"
+#include "model/model_plan.h"
+#include "model/registry.h"
+#include "plan/kv_size.h"
+#include "plan/plan_changes.h"
+#include "rollout/rollout_plan.h"
+#include "weights/safetensors.h"
+#include "weights/weights_plan.h"
+
+namespace tandem::plan {
+
+namespace {
+
+using base::Size;
+using memory::Phase;
+using memory::Tag;
+using memory::TagBytes;
+using weights::kStagingBytes;  // between files and memory
+
+// The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
+// generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
+constexpr int64_t kProcessBytes = int64_t{160} << 20;
+// Beside a CUDA context: kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up. 404 MiB
+// at most in bench/results/memory_plan_cuda.md.
+constexpr int64_t kCudaLibraryBytes = int64_t{416} << 20;
+
+struct Lengths {
+  Size longest_prompt = 0, context = 0;
+  bool is_assumed = false;
+};
+
+Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {
+  Lengths result;
+  const Size limit = config.rollout.max_context_len > 0 ? config.rollout.max_context_len : model.max_positions;
+  result.is_assumed = !facts.longest_prompt && config.data.max_prompt_len == 0;
+  if (facts.longest_prompt) {
+    result.longest_prompt = *facts.longest_prompt;
+  } else if (config.data.max_prompt_len > 0) {
+    result.longest_prompt = std::min<Size>(config.data.max_prompt_len, std::max<Size>(limit - 1, 1));
+  } else {
+    result.longest_prompt = std::max<Size>(limit - config.rollout.response_len(), 1);
+  }
+  result.context = choose_context_tokens(config.rollout, model, result.longest_prompt);
+  return result;
+}
+
+// `tandem plan` need not be told how large a rollout is: as many samples as decode together.
+Size samples_of_rollout(const config::TrainConfig& config) {
+  return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
+}
+
+Size samples_of_step(const config::TrainConfig& config) {
+  return std::max<Size>(config.rollout_batch_size > 0 ? config.samples_per_step()
+                                                      : config.global_batch_size.value_or(samples_of_rollout(config)),
+                        1);
+}
+
+// Everything of a run but its keys and values; they are added to whatever phase they live in.
+class Parts {
+ public:
+  // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
+  Parts(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length, Size engine_context,
+        Size sequences)
+      : config_(config),
+        model_(model),
+        family_(device::ops_family(config.model.device)),
+        engine_context_(engine_context),
+        sequences_(sequences) {
+    trainer::StepShape step = {.num_samples = samples_of_step(config),
+                               .group_size = config.rollout.n_samples_per_prompt,
+                               .prompt_tokens = length.longest_prompt,
+                               .response_tokens = length.context - length.longest_prompt};
+    batch_ = trainer::largest_micro_batch(step, config.optimizer.max_tokens_per_gpu);
+    step.num_samples = samples_of_rollout(config);
+    scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.max_tokens_per_gpu);
+    recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
+    if (recomputed_layers_ < 0) {
+      recomputed_layers_ =
+          trainer::recomputed_layers_for(model, model.dtype, batch_.rows, config.optimizer.activation_bytes);
+    }
+    const Size weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
+    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, model.dtype);
+    standing_[Tag::kWeights] = weights;
+    reference_bytes_ = config.loss.needs_reference() ? weights : Size(0);
+    gradient_bytes_ = optimizer.gradient;
+    // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
+    const bool is_host = family_ == device::OpsFamily::kCpu;
+    if (offloads_reference()) pinned_bytes_ += reference_bytes_;
+    if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
+    if (offloads_optimizer()) pinned_bytes_ += trainer::offload_bytes(model, model.dtype).pinned_host;
+    if (!offloads_optimizer() || is_host) {
+      standing_[Tag::kMaster] = optimizer.master;
+      standing_[Tag::kMoments] = optimizer.moments;
+    }
+    standing_[Tag::kOverhead] =
+        family_ == device::OpsFamily::kCpu ? kProcessBytes : device::kCudaContextBytes + kCudaLibraryBytes;
+  }
+
+  const trainer::MicroBatchShape& batch() const { return batch_; }
+  Size recomputed_layers() const { return recomputed_layers_; }
+  device::OpsFamily family() const { return family_; }
+  Size pinned_bytes() const { return pinned_bytes_; }
+
+  // What lasts through rollouts and training, beside the arena.
+  TagBytes lasting() const {
+    TagBytes lasting = standing_;
+    lasting[Tag::kOverhead] += kernel_bytes();
+    lasting[Tag::kStaging] = kStagingBytes;  // a checkpoint is written beside a rollout
+    return lasting;
+  }
+
+  memory::MemoryPlan plan(Size kv_bytes) const {
+    memory::MemoryPlan plan;
+    TagBytes load = standing_;
+    load[Tag::kStaging] = kStagingBytes;
+    plan.add(Phase::kLoad, "everything that lasts", load);
+
+    TagBytes rollout = lasting();
+    rollout[Tag::kKv] = kv_bytes;
+    rollout::add_engine_moments(
+        model_, model_.dtype,
+        {.max_batch_tokens = std::min<Size>(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
+         .max_running = std::min<Size>(config_.rollout.max_running, sequences_),
+         .context_tokens = engine_context_,
+         .family = family_},
+        rollout, plan);
+
+    TagBytes train = lasting();
+    train[Tag::kStaging] = 0;
+    train[Tag::kGradients] = gradient_bytes_;
+    trainer::TrainShape scores = train_shape();
+    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_moments(model_, model_.dtype, scores, train, plan);
+    if (config_.loss.needs_reference()) {
+      TagBytes scoring = train;
+      scoring[Tag::kGradients] = 0;  // it comes before the first of them
+      if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
+      scores.batch = scored_batch_;
+      trainer::add_scoring_moments(model_, model_.dtype, scores, scoring, plan);
+    }
+    trainer::add_train_moments(model_, model_.dtype, train_shape(), train, plan);
+    return plan;
+  }
+
+ private:
+  bool offloads_reference() const { return config_.memory.offloads_reference(); }
+  bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
+
+  trainer::TrainShape train_shape() const {
+    return {.batch = batch_,
+            .recomputed_layers = recomputed_layers_,
+            .logprob_chunk_rows = config_.optimizer.logprob_chunk_rows,
+            .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
+            .family = family_,
+            .offloads_optimizer = offloads_optimizer()};
+  }
+
+  // What the CPU's kernels keep once both phases have run.
+  Size kernel_bytes() const {
+    if (family_ != device::OpsFamily::kCpu) return 0;
+    device::CpuLoad load;
+    load.rows = std::max<Size>(batch_.rows, config_.rollout.max_batch_tokens);
+    load.logits_rows = std::min<Size>(config_.optimizer.logprob_chunk_rows, batch_.targets);
+    load.context = std::max(batch_.context_tokens, engine_context_);
+    load.trains = true;
+    const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
+                                                          : std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+    return device::cpu_kernel_bytes(model::ops_shape(model_), load, threads);
+  }
+
+  const config::TrainConfig& config_;
+  const model::ModelConfig& model_;
+  device::OpsFamily family_;
+  Size engine_context_, sequences_;
+  trainer::MicroBatchShape batch_;         // of an optimizer step
+  trainer::MicroBatchShape scored_batch_;  // of a whole rollout
+  Size recomputed_layers_ = 0;
+  Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0;
+  TagBytes standing_;
+};
+
+// Extents so large that there are at most 128 of them: few calls of the driver, few descriptors on the CPU, and less
+// than a hundredth lost to the last one.
+Size extent_bytes_for(Size arena_bytes) {
+  constexpr int64_t kSmallest = int64_t{2} << 20, kLargest = int64_t{512} << 20, kMostExtents = 128;
+  Size extent_bytes = kSmallest;
+  while (extent_bytes < kLargest && arena_bytes > kMostExtents * extent_bytes) extent_bytes *= 2;
+  return extent_bytes;
+}
+
+// What holes between tensors take of an arena, with best fit: 2 % where tensors are alike, which those of the CPU are;
+// up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md).
+Size with_slack(Size bytes, const config::TrainConfig& config) {
+  constexpr double kShare = 0.05, kSmallShare = 0.15, kSmall = 256.0 * (1 << 20);
+  const auto of = static_cast<double>(bytes);
+  double slack = config.memory.arena_slack.value_or(kShare) * of;
+  if (!config.memory.arena_slack && device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
+    slack = std::max(slack, std::min(kSmallShare * of, kSmall));
+  }
+  return bytes + Size::from(slack);
+}
+
+// Keys and values are one piece: the holes are between all else.
+void add_arena(TrainPlan& plan, const config::TrainConfig& config) {
+  const Size kv_bytes = plan.memory.bytes(Tag::kKv, Phase::kRollout);
+  const Size rollout = plan.memory.bytes(Phase::kRollout) - plan.lasting_bytes - kv_bytes;
+  const Size train = plan.memory.bytes(Phase::kTrain) - (plan.lasting_bytes - kStagingBytes);
+  const Size bytes = std::max(kv_bytes + with_slack(rollout, config), with_slack(train, config));
+  plan.extent_bytes = extent_bytes_for(bytes);
+  plan.arena_bytes = (bytes + plan.extent_bytes - 1) / plan.extent_bytes * plan.extent_bytes;
+}
+
+// What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
+// --train-memory-margin-bytes taken off; no limit where the device is not known.
+Size bytes_left_for_kv(const TrainPlan& without_kv, const config::TrainConfig& config) {
+  const Size device_bytes = without_kv.device.bytes;
+  if (device_bytes == 0) return std::numeric_limits<int64_t>::max();
+  const memory::MemoryPlan& memory = without_kv.memory;
+  // A double does not hold every number of bytes: its product may be above them.
+  const Size usable = std::min(Size(device_bytes),
+                               Size::from(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes)));
+  const Size while_training = device_bytes - config.memory.train_memory_margin_bytes;
+  // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
+  const Size arena = std::max<Size>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
+  const Size extent_bytes = extent_bytes_for(arena);
+  const Size scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
+  return std::max<Size>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
+}
+
+TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                  const DeviceMemory& device) {
+  const Lengths length = lengths(config, model, facts);
+  TrainPlan plan;
+  plan.device = device;
+  plan.longest_prompt = length.longest_prompt;
+  plan.prompt_is_assumed = length.is_assumed;
+  plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
+  const Size sequences = std::max<Size>(samples_of_rollout(config), facts.eval_sequences);
+  const Parts parts(config, model, length, plan.context_tokens, sequences);
+  plan.micro_batch = parts.batch();
+  plan.recomputed_layers = parts.recomputed_layers();
+
+  plan.lasting_bytes = parts.lasting().total();
+  plan.memory = parts.plan(/*kv_bytes=*/0);
+  const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
+  const Size wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
+                                      takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
+  const Size one = sequence_kv_bytes(model, plan.context_tokens);
+  plan.kv_cache_bytes =
+      config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
+  const Size element_bytes = model::dtype_bytes(model.dtype);
+  const Size blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
+  plan.kv_tokens = blocks * device::kBlockTokens;
+  plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.max_running);
+  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
+  add_arena(plan, config);
+  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  plan.host_pinned_bytes = parts.pinned_bytes();
+  return plan;
+}
+
+// A flag that a size grows with.
+struct Knob {
+  const char* flag;
+  int64_t value;
+  std::function<void(config::TrainConfig&)> make_small;
+};
+std::vector<Knob> knobs_of(const config::TrainConfig& config) {
+  return {
+      {"rollout-batch-size", config.rollout_batch_size, [](config::TrainConfig& c) { c.rollout_batch_size = 1; }},
+      {"n-samples-per-prompt", config.rollout.n_samples_per_prompt,
+       [](config::TrainConfig& c) { c.rollout.n_samples_per_prompt = 1; }},
+      {"rollout-max-response-len", config.rollout.response_len(),
+       [](config::TrainConfig& c) { c.rollout.max_response_len = 1; }},
+      {"rollout-max-prompt-len", config.data.max_prompt_len, [](config::TrainConfig& c) { c.data.max_prompt_len = 1; }},
+      {"max-tokens-per-gpu", config.optimizer.max_tokens_per_gpu,
+       [](config::TrainConfig& c) { c.optimizer.max_tokens_per_gpu = 1; }},
+      {"logprob-chunk-rows", config.optimizer.logprob_chunk_rows,
+       [](config::TrainConfig& c) { c.optimizer.logprob_chunk_rows = 1; }},
+      {"rollout-max-batch-tokens", config.rollout.max_batch_tokens,
+       [](config::TrainConfig& c) { c.rollout.max_batch_tokens = 1; }},
+      {"rollout-max-running", config.rollout.max_running, [](config::TrainConfig& c) { c.rollout.max_running = 1; }},
+      {"kv-cache-bytes", config.rollout.kv_cache_bytes, [](config::TrainConfig& c) { c.rollout.kv_cache_bytes = 0; }},
+      {"device-memory-bytes", config.memory.device_memory_bytes, [](config::TrainConfig&) {}},
+  };
+}
+
+bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                    const DeviceMemory& device) {
+  try {
+    planned(config, model, facts, device);
+  } catch (const base::SizeOverflow&) {
+    return true;
+  } catch (const UserError&) {  // a small flag that goes with no other: not for its size
+  }
+  return false;
+}
+
+// Names the flags each of which alone, made small, keeps the sizes within 64 bits; or all that are large, and the
+// model.
+[[noreturn]] void refuse_sizes(const config::TrainConfig& config, const model::ModelConfig& model,
+                               const PlanFacts& facts, const DeviceMemory& device) {
+  constexpr int64_t kLarge = int64_t{1} << 20;
+  std::vector<std::string> alone, large;
+  for (const Knob& knob : knobs_of(config)) {
+    config::TrainConfig smaller = config;
+    knob.make_small(smaller);
+    const std::string flag = fmt::format("--{} {}", knob.flag, knob.value);
+    if (knob.value > 1 && !leaves_64_bits(smaller, model, facts, device)) alone.push_back(flag);
+    if (knob.value >= kLarge) large.push_back(flag);
+  }
+  const std::string flags =
+      fmt::format("{}", fmt::join(alone.empty() ? large : alone, alone.empty() ? " and " : " or "));
+  throw UserError(fmt::format(
+      "the sizes of this run are more than 64 bits hold: {}{}{}/config.json is of another size than it should be "
+      "(num_hidden_layers {}, hidden_size {}, intermediate_size {}, vocab_size {}, max_position_embeddings {})",
+      flags.empty() ? "" : "lower ", flags,
+      flags.empty() ? config.model.hf_checkpoint : "; or " + config.model.hf_checkpoint, model.num_layers, model.hidden,
+      model.mlp, model.vocab, model.max_positions));
+}
+
+}  // namespace
+
+DeviceMemory device_memory(const config::TrainConfig& config, std::optional<device::DeviceBytes> measured) {
+  if (config.memory.device_memory_bytes > 0) {
+    return {.bytes = config.memory.device_memory_bytes, .name = "the device (--device-memory-bytes)"};
+  }
+  if (measured) return {.bytes = measured->free, .name = config.model.device + " (its free memory)"};
+  if (device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
+    return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
+  }
+  const base::MachineMemory machine = base::machine_memory();
+  return {.bytes = machine.bytes, .name = fmt::format("this machine ({})", machine.limited_by), .is_shared = true};
+}
+
+int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
+
+int64_t TrainPlan::peak_bytes() const {
+  return Size(std::max(memory.bytes(Phase::kLoad), lasting_bytes)) + arena_bytes;
+}
+
+int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(peak_bytes() - limit_bytes(), 0); }
+
+TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                        const DeviceMemory& device) {
+  try {
+    return planned(config, model, facts, device);
+  } catch (const base::SizeOverflow&) {
+    refuse_sizes(config, model, facts, device);
+  }
+}
+
+void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
+                const PlanFacts& facts) {
+  if (plan.fits()) return;
+  const std::vector<PlanChange> changes = cheapest_changes(config, model, facts, plan.device);
+  std::string remedy;
+  for (const PlanChange& change : changes) remedy += (remedy.empty() ? "" : "; or ") + to_string(change);
+  if (remedy.empty()) {
+    remedy = "no batch size, recomputation, offloading or dtype makes it fit: take a smaller model or a larger device";
+  } else {
+    remedy = "give " + remedy;
+  }
+  const Phase peak = plan.memory.peak_phase();
+  throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}", gib_text(plan.peak_bytes()),
+                              memory::to_string(peak), plan.memory.moment(peak), plan.device.name,
+                              gib_text(plan.limit_bytes()), remedy));
+}
+
+TrainPlan fitting_plan(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                       const DeviceMemory& device) {
+  TrainPlan plan = plan_training(config, model, facts, device);
+  check_fits(plan, config, model, facts);
+  return plan;
+}
+
+}  // namespace tandem::plan

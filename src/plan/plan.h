@@ -1,0 +1,77 @@
+// The memory plan of a training run: the bytes that each module states, added up, and the keys and values that fit into
+// what is left. Arithmetic on a configuration: no device, no weights, no torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "config/train_config.h"
+#include "device/vmm.h"
+#include "memory/memory_plan.h"
+#include "model/config.h"
+#include "trainer/trainer_plan.h"
+
+namespace tandem::plan {
+
+// What is known of the data, and of how caches are kept.
+struct PlanFacts {
+  // Tokens; nullopt: as many as --rollout-max-prompt-len allows, or where that is not given, the context.
+  std::optional<int64_t> longest_prompt = {};
+  int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
+  int64_t eval_sequences = 0;       // of its largest data set
+};
+
+struct DeviceMemory {
+  int64_t bytes = 0;       // 0: not known; everything fits
+  std::string name = {};   // "this machine (MemTotal)"
+  bool is_shared = false;  // with the rest of a machine: keys and values then stay within kMaxAutomaticKvBytes
+};
+
+// --device-memory-bytes; or the machine's memory for --device cpu; or what a GPU was asked for (device::device_bytes),
+// and where it was not, 0.
+DeviceMemory device_memory(const config::TrainConfig& config, std::optional<device::DeviceBytes> measured = {});
+
+struct TrainPlan {
+  memory::MemoryPlan memory;
+  DeviceMemory device;
+
+  int64_t longest_prompt = 0;  // tokens
+  bool prompt_is_assumed = false;
+  int64_t context_tokens = 0;  // of the longest sequence that the engine samples
+  trainer::MicroBatchShape micro_batch;
+  int64_t recomputed_layers = 0;
+
+  // What rollout and training take turns in: the larger of what they need, --arena-slack, and whole extents.
+  int64_t arena_bytes = 0;
+  int64_t extent_bytes = 0;
+
+  int64_t kv_cache_bytes = 0;  // what the engine is told
+  int64_t kv_tokens = 0;       // that its blocks hold
+  int64_t kv_completions = 0;  // that it holds at once, each as long as the context, none sharing its prompt
+  int64_t lasting_bytes = 0;   // beside the arena, in the phase that has most of it
+  int64_t host_bytes = 0;      // of the host beside a device: 0 where the device is the host
+  int64_t host_pinned_bytes = 0;
+
+  // What the device has, as far as that is known.
+  int64_t limit_bytes() const;
+  // The most at once: what lasts and the whole arena.
+  int64_t peak_bytes() const;
+  // By how much the peak is above it; 0: the plan fits.
+  int64_t missing_bytes() const;
+  bool fits() const { return missing_bytes() == 0; }
+};
+
+// UserError where lengths contradict each other (choose_context_tokens) or one sequence exceeds --kv-cache-bytes.
+TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                        const DeviceMemory& device);
+
+// UserError, in one line, where the plan does not fit: by how much, and the cheapest changes that make it fit.
+void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
+                const PlanFacts& facts);
+
+// plan_training(), checked: what `tandem train` asks before it loads anything.
+TrainPlan fitting_plan(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+                       const DeviceMemory& device);
+
+}  // namespace tandem::plan

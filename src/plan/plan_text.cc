@@ -1,0 +1,113 @@
+#include "plan/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "plan/plan_changes.h"
+
+namespace tandem::plan {
+
+namespace {
+
+using memory::Phase;
+using memory::Tag;
+
+constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
+
+// GiB with two decimals; what is less than half of a hundredth, but not nothing, in MiB.
+std::string cell(int64_t bytes) {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  if (bytes == 0) return "-";
+  const auto value = static_cast<double>(bytes);
+  if (value >= 0.005 * kGiB) return fmt::format("{:.2f}", value / kGiB);
+  return fmt::format("{:.2f} MiB", value / kMiB);
+}
+
+template <typename CellOf>
+std::string row(const std::string& name, CellOf cell_of) {
+  std::string line = fmt::format("{:<16}", name);
+  for (const Phase phase : kPhases) line += fmt::format("{:>12}", cell_of(phase));
+  return line + "\n";
+}
+
+std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& model) {
+  std::string text =
+      fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
+                  plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
+  text +=
+      fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", int64_t{plan.micro_batch.rows},
+                  int64_t{plan.micro_batch.targets}, plan.recomputed_layers, model.num_layers);
+  text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
+                      gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,
+                      static_cast<double>(plan.extent_bytes) / (1 << 20));
+  text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
+                      gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
+  text += plan.host_bytes > 0
+              ? fmt::format("host          {} beside the device, {} of it pinned\n", gib_text(plan.host_bytes),
+                            gib_text(plan.host_pinned_bytes))
+              : fmt::format("host          is the device; {} pinned\n", gib_text(plan.host_pinned_bytes));
+  return text;
+}
+
+}  // namespace
+
+std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model) {
+  const memory::MemoryPlan& memory = plan.memory;
+  std::string text = row("GiB", [](Phase phase) { return std::string(memory::to_string(phase)); });
+  for (int i = 0; i < memory::kNumTags; ++i) {
+    const auto tag = static_cast<Tag>(i);
+    int64_t most = 0;
+    for (const Phase phase : kPhases) most = std::max(most, memory.bytes(tag, phase));
+    if (most > 0) text += row(memory::to_string(tag), [&](Phase phase) { return cell(memory.bytes(tag, phase)); });
+  }
+  text += row("at once", [&](Phase phase) { return cell(memory.bytes(phase)); });
+  text += "(tags at their own highest; at once: of all together, which is less where they take turns)\n\n";
+  text += shape_sentences(plan, model);
+  const Phase peak = memory.peak_phase();
+  text += fmt::format("peak          {} in the {} phase: {}\n", gib_text(plan.peak_bytes()), memory::to_string(peak),
+                      memory.moment(peak));
+  if (plan.device.bytes == 0) return text + fmt::format("device        {}", plan.device.name);
+  return text + fmt::format("device        {}: {}, {:.0f} % of it at the peak{}", plan.device.name,
+                            gib_text(plan.device.bytes),
+                            100.0 * static_cast<double>(plan.peak_bytes()) / static_cast<double>(plan.device.bytes),
+                            plan.fits() ? "" : fmt::format("; does not fit, by {}", gib_text(plan.missing_bytes())));
+}
+
+base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
+  const memory::MemoryPlan& memory = plan.memory;
+  base::Json rank = base::Json::object();
+  rank["rank"] = 0;
+  for (const Phase phase : kPhases) {
+    base::Json tags = base::Json::object();
+    for (int i = 0; i < memory::kNumTags; ++i) {
+      tags[memory::to_string(static_cast<Tag>(i))] = memory.bytes(static_cast<Tag>(i), phase);
+    }
+    rank["phases"][memory::to_string(phase)] = {
+        {"tags", tags}, {"at_once", memory.bytes(phase)}, {"moment", memory.moment(phase)}};
+  }
+  rank["host_bytes"] = plan.host_bytes;
+  rank["host_pinned_bytes"] = plan.host_pinned_bytes;
+  base::Json json = base::Json::object();
+  json["parameters"] = model.num_parameters();
+  json["dtype"] = model::to_string(model.dtype);
+  json["ranks"] = base::Json::array({rank});
+  json["kv"] = {{"bytes", plan.kv_cache_bytes}, {"tokens", plan.kv_tokens}, {"completions", plan.kv_completions}};
+  json["sequence"] = {{"context_tokens", plan.context_tokens},
+                      {"prompt_tokens", plan.longest_prompt},
+                      {"prompt_is_assumed", plan.prompt_is_assumed}};
+  json["micro_batch"] = {{"rows", int64_t{plan.micro_batch.rows}},
+                         {"targets", int64_t{plan.micro_batch.targets}},
+                         {"kv_blocks", int64_t{plan.micro_batch.kv_blocks}},
+                         {"recomputed_layers", plan.recomputed_layers}};
+  json["arena"] = {{"bytes", plan.arena_bytes}, {"extent_bytes", plan.extent_bytes}};
+  json["peak"] = {{"bytes", plan.peak_bytes()},
+                  {"phase", memory::to_string(memory.peak_phase())},
+                  {"moment", memory.moment(memory.peak_phase())}};
+  json["device"] = {{"name", plan.device.name}, {"bytes", plan.device.bytes}};
+  json["missing_bytes"] = plan.missing_bytes();
+  json["fits"] = plan.fits();
+  return json;
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,128 @@
+#include "report/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/message_text.h"
+#include "base/printable.h"
+#include "tandem/error.h"
+
+namespace tandem::report {
+
+namespace {
+
+// A flush of TensorBoard is a courtesy to readers: it never holds a run up for longer.
+constexpr double kTensorBoardFlushSeconds = 5.0;
+constexpr int kBarCells = 20;
+
+std::string record(const std::string& kind, int64_t step, double seconds, const Metrics& metrics) {
+  // Names are distinct. To look for each among those before it, as operator[] does, takes minutes of many thousand.
+  base::Json line = base::Json::object();
+  auto& members = line.get_ref<base::Json::object_t&>();
+  members.emplace_back(kind + "/step", step);
+  for (const auto& [name, value] : metrics) members.emplace_back(name, value);
+  members.emplace_back("time_s", seconds);
+  return base::dump_json(line);
+}
+
+}  // namespace
+
+Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten) {
+  base::set_log_terminal([this](const std::string& line) { terminal_.message(line); });
+  const auto open = [&](const std::string& path) {
+    return path.empty() ? nullptr : std::make_unique<base::LineFile>(path, !options.append);
+  };
+  metrics_ = open(options.metrics_file);
+  log_ = open(options.log_file);
+  memory_ = open(options.memory_file);
+  if (!options.tensorboard_folder.empty()) {
+    tensorboard_ = std::make_unique<text::TensorBoardSink>(text::default_worker_config(), options.tensorboard_folder);
+  }
+  if (!log_) return;
+  base::set_log_sink([this](base::LogLevel, const std::string& line) {
+    try {
+      log_->write_or_keep_line(redaction_.apply(line));
+    } catch (const std::exception&) {
+      // Must not throw out of whoever logs, on whatever thread.
+    }
+  });
+}
+
+Report::Report() : Report(Options{}) {}
+
+Report::~Report() {
+  base::set_log_sink({});
+  base::set_log_terminal({});
+}
+
+void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) {
+  if (metrics_) {
+    Metrics counted = metrics;
+    if (const int64_t kept = metrics_->num_kept(); kept > 0) {
+      counted["fault/unwritten_records"] = static_cast<double>(kept);
+    }
+    write(*metrics_, record(kind, step, seconds(), counted));
+  }
+  if (tensorboard_) tensorboard_->write(step, metrics);
+}
+
+void Report::log_memory(const std::vector<std::string>& lines) {
+  if (!memory_) return;
+  for (const std::string& line : lines) write(*memory_, line);
+}
+
+void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
+  if (!terminal_.wants_live()) return;
+  if (total == 0) return terminal_.live(prefix);
+  terminal_.live(fmt::format("{} {} {}/{} {}", prefix,
+                             progress_bar(static_cast<double>(done), static_cast<double>(total), kBarCells),
+                             base::with_commas(done), base::with_commas(total), unit));
+}
+
+void Report::line(const std::string& text) {
+  const std::string lines = wrapped(base::printable(text), terminal_.line_columns());
+  terminal_.line(lines);
+  if (log_) write(*log_, redaction_.apply(lines));
+}
+
+void Report::write(base::LineFile& file, const std::string& line) {
+  if (!keep_unwritten_) {
+    file.write_line(line);
+    return;
+  }
+  const std::string error = file.write_or_keep_line(line);
+  if (error.empty() || is_keeping_) return;
+  is_keeping_ = true;
+  base::log_warning("records are kept in memory until the disk takes them, and the run goes on: {}", error);
+}
+
+void Report::sync() {
+  if (metrics_) metrics_->sync();
+  if (log_) log_->sync();
+  if (memory_) memory_->sync();
+  if (tensorboard_) tensorboard_->flush(kTensorBoardFlushSeconds);
+}
+
+std::string number_text(double value, int digits) {
+  // From here on all digits before the point are shown.
+  constexpr double kLarge = 1000.0, kTooLarge = 1e15;
+  if (std::isnan(value)) return "nan";  // whose sign says nothing
+  if (std::abs(value) < kLarge || !(std::abs(value) < kTooLarge)) return fmt::format("{:.{}g}", value, digits);
+  return base::with_commas(std::llround(value));
+}
+
+std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names,
+                    int digits) {
+  std::string text;
+  for (const auto& [label, name] : labels_and_names) {
+    const auto found = metrics.find(name);
+    if (found == metrics.end()) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : "  ", label, number_text(found->second, digits));
+  }
+  return text;
+}
+
+}  // namespace tandem::report

@@ -1,0 +1,78 @@
+// What a run reports while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, log.txt and the terminal.
+//
+// metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
+// train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
+// first two where something is wrong. Apart from time_s
+// and perf/* two runs with one seed write the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/files.h"
+#include "report/terminal.h"
+#include "text/tensorboard_sink.h"
+
+namespace tandem::report {
+
+using Metrics = std::map<std::string, double>;
+
+class Report {
+ public:
+  // Where records go; what is empty is not written, so a verb that keeps no run writes to the terminal alone.
+  // `append`: the records are added to those that are there. `keep_unwritten`: a disk that refuses a record does not
+  // end the run; the record is kept, counted (fault/unwritten_records) and written when the disk takes it again.
+  struct Options {
+    std::string metrics_file = {}, log_file = {}, memory_file = {}, tensorboard_folder = {};
+    bool append = false;
+    bool keep_unwritten = false;
+  };
+  explicit Report(const Options& options);
+  Report();
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  // One record. `kind` is "rollout", "train" or "eval": the axis that `step` counts on. Names come with their prefix.
+  void log(const std::string& kind, int64_t step, const Metrics& metrics);
+  // Lines of memory_timeline.jsonl.
+  void log_memory(const std::vector<std::string>& lines);
+  // The live line: "PREFIX [####----] 128/256 UNIT"; PREFIX alone where the total is 0, because nobody knows it yet.
+  void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
+  // A line that stays, on the terminal and in log.txt; there without secrets and home directory. What is too wide for
+  // the terminal goes on in a second line.
+  void line(const std::string& text);
+  // Makes all that was written durable; before a checkpoint and at the end. EnvironmentError where the disk still
+  // refuses.
+  void sync();
+
+  size_t line_columns() const { return terminal_.line_columns(); }  // of what line() takes, at most
+  double seconds() const { return base::seconds_since(begin_); }    // since construction
+
+ private:
+  void write(base::LineFile& file, const std::string& line);
+
+  base::Clock::time_point begin_ = base::Clock::now();
+  bool keep_unwritten_ = false;
+  bool is_keeping_ = false;  // and has said so
+  Terminal terminal_ = standard_terminal();
+  base::Redaction redaction_;
+  std::unique_ptr<base::LineFile> metrics_, log_, memory_;
+  std::unique_ptr<text::TensorBoardSink> tensorboard_;
+};
+
+// A number as a person reads it, in `digits` significant ones: "0.0494", "1.2e-07", "16,050".
+std::string number_text(double value, int digits);
+
+// Values of `metrics` that a person reads after each step, in the order of names: "reward 0.431  loss -0.0012". A name
+// that is absent is left out.
+std::string summary(const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& labels_and_names,
+                    int digits = 4);
+
+}  // namespace tandem::report

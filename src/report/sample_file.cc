@@ -1,0 +1,81 @@
+#include "report/sample_file.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "base/check.h"
+#include "base/files.h"
+
+namespace tandem::report {
+
+namespace {
+
+constexpr std::string_view kRolloutId = "{rollout_id}";
+
+double mean(const std::vector<float>& values) {
+  if (values.empty()) return 0.0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+base::Json versions_of(const rl::Sample& sample) {
+  base::Json versions = base::Json::array();
+  for (const rl::VersionSpan& span : sample.versions) versions.push_back(span.version);
+  return versions;
+}
+
+}  // namespace
+
+base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail) {
+  base::Json record = base::Json::object();
+  record["group_id"] = sample.group_id;
+  record["sample_id"] = sample.sample_id;
+  record["prompt"] = sample.prompt_text;
+  record["response"] = sample.text;
+  record["label"] = sample.label;
+  if (grade != nullptr) {
+    record["reward"] = sample.has_reward ? base::Json(sample.reward) : base::Json(nullptr);
+    if (grade->failed) {
+      record["failure"] = grade->reason;
+      record["failure_class"] = grade->reason_class;
+    }
+    for (const auto& [name, value] : grade->extras) record[std::string(kRewardPrefix) + name] = value;
+    for (const auto& [name, value] : grade->columns) record["extra"][name] = value;
+  }
+  record["status"] = rl::to_string(sample.status);
+  record["response_length"] = sample.completion.size();
+  record["mean_logprob"] = mean(sample.rollout_logprobs);
+  if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
+  record["weight_versions"] = versions_of(sample);
+  if (detail == SampleDetail::kReadable) return record;
+  record["prompt_tokens"] = sample.prompt;
+  record["response_tokens"] = sample.completion;
+  record["rollout_log_probs"] = sample.rollout_logprobs;
+  if (!sample.sampled_logprobs.empty()) record["sampled_log_probs"] = sample.sampled_logprobs;
+  if (!sample.ref_logprobs.empty()) record["ref_log_probs"] = sample.ref_logprobs;
+  record["advantages"] = sample.advantages;
+  record["loss_mask"] = sample.loss_mask;
+  record["remove_sample"] = sample.remove;
+  return record;
+}
+
+void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
+                   SampleDetail detail) {
+  base::DurableFile file(path);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const text::Grade* grade = grades.empty() ? nullptr : &grades[i];
+    file.write(base::dump_json(sample_record(samples[i], grade, detail)) + "\n");
+  }
+  file.commit();
+}
+
+std::string rollout_path(const std::string& flag, const std::string& pattern, int64_t rollout_id) {
+  const size_t at = pattern.find(kRolloutId);
+  TANDEM_USER_CHECK(at != std::string::npos,
+                    fmt::format("{} {}: has no {{rollout_id}} in it, so all rollouts would be one file; name "
+                                "DIR/{{rollout_id}}.jsonl",
+                                flag, pattern));
+  return pattern.substr(0, at) + std::to_string(rollout_id) + pattern.substr(at + kRolloutId.size());
+}
+
+}  // namespace tandem::report

@@ -1,0 +1,33 @@
+// What was sampled, as JSONL: one line a sample, for people and for scripts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "rl/sample.h"
+#include "text/graders.h"
+
+namespace tandem::report {
+
+// "readable": prompt, response, label, reward (null: dropped), failure (why grading failed) and failure_class, status,
+// length, mean log-prob, advantage, weight versions. "full": also tokens, log-probs (policy, sampled, reference),
+// advantages and the loss mask.
+enum class SampleDetail : uint8_t { kReadable, kFull };
+
+// Before the names of the other numbers of a reward that is a dict.
+inline constexpr std::string_view kRewardPrefix = "reward_";
+
+base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
+
+// Writes all samples of a rollout, durably. `grades`: one a sample, or none at all.
+void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
+                   SampleDetail detail);
+
+// "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names
+// where the pattern is from.
+std::string rollout_path(const std::string& flag, const std::string& pattern, int64_t rollout_id);
+
+}  // namespace tandem::report

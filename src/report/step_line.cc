@@ -1,0 +1,71 @@
+#include "report/step_line.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/message_text.h"
+
+namespace tandem::report {
+
+namespace {
+
+// Loss and KL are sums of terms of order 1 that cancel, on policy to the last bit but one: below this they are
+// rounding.
+constexpr double kRounding = 1e-9;
+
+// "27 of 32 groups have equal rewards", or "give no signal" where equal rewards are not what it is for all of them;
+// empty where every group gives the estimator a signal.
+std::string signal_text(Metrics& metrics, int64_t num_groups) {
+  const double without_signal = metrics["rollout/groups_without_signal"];
+  if (without_signal == 0.0) return "";
+  const bool are_equal = without_signal == metrics["rollout/groups_with_equal_rewards"];
+  const bool is_one = without_signal == 1.0;
+  const char* const verb = are_equal ? (is_one ? "has equal rewards" : "have equal rewards")
+                                     : (is_one ? "gives no signal" : "give no signal");
+  return fmt::format("{} of {} groups {}  ", without_signal, num_groups, verb);
+}
+
+}  // namespace
+
+std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns) {
+  Metrics shown = metrics;
+  shown.insert(last_step.begin(), last_step.end());
+  for (const char* name : {"train/loss", "train/kl"}) {
+    const auto found = shown.find(name);
+    if (found != shown.end() && std::abs(found->second) < kRounding) found->second = 0.0;
+  }
+  if (shown["rollout/truncated_ratio"] == 0.0) shown.erase("rollout/truncated_ratio");
+  std::string numbers = fmt::format("rollout {}/{}  {}", progress.rollout, progress.num_rollouts,
+                                    summary(shown,
+                                            {{"reward", "rollout/raw_reward"},
+                                             {"length", "rollout/response_len/mean"},
+                                             {"truncated", "rollout/truncated_ratio"},
+                                             {"loss", "train/loss"},
+                                             {"entropy", "train/entropy"},
+                                             {"kl", "train/kl"},
+                                             {"grad", "train/grad_norm"}},
+                                            /*digits=*/3));
+  if (shown["train/grad_clipped"] > 0) numbers += " (clipped)";
+  std::string rest = signal_text(shown, progress.num_groups);
+  if (progress.num_failed > 0) rest += fmt::format("failed {}", progress.num_failed);
+  if (progress.num_dropped > 0) rest += fmt::format(" ({} dropped)", progress.num_dropped);
+  if (progress.num_failed > 0) rest += "  ";
+  const auto num_done = static_cast<double>(progress.rollout - progress.first_rollout);
+  const double left_s = progress.elapsed_s / num_done * static_cast<double>(progress.num_rollouts - progress.rollout);
+  rest += fmt::format("{:.2f} s  elapsed {}  ETA {}", shown["perf/rollout_time"] + shown["perf/train_time"],
+                      clock_text(progress.elapsed_s), clock_text(left_s));
+  if (numbers.size() + 2 + rest.size() <= columns) return numbers + "  " + rest;
+  return wrapped(numbers, columns) + "\n    " + wrapped(rest, columns - 4);
+}
+
+std::string end_line(bool stopped, const Progress& progress, int64_t saved, int64_t num_warnings,
+                     const std::string& path) {
+  std::string last = path;
+  if (stopped && saved > 0) last = fmt::format("--load {} goes on", path);
+  if (stopped && saved == 0) last = fmt::format("nothing is saved yet, --overwrite begins again in {}", path);
+  return fmt::format("{} after {} of {} rollouts, {}; {}", stopped ? "stopped" : "done", progress.rollout,
+                     progress.num_rollouts, base::counted(num_warnings, "warning"), last);
+}
+
+}  // namespace tandem::report

@@ -1,0 +1,35 @@
+// What `tandem VERB` runs, one function a verb. Each returns the exit code: 0, or that of the signal which ended it;
+// and throws what tandem/error.h names.
+#pragma once
+
+#include "config/run_mode.h"
+#include "config/sft_config.h"
+#include "config/train_config.h"
+#include "config/verb_configs.h"
+
+namespace tandem::run {
+
+// GRPO over one copy of the weights. When it throws, what was learnt up to the last finished rollout is saved.
+int train(const config::TrainConfig& config, const config::RunMode& mode);
+
+// Supervised training on conversations, or on prompts with responses; the trainer alone, with the likelihood as its
+// loss.
+int train_supervised(const config::SftConfig& config, const config::RunMode& mode);
+
+// Completions of each prompt.
+int generate(const config::GenerateConfig& config, const config::RunMode& mode);
+
+// Log-probs and entropies of given sequences.
+int score(const config::ScoreConfig& config, const config::RunMode& mode);
+
+// Mean reward and pass@k of a checkpoint on data sets.
+int evaluate(const config::EvalConfig& config, const config::RunMode& mode);
+
+// A checkpoint rewritten as a plain Hugging Face directory.
+int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode);
+
+// The memory plan of a training run; reads config.json of the checkpoint alone. UserError when the plan does not fit,
+// after it was printed.
+int print_plan(const config::PlanConfig& config, const config::RunMode& mode);
+
+}  // namespace tandem::run

@@ -1,0 +1,99 @@
+// A run directory is never overwritten by accident.
+#include "checkpoint/run_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(RunDirectory, IsMadeOnlyWhenAsked) {
+  base::TemporaryDirectory folder;
+  RunDirectory run(folder / "a/b", RunFolder::kNew, 0);
+  EXPECT_FALSE(base::file_exists(run.config_file()));
+  run.create();
+  EXPECT_TRUE(base::directory_exists(run.path() + "/hf"));
+  EXPECT_FALSE(base::directory_exists(run.samples_folder())) << "made by runs that sample";
+}
+
+TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
+  base::TemporaryDirectory folder;
+  const std::string notes = folder / "run/notes.txt";
+  {
+    RunDirectory first(folder / "run", RunFolder::kNew, 0);
+    first.create();
+    base::write_file_durably(first.config_file(), "lr = 1.0\n");
+    base::write_file_durably(notes, "mine");
+    base::make_directories(first.samples_folder());
+    base::write_file_durably(first.samples_folder() + "/rollout_000000.jsonl", "{}\n");
+    RunDirectory meanwhile(folder / "run", RunFolder::kOverwrite, 0);
+    EXPECT_THROW(meanwhile.create(), UserError) << "the first one is still writing";
+  }
+  EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, 0), UserError);
+  RunDirectory second(folder / "run", RunFolder::kOverwrite, 0);
+  EXPECT_TRUE(base::file_exists(second.config_file()));  // nothing happens before create()
+  second.create();
+  EXPECT_FALSE(base::file_exists(second.config_file()));
+  EXPECT_FALSE(base::directory_exists(second.samples_folder()));
+  EXPECT_TRUE(base::file_exists(notes));  // the user's own files stay
+}
+
+TEST(RunDirectory, FolderThatIsNoRunIsLeftAloneEvenWithOverwrite) {
+  base::TemporaryDirectory folder;
+  base::make_directories(folder / "home/samples");
+  EXPECT_THROW(RunDirectory(folder / "home", RunFolder::kOverwrite, 0), UserError);
+  base::write_file_durably(folder / "file", "x");
+  EXPECT_THROW(RunDirectory(folder / "file", RunFolder::kOverwrite, 0), UserError);
+}
+
+TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
+  base::TemporaryDirectory folder;
+  EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, int64_t{1} << 60), EnvironmentError);
+}
+
+// A step that was saved without an export is gone on from: the link to newer weights would lead nowhere.
+TEST(RunDirectory, LatestFollowsWhatIsTakenBack) {
+  base::TemporaryDirectory folder;
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
+  run.create();
+  base::make_directories(run.path() + "/checkpoints");
+  for (const int64_t step : {10, 25}) base::make_directories(run.checkpoint(step));
+  run.set_latest(25);
+  run.cut_back(20, {});
+  EXPECT_EQ(fs::read_symlink(run.path() + "/hf/latest"), "step_000010");
+  run.cut_back(5, {});
+  EXPECT_FALSE(fs::is_symlink(run.path() + "/hf/latest"));
+  EXPECT_EQ(base::list_directory(run.path() + "/hf"), std::vector<std::string>{});
+}
+
+TEST(RunDirectory, LatestFollowsTheLastCheckpoint) {
+  base::TemporaryDirectory folder;
+  RunDirectory run(folder / "run", RunFolder::kNew, 0);
+  run.create();
+  EXPECT_THROW(find_checkpoint(run.path(), -1), UserError);
+  for (const int64_t step : {5, 10}) {
+    base::make_directories(run.checkpoint(step));
+    base::write_file_durably(run.checkpoint(step) + "/config.json", std::to_string(step));
+    run.set_latest(step);
+  }
+  EXPECT_EQ(base::read_file(find_checkpoint(run.path(), -1) + "/config.json"), "10");
+  EXPECT_EQ(base::read_file(find_checkpoint(run.path(), 5) + "/config.json"), "5");
+  try {
+    find_checkpoint(run.path(), 7);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("step_000005, step_000010"), std::string::npos) << error.what();
+  }
+  fs::rename(folder / "run", folder / "moved");  // the link is relative
+  EXPECT_EQ(base::read_file(find_checkpoint(folder / "moved", -1) + "/config.json"), "10");
+}
+
+}  // namespace
+}  // namespace tandem::checkpoint

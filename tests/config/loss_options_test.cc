@@ -1,0 +1,192 @@
+// Every flag of the loss does something: a flag that may change a number changes the advantages, the gradient or a
+// metric of a made-up rollout that is off policy, was sampled from a truncated distribution and has a reference.
+#include "config/loss_options.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "rl/advantages.h"
+#include "rl/losses.h"
+
+namespace tandem::config {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+LossOptions parse(const Arguments& arguments) {
+  LossOptions loss;
+  base::Options options;
+  loss.visit(options);
+  options.parse(arguments);
+  loss.check();
+  if (loss.loss.loss_norm_tokens == 0.0) loss.loss.loss_norm_tokens = 64.0;
+  rl::check_loss_config(loss.loss);
+  return loss;
+}
+
+// Four groups of four samples, and what a trainer would know of them.
+struct MadeUpRollout {
+  MadeUpRollout() {
+    std::mt19937 random(7);
+    std::normal_distribution<float> noise(0.0F, 0.2F);
+    const auto around = [&](const std::vector<float>& values) {
+      std::vector<float> result;
+      for (const float value : values) result.push_back(value + noise(random));
+      return result;
+    };
+    for (size_t i = 0; i < 16; ++i) {
+      rl::Sample sample;
+      sample.group_id = i / 4;
+      sample.reward = static_cast<double>(random() % 5) + static_cast<double>(i / 4);
+      sample.completion.resize(2 + random() % 6);
+      for (size_t t = 0; t < sample.completion.size(); ++t) sample.loss_mask.push_back(t == 0 || random() % 4 != 0);
+      sample.remove = i == 5;
+      std::vector<float> current;
+      for (size_t t = 0; t < sample.completion.size(); ++t) current.push_back(-0.5F - std::abs(noise(random)) * 3);
+      old.push_back(around(current));
+      sampled.push_back(around(old.back()));
+      reference.push_back(around(current));
+      entropy.push_back(std::vector<float>(current.size(), 0.5F));
+      logprobs.push_back(std::move(current));
+      samples.push_back(std::move(sample));
+    }
+  }
+  std::vector<rl::Sample> samples;
+  std::vector<std::vector<float>> logprobs, old, sampled, reference, entropy;
+};
+
+struct Outcome {
+  std::vector<double> gradients;
+  std::map<std::string, double> metrics;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(const LossOptions& options, bool was_truncated) {
+  MadeUpRollout rollout;
+  std::vector<rl::Sample*> pointers;
+  for (rl::Sample& sample : rollout.samples) pointers.push_back(&sample);
+  rl::assign_advantages(options.loss, pointers);
+  rl::LossNormaliser normaliser(options.loss);
+  rl::LossSums sums;
+  Outcome outcome;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    const rl::Sample& sample = rollout.samples[i];
+    const size_t length = sample.completion.size();
+    const std::vector<uint8_t> mask = sample.remove ? std::vector<uint8_t>(length, 0) : sample.loss_mask;
+    std::vector<double> advantages = sample.advantages;
+    if (advantages.size() == 1) advantages.assign(length, sample.advantages[0]);
+    std::vector<double> dlogprobs(length), dentropy(length);
+    normaliser.add(mask);
+    rl::accumulate_loss(options.loss,
+                        {.length = static_cast<int64_t>(length),
+                         .logprobs = rollout.logprobs[i].data(),
+                         .old_logprobs = rollout.old[i].data(),
+                         .rollout_logprobs = rollout.old[i].data(),
+                         .sampled_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr,
+                         .ref_logprobs = options.needs_reference() ? rollout.reference[i].data() : nullptr,
+                         .entropy = rollout.entropy[i].data(),
+                         .mask = mask.data(),
+                         .advantages = advantages.data()},
+                        {dlogprobs.data(), dentropy.data()}, sums);
+    outcome.gradients.insert(outcome.gradients.end(), dlogprobs.begin(), dlogprobs.end());
+    outcome.gradients.insert(outcome.gradients.end(), dentropy.begin(), dentropy.end());
+  }
+  for (double& gradient : outcome.gradients) gradient *= normaliser.loss_scale();
+  outcome.metrics = normaliser.metrics(sums);
+  return outcome;
+}
+
+struct FlagCase {
+  std::string flag;   // without "--"; "no-" before it turns it off
+  std::string value;  // "": a switch
+  Arguments context;  // where it has a say
+  bool was_truncated = true;
+};
+
+const Arguments kKl = {"--use-kl-loss", "--kl-loss-coef", "0.1"};
+const Arguments kTis = {"--use-tis", "--tis-clip", "1.05"};
+
+const std::vector<FlagCase> kCases = {
+    {"advantage-estimator", "rloo", {}},
+    {"pg-loss-type", "sapo", {}},
+    {"loss-agg-mode", "token-mean", {}},
+    {"calculate-per-token-loss", "", {}},
+    {"loss-norm-tokens", "10", {"--advantage-estimator", "dr_grpo"}},
+    {"loss-norm-tokens", "10", {"--loss-agg-mode", "seq-mean-token-sum-norm"}},
+    {"sample-mean-epsilon", "0.5", {}},
+    {"no-count-removed-samples", "", {}},
+    {"eps-clip", "0.05", {}},
+    {"eps-clip-high", "0.05", {}},
+    {"eps-clip-c", "1.05", {}},
+    {"cispo-max-ratio", "1.05", {"--pg-loss-type", "cispo"}},
+    {"sequence-ratio-per-token", "", {"--pg-loss-type", "gspo", "--use-tis"}},
+    {"max-log-ratio", "0.01", {}},
+    {"sapo-tau-pos", "2", {"--advantage-estimator", "sapo"}},
+    {"sapo-tau-neg", "2", {"--advantage-estimator", "sapo"}},
+    {"dro-beta", "0.5", {"--pg-loss-type", "dro"}},
+    {"use-kl-loss", "", {}},
+    {"kl-loss-coef", "0.1", {"--use-kl-loss"}},
+    {"kl-loss-type", "k2", kKl},
+    {"use-unbiased-kl", "", kKl},
+    {"kl-clamp", "0.001", kKl},
+    {"entropy-coef", "0.01", {}},
+    {"use-tis", "", {}},
+    {"tis-clip", "1.01", {"--use-tis"}},
+    {"tis-clip-low", "0.99", kTis},
+    {"tis-mode", "mask", kTis},
+    {"tis-level", "sequence", kTis},
+    {"use-opsm", "", {}},
+    {"opsm-delta", "0.1", {"--use-opsm"}},
+    {"off-policy-mask-threshold", "0.01", {}},
+    {"get-mismatch-metrics", "", {}, false},
+    {"disable-grpo-std-normalization", "", {}},
+    {"group-epsilon", "0.5", {}},
+    {"reward-std-scope", "batch", {}},
+    {"normalize-advantages", "", {}},
+    {"whiten-epsilon", "0.5", {"--normalize-advantages"}},
+    {"whiten-epsilon", "0.5", {"--advantage-estimator", "reinforce_plus_plus_baseline"}},
+    {"gamma", "0.9", {"--advantage-estimator", "reinforce_plus_plus"}},
+    {"no-discount-masked-tokens", "", {"--advantage-estimator", "reinforce_plus_plus", "--gamma", "0.9"}},
+};
+
+void expect_effect(const FlagCase& one) {
+  Arguments with = one.context;
+  with.push_back("--" + one.flag);
+  if (!one.value.empty()) with.push_back(one.value);
+  EXPECT_NE(outcome_of(parse(with), one.was_truncated), outcome_of(parse(one.context), one.was_truncated))
+      << "--" << one.flag << " " << one.value << " does nothing";
+}
+
+TEST(LossOptions, EveryFlagChangesWhatItSays) {
+  for (const FlagCase& one : kCases) expect_effect(one);
+  for (const rl::Estimator& estimator : rl::estimators()) {
+    if (!estimator.needs_group) continue;
+    expect_effect({"disable-rewards-normalization", "", {"--advantage-estimator", std::string(estimator.name)}});
+  }
+}
+
+TEST(LossOptions, EveryFlagIsAmongTheCases) {
+  std::set<std::string> tried = {"disable-rewards-normalization",
+                                 "ref-load"};  // another model: tests/cli/loss_flags_test.cc
+  for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
+  LossOptions loss;
+  base::Options options;
+  loss.visit(options);
+  for (const auto& [name, value] : options.numbers()) EXPECT_TRUE(tried.contains(name)) << "--" << name;
+}
+
+TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {
+  EXPECT_TRUE(parse({"--use-kl-loss"}).needs_reference());
+  EXPECT_TRUE(parse({"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load", "other"}).needs_reference());
+  EXPECT_FALSE(parse({}).needs_reference());
+}
+
+}  // namespace
+}  // namespace tandem::config

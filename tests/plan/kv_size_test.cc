@@ -1,0 +1,76 @@
+// How long sequences may get, and what they take.
+#include "plan/kv_size.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/train_config.h"
+#include "tandem/error.h"
+
+namespace tandem::plan {
+namespace {
+
+TEST(KvSize, ContextLimitsAreCheckedBeforeWork) {
+  model::ModelConfig model;
+  model.max_positions = 100;
+  config::RolloutOptions options;
+  EXPECT_EQ(choose_context_tokens(options, model, 10), 100);  // the default length is cut
+  options.max_response_len = 20;
+  EXPECT_EQ(choose_context_tokens(options, model, 10), 30);
+  EXPECT_THROW(choose_context_tokens(options, model, 90), UserError);
+  EXPECT_THROW(choose_context_tokens(options, model, 100), UserError);
+  options.max_context_len = 95;
+  EXPECT_EQ(choose_context_tokens(options, model, 90), 95);
+  options.max_context_len = 101;
+  EXPECT_THROW(choose_context_tokens(options, model, 10), UserError);
+}
+
+// An evaluation whose own flag is too long is not told of the rollout's.
+TEST(KvSize, ErrorsNameTheFlagThatWasTyped) {
+  const auto refused = [](const std::function<void(config::TrainConfig&)>& change, int64_t longest_prompt) {
+    config::TrainConfig config;
+    change(config);
+    model::ModelConfig model;
+    model.max_positions = 100;
+    try {
+      choose_context_tokens(config.eval.rollout(config.rollout), model, longest_prompt);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  using Config = config::TrainConfig;
+  const std::vector<std::pair<std::string, std::function<void(Config&)>>> cases = {
+      {"--eval-max-response-len 200: ", [](Config& config) { config.eval.max_response_len = 200; }},
+      {"--rollout-max-response-len 200: ", [](Config& config) { config.rollout.max_response_len = 200; }},
+      {"--eval-max-context-len 200: ", [](Config& config) { config.eval.max_context_len = 200; }},
+      {"--rollout-max-context-len 200: ", [](Config& config) { config.rollout.max_context_len = 200; }},
+  };
+  for (const auto& [says, change] : cases) EXPECT_TRUE(refused(change, 10).starts_with(says)) << refused(change, 10);
+  const auto nothing = [](Config&) {};
+  EXPECT_TRUE(refused(nothing, 100).ends_with("with --eval-max-prompt-len")) << refused(nothing, 100);
+}
+
+TEST(KvSize, CacheHoldsAtLeastOneSequenceAndNoMoreThanNeeded) {
+  model::ModelConfig model;
+  model.num_layers = 2;
+  model.num_kv_heads = 2;
+  model.head_dim = 16;
+  model.dtype = model::Dtype::kFloat32;
+  config::RolloutOptions options;
+  const int64_t one = choose_kv_bytes(options, model, 1, 64);
+  EXPECT_GE(one, 64 * 2 * 2 * 2 * 16 * 4);
+  EXPECT_EQ(choose_kv_bytes(options, model, 10, 64), 10 * one);
+  EXPECT_EQ(choose_kv_bytes(options, model, 1'000'000, 64), options.max_running * one);
+  options.kv_cache_bytes = one - 1;
+  EXPECT_THROW(choose_kv_bytes(options, model, 1, 64), UserError);
+  options.kv_cache_bytes = 3 * one;
+  EXPECT_EQ(choose_kv_bytes(options, model, 100, 64), 3 * one);
+}
+
+}  // namespace
+}  // namespace tandem::plan

@@ -1,0 +1,99 @@
+// Configurations whose memory is planned: small ones, and random ones that a model might have.
+#pragma once
+
+#include <algorithm>
+#include <random>
+
+#include "plan/plan.h"
+#include "tests/model/families.h"
+
+namespace tandem::plan {
+
+inline model::ModelConfig tiny_model(model::Dtype dtype = model::Dtype::kFloat32) {
+  model::ModelConfig model;
+  model.architecture = "Qwen3ForCausalLM";
+  model.hidden = 32;
+  model.num_layers = 2;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 16;
+  model.mlp = 96;
+  model.vocab = 512;
+  model.max_positions = 1024;
+  model.tied_embeddings = true;
+  model.dtype = dtype;
+  return model;
+}
+
+inline model::ModelConfig qwen3_0_6b() {
+  model::ModelConfig model = tiny_model(model::Dtype::kBFloat16);
+  model.hidden = 1024;
+  model.num_layers = 28;
+  model.num_heads = 16;
+  model.num_kv_heads = 8;
+  model.head_dim = 128;
+  model.mlp = 3072;
+  model.vocab = 151936;
+  model.max_positions = 40960;
+  return model;
+}
+
+// One thread, so that nothing depends on the machine.
+inline config::TrainConfig tiny_config() {
+  config::TrainConfig config;
+  config.model.num_threads = 1;
+  config.rollout_batch_size = 4;
+  config.rollout.n_samples_per_prompt = 2;
+  config.rollout.max_response_len = 32;
+  config.rollout.max_batch_tokens = 64;
+  config.rollout.max_running = 8;
+  config.optimizer.max_tokens_per_gpu = 128;
+  config.optimizer.logprob_chunk_rows = 16;
+  config.memory.train_memory_margin_bytes = 0;
+  config.memory.gpu_memory_utilization = 1.0;
+  return config;
+}
+
+struct PlanCase {
+  config::TrainConfig config;
+  model::ModelConfig model;
+  PlanFacts facts;
+};
+
+inline PlanCase random_case(std::mt19937& random) {
+  const auto between = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  PlanCase drawn{tiny_config(), tiny_model(), {}};
+  model::ModelConfig& model = drawn.model;
+  model.num_kv_heads = between(1, 8);
+  model.num_heads = model.num_kv_heads * between(1, 4);
+  model.head_dim = 32 * between(1, 4);
+  model.hidden = 64 * between(1, 40);
+  model.mlp = 64 * between(1, 100);
+  model.vocab = between(300, 160'000);
+  model.num_layers = between(1, 40);
+  model.max_positions = 32'768;
+  model = model::in_family(model, model::kArchitectures[random() % model::kArchitectures.size()]);
+  model.tied_embeddings = random() % 2 == 0;
+  model.dtype = random() % 2 == 0 ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
+  config::TrainConfig& config = drawn.config;
+  config.model.device = random() % 2 == 0 ? "cpu" : "cuda";
+  config.rollout_batch_size = between(1, 64);
+  config.rollout.n_samples_per_prompt = between(1, 16);
+  config.rollout.max_response_len = between(1, 2000);
+  config.rollout.max_batch_tokens = between(1, 4096);
+  config.rollout.max_running = between(1, 300);
+  config.optimizer.max_tokens_per_gpu = between(1, 20'000);
+  config.optimizer.logprob_chunk_rows = between(1, 3000);
+  config.loss.use_kl_loss = random() % 2 == 0;
+  config.loss.loss.kl_loss_coef = config.loss.use_kl_loss ? 0.01 : 0.0;
+  config.loss.loss.entropy_coef = random() % 2 == 0 ? 0.01 : 0.0;
+  config.optimizer.recompute_granularity = "full";
+  config.optimizer.recompute_num_layers = between(1, model.num_layers);
+  if (random() % 3 > 0) drawn.facts.longest_prompt = between(1, 1500);
+  if (!drawn.facts.longest_prompt) config.data.max_prompt_len = between(1, 1500);
+  return drawn;
+}
+
+}  // namespace tandem::plan

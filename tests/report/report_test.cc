@@ -1,0 +1,146 @@
+// Metrics on disk and on the terminal.
+#include "report/report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <sstream>
+
+#include "base/file_calls.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::report {
+namespace {
+
+Report::Options files_in(const base::TemporaryDirectory& folder) {
+  return {.metrics_file = folder / "metrics.jsonl", .log_file = folder / "log.txt"};
+}
+
+std::vector<base::Json> records(const std::string& path) {
+  std::vector<base::Json> result;
+  std::istringstream lines(base::read_file(path));
+  for (std::string line; std::getline(lines, line);) result.push_back(base::parse_json(line, path));
+  return result;
+}
+
+TEST(Report, WritesOneRecordPerCallWithItsAxis) {
+  base::TemporaryDirectory folder;
+  Report report(files_in(folder));
+  report.log("rollout", 3, {{"rollout/raw_reward", 0.5}, {"perf/rollout_time", 1.25}});
+  report.log("train", 7, {{"train/loss", std::nan("")}});
+  report.sync();
+  const std::vector<base::Json> lines = records(folder / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["rollout/step"], 3);
+  EXPECT_EQ(lines[0]["rollout/raw_reward"], 0.5);
+  EXPECT_TRUE(lines[0].contains("time_s"));
+  EXPECT_EQ(lines[1]["train/step"], 7);
+  EXPECT_EQ(lines[1]["train/loss"], "nan");  // JSON has no such number
+}
+
+// Fails every write from now on until told otherwise.
+class FullDisk : public base::FileCalls {
+ public:
+  ssize_t write(int fd, const void* bytes, size_t count) override {
+    if (!is_full_) return base::FileCalls::write(fd, bytes, count);
+    errno = ENOSPC;
+    return -1;
+  }
+  bool is_full_ = false;
+};
+
+TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
+  base::TemporaryDirectory folder;
+  FullDisk disk;
+  const base::ReplacedFileCalls replaced(disk);
+  testing::internal::CaptureStderr();
+  {
+    Report::Options options = files_in(folder);
+    options.keep_unwritten = true;
+    Report report(options);
+    report.log("train", 0, {});
+    disk.is_full_ = true;
+    report.log("train", 1, {});
+    report.log("train", 2, {});
+    EXPECT_THROW(report.sync(), EnvironmentError);
+    disk.is_full_ = false;
+    report.log("train", 3, {});
+    report.sync();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("kept in memory"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  const std::vector<base::Json> lines = records(folder / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 4U);
+  for (int step = 0; step < 4; ++step) EXPECT_EQ(lines[static_cast<size_t>(step)]["train/step"], step);
+  EXPECT_FALSE(lines[1].contains("fault/unwritten_records"));
+  EXPECT_EQ(lines[2]["fault/unwritten_records"], 1);
+  EXPECT_EQ(lines[3]["fault/unwritten_records"], 2);
+
+  Report::Options options = files_in(folder);
+  options.append = true;
+  Report report(options);
+  disk.is_full_ = true;
+  EXPECT_THROW(report.log("train", 4, {}), EnvironmentError);
+  disk.is_full_ = false;
+}
+
+TEST(Report, KeepsWhatTheTerminalShowed) {
+  base::TemporaryDirectory folder;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    Report report(files_in(folder));
+    report.line("step 1/2");
+    base::log_warning("odd");
+    report.progress("rollout", 1, 2, "prompts");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "step 1/2\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: odd\n");
+  EXPECT_EQ(base::read_file(folder / "log.txt"), "step 1/2\nwarning: odd\n");
+}
+
+TEST(Report, LeavesTheLogAloneWhenItEnds) {
+  base::TemporaryDirectory folder;
+  { Report report(files_in(folder)); }
+  testing::internal::CaptureStderr();
+  base::log_warning("later");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: later\n");
+  EXPECT_EQ(base::read_file(folder / "log.txt"), "");
+}
+
+TEST(Report, WritesTensorBoardEvents) {
+  base::TemporaryDirectory folder;
+  {
+    Report report({.tensorboard_folder = folder / "tensorboard"});
+    report.log("train", 1, {{"train/loss", 0.5}});
+    report.sync();
+  }
+  const std::vector<std::string> names = base::list_directory(folder / "tensorboard");
+  ASSERT_EQ(names.size(), 1U);
+  EXPECT_NE(base::read_file(folder / "tensorboard" + "/" + names[0]).find("train/loss"), std::string::npos);
+}
+
+TEST(Report, NumbersAreWrittenForPeople) {
+  EXPECT_EQ(number_text(0.049412, 3), "0.0494");
+  EXPECT_EQ(number_text(0.0, 3), "0");
+  EXPECT_EQ(number_text(1.234e-7, 3), "1.23e-07");
+  EXPECT_EQ(number_text(16050.4, 3), "16,050");
+  EXPECT_EQ(number_text(-16050.4, 3), "-16,050");
+  EXPECT_EQ(number_text(3e20, 3), "3e+20");
+  EXPECT_EQ(number_text(std::nan(""), 3), "nan");
+  EXPECT_EQ(number_text(-std::nan(""), 3), "nan") << "its sign says nothing";
+  EXPECT_EQ(number_text(HUGE_VAL, 3), "inf");
+}
+
+TEST(Report, SummaryLeavesOutWhatIsAbsent) {
+  EXPECT_EQ(summary({{"a", 0.25}, {"b", 1e-6}}, {{"x", "a"}, {"y", "none"}, {"z", "b"}}), "x 0.25  z 1e-06");
+}
+
+}  // namespace
+}  // namespace tandem::report

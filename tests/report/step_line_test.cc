@@ -1,0 +1,78 @@
+// What a person reads after each rollout and at the end of a run.
+#include "report/step_line.h"
+
+#include <gtest/gtest.h>
+
+#include "report/terminal.h"
+
+namespace tandem::report {
+namespace {
+
+const Metrics kRollout = {{"rollout/raw_reward", 0.96484375},
+                          {"rollout/response_len/mean", 3.227},
+                          {"rollout/truncated_ratio", 0.0},
+                          {"rollout/groups_without_signal", 24.0},
+                          {"rollout/groups_with_equal_rewards", 24.0},
+                          {"perf/rollout_time", 0.11},
+                          {"perf/train_time", 0.12}};
+const Metrics kStep = {{"train/loss", -4.337e-19}, {"train/entropy", 0.04202}, {"train/grad_norm", 0.7416}};
+
+TEST(StepLine, SaysWhatHappenedAndWhatIsLeft) {
+  EXPECT_EQ(step_line({.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0}, kRollout, kStep, 200),
+            "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742  "
+            "24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
+}
+
+TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
+  Metrics rollout = kRollout, step = kStep;
+  rollout["rollout/truncated_ratio"] = 0.125;
+  rollout["rollout/groups_without_signal"] = rollout["rollout/groups_with_equal_rewards"] = 1.0;
+  step["train/loss"] = 2e-9;
+  step["train/kl"] = 1e-17;
+  step["train/grad_clipped"] = 1.0;
+  step["train/grad_norm"] = 1605432.1;
+  // A run that went on after 70: its pace is of its own rollouts.
+  const Progress progress = {
+      .rollout = 75, .num_rollouts = 80, .first_rollout = 70, .num_groups = 32, .num_failed = 3, .elapsed_s = 7200.0};
+  EXPECT_EQ(step_line(progress, rollout, step, 200),
+            "rollout 75/80  reward 0.965  length 3.23  truncated 0.125  loss 2e-09  entropy 0.042  kl 0  "
+            "grad 1,605,432 (clipped)  1 of 32 groups has equal rewards  failed 3  0.23 s  elapsed 2:00:00  "
+            "ETA 2:00:00");
+  // Two groups of which none has a reward, beside one of equal ones.
+  rollout["rollout/groups_without_signal"] = 3.0;
+  EXPECT_NE(step_line(progress, rollout, step, 200).find("  3 of 32 groups give no signal  "), std::string::npos);
+  // Equal rewards that the estimator learns from.
+  rollout["rollout/groups_without_signal"] = 0.0;
+  EXPECT_EQ(step_line(progress, rollout, step, 200).find("groups"), std::string::npos);
+}
+
+TEST(StepLine, FitsTheTerminal) {
+  const Progress progress = {.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0};
+  EXPECT_EQ(step_line(progress, kRollout, kStep, 100),
+            "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742\n"
+            "    24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
+  // The same facts stand in the same line, whether a group has equal rewards or not.
+  Metrics rollout = kRollout;
+  rollout["rollout/groups_without_signal"] = 0.0;
+  EXPECT_EQ(step_line(progress, rollout, kStep, 100),
+            "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742\n"
+            "    0.23 s  elapsed 0:20  ETA 1:00");
+  EXPECT_EQ(step_line(progress, kRollout, kStep, 44),
+            "rollout 75/300  reward 0.965  length 3.23\n"
+            "    loss 0  entropy 0.042  grad 0.742\n"
+            "    24 of 32 groups have equal rewards\n"
+            "    0.23 s  elapsed 0:20  ETA 1:00");
+}
+
+TEST(EndLine, SaysHowTheRunGoesOn) {
+  const Progress progress = {.rollout = 3, .num_rollouts = 5};
+  EXPECT_EQ(end_line(false, progress, 5, 1, "runs/x"), "done after 3 of 5 rollouts, 1 warning; runs/x");
+  EXPECT_EQ(end_line(true, progress, 3, 0, "runs/x"),
+            "stopped after 3 of 5 rollouts, 0 warnings; --load runs/x goes on");
+  EXPECT_EQ(end_line(true, {.rollout = 0, .num_rollouts = 5}, 0, 2, "runs/x"),
+            "stopped after 0 of 5 rollouts, 2 warnings; nothing is saved yet, --overwrite begins again in runs/x");
+}
+
+// Unasked, a run loses ten rollouts at most to a power cut, and its disk holds one export.
+}  // namespace
+}  // namespace tandem::report
