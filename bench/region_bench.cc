@@ -78,7 +78,7 @@ base::Json phase_change(int64_t bytes) {
       tensors.push_back(arena.allocate(view, bytes, memory::Tag::kKv, "keys and values"));
     } else {
       for (int i = 0; i < 100; ++i)
-        tensors.push_back(arena.allocate(view, bytes / 128, memory::Tag::kBlockGraphs, "a tensor"));
+        tensors.push_back(arena.allocate(view, bytes / 128, memory::Tag::kSavedActivations, "a tensor"));
     }
     calls += vmm.num_calls - before;
     check_cuda(cudaEventRecord(first));

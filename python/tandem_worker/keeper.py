@@ -62,7 +62,7 @@ def start(control, wanted, forks):
         os.close(control)
         if report is not None:
             os.close(report)
-        confinement.confine()
+        confinement.enter_sandbox()
         return confinement
     os.close(CHANNEL_FD)
     kernel.become_undumpable()
@@ -138,7 +138,7 @@ def end(confinement, status):
     if confinement.group is not None:
         confinement.group.remove()
     confinement.remove_folder()
-    processes.end_like(signal.SIGKILL if status is None else status)
+    processes.exit_like(signal.SIGKILL if status is None else status)
 
 
 def try_the_group(confinement):

@@ -24,7 +24,7 @@ def received_status(descriptor):
     return struct.unpack("<i", text)[0] if len(text) == STATUS_BYTES else None
 
 
-def end_like(status):
+def exit_like(status):
     """Ends this process as the other one ended."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -2,7 +2,7 @@
 
 A message is a 4-byte little-endian length and that many bytes of UTF-8 JSON. A request is {"id", "call", "arguments"};
 its reply has the same id and either "result", "user_fault" or "machine_fault" (one line of text each). Any other
-exception ends the process: its last line on stderr is what the program reports. The first request is "confine", after
+exception ends the process: its last line on stderr is what the program reports. The first request is "enter_sandbox", after
 which the process that the program has started keeps the worker that answers (keeper.py).
 
 The program gives four descriptors: 0, the keeper's line; 1 and 2, captured output; 3, the socket.
@@ -89,8 +89,8 @@ def serve(calls, forks=None):
         request = channel.read()
         if request is None:
             return
-        if request["call"] != "confine":
-            raise ValueError("the first request is to confine the worker")
+        if request["call"] != "enter_sandbox":
+            raise ValueError("the first request must be enter_sandbox")
         confinement = keeper.start(control, request["arguments"], forks is not None)
         result = {"missing": confinement.missing, "rooms": confinement.rooms}
         channel.write({"id": request["id"], "result": result})

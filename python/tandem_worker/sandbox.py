@@ -2,7 +2,7 @@
 
 Applied here, by processes to themselves, and not in C++ between fork and exec: the trainer has threads and starts
 workers with posix_spawn, which can do none of this, while a fresh interpreter has one thread and runs nothing of the
-user's before `confine` is answered. None of it can be taken back by code that runs later: limits are hard, no
+user's before `enter_sandbox` is answered. None of it can be taken back by code that runs later: limits are hard, no
 capability is left, and namespaces, Landlock domains and system call filters hold for a process and all that it starts.
 
     layer                       closes
@@ -248,7 +248,7 @@ class Confinement:
 
     # In a process that is to run the user's code.
 
-    def confine(self):
+    def enter_sandbox(self):
         """Gives up what all such processes do; a warm parent keeps what its forks need to join their rooms."""
         if self.sandbox and not self.namespaces:
             room.volunteer_to_be_killed()

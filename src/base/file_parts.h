@@ -1,5 +1,5 @@
-// Parts that the functions of base/files.h share: messages for failed system calls, descriptors that close themselves,
-// and temporary names that nobody can foresee. Only src/base includes this file.
+// MemoryEstimate that the functions of base/files.h share: messages for failed system calls, descriptors that close
+// themselves, and temporary names that nobody can foresee. Only src/base includes this file.
 #pragma once
 
 #include <sys/types.h>

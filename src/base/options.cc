@@ -228,7 +228,7 @@ bool Option::is_list() const {
       field_);
 }
 
-Option& Option::changes_no_number() {
+Option& Option::does_not_affect_results() {
   may_change_numbers_ = false;
   return *this;
 }
@@ -309,7 +309,7 @@ void Option::check_choice(const std::string& where, const std::string& word) con
                               near ? "; did you mean " + *near + "?" : ""));
 }
 
-std::map<std::string, std::string> Options::numbers() const {
+std::map<std::string, std::string> Options::result_options() const {
   std::map<std::string, std::string> result;
   for (const Option& option : options_) {
     if (!option.may_change_numbers()) continue;

@@ -53,7 +53,7 @@ class Option {
   // Must be given, on the command line or in the file.
   Option& required(bool is_required = true);
   // No result depends on it: a run may go on from a checkpoint with another value.
-  Option& changes_no_number();
+  Option& does_not_affect_results();
   // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
   // configuration says nothing of whose machine it was made on.
   Option& path();
@@ -121,7 +121,7 @@ class Options {
   // The present values as TOML that parses back to the same values; what is unset is a comment.
   std::string config_text() const;
   // Name and value ("unset"; free text by its fingerprint()) of what may change a number: what a checkpoint remembers.
-  std::map<std::string, std::string> numbers() const;
+  std::map<std::string, std::string> result_options() const;
   // Name and present value of every option, as one JSON object.
   nlohmann::ordered_json values() const;
 

@@ -108,7 +108,7 @@ void Options::read_config_file(const std::string& path, OptionMistakes& mistakes
   const std::string text = read_file(path, int64_t{1} << 20);
   check_dots(text, path);
   // Of characters that are not ASCII toml++ 3.3 takes some for unreachable code.
-  StandIns stand_ins;
+  CharacterPlaceholders stand_ins;
   const std::string_view byte_order_mark = "\xEF\xBB\xBF";
   const std::string_view body = std::string_view(text).substr(text.starts_with(byte_order_mark) ? 3 : 0);
   const std::string safe_text = stand_ins.replace(body, path);

@@ -16,7 +16,7 @@ std::string stand_in(uint32_t index) {
 
 }  // namespace
 
-std::string StandIns::replace(std::string_view text, const std::string& name) {
+std::string CharacterPlaceholders::replace(std::string_view text, const std::string& name) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
     const size_t size = character_bytes(text.substr(at));
@@ -38,7 +38,7 @@ std::string StandIns::replace(std::string_view text, const std::string& name) {
   return result;
 }
 
-std::string StandIns::restore(std::string_view text) const {
+std::string CharacterPlaceholders::restore(std::string_view text) const {
   std::string result;
   for (size_t at = 0; at < text.size();) {
     const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[at + i])); };

@@ -11,7 +11,7 @@
 
 namespace tandem::base {
 
-class StandIns {
+class CharacterPlaceholders {
  public:
   // One character for one, so that columns stay. Bytes that are no UTF-8 stay too, for the library to refuse.
   // UserError, with `name` as the file, when the text has more than 65,000 different ones.

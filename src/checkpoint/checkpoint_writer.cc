@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 
 namespace tandem::checkpoint {
 
@@ -25,7 +25,7 @@ void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorB
   failure_ = nullptr;
   thread_ = std::thread([this, state, parts, tensors = std::move(tensors)]() mutable {
     const Clock::time_point begin = Clock::now();
-    const memory::OutsidePhases beside;  // what it allocates outlives a change of phase
+    const memory::BypassArena beside;  // what it allocates outlives a change of phase
     try {
       write(state, std::move(tensors), parts);
     } catch (...) {

@@ -117,8 +117,8 @@ std::string difference(const std::string& name, const std::string* saved, const 
 }
 
 // UserError naming each that differs, with both values, unless `allowed`.
-void check_same_numbers(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                        bool allowed) {
+void check_same_inputs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                       bool allowed) {
   std::vector<std::string> differences;
   for (const auto& [name, value] : saved) {
     const auto found = now.find(name);
@@ -148,7 +148,7 @@ Json RunState::to_json() const {
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
   json["file_bytes"] = file_bytes;
-  json["numbers"] = numbers;
+  json["numbers"] = result_inputs;
   return json;
 }
 
@@ -172,7 +172,7 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   }
   for (const auto& [name, value] : numbers.items()) {
     TANDEM_USER_CHECK(value.is_string(), fmt::format("{}: numbers: {} must be a string", file, base::one_line(name)));
-    state.numbers[name] = value.get<std::string>();
+    state.result_inputs[name] = value.get<std::string>();
   }
   return state;
 }
@@ -193,7 +193,7 @@ void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Train
   store.set_version(state.weight_version);
 }
 
-std::map<std::string, std::string> run_numbers(ResultInputs inputs) {
+std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   std::map<std::string, std::string> result = std::move(inputs.flags);
   result["the kernels"] = inputs.kernels;
   result["optimizer steps until --min-lr"] =
@@ -213,10 +213,10 @@ RunState read_state(const Checkpoint& checkpoint) {
   return state;
 }
 
-void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,
-                   int64_t num_records) {
+void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
+                      bool allow_changes, int64_t num_records) {
   const RunState saved = read_state(checkpoint);
-  check_same_numbers(saved.numbers, numbers, allow_changes);
+  check_same_inputs(saved.result_inputs, result_inputs, allow_changes);
   TANDEM_USER_CHECK(saved.cursor.offset < num_records,
                     fmt::format("--load: record {} of --prompt-data comes next and there are {}; give the data of the "
                                 "run",

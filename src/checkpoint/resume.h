@@ -25,8 +25,8 @@ struct RunState {
   bool evaluation_due = false;   // a signal ended the evaluation behind this step
   uint64_t weight_version = 0;
   rl::PromptCursor cursor;
-  std::map<std::string, int64_t> file_bytes;   // of the run's growing files: metrics.jsonl, tensorboard/...
-  std::map<std::string, std::string> numbers;  // flags and input files (their checksums) that results depend on
+  std::map<std::string, int64_t> file_bytes;         // of the run's growing files: metrics.jsonl, tensorboard/...
+  std::map<std::string, std::string> result_inputs;  // flags and input files (their checksums) that results depend on
 
   base::Json to_json() const;
   // UserError "FILE: what" for anything else than to_json() gives.
@@ -49,13 +49,13 @@ struct ResultInputs {
   std::string model_directory;               // checksums of its configuration and tokenizer
   std::string prompt_data, custom_rm_path;   // and of these files, or ""
 };
-std::map<std::string, std::string> run_numbers(ResultInputs inputs);
+std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 
 RunState read_state(const Checkpoint& checkpoint);
 
 // Whether a run with these numbers and so many records of data may go on from it: UserError naming each flag or input
 // that differs, with both values, unless `allow_changes`; then it is a warning.
-void check_goes_on(const Checkpoint& checkpoint, const std::map<std::string, std::string>& numbers, bool allow_changes,
-                   int64_t num_records);
+void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
+                      bool allow_changes, int64_t num_records);
 
 }  // namespace tandem::checkpoint

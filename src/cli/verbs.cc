@@ -44,8 +44,8 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   config.visit(options);
   bool quiet = false;
   options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop")
-      .changes_no_number();
-  options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").changes_no_number();
+      .does_not_affect_results();
+  options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").does_not_affect_results();
   add_unsupported(options);
   switch (options.parse(config::without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
@@ -60,7 +60,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   }
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
   mode.config_text = base::Redaction().hide_secrets(options.config_text());
-  mode.numbers = options.numbers();
+  mode.result_options = options.result_options();
   mode.values = without_secrets(options.values());
   return kRun(config, mode);
 }

@@ -8,7 +8,7 @@ void DataOptions::visit_prompt_data(base::Options& options) {
   options.option(prompt_data, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes its rows a to b")
       .required()
       .path()
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 void DataOptions::visit(base::Options& options) {

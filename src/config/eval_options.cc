@@ -12,7 +12,7 @@ namespace tandem::config {
 void EvalOptions::visit_data_sets(base::Options& options) {
   options.option(eval_prompt_data, "eval-prompt-data", "evaluation", "data sets: NAME FILE.jsonl NAME FILE.jsonl")
       .path()
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 void EvalOptions::visit(base::Options& options) {
@@ -23,31 +23,31 @@ void EvalOptions::visit(base::Options& options) {
               "completions of each prompt; pass@k is the chance that one of k of them passes, which is a reward of 1")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature")
       .at_least(0.0)
       .at_most(100.0)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p")
       .greater_than(0.0)
       .at_most(1.0)
-      .changes_no_number();
-  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1).changes_no_number();
+      .does_not_affect_results();
+  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1).does_not_affect_results();
   options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len")
       .at_least(0)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len")
       .at_least(0)
       .at_most(base::kMaxCount)
-      .changes_no_number();
-  options.option(input_key, "eval-input-key", group, "unset: --input-key").changes_no_number();
-  options.option(label_key, "eval-label-key", group, "unset: --label-key").changes_no_number();
-  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key").changes_no_number();
+      .does_not_affect_results();
+  options.option(input_key, "eval-input-key", group, "unset: --input-key").does_not_affect_results();
+  options.option(label_key, "eval-label-key", group, "unset: --label-key").does_not_affect_results();
+  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key").does_not_affect_results();
 }
 
 std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {

@@ -84,7 +84,7 @@ void LossOptions::visit_corrections(base::Options& options) {
   options
       .option(loss.get_mismatch_metrics, "get-mismatch-metrics", group,
               "report ois, tis and tis_abs always, and recompute the old log-probs, to show that they are the engine's")
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 void LossOptions::visit_advantages(base::Options& options) {

@@ -9,7 +9,7 @@ void ModelOptions::visit(base::Options& options) {
   options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
       .required()
       .path()
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
       .one_of({"auto", "float32", "bfloat16"});
   options.option(random_init, "random-init", group,
@@ -24,7 +24,7 @@ void ModelOptions::visit(base::Options& options) {
       .at_least(0)
       .at_most(base::kMaxCount)
       .at_most(1024)
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 }  // namespace tandem::config

@@ -43,15 +43,15 @@ void OptimizerOptions::visit(base::Options& options) {
           recompute_granularity, "recompute-granularity", memory,
           "full: run --recompute-num-layers blocks twice; none: keep all activations; auto: as --activation-bytes asks")
       .one_of({"auto", "none", "full"})
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(recompute_num_layers, "recompute-num-layers", memory, "blocks that are run twice; 0 with full: all")
       .at_least(0)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(activation_bytes, "activation-bytes", memory, "memory for kept activations; 0: no limit")
       .at_least(0)
       .at_most(base::kMaxBytes)
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 void OptimizerOptions::check() const {

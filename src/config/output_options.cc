@@ -11,7 +11,7 @@ void OutputOptions::visit_run(base::Options& options) {
   options.option(save, "save", group, "run directory: metrics, samples, logs, checkpoints")
       .required()
       .path()
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(
           save_interval, "save-interval", group,
@@ -21,10 +21,10 @@ void OutputOptions::visit_run(base::Options& options) {
               default_save_interval))
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
-  options.option(overwrite, "overwrite", group, "replace the run that --save holds").changes_no_number();
+      .does_not_affect_results();
+  options.option(overwrite, "overwrite", group, "replace the run that --save holds").does_not_affect_results();
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too")
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 void OutputOptions::visit(base::Options& options) {
@@ -32,13 +32,13 @@ void OutputOptions::visit(base::Options& options) {
   const char* const group = "output";
   options.option(sample_dump_interval, "sample-dump-interval", group, "write samples/ every so many rollouts; 0: never")
       .at_least(0)
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(save_debug_rollout_data, "save-debug-rollout-data", group,
               "file for all data of a rollout, tokens and log-probs too; {rollout_id} in it is replaced")
       .path()
-      .changes_no_number();
-  options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups").changes_no_number();
+      .does_not_affect_results();
+  options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups").does_not_affect_results();
 }
 
 std::optional<SavedParts> OutputOptions::parts_due(int64_t step, int64_t num_steps) const {

@@ -28,7 +28,7 @@ void RewardOptions::visit(base::Options& options) {
       .one_of({"exact", "math", "dapo"});
   options.option(custom_rm_path, "custom-rm-path", group, "FILE.py:function, in the TRL, verl or slime dialect")
       .path()
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
   options.option(group_rm, "group-rm", group,
                  "a slime function takes all samples of a group at once (TRL functions always do)");
@@ -38,27 +38,27 @@ void RewardOptions::visit(base::Options& options) {
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(256)
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(concurrency, "rm-concurrency", group,
               "calls of an async function that one of these processes has under way at once")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(4096)
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(deadline_s, "rm-timeout", group, "seconds for each sample of a call, which holds one sample or one group")
       .greater_than(0)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(memory_bytes, "rm-memory-bytes", group, "memory limit of each scoring process")
       .at_least(64 << 20)
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(sandbox, "rm-sandbox", group,
               "no network, secrets or writing outside a scratch folder for reward code: auto (as far as this machine "
               "can), require (refuse a machine that cannot) or off")
       .one_of({"auto", "require", "off"})
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(failure_reward, "rm-failure-reward", group,
                  "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of a built-in reward "
                  "its lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "

@@ -44,17 +44,17 @@ void RolloutOptions::visit(base::Options& options) {
               "memory of keys and values; 0: what the batch needs, within 1 GiB (train: and within what is left)")
       .at_least(0)
       .at_most(base::kMaxBytes)
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
               "tokens of one forward: decodes, then prefill chunks")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(max_running, "rollout-max-running", engine, "sequences that decode together")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
 }
 
 rl::SamplingParams RolloutOptions::sampling() const {

@@ -9,10 +9,10 @@
 namespace tandem::config {
 
 struct RunMode {
-  bool dry_run = false;                        // check everything, read the data, say what would happen, and stop
-  std::string config_text;                     // the options as TOML, for RUN/config.toml
-  std::map<std::string, std::string> numbers;  // base::Options::numbers()
-  base::Json values = base::Json::object();    // base::Options::values(), without secrets
+  bool dry_run = false;     // check everything, read the data, say what would happen, and stop
+  std::string config_text;  // the options as TOML, for RUN/config.toml
+  std::map<std::string, std::string> result_options;  // base::Options::result_options()
+  base::Json values = base::Json::object();           // base::Options::values(), without secrets
 };
 
 }  // namespace tandem::config

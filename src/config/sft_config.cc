@@ -23,7 +23,7 @@ void SftConfig::visit(base::Options& options) {
               "rows a to b")
       .required()
       .path()
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(data.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
   options.option(data.label_key, "label-key", "data",
                  "key of the answer, a text or a list of messages; completion is read where response is absent");
@@ -38,11 +38,11 @@ void SftConfig::visit(base::Options& options) {
   options.option(num_rollout, "num-rollout", loop, "optimizer steps of the run; this or --num-epoch")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(num_epoch, "num-epoch", loop, "passes over the data")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch, from --rollout-seed");
   options.option(rollout_seed, "rollout-seed", loop, "seed of the shuffled order").at_least(0);
   options.option(
@@ -56,9 +56,9 @@ void SftConfig::visit(base::Options& options) {
               "held-out loss every so many steps, before the first and at the end")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "no evaluation before the first step")
-      .changes_no_number();
+      .does_not_affect_results();
   output.visit_run(options);
   checkpoints.visit(options);
 }

@@ -22,7 +22,7 @@ void TrainConfig::visit(base::Options& options) {
   const char* const loop = "loop";
   options
       .option(colocate, "colocate", loop, "trainer and engine take turns on one device (the only mode of this version)")
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
       .required()
       .at_least(1)
@@ -30,11 +30,11 @@ void TrainConfig::visit(base::Options& options) {
   options.option(num_rollout, "num-rollout", loop, "rollouts of the run; this or --num-epoch")
       .at_least(0)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(num_epoch, "num-epoch", loop, "passes over the data")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options
       .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
       .at_least(1)
@@ -59,9 +59,9 @@ void TrainConfig::visit(base::Options& options) {
               "evaluate every so many rollouts, before the first and at the end")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .changes_no_number();
+      .does_not_affect_results();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first")
-      .changes_no_number();
+      .does_not_affect_results();
   output.visit(options);
   checkpoints.visit(options);
 }

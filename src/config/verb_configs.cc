@@ -19,7 +19,7 @@ void ScoreConfig::visit(base::Options& options) {
       .option(prompt_data, "prompt-data", "data",
               "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text, \"response\": text}")
       .required()
-      .changes_no_number();
+      .does_not_affect_results();
   // The engine's limit: the quotient must stay a float32 number.
   options.option(temperature, "rollout-temperature", "data", "logits are divided by this").at_least(1e-4);
   options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward")
@@ -56,7 +56,7 @@ void ExportConfig::visit(base::Options& options) {
   options.option(output, "output", group, "directory to write").required().path();
   options.option(dtype, "dtype", group, "dtype to write; auto: as it is").one_of({"auto", "float32", "bfloat16"});
   options.option(max_shard_bytes, "max-shard-bytes", group, "largest file of weights").at_least(1 << 20);
-  options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds").changes_no_number();
+  options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds").does_not_affect_results();
 }
 
 void ExportConfig::check() const {
@@ -67,7 +67,7 @@ void ExportConfig::check() const {
 void PlanConfig::visit(base::Options& options) {
   train.visit(options);
   options.require_only({"hf-checkpoint"});
-  options.option(json, "json", "memory plan", "one JSON record instead of the table").changes_no_number();
+  options.option(json, "json", "memory plan", "one JSON record instead of the table").does_not_affect_results();
 }
 
 }  // namespace tandem::config

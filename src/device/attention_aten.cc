@@ -43,7 +43,7 @@ struct HostRows {
   Tensor block_table;                         // [S, max_blocks] int32
 };
 HostRows rows_by_sequence(const AttentionRows& rows) {
-  const Tensor sequence = rows.row_sequence.to(at::kInt).contiguous();
+  const Tensor sequence = rows.sequence_of_row.to(at::kInt).contiguous();
   const Tensor position = rows.row_position.to(at::kInt).contiguous();
   TANDEM_CHECK(sequence.is_cpu() && position.is_cpu() && rows.block_table.is_cpu(),
                "the rows of attention are given on the host");
@@ -201,7 +201,7 @@ std::shared_ptr<const AttentionTiles> AttentionAten::plan(const AttentionRows& r
   plan->last_positions = int64_tensor(last_positions, {padded}, device_);
   plan->blocks = int64_tensor(blocks, {padded, levels * kTileBlocks}, device_);
   plan->place_of_row = int64_tensor(place, {num_rows}, device_);
-  if (rows.unit_offsets.defined()) plan->sequences = plan_backward(host, device_);
+  if (rows.group_offsets.defined()) plan->sequences = plan_backward(host, device_);
   return plan;
 }
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "device/allocator_hook.h"
 #include "device/host_memory.h"
-#include "device/tensor_source.h"
 #include "device/vmm.h"
 
 namespace tandem::device {
@@ -18,7 +18,7 @@ struct MemoryDriver {
   std::function<std::unique_ptr<HostMemory>()> make_host = nullptr;
   // From now on LibTorch asks this source for memory of the device; null: nobody but its own allocator. One source at
   // a time; what it gave may be freed later, as long as it is set.
-  void (*set_tensor_source)(TensorSource* source) = nullptr;
+  void (*set_tensor_source)(AllocatorHook* source) = nullptr;
   // Bytes of the device that are in use, given that the Vmm has given `vmm_bytes` of it: this process's, and what
   // others have taken since its operations were made. On the CPU: this process's.
   int64_t (*used_bytes)(int64_t vmm_bytes) = nullptr;

@@ -24,14 +24,14 @@ using at::Tensor;
 
 // Which keys each query row sees. Keys live in blocks of kBlockTokens consecutive positions of one sequence:
 // position p of sequence s is slot block_table[s][p / kBlockTokens] * kBlockTokens + p % kBlockTokens.
-// Row t attends to positions 0..row_position[t] of sequence row_sequence[t].
+// Row t attends to positions 0..row_position[t] of sequence sequence_of_row[t].
 struct AttentionRows {
-  Tensor row_sequence;  // [T] int32
-  Tensor row_position;  // [T] int32
-  Tensor block_table;   // [S, max_blocks] int32; entries past a sequence's length are not read
-  // Backward only: rows [unit_offsets[u], unit_offsets[u+1]) of unit u share blocks with no other unit; units are
+  Tensor sequence_of_row;  // [T] int32
+  Tensor row_position;     // [T] int32
+  Tensor block_table;      // [S, max_blocks] int32; entries past a sequence's length are not read
+  // Backward only: rows [group_offsets[u], group_offsets[u+1]) of unit u share blocks with no other unit; units are
   // processed in parallel, rows within one in order. [U+1] int32, or undefined.
-  Tensor unit_offsets;
+  Tensor group_offsets;
   // What Ops::prepare() made of them: the backend's own. Null: it is made anew at each call.
   std::shared_ptr<const void> prepared = nullptr;
 };
@@ -103,9 +103,9 @@ class Ops {
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
-  // Writes k, v of token tokens[i] into slot slots[i] (int32 [n]; a token may go to several slots).
+  // Writes k, v of token tokens[i] into slot slot_mapping[i] (int32 [n]; a token may go to several slots).
   virtual void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
-                         const Tensor& slots) const = 0;
+                         const Tensor& slot_mapping) const = 0;
   // softmax(q k^T / sqrt(K)) v over the keys that `rows` names. lse_TH (float32, natural log) is filled if defined.
   virtual Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                                  const Tensor& lse_TH) const = 0;
@@ -117,8 +117,9 @@ class Ops {
   struct KvGrad {
     Tensor dk_TGK, dv_TGK;
   };
-  virtual KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
-                                    int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const = 0;
+  virtual KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens,
+                                    const Tensor& slot_mapping, int64_t num_kv_heads, int64_t head_dim,
+                                    at::ScalarType dtype) const = 0;
 
   // logits_RV float32. logp_R = log softmax(logits / temperature)[target] (float32), entropy_R of that softmax, and
   // its logsumexp (of logits / temperature). targets int32; a target of -1 gives logp 0. entropy may be undefined.

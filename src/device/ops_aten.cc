@@ -135,8 +135,8 @@ Tensor rotate(const Tensor& x_float, const Rotation& r, double sign) {
 }
 
 // The index [blocks, :, offsets] that picks slots [n] out of a [B, G, kBlockTokens, K] tensor as [n, G, K].
-c10::List<std::optional<Tensor>> slot_index(const Tensor& slots) {
-  const Tensor wide = slots.to(at::kLong);
+c10::List<std::optional<Tensor>> slot_index(const Tensor& slot_mapping) {
+  const Tensor wide = slot_mapping.to(at::kLong);
   c10::List<std::optional<Tensor>> index;
   index.push_back(wide.div(kBlockTokens, "floor"));
   index.push_back(std::nullopt);
@@ -266,18 +266,18 @@ class AtenOps final : public Ops {
   }
 
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
-                 const Tensor& slots) const override {
+                 const Tensor& slot_mapping) const override {
     const Tensor cache = as_slots(kv_layer);
-    const c10::List<std::optional<Tensor>> index = slot_index(slots);
+    const c10::List<std::optional<Tensor>> index = slot_index(slot_mapping);
     cache.select(1, 0).index_put_(index, k_TGK.index_select(0, tokens));
     cache.select(1, 1).index_put_(index, v_TGK.index_select(0, tokens));
   }
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
                             int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
     const Tensor dcache = as_slots(dkv);
     const auto collect = [&](int64_t half) {
       const Tensor sum = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
-      add_rows(sum, tokens, at::index(dcache.select(1, half), slot_index(slots)));
+      add_rows(sum, tokens, at::index(dcache.select(1, half), slot_index(slot_mapping)));
       return sum.to(dtype);
     };
     return {collect(0), collect(1)};

@@ -13,8 +13,8 @@
 #include "base/machine_memory.h"
 #include "base/program_folder.h"
 #include "device/backend.h"
+#include "device/cpu/cpu_allocator_hook.h"
 #include "device/cpu/cpu_host_memory.h"
-#include "device/cpu/cpu_tensor_source.h"
 #include "device/cpu/cpu_vmm.h"
 #include "device/thread_probe.h"
 
@@ -31,7 +31,7 @@ constexpr std::array kModules = {
     ModuleRow{.backend = "cuda", .device = "NVIDIA GPU", .remedy = "build it with `make cuda`, or give --device cpu"},
 };
 
-BackendStandIn stand_in;  // of a test
+FakeBackend stand_in;  // of a test
 
 const ModuleRow* find_module(const std::string& backend) {
   for (const ModuleRow& row : kModules) {
@@ -96,8 +96,8 @@ std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host)
   return backend.make_ops(device.index, host.num_threads);
 }
 
-ReplacedBackend::ReplacedBackend(BackendStandIn replacement) { stand_in = std::move(replacement); }
-ReplacedBackend::~ReplacedBackend() { stand_in = {}; }
+ScopedFakeBackend::ScopedFakeBackend(FakeBackend replacement) { stand_in = std::move(replacement); }
+ScopedFakeBackend::~ScopedFakeBackend() { stand_in = {}; }
 
 std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
   if (stand_in.bytes) return stand_in.bytes;

@@ -40,19 +40,19 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
 MemoryDriver open_memory(const DeviceSpec& device);
 
 // Stands in for a backend, whatever --device says; for tests. What is empty is not replaced.
-struct BackendStandIn {
+struct FakeBackend {
   std::function<std::unique_ptr<Ops>()> make_ops = {};
   std::optional<DeviceBytes> bytes = {};
   std::function<MemoryDriver()> open_memory = {};
 };
 
 // Puts a stand-in in use for as long as this lives.
-class ReplacedBackend {
+class ScopedFakeBackend {
  public:
-  explicit ReplacedBackend(BackendStandIn stand_in);
-  ~ReplacedBackend();
-  ReplacedBackend(const ReplacedBackend&) = delete;
-  ReplacedBackend& operator=(const ReplacedBackend&) = delete;
+  explicit ScopedFakeBackend(FakeBackend stand_in);
+  ~ScopedFakeBackend();
+  ScopedFakeBackend(const ScopedFakeBackend&) = delete;
+  ScopedFakeBackend& operator=(const ScopedFakeBackend&) = delete;
 };
 
 // Where a module is looked for, first to last: beside the program, and in the build folder that the program is from.

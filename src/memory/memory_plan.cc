@@ -9,17 +9,17 @@ namespace tandem::memory {
 
 Size TagBytes::total() const { return std::accumulate(bytes_.begin(), bytes_.end(), Size(0)); }
 
-void MemoryPlan::add(Phase phase, const std::string& moment, const TagBytes& bytes) {
+void MemoryPlan::add(Phase phase, const std::string& peak_name, const TagBytes& bytes) {
   PhaseBytes& of_phase = phases_[static_cast<size_t>(phase)];
   for (int i = 0; i < kNumTags; ++i) {
     const auto tag = static_cast<Tag>(i);
-    TANDEM_CHECK(bytes[tag] >= 0, "bytes of", to_string(tag), "in", moment, "are", bytes[tag]);
+    TANDEM_CHECK(bytes[tag] >= 0, "bytes of", to_string(tag), "in", peak_name, "are", bytes[tag]);
     of_phase.most[tag] = std::max(of_phase.most[tag], bytes[tag]);
   }
-  if (const Size total = bytes.total(); of_phase.moment.empty() || total > of_phase.peak_bytes) {
+  if (const Size total = bytes.total(); of_phase.peak_name.empty() || total > of_phase.peak_bytes) {
     of_phase.peak = bytes;
     of_phase.peak_bytes = total;
-    of_phase.moment = moment;
+    of_phase.peak_name = peak_name;
   }
 }
 
@@ -34,8 +34,8 @@ Phase MemoryPlan::peak_phase() const {
   return static_cast<Phase>(peak - phases_.begin());
 }
 
-const std::string& MemoryPlan::moment(Phase phase) const { return of(phase).moment; }
+const std::string& MemoryPlan::peak_name(Phase phase) const { return of(phase).peak_name; }
 
-const TagBytes& MemoryPlan::at_moment(Phase phase) const { return of(phase).peak; }
+const TagBytes& MemoryPlan::bytes_at_peak(Phase phase) const { return of(phase).peak; }
 
 }  // namespace tandem::memory

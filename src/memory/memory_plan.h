@@ -37,21 +37,21 @@ class TagBytes {
 class MemoryPlan {
  public:
   // `moment` is for people: "backward of a kept block".
-  void add(Phase phase, const std::string& moment, const TagBytes& bytes);
+  void add(Phase phase, const std::string& peak_name, const TagBytes& bytes);
 
   int64_t bytes(Tag tag, Phase phase) const;
   int64_t bytes(Phase phase) const;
   int64_t peak_bytes() const { return bytes(peak_phase()); }
-  Phase peak_phase() const;                      // the first of those that need most
-  const std::string& moment(Phase phase) const;  // that sets bytes(phase); "" for a phase without moments
-  const TagBytes& at_moment(Phase phase) const;  // and what it consists of
+  Phase peak_phase() const;                          // the first of those that need most
+  const std::string& peak_name(Phase phase) const;   // that sets bytes(phase); "" for a phase without moments
+  const TagBytes& bytes_at_peak(Phase phase) const;  // and what it consists of
 
  private:
   struct PhaseBytes {
     TagBytes most;
     TagBytes peak;
     Size peak_bytes = 0;
-    std::string moment;
+    std::string peak_name;
   };
   const PhaseBytes& of(Phase phase) const { return phases_[static_cast<size_t>(phase)]; }
 

@@ -19,14 +19,14 @@ enum class Tag : uint8_t {
   // In the rollout phase.
   kKv,             // blocks of keys and values
   kEngineScratch,  // what one step of the engine allocates: hidden rows, logits, attention
-  kGraphs,         // captured device graphs and their buffers
+  kCudaGraphs,     // captured device graphs and their buffers
   // In the train phase.
-  kBatch,         // ids, positions, block tables of a micro-batch
-  kBlockInputs,   // of every decoder block, kept or recomputed
-  kBlockGraphs,   // what the backward of kept blocks reads
-  kBlockScratch,  // the one block that is being run or differentiated
-  kHead,          // final norm, logits of one chunk, log-probs
-  kGather,        // whole tensors put together from shards
+  kBatch,               // ids, positions, block tables of a micro-batch
+  kCheckpointedInputs,  // of every decoder block, kept or recomputed
+  kSavedActivations,    // what the backward of kept blocks reads
+  kLayerWorkspace,      // the one block that is being run or differentiated
+  kHead,                // final norm, logits of one chunk, log-probs
+  kGather,              // whole tensors put together from shards
   // Any time.
   kStaging,   // between files or host memory and the device
   kOverhead,  // what the driver and libraries take beyond all tags

@@ -44,7 +44,7 @@ struct Lengths {
   bool is_assumed = false;
 };
 
-Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts) {
+Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts) {
   Lengths result;
   const Size limit = config.rollout.max_context_len > 0 ? config.rollout.max_context_len : model.max_positions;
   result.is_assumed = !facts.longest_prompt && config.data.max_prompt_len == 0;
@@ -71,11 +71,11 @@ Size samples_of_step(const config::TrainConfig& config) {
 }
 
 // Everything of a run but its keys and values; they are added to whatever phase they live in.
-class Parts {
+class MemoryEstimate {
  public:
   // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
-  Parts(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length, Size engine_context,
-        Size sequences)
+  MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length,
+                 Size engine_context, Size sequences)
       : config_(config),
         model_(model),
         family_(device::ops_family(config.model.device)),
@@ -132,7 +132,7 @@ class Parts {
 
     TagBytes rollout = lasting();
     rollout[Tag::kKv] = kv_bytes;
-    rollout::add_engine_moments(
+    rollout::add_engine_peaks(
         model_, model_.dtype,
         {.max_batch_tokens = std::min<Size>(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
          .max_running = std::min<Size>(config_.rollout.max_running, sequences_),
@@ -144,15 +144,15 @@ class Parts {
     train[Tag::kStaging] = 0;
     train[Tag::kGradients] = gradient_bytes_;
     trainer::TrainShape scores = train_shape();
-    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_moments(model_, model_.dtype, scores, train, plan);
+    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(model_, model_.dtype, scores, train, plan);
     if (config_.loss.needs_reference()) {
       TagBytes scoring = train;
       scoring[Tag::kGradients] = 0;  // it comes before the first of them
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
       scores.batch = scored_batch_;
-      trainer::add_scoring_moments(model_, model_.dtype, scores, scoring, plan);
+      trainer::add_scoring_peaks(model_, model_.dtype, scores, scoring, plan);
     }
-    trainer::add_train_moments(model_, model_.dtype, train_shape(), train, plan);
+    trainer::add_train_peaks(model_, model_.dtype, train_shape(), train, plan);
     return plan;
   }
 
@@ -217,8 +217,8 @@ Size with_slack(Size bytes, const config::TrainConfig& config) {
 // Keys and values are one piece: the holes are between all else.
 void add_arena(TrainPlan& plan, const config::TrainConfig& config) {
   const Size kv_bytes = plan.memory.bytes(Tag::kKv, Phase::kRollout);
-  const Size rollout = plan.memory.bytes(Phase::kRollout) - plan.lasting_bytes - kv_bytes;
-  const Size train = plan.memory.bytes(Phase::kTrain) - (plan.lasting_bytes - kStagingBytes);
+  const Size rollout = plan.memory.bytes(Phase::kRollout) - plan.persistent_bytes - kv_bytes;
+  const Size train = plan.memory.bytes(Phase::kTrain) - (plan.persistent_bytes - kStagingBytes);
   const Size bytes = std::max(kv_bytes + with_slack(rollout, config), with_slack(train, config));
   plan.extent_bytes = extent_bytes_for(bytes);
   plan.arena_bytes = (bytes + plan.extent_bytes - 1) / plan.extent_bytes * plan.extent_bytes;
@@ -235,13 +235,13 @@ Size bytes_left_for_kv(const TrainPlan& without_kv, const config::TrainConfig& c
                                Size::from(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes)));
   const Size while_training = device_bytes - config.memory.train_memory_margin_bytes;
   // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
-  const Size arena = std::max<Size>(std::min(usable, while_training) - without_kv.lasting_bytes, 0);
+  const Size arena = std::max<Size>(std::min(usable, while_training) - without_kv.persistent_bytes, 0);
   const Size extent_bytes = extent_bytes_for(arena);
-  const Size scratch = memory.bytes(Phase::kRollout) - without_kv.lasting_bytes;
+  const Size scratch = memory.bytes(Phase::kRollout) - without_kv.persistent_bytes;
   return std::max<Size>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
 }
 
-TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                   const DeviceMemory& device) {
   const Lengths length = lengths(config, model, facts);
   TrainPlan plan;
@@ -250,11 +250,11 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
   const Size sequences = std::max<Size>(samples_of_rollout(config), facts.eval_sequences);
-  const Parts parts(config, model, length, plan.context_tokens, sequences);
+  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences);
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 
-  plan.lasting_bytes = parts.lasting().total();
+  plan.persistent_bytes = parts.lasting().total();
   plan.memory = parts.plan(/*kv_bytes=*/0);
   const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
   const Size wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
@@ -299,7 +299,7 @@ std::vector<Knob> knobs_of(const config::TrainConfig& config) {
   };
 }
 
-bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                     const DeviceMemory& device) {
   try {
     planned(config, model, facts, device);
@@ -313,7 +313,7 @@ bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig&
 // Names the flags each of which alone, made small, keeps the sizes within 64 bits; or all that are large, and the
 // model.
 [[noreturn]] void refuse_sizes(const config::TrainConfig& config, const model::ModelConfig& model,
-                               const PlanFacts& facts, const DeviceMemory& device) {
+                               const PlanInputs& facts, const DeviceMemory& device) {
   constexpr int64_t kLarge = int64_t{1} << 20;
   std::vector<std::string> alone, large;
   for (const Knob& knob : knobs_of(config)) {
@@ -350,12 +350,12 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
 int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }
 
 int64_t TrainPlan::peak_bytes() const {
-  return Size(std::max(memory.bytes(Phase::kLoad), lasting_bytes)) + arena_bytes;
+  return Size(std::max(memory.bytes(Phase::kLoad), persistent_bytes)) + arena_bytes;
 }
 
 int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(peak_bytes() - limit_bytes(), 0); }
 
-TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device) {
   try {
     return planned(config, model, facts, device);
@@ -365,7 +365,7 @@ TrainPlan plan_training(const config::TrainConfig& config, const model::ModelCon
 }
 
 void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
-                const PlanFacts& facts) {
+                const PlanInputs& facts) {
   if (plan.fits()) return;
   const std::vector<PlanChange> changes = cheapest_changes(config, model, facts, plan.device);
   std::string remedy;
@@ -377,12 +377,12 @@ void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const 
   }
   const Phase peak = plan.memory.peak_phase();
   throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}", gib_text(plan.peak_bytes()),
-                              memory::to_string(peak), plan.memory.moment(peak), plan.device.name,
+                              memory::to_string(peak), plan.memory.peak_name(peak), plan.device.name,
                               gib_text(plan.limit_bytes()), remedy));
 }
 
-TrainPlan fitting_plan(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
-                       const DeviceMemory& device) {
+TrainPlan plan_or_refuse(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
+                         const DeviceMemory& device) {
   TrainPlan plan = plan_training(config, model, facts, device);
   check_fits(plan, config, model, facts);
   return plan;

@@ -15,7 +15,7 @@
 namespace tandem::plan {
 
 // What is known of the data, and of how caches are kept.
-struct PlanFacts {
+struct PlanInputs {
   // Tokens; nullopt: as many as --rollout-max-prompt-len allows, or where that is not given, the context.
   std::optional<int64_t> longest_prompt = {};
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
@@ -46,11 +46,11 @@ struct TrainPlan {
   int64_t arena_bytes = 0;
   int64_t extent_bytes = 0;
 
-  int64_t kv_cache_bytes = 0;  // what the engine is told
-  int64_t kv_tokens = 0;       // that its blocks hold
-  int64_t kv_completions = 0;  // that it holds at once, each as long as the context, none sharing its prompt
-  int64_t lasting_bytes = 0;   // beside the arena, in the phase that has most of it
-  int64_t host_bytes = 0;      // of the host beside a device: 0 where the device is the host
+  int64_t kv_cache_bytes = 0;    // what the engine is told
+  int64_t kv_tokens = 0;         // that its blocks hold
+  int64_t kv_completions = 0;    // that it holds at once, each as long as the context, none sharing its prompt
+  int64_t persistent_bytes = 0;  // beside the arena, in the phase that has most of it
+  int64_t host_bytes = 0;        // of the host beside a device: 0 where the device is the host
   int64_t host_pinned_bytes = 0;
 
   // What the device has, as far as that is known.
@@ -63,15 +63,15 @@ struct TrainPlan {
 };
 
 // UserError where lengths contradict each other (choose_context_tokens) or one sequence exceeds --kv-cache-bytes.
-TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
+TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device);
 
 // UserError, in one line, where the plan does not fit: by how much, and the cheapest changes that make it fit.
 void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
-                const PlanFacts& facts);
+                const PlanInputs& facts);
 
 // plan_training(), checked: what `tandem train` asks before it loads anything.
-TrainPlan fitting_plan(const config::TrainConfig& config, const model::ModelConfig& model, const PlanFacts& facts,
-                       const DeviceMemory& device);
+TrainPlan plan_or_refuse(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
+                         const DeviceMemory& device);
 
 }  // namespace tandem::plan

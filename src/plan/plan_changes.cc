@@ -35,7 +35,7 @@ struct Candidate {
 };
 
 // A flag that can be moved: step 1 is the mildest, num_steps the strongest. Memory falls from step to step.
-struct Lever {
+struct Knob {
   bool changes_results = false;
   int64_t num_steps = 0;
   std::function<std::string(int64_t step, Candidate& candidate)> apply;  // returns the flags
@@ -43,7 +43,7 @@ struct Lever {
 };
 
 // 15/16 of `from`, 14/16, ... to a half, and so on from there, down to `least`; multiples of `unit`. Descending.
-std::vector<int64_t> steps_down(int64_t from, int64_t least, int64_t unit) {
+std::vector<int64_t> halvings(int64_t from, int64_t least, int64_t unit) {
   std::vector<int64_t> values;
   const auto add = [&](int64_t value) {
     value = std::max(value / unit * unit, least);
@@ -59,10 +59,10 @@ std::vector<int64_t> steps_down(int64_t from, int64_t least, int64_t unit) {
 double halvings(int64_t from, int64_t to) { return std::log2(static_cast<double>(from) / static_cast<double>(to)); }
 
 // A lever that lowers one number of the configuration.
-Lever lowering(const std::string& flag, const std::vector<int64_t>& values,
-               const std::function<void(config::TrainConfig&, int64_t)>& set,
-               const std::function<double(int64_t)>& slowdown, bool changes_results = false) {
-  Lever lever;
+Knob lowering(const std::string& flag, const std::vector<int64_t>& values,
+              const std::function<void(config::TrainConfig&, int64_t)>& set,
+              const std::function<double(int64_t)>& slowdown, bool changes_results = false) {
+  Knob lever;
   lever.changes_results = changes_results;
   lever.num_steps = static_cast<int64_t>(values.size());
   lever.apply = [flag, values, set](int64_t step, Candidate& candidate) {
@@ -74,8 +74,8 @@ Lever lowering(const std::string& flag, const std::vector<int64_t>& values,
   return lever;
 }
 
-Lever recomputing(int64_t num_layers, int64_t already) {
-  Lever lever;
+Knob recomputing(int64_t num_layers, int64_t already) {
+  Knob lever;
   lever.num_steps = num_layers - 1 - already;  // the last one saves nothing: one graph is needed anyway
   lever.apply = [already](int64_t step, Candidate& candidate) {
     candidate.config.optimizer.recompute_granularity = "full";
@@ -88,9 +88,9 @@ Lever recomputing(int64_t num_layers, int64_t already) {
   return lever;
 }
 
-Lever one_step(const std::string& flags, bool changes_results, double slowdown,
-               const std::function<void(Candidate&)>& set) {
-  Lever lever;
+Knob one_step(const std::string& flags, bool changes_results, double slowdown,
+              const std::function<void(Candidate&)>& set) {
+  Knob lever;
   lever.changes_results = changes_results;
   lever.num_steps = 1;
   lever.apply = [flags, set](int64_t, Candidate& candidate) {
@@ -101,26 +101,26 @@ Lever one_step(const std::string& flags, bool changes_results, double slowdown,
   return lever;
 }
 
-std::vector<Lever> levers_of(const Candidate& start, const TrainPlan& plan) {
+std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
   const config::TrainConfig& config = start.config;
-  std::vector<Lever> levers;
+  std::vector<Knob> levers;
   levers.push_back(recomputing(start.model.num_layers, plan.recomputed_layers));
 
   const int64_t tokens = config.optimizer.max_tokens_per_gpu;
   levers.push_back(lowering(
-      "max-tokens-per-gpu", steps_down(tokens, std::min<int64_t>(tokens, 256), 64),
+      "max-tokens-per-gpu", halvings(tokens, std::min<int64_t>(tokens, 256), 64),
       [](config::TrainConfig& c, int64_t value) { c.optimizer.max_tokens_per_gpu = value; },
       [tokens](int64_t value) { return kTrainShare * kTokensHalved * halvings(tokens, value); }));
 
   const int64_t chunk = config.optimizer.logprob_chunk_rows;
   levers.push_back(lowering(
-      "logprob-chunk-rows", steps_down(chunk, std::min<int64_t>(chunk, 64), 16),
+      "logprob-chunk-rows", halvings(chunk, std::min<int64_t>(chunk, 64), 16),
       [](config::TrainConfig& c, int64_t value) { c.optimizer.logprob_chunk_rows = value; },
       [chunk](int64_t value) { return kTrainShare * kChunkHalved * halvings(chunk, value); }));
 
   const int64_t batch = config.rollout.max_batch_tokens;
   levers.push_back(lowering(
-      "rollout-max-batch-tokens", steps_down(batch, std::min<int64_t>(batch, 256), 64),
+      "rollout-max-batch-tokens", halvings(batch, std::min<int64_t>(batch, 256), 64),
       [](config::TrainConfig& c, int64_t value) { c.rollout.max_batch_tokens = value; },
       [batch](int64_t value) { return kRolloutShare * kBatchHalved * halvings(batch, value); }));
 
@@ -130,7 +130,7 @@ std::vector<Lever> levers_of(const Candidate& start, const TrainPlan& plan) {
     const int64_t one = sequence_kv_bytes(start.model, plan.context_tokens);
     const double useful = static_cast<double>(std::min(kv, one * config.rollout.max_running));
     levers.push_back(lowering(
-        "kv-cache-bytes", steps_down(kv, std::min(kv, one), block),
+        "kv-cache-bytes", halvings(kv, std::min(kv, one), block),
         [](config::TrainConfig& c, int64_t value) { c.rollout.kv_cache_bytes = value; },
         // A decode of fewer sequences reads all weights as well: time goes up as their number goes down.
         [useful](int64_t value) { return kRolloutShare * std::max(useful / static_cast<double>(value) - 1.0, 0.0); }));
@@ -163,26 +163,26 @@ std::vector<Lever> levers_of(const Candidate& start, const TrainPlan& plan) {
   if (plan.prompt_is_assumed || config.data.max_prompt_len > 0) {
     const int64_t prompt = plan.longest_prompt;
     levers.push_back(lowering(
-        "rollout-max-prompt-len", steps_down(prompt, std::min<int64_t>(prompt, 128), 16),
+        "rollout-max-prompt-len", halvings(prompt, std::min<int64_t>(prompt, 128), 16),
         [](config::TrainConfig& c, int64_t value) { c.data.max_prompt_len = value; }, [](int64_t) { return 0.0; },
         true));
   }
   const int64_t response = std::min(config.rollout.response_len(), plan.context_tokens);
   levers.push_back(lowering(
-      "rollout-max-response-len", steps_down(response, std::min<int64_t>(response, 64), 16),
+      "rollout-max-response-len", halvings(response, std::min<int64_t>(response, 64), 16),
       [](config::TrainConfig& c, int64_t value) { c.rollout.max_response_len = value; }, [](int64_t) { return 0.0; },
       true));
-  std::erase_if(levers, [](const Lever& lever) { return lever.num_steps <= 0; });
+  std::erase_if(levers, [](const Knob& lever) { return lever.num_steps <= 0; });
   return levers;
 }
 
 class Search {
  public:
-  Search(const Candidate& start, const PlanFacts& facts, const DeviceMemory& device)
+  Search(const Candidate& start, const PlanInputs& facts, const DeviceMemory& device)
       : start_(start), facts_(facts), device_(device) {
     const TrainPlan plan = plan_training(start.config, start.model, facts, device);
     TANDEM_CHECK(!plan.fits(), "a plan that fits needs no change");
-    levers_ = levers_of(start_, plan);
+    levers_ = memory_knobs(start_, plan);
   }
 
   std::vector<PlanChange> run(size_t count) {
@@ -315,10 +315,10 @@ class Search {
   }
 
   const Candidate start_;
-  const PlanFacts facts_;
+  const PlanInputs facts_;
   const DeviceMemory device_;
   int64_t least_completions_ = 0;
-  std::vector<Lever> levers_;
+  std::vector<Knob> levers_;
   std::vector<PlanChange> changes_;
   std::vector<Steps> found_;  // of each change
   std::vector<std::vector<size_t>> solved_;
@@ -327,7 +327,7 @@ class Search {
 }  // namespace
 
 std::vector<PlanChange> cheapest_changes(const config::TrainConfig& config, const model::ModelConfig& model,
-                                         const PlanFacts& facts, const DeviceMemory& device, size_t count) {
+                                         const PlanInputs& facts, const DeviceMemory& device, size_t count) {
   return Search({config, model}, facts, device).run(count);
 }
 

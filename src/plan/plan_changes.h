@@ -26,7 +26,7 @@ struct PlanChange {
 // there are; where few flags help, two share what is missing. Empty where nothing fits. What fits already has no
 // changes: BugError.
 std::vector<PlanChange> cheapest_changes(const config::TrainConfig& config, const model::ModelConfig& model,
-                                         const PlanFacts& facts, const DeviceMemory& device, size_t count = 3);
+                                         const PlanInputs& facts, const DeviceMemory& device, size_t count = 3);
 
 // "--max-tokens-per-gpu 2048 (7.93 GiB, about 4 % slower, KV for 12 completions)"
 std::string to_string(const PlanChange& change);

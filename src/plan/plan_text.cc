@@ -66,7 +66,7 @@ std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model) {
   text += shape_sentences(plan, model);
   const Phase peak = memory.peak_phase();
   text += fmt::format("peak          {} in the {} phase: {}\n", gib_text(plan.peak_bytes()), memory::to_string(peak),
-                      memory.moment(peak));
+                      memory.peak_name(peak));
   if (plan.device.bytes == 0) return text + fmt::format("device        {}", plan.device.name);
   return text + fmt::format("device        {}: {}, {:.0f} % of it at the peak{}", plan.device.name,
                             gib_text(plan.device.bytes),
@@ -84,7 +84,7 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
       tags[memory::to_string(static_cast<Tag>(i))] = memory.bytes(static_cast<Tag>(i), phase);
     }
     rank["phases"][memory::to_string(phase)] = {
-        {"tags", tags}, {"at_once", memory.bytes(phase)}, {"moment", memory.moment(phase)}};
+        {"tags", tags}, {"at_once", memory.bytes(phase)}, {"moment", memory.peak_name(phase)}};
   }
   rank["host_bytes"] = plan.host_bytes;
   rank["host_pinned_bytes"] = plan.host_pinned_bytes;
@@ -103,7 +103,7 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
   json["arena"] = {{"bytes", plan.arena_bytes}, {"extent_bytes", plan.extent_bytes}};
   json["peak"] = {{"bytes", plan.peak_bytes()},
                   {"phase", memory::to_string(memory.peak_phase())},
-                  {"moment", memory.moment(memory.peak_phase())}};
+                  {"moment", memory.peak_name(memory.peak_phase())}};
   json["device"] = {{"name", plan.device.name}, {"bytes", plan.device.bytes}};
   json["missing_bytes"] = plan.missing_bytes();
   json["fits"] = plan.fits();

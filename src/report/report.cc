@@ -82,7 +82,7 @@ void Report::progress(const std::string& prefix, int64_t done, int64_t total, co
                              base::with_commas(done), base::with_commas(total), unit));
 }
 
-void Report::line(const std::string& text) {
+void Report::print(const std::string& text) {
   const std::string lines = wrapped(base::printable(text), terminal_.line_columns());
   terminal_.line(lines);
   if (log_) write(*log_, redaction_.apply(lines));

@@ -47,12 +47,12 @@ class Report {
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
   // A line that stays, on the terminal and in log.txt; there without secrets and home directory. What is too wide for
   // the terminal goes on in a second line.
-  void line(const std::string& text);
+  void print(const std::string& text);
   // Makes all that was written durable; before a checkpoint and at the end. EnvironmentError where the disk still
   // refuses.
   void sync();
 
-  size_t line_columns() const { return terminal_.line_columns(); }  // of what line() takes, at most
+  size_t line_columns() const { return terminal_.line_columns(); }  // of what print() takes, at most
   double seconds() const { return base::seconds_since(begin_); }    // since construction
 
  private:

@@ -51,7 +51,7 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   record["prompt_tokens"] = sample.prompt;
   record["response_tokens"] = sample.completion;
   record["rollout_log_probs"] = sample.rollout_logprobs;
-  if (!sample.sampled_logprobs.empty()) record["sampled_log_probs"] = sample.sampled_logprobs;
+  if (!sample.behavior_logprobs.empty()) record["sampled_log_probs"] = sample.behavior_logprobs;
   if (!sample.ref_logprobs.empty()) record["ref_log_probs"] = sample.ref_logprobs;
   record["advantages"] = sample.advantages;
   record["loss_mask"] = sample.loss_mask;

@@ -103,8 +103,8 @@ class SampleLoss {
   double clamped(double log_ratio) const {
     return std::clamp(log_ratio, -config_.max_log_ratio, config_.max_log_ratio);
   }
-  const float* sampled_logprobs() const {
-    return input_.sampled_logprobs != nullptr ? input_.sampled_logprobs : input_.rollout_logprobs;
+  const float* behavior_logprobs() const {
+    return input_.behavior_logprobs != nullptr ? input_.behavior_logprobs : input_.rollout_logprobs;
   }
 
   void add_likelihood() {
@@ -162,17 +162,17 @@ class SampleLoss {
     if (input_.weights != nullptr) weights.assign(input_.weights, input_.weights + input_.length);
     // When the old log-probs are the engine's and nothing was truncated, tis is 1 and tis_abs 0: shown when asked for.
     const bool is_asked = config_.use_tis || config_.get_mismatch_metrics || !config_.use_rollout_logprobs;
-    if (input_.sampled_logprobs != nullptr || (is_asked && sampled_logprobs() != nullptr)) weigh_importance(weights);
+    if (input_.behavior_logprobs != nullptr || (is_asked && behavior_logprobs() != nullptr)) weigh_importance(weights);
     if (config_.use_opsm) mask_off_policy(weights, input_.old_logprobs, config_.opsm_delta, "opsm_clipfrac");
     if (config_.off_policy_mask_threshold > 0.0) {
-      const float* sampled = sampled_logprobs() != nullptr ? sampled_logprobs() : input_.old_logprobs;
+      const float* sampled = behavior_logprobs() != nullptr ? behavior_logprobs() : input_.old_logprobs;
       mask_off_policy(weights, sampled, config_.off_policy_mask_threshold, "off_policy_mask_frac");
     }
     return weights;
   }
 
   void weigh_importance(std::vector<double>& weights) {
-    const float* sampled = sampled_logprobs();
+    const float* sampled = behavior_logprobs();
     const auto gap = [&](int64_t t) { return double{input_.old_logprobs[t]} - double{sampled[t]}; };
     const bool whole = config_.tis_level == "sequence";
     const double sequence_gap = whole ? sum_tokens(gap) : 0.0;
@@ -252,7 +252,7 @@ void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradi
   TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.old_logprobs != nullptr);
   TANDEM_CHECK(input.length == 0 || config.entropy_coef == 0.0 ||
                (input.entropy != nullptr && gradient.dentropy != nullptr));
-  TANDEM_CHECK(input.length == 0 || !config.use_tis || input.sampled_logprobs != nullptr ||
+  TANDEM_CHECK(input.length == 0 || !config.use_tis || input.behavior_logprobs != nullptr ||
                input.rollout_logprobs != nullptr);
   SampleLoss(config, input, gradient, sums).run();
 }

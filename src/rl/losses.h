@@ -22,15 +22,15 @@ namespace tandem::rl {
 // One sample's view of the numbers that a loss reads. All arrays have `length` entries, natural logarithms.
 struct LossInput {
   int64_t length = 0;
-  const float* logprobs = nullptr;          // current policy
-  const float* old_logprobs = nullptr;      // old policy (the engine's log-probs in Tandem); unused by sft_loss
-  const float* rollout_logprobs = nullptr;  // the engine's, for train_rollout_logprob_abs_diff; null: no such metric
-  const float* sampled_logprobs = nullptr;  // what tokens were really sampled with, for TIS; null: rollout_logprobs
-  const float* ref_logprobs = nullptr;      // reference; needed when kl_loss_coef is not 0, otherwise only metrics
-  const float* entropy = nullptr;           // may be null when entropy_coef is 0: then there is no entropy metric
-  const uint8_t* mask = nullptr;            // 1 where the loss counts
-  const double* advantages = nullptr;       // per token; unused by sft_loss
-  const float* weights = nullptr;           // a constant factor of each token's policy term; null: 1
+  const float* logprobs = nullptr;           // current policy
+  const float* old_logprobs = nullptr;       // old policy (the engine's log-probs in Tandem); unused by sft_loss
+  const float* rollout_logprobs = nullptr;   // the engine's, for train_rollout_logprob_abs_diff; null: no such metric
+  const float* behavior_logprobs = nullptr;  // what tokens were really sampled with, for TIS; null: rollout_logprobs
+  const float* ref_logprobs = nullptr;       // reference; needed when kl_loss_coef is not 0, otherwise only metrics
+  const float* entropy = nullptr;            // may be null when entropy_coef is 0: then there is no entropy metric
+  const uint8_t* mask = nullptr;             // 1 where the loss counts
+  const double* advantages = nullptr;        // per token; unused by sft_loss
+  const float* weights = nullptr;            // a constant factor of each token's policy term; null: 1
 };
 
 // Where the gradient goes, unnormalised: `length` entries, overwritten, 0 outside the mask.

@@ -27,7 +27,7 @@ bool is_empty(const Sample& sample) {
   return sample.completion.empty() || sample.text.find_first_not_of(" \t\r\n\f\v") == std::string::npos;
 }
 
-void add_groups(std::span<const Sample* const> samples, RolloutSignal& signal) {
+void add_groups(std::span<const Sample* const> samples, RolloutStats& signal) {
   std::map<uint64_t, std::vector<const Sample*>> groups;
   for (const Sample* sample : samples) {
     if (sample->has_reward) groups[sample->group_id].push_back(sample);
@@ -47,8 +47,8 @@ void add_groups(std::span<const Sample* const> samples, RolloutSignal& signal) {
 
 }  // namespace
 
-RolloutSignal measure_signal(std::span<const Sample* const> samples) {
-  RolloutSignal signal;
+RolloutStats measure_signal(std::span<const Sample* const> samples) {
+  RolloutStats signal;
   bool has_advantages = false, has_effect = false;
   for (const Sample* sample : samples) {
     signal.num_samples += 1;

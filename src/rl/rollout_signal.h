@@ -11,7 +11,7 @@
 
 namespace tandem::rl {
 
-struct RolloutSignal {
+struct RolloutStats {
   int64_t num_samples = 0;
   int64_t num_failed = 0;      // whose grading failed
   int64_t num_dropped = 0;     // of those: without a reward
@@ -35,7 +35,7 @@ struct RolloutSignal {
 };
 
 // `samples`: with rewards and advantages; groups are told apart by group_id.
-RolloutSignal measure_signal(std::span<const Sample* const> samples);
+RolloutStats measure_signal(std::span<const Sample* const> samples);
 
 // What one group can teach.
 struct GroupSignal {

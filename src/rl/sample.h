@@ -36,10 +36,10 @@ struct VersionSpan {
 
 // One sampled continuation of a prompt.
 struct Completion {
-  uint64_t sample_id = 0;               // counter over the whole run: the random stream's name
-  std::vector<int32_t> tokens;          // [N], includes the EOS or stop token that ended it
-  std::vector<float> logprobs;          // [N] log softmax(logits / temperature)[token], untruncated: the policy's
-  std::vector<float> sampled_logprobs;  // [N] or empty; log-prob in the truncated distribution
+  uint64_t sample_id = 0;                // counter over the whole run: the random stream's name
+  std::vector<int32_t> tokens;           // [N], includes the EOS or stop token that ended it
+  std::vector<float> logprobs;           // [N] log softmax(logits / temperature)[token], untruncated: the policy's
+  std::vector<float> behavior_logprobs;  // [N] or empty; log-prob in the truncated distribution
   FinishReason finish_reason = FinishReason::kRunning;
   std::vector<VersionSpan> versions;  // ascending by begin
 };
@@ -59,13 +59,13 @@ const char* to_string(SampleStatus status);  // "completed", "truncated", "abort
 struct Sample {
   uint64_t group_id = 0;
   uint64_t sample_id = 0;
-  std::vector<int32_t> prompt;          // equal for all samples of a group
-  std::vector<int32_t> completion;      // [N]
-  std::vector<float> rollout_logprobs;  // [N] the engine's policy log-probs
-  std::vector<float> sampled_logprobs;  // [N] or empty
-  std::vector<float> ref_logprobs;      // [N] or empty: no reference
-  std::vector<uint8_t> loss_mask;       // [N] 1 where the loss counts
-  std::vector<double> advantages;       // [N] or [1] for a scalar per sample
+  std::vector<int32_t> prompt;           // equal for all samples of a group
+  std::vector<int32_t> completion;       // [N]
+  std::vector<float> rollout_logprobs;   // [N] the engine's policy log-probs
+  std::vector<float> behavior_logprobs;  // [N] or empty
+  std::vector<float> ref_logprobs;       // [N] or empty: no reference
+  std::vector<uint8_t> loss_mask;        // [N] 1 where the loss counts
+  std::vector<double> advantages;        // [N] or [1] for a scalar per sample
   double reward = 0.0;
   bool grading_failed = false;  // the grader gave no reward; counted and shown
   bool has_reward = true;       // false: dropped because its grading failed; out of the loss and its group's statistics

@@ -16,7 +16,7 @@
 
 #include "base/check.h"
 #include "device/transfer.h"
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
 #include "rollout/rollout_plan.h"
@@ -98,11 +98,12 @@ class PagedEngine final : public Engine {
 
  private:
   int64_t checked_max_tokens(const GroupRequest& request) const;
-  at::Tensor forward(const BatchPlan& plan);
-  void draw_window(const BatchPlan& plan, const at::Tensor& hidden_TE, std::span<const BatchPlan::Draw> draws);
-  void draw_tokens(const at::Tensor& logits_RV, std::span<const BatchPlan::Draw> draws);
-  at::Tensor policy_logprobs(const at::Tensor& logits_RV, std::span<const BatchPlan::Draw> draws);
-  void accept(SequenceId sequence, const DrawnToken& drawn, float logprob);
+  at::Tensor forward(const ScheduledBatch& plan);
+  void sample_window(const ScheduledBatch& plan, const at::Tensor& hidden_TE,
+                     std::span<const ScheduledBatch::SampleSlot> sample_slots);
+  void sample_tokens(const at::Tensor& logits_RV, std::span<const ScheduledBatch::SampleSlot> sample_slots);
+  at::Tensor policy_logprobs(const at::Tensor& logits_RV, std::span<const ScheduledBatch::SampleSlot> sample_slots);
+  void accept(SequenceId sequence, const SampledToken& drawn, float logprob);
   rl::FinishReason reason_to_end(ActiveGroup& group, size_t index, int32_t token) const;
   void hand_over(ActiveGroup& group);
 
@@ -121,9 +122,9 @@ class PagedEngine final : public Engine {
   std::vector<SampleRef> samples_;                           // by sequence id
   std::deque<rl::Group> finished_;
 
-  // Of one window of draws; kept, so that a step allocates nothing here.
+  // Of one window of sample_slots; kept, so that a step allocates nothing here.
   std::vector<Sampler> samplers_;  // one a thread
-  std::vector<DrawnToken> drawn_;
+  std::vector<SampledToken> drawn_;
   std::vector<int32_t> targets_, logits_index_;
 
   int64_t generated_tokens_ = 0, forwards_ = 0;
@@ -219,70 +220,71 @@ std::optional<rl::Group> PagedEngine::next_finished() {
 
 bool PagedEngine::step() {
   if (paused_) return false;
-  const BatchPlan& plan = scheduler_.plan();
+  const ScheduledBatch& plan = scheduler_.plan();
   if (plan.empty()) return false;
   const c10::NoGradGuard no_grad;
   const memory::TagScope scratch(memory::Tag::kEngineScratch);
   const at::Tensor hidden_TE = forward(plan);
-  std::span<const BatchPlan::Draw> draws(plan.draws);
-  while (!draws.empty()) {
-    const size_t window = std::min(draws.size(), static_cast<size_t>(max_logits_rows_));
-    draw_window(plan, hidden_TE, draws.first(window));
-    draws = draws.subspan(window);
+  std::span<const ScheduledBatch::SampleSlot> sample_slots(plan.sample_slots);
+  while (!sample_slots.empty()) {
+    const size_t window = std::min(sample_slots.size(), static_cast<size_t>(max_logits_rows_));
+    sample_window(plan, hidden_TE, sample_slots.first(window));
+    sample_slots = sample_slots.subspan(window);
   }
   ++forwards_;
   return true;
 }
 
-at::Tensor PagedEngine::forward(const BatchPlan& plan) {
+at::Tensor PagedEngine::forward(const ScheduledBatch& plan) {
   const int64_t num_rows = plan.num_rows();
   cache_.copy_blocks(plan.copies);
   device::AttentionRows rows;
-  rows.row_sequence = int32_view(plan.row_sequence, {num_rows});
+  rows.sequence_of_row = int32_view(plan.sequence_of_row, {num_rows});
   rows.row_position = int32_view(plan.positions, {num_rows});
   rows.block_table = int32_view(plan.block_table, {static_cast<int64_t>(plan.sequences.size()), plan.max_blocks});
-  attention_.set_batch(model_.ops().prepare(rows), on_device(int32_view(plan.slots, {num_rows})));
+  attention_.set_batch(model_.ops().prepare(rows), on_device(int32_view(plan.slot_mapping, {num_rows})));
   at::Tensor hidden_TE = model::forward_hidden(model_, on_device(int32_view(plan.token_ids, {num_rows})),
                                                on_device(rows.row_position), attention_);
   attention_.end_batch();
   return hidden_TE;
 }
 
-void PagedEngine::draw_window(const BatchPlan& plan, const at::Tensor& hidden_TE,
-                              std::span<const BatchPlan::Draw> draws) {
-  // The window's logits rows: a range of plan.logits_rows, at most as many as draws.
-  const int32_t first = draws.front().logits_index;
-  const int64_t num_rows = draws.back().logits_index - first + 1;
+void PagedEngine::sample_window(const ScheduledBatch& plan, const at::Tensor& hidden_TE,
+                                std::span<const ScheduledBatch::SampleSlot> sample_slots) {
+  // The window's logits rows: a range of plan.logits_rows, at most as many as sample_slots.
+  const int32_t first = sample_slots.front().logits_index;
+  const int64_t num_rows = sample_slots.back().logits_index - first + 1;
   const at::Tensor rows = int32_view(plan.logits_rows, {static_cast<int64_t>(plan.logits_rows.size())});
   const bool every_row = rows.size(0) == hidden_TE.size(0);
   const at::Tensor hidden_RE = every_row ? hidden_TE.narrow(0, first, num_rows)
                                          : hidden_TE.index_select(0, on_device(rows.narrow(0, first, num_rows)));
   const at::Tensor logits_RV = model_.head(hidden_RE);
-  draw_tokens(device::to_host(logits_RV), draws);
-  const at::Tensor logprobs = device::to_host(policy_logprobs(logits_RV, draws));
+  sample_tokens(device::to_host(logits_RV), sample_slots);
+  const at::Tensor logprobs = device::to_host(policy_logprobs(logits_RV, sample_slots));
   const float* logprob = logprobs.const_data_ptr<float>();
-  for (size_t i = 0; i < draws.size(); ++i) accept(draws[i].sequence, drawn_[i], logprob[i]);
+  for (size_t i = 0; i < sample_slots.size(); ++i) accept(sample_slots[i].sequence, drawn_[i], logprob[i]);
 }
 
-void PagedEngine::draw_tokens(const at::Tensor& logits_RV, std::span<const BatchPlan::Draw> draws) {
+void PagedEngine::sample_tokens(const at::Tensor& logits_RV, std::span<const ScheduledBatch::SampleSlot> sample_slots) {
   const auto vocab = static_cast<size_t>(logits_RV.size(1));
   const float* logits = logits_RV.const_data_ptr<float>();
-  const int32_t first = draws.front().logits_index;
-  drawn_.resize(draws.size());
+  const int32_t first = sample_slots.front().logits_index;
+  drawn_.resize(sample_slots.size());
   samplers_.resize(std::max(samplers_.size(), static_cast<size_t>(at::get_num_threads())));
   const int64_t grain = std::max<int64_t>(1, kLogitsPerThread / static_cast<int64_t>(vocab));
-  at::parallel_for(0, static_cast<int64_t>(draws.size()), grain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, static_cast<int64_t>(sample_slots.size()), grain, [&](int64_t begin, int64_t end) {
     Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      const auto [group, index] = sample(draws[i].sequence);
+      const auto [group, index] = sample(sample_slots[i].sequence);
       const rl::Completion& completion = group->result.completions[index];
-      const std::span<const float> row(logits + static_cast<size_t>(draws[i].logits_index - first) * vocab, vocab);
+      const std::span<const float> row(logits + static_cast<size_t>(sample_slots[i].logits_index - first) * vocab,
+                                       vocab);
       drawn_[i] =
           sampler.draw(row, group->sampling, completion.sample_id, static_cast<int64_t>(completion.tokens.size()));
     }
   });
-  for (size_t i = 0; i < draws.size(); ++i) {
-    const auto [group, index] = sample(draws[i].sequence);
+  for (size_t i = 0; i < sample_slots.size(); ++i) {
+    const auto [group, index] = sample(sample_slots[i].sequence);
     const rl::Completion& completion = group->result.completions[index];
     if (drawn_[i].token >= 0) continue;
     throw EnvironmentError(
@@ -293,13 +295,14 @@ void PagedEngine::draw_tokens(const at::Tensor& logits_RV, std::span<const Batch
 }
 
 // By the operation that the trainer uses, so that both get the same bits.
-at::Tensor PagedEngine::policy_logprobs(const at::Tensor& logits_RV, std::span<const BatchPlan::Draw> draws) {
-  const auto num_draws = static_cast<int64_t>(draws.size());
+at::Tensor PagedEngine::policy_logprobs(const at::Tensor& logits_RV,
+                                        std::span<const ScheduledBatch::SampleSlot> sample_slots) {
+  const auto num_draws = static_cast<int64_t>(sample_slots.size());
   targets_.clear();
   logits_index_.clear();
-  for (size_t i = 0; i < draws.size(); ++i) {
+  for (size_t i = 0; i < sample_slots.size(); ++i) {
     targets_.push_back(drawn_[i].token);
-    logits_index_.push_back(draws[i].logits_index - draws.front().logits_index);
+    logits_index_.push_back(sample_slots[i].logits_index - sample_slots.front().logits_index);
   }
   const at::Tensor targets = on_device(int32_view(targets_, {num_draws}));
   // Several samples draw their first token from the row of their common prompt.
@@ -309,7 +312,7 @@ at::Tensor PagedEngine::policy_logprobs(const at::Tensor& logits_RV, std::span<c
   const at::Tensor logprobs = at::empty({num_draws}, logits.options());
   const at::Tensor lse = at::empty({num_draws}, logits.options());
   const auto temperature_of = [&](int64_t i) {
-    const double temperature = sample(draws[static_cast<size_t>(i)].sequence).group->sampling.temperature;
+    const double temperature = sample(sample_slots[static_cast<size_t>(i)].sequence).group->sampling.temperature;
     return temperature == 0.0 ? 1.0 : temperature;
   };
   for (int64_t begin = 0, end = 0; begin < num_draws; begin = end) {
@@ -321,7 +324,7 @@ at::Tensor PagedEngine::policy_logprobs(const at::Tensor& logits_RV, std::span<c
   return logprobs;
 }
 
-void PagedEngine::accept(SequenceId sequence, const DrawnToken& drawn, float logprob) {
+void PagedEngine::accept(SequenceId sequence, const SampledToken& drawn, float logprob) {
   const auto [group, index] = sample(sequence);
   rl::Completion& completion = group->result.completions[index];
   const uint64_t version = model_.weight_version();
@@ -330,7 +333,7 @@ void PagedEngine::accept(SequenceId sequence, const DrawnToken& drawn, float log
   }
   completion.tokens.push_back(drawn.token);
   completion.logprobs.push_back(logprob);
-  if (group->sampling.truncates()) completion.sampled_logprobs.push_back(drawn.sampled_logprob);
+  if (group->sampling.truncates()) completion.behavior_logprobs.push_back(drawn.behavior_logprob);
   ++generated_tokens_;
   scheduler_.append(sequence, drawn.token);
   completion.finish_reason = reason_to_end(*group, index, drawn.token);

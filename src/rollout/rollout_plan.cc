@@ -28,8 +28,8 @@ Size logits_window_rows(Size vocab) {
   return std::max<Size>(1, kLogitsBytes / (vocab * kFloatBytes));
 }
 
-void add_engine_moments(const model::ModelConfig& config, model::Dtype dtype, const EngineShape& shape,
-                        const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+void add_engine_peaks(const model::ModelConfig& config, model::Dtype dtype, const EngineShape& shape,
+                      const memory::TagBytes& standing, memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
   const device::OpsPlan ops = model::ops_plan(shape.family, config, dtype);

@@ -31,7 +31,7 @@ struct EngineShape {
 
 // Adds the moments of a step with as many rows as it may have: `standing` is what lasts through the phase, the cache
 // among it.
-void add_engine_moments(const model::ModelConfig& config, model::Dtype dtype, const EngineShape& shape,
-                        const memory::TagBytes& standing, memory::MemoryPlan& plan);
+void add_engine_peaks(const model::ModelConfig& config, model::Dtype dtype, const EngineShape& shape,
+                      const memory::TagBytes& standing, memory::MemoryPlan& plan);
 
 }  // namespace tandem::rollout

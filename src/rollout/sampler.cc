@@ -177,14 +177,14 @@ Sampler::Cut Sampler::cut_min_p(double min_p) const {
   return {lowest, std::numeric_limits<int32_t>::max()};
 }
 
-DrawnToken Sampler::draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
-                         int64_t position) {
+SampledToken Sampler::draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
+                           int64_t position) {
   logits_V_ = logits_V;
   max_logit_ = largest(logits_V);
   if (std::isnan(max_logit_)) return {};
   if (params.temperature == 0.0) {
     const auto first = std::find(logits_V.begin(), logits_V.end(), max_logit_);
-    return {.token = static_cast<int32_t>(first - logits_V.begin()), .sampled_logprob = 0.0F};
+    return {.token = static_cast<int32_t>(first - logits_V.begin()), .behavior_logprob = 0.0F};
   }
   inverse_temperature_ = static_cast<float>(1.0 / params.temperature);
   const Cut cut = find_cut(params);
@@ -214,7 +214,7 @@ DrawnToken Sampler::draw(std::span<const float> logits_V, const rl::SamplingPara
   }
   const float logit = logits_V[begin + chosen];
   const double logprob = static_cast<double>((logit - max_logit_) * inverse_temperature_) - std::log(total);
-  return {.token = static_cast<int32_t>(begin + chosen), .sampled_logprob = static_cast<float>(logprob)};
+  return {.token = static_cast<int32_t>(begin + chosen), .behavior_logprob = static_cast<float>(logprob)};
 }
 
 }  // namespace tandem::rollout

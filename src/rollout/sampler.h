@@ -10,9 +10,9 @@
 
 namespace tandem::rollout {
 
-struct DrawnToken {
-  int32_t token = -1;            // -1: the row holds a NaN or an infinity, nothing can be drawn
-  float sampled_logprob = 0.0F;  // in the distribution that was really drawn from; greedy: 0
+struct SampledToken {
+  int32_t token = -1;             // -1: the row holds a NaN or an infinity, nothing can be drawn
+  float behavior_logprob = 0.0F;  // in the distribution that was really drawn from; greedy: 0
 };
 
 // Keeps buffers from row to row, so one thread uses one sampler; results do not depend on what came before.
@@ -27,8 +27,8 @@ struct DrawnToken {
 class Sampler {
  public:
   // logits_V finite. position: tokens of the completion before this one.
-  DrawnToken draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
-                  int64_t position);
+  SampledToken draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
+                    int64_t position);
 
  private:
   // The last token kept, in the order above.

@@ -58,21 +58,21 @@ std::vector<SequenceId> Scheduler::add_group(std::vector<int32_t> prompt, int64_
   return group->members;
 }
 
-const BatchPlan& Scheduler::plan() {
-  TANDEM_CHECK_EQ(num_undrawn_, 0, "draws of the last plan without a token");
+const ScheduledBatch& Scheduler::plan() {
+  TANDEM_CHECK_EQ(num_unsampled_, 0, "draws of the last plan without a token");
   plan_.copies.clear();
   plan_.token_ids.clear();
   plan_.positions.clear();
-  plan_.row_sequence.clear();
-  plan_.slots.clear();
+  plan_.sequence_of_row.clear();
+  plan_.slot_mapping.clear();
   plan_.sequences.clear();
   plan_.logits_rows.clear();
-  plan_.draws.clear();
+  plan_.sample_slots.clear();
   plan_decodes();
   plan_prefills();
   fill_block_table();
   TANDEM_CHECK(!plan_.empty() || idle(), "waiting sequences, and nothing can run");
-  num_undrawn_ = static_cast<int64_t>(plan_.draws.size());
+  num_unsampled_ = static_cast<int64_t>(plan_.sample_slots.size());
   stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
   return plan_;
 }
@@ -193,9 +193,9 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
     const auto offset = static_cast<size_t>(p);
     plan_.token_ids.push_back(p < prompt_tokens ? prompt[offset] : sequence.generated[offset - prompt.size()]);
     plan_.positions.push_back(static_cast<int32_t>(p));
-    plan_.row_sequence.push_back(plan_index);
-    plan_.slots.push_back(sequence.blocks[offset / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
-                          static_cast<int32_t>(p % kBlockTokens));
+    plan_.sequence_of_row.push_back(plan_index);
+    plan_.slot_mapping.push_back(sequence.blocks[offset / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
+                                 static_cast<int32_t>(p % kBlockTokens));
   }
   const int64_t first_new = std::clamp(sequence.ever_computed, sequence.computed, end);
   stats_.recomputed_tokens += first_new - sequence.computed;
@@ -203,12 +203,12 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
   sequence.computed = end;
   sequence.ever_computed = std::max(sequence.ever_computed, end);
   if (end < sequence.num_tokens()) return;
-  plan_.draws.push_back({.sequence = id, .logits_index = static_cast<int32_t>(plan_.logits_rows.size())});
+  plan_.sample_slots.push_back({.sequence = id, .logits_index = static_cast<int32_t>(plan_.logits_rows.size())});
   plan_.logits_rows.push_back(static_cast<int32_t>(plan_.num_rows() - 1));
 }
 
 void Scheduler::fork(SequenceId first) {
-  const BatchPlan::Draw first_draw = plan_.draws.back();
+  const ScheduledBatch::SampleSlot first_draw = plan_.sample_slots.back();
   TANDEM_CHECK_EQ(first_draw.sequence, first);
   for (const SequenceId id : at(first).group->members) {
     if (id == first) continue;
@@ -220,7 +220,7 @@ void Scheduler::fork(SequenceId first) {
     sequence.computed = sequence.ever_computed = at(first).computed;
     stats_.shared_prompt_tokens += sequence.computed;
     running_.push_back(id);
-    plan_.draws.push_back({.sequence = id, .logits_index = first_draw.logits_index});
+    plan_.sample_slots.push_back({.sequence = id, .logits_index = first_draw.logits_index});
   }
 }
 
@@ -264,7 +264,7 @@ void Scheduler::append(SequenceId id, int32_t token) {
                "has no draw");
   TANDEM_CHECK(sequence.num_tokens() < sequence.max_tokens, "sequence", id, "is full");
   sequence.generated.push_back(token);
-  --num_undrawn_;
+  --num_unsampled_;
 }
 
 void Scheduler::finish(SequenceId id) {
@@ -302,12 +302,12 @@ void Scheduler::retire(SequenceId id) {
 }
 
 void Scheduler::drop_kv() {
-  TANDEM_CHECK_EQ(num_undrawn_, 0);
+  TANDEM_CHECK_EQ(num_unsampled_, 0);
   while (pool_.num_used() > 0) preempt(last_holder());
 }
 
 std::vector<BlockCopy> Scheduler::compact() {
-  TANDEM_CHECK_EQ(num_undrawn_, 0);
+  TANDEM_CHECK_EQ(num_unsampled_, 0);
   const std::vector<int32_t> new_place = pool_.compact();
   std::vector<BlockCopy> copies;
   for (size_t block = 0; block < new_place.size(); ++block) {
@@ -354,7 +354,7 @@ void Scheduler::check_invariants() const {
     TANDEM_CHECK_EQ(sequence.state == State::kRunning, i < running_.size());
     TANDEM_CHECK(i == 0 || at(queue[i - 1]).arrival < sequence.arrival, "sequence", queue[i], "is out of order");
     TANDEM_CHECK(i <= running_.size() || sequence.blocks.empty(), "sequence", queue[i], "waits and holds blocks");
-    if (i >= running_.size() || num_undrawn_ > 0) continue;
+    if (i >= running_.size() || num_unsampled_ > 0) continue;
     TANDEM_CHECK_EQ(sequence.computed + 1, sequence.num_tokens());
   }
 }

@@ -33,21 +33,21 @@ struct BlockCopy {
 };
 
 // One forward. A row is one token; rows of a sequence are consecutive and ascend by position.
-struct BatchPlan {
-  std::vector<BlockCopy> copies;      // first, in this order
-  std::vector<int32_t> token_ids;     // [T]
-  std::vector<int32_t> positions;     // [T]
-  std::vector<int32_t> row_sequence;  // [T] index into `sequences`
-  std::vector<int32_t> slots;         // [T] where the row's KV goes: block * kBlockTokens + offset
-  std::vector<SequenceId> sequences;  // [S]
-  std::vector<int32_t> block_table;   // [S, max_blocks], 0 past a sequence's blocks
+struct ScheduledBatch {
+  std::vector<BlockCopy> copies;         // first, in this order
+  std::vector<int32_t> token_ids;        // [T]
+  std::vector<int32_t> positions;        // [T]
+  std::vector<int32_t> sequence_of_row;  // [T] index into `sequences`
+  std::vector<int32_t> slot_mapping;     // [T] where the row's KV goes: block * kBlockTokens + offset
+  std::vector<SequenceId> sequences;     // [S]
+  std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks
   int64_t max_blocks = 0;
   std::vector<int32_t> logits_rows;  // [R] rows whose logits are needed, ascending
-  struct Draw {
+  struct SampleSlot {
     SequenceId sequence = 0;   // gets one token,
     int32_t logits_index = 0;  // drawn from logits_rows[logits_index]
   };
-  std::vector<Draw> draws;  // ascending by logits_index; several samples of a group may share a row
+  std::vector<SampleSlot> sample_slots;  // ascending by logits_index; several samples of a group may share a row
 
   bool empty() const { return token_ids.empty(); }
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
@@ -74,7 +74,7 @@ class Scheduler {
 
   // The next forward; empty when nothing is left. Each of its draws must be answered by append() before the next plan,
   // and finish() for those that have ended. The plan stays valid until the next call.
-  const BatchPlan& plan();
+  const ScheduledBatch& plan();
   void append(SequenceId sequence, int32_t token);
   // The sequence has ended: its blocks go back.
   void finish(SequenceId sequence);
@@ -156,8 +156,8 @@ class Scheduler {
   std::vector<SequenceId> running_;  // ascending by arrival
   std::deque<SequenceId> waiting_;   // ascending by arrival, all after running_
   uint64_t next_arrival_ = 0;
-  int64_t num_undrawn_ = 0;  // draws of the last plan that append() has not answered
-  BatchPlan plan_;
+  int64_t num_unsampled_ = 0;  // draws of the last plan that append() has not answered
+  ScheduledBatch plan_;
   SchedulerStats stats_;
 };
 

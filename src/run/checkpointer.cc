@@ -12,7 +12,7 @@
 
 namespace tandem::run {
 
-Checkpointer::Checkpointer(const Session& session, const checkpoint::RunDirectory& directory,
+Checkpointer::Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory,
                            const trainer::Trainer& trainer, RunLog& log, const config::CheckpointOptions& options,
                            const checkpoint::RunState& start, AddState add_state)
     : session_(session),
@@ -63,9 +63,9 @@ void Checkpointer::wait() {
     if (saved->parts != config::SavedParts::kCheckpoint) exported_step_ = saved->step;
     if (saved->parts != config::SavedParts::kExport) saved_step_ = saved->step;
     log_.add({{"perf/save_model_time", saved->seconds}, {"perf/save_model_wait_time", saved->waited_seconds}});
-    log_.report().line(fmt::format("saved {}", saved->parts == config::SavedParts::kExport
-                                                   ? directory_.checkpoint(saved->step)
-                                                   : checkpoint::Checkpoints(directory_.path()).path(saved->step)));
+    log_.report().print(fmt::format("saved {}", saved->parts == config::SavedParts::kExport
+                                                    ? directory_.checkpoint(saved->step)
+                                                    : checkpoint::Checkpoints(directory_.path()).path(saved->step)));
   });
 }
 

@@ -11,8 +11,8 @@
 #include "config/checkpoint_options.h"
 #include "config/output_options.h"
 #include "rl/prompt_order.h"
+#include "run/model_session.h"
 #include "run/run_log.h"
-#include "run/session.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -23,7 +23,7 @@ class Checkpointer {
   using AddState = std::function<void(checkpoint::RunState&)>;
 
   // All but the options are borrowed. `start`: where the run begins, as open_run() has it.
-  Checkpointer(const Session& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,
+  Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,
                RunLog& log, const config::CheckpointOptions& options, const checkpoint::RunState& start,
                AddState add_state);
 
@@ -47,7 +47,7 @@ class Checkpointer {
   int64_t saved_step() const { return saved_step_; }
 
  private:
-  const Session& session_;
+  const ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const trainer::Trainer& trainer_;
   RunLog& log_;

@@ -10,9 +10,9 @@
 #include "report/report.h"
 #include "report/sample_file.h"
 #include "run/evaluation.h"
+#include "run/model_session.h"
 #include "run/read_model.h"
 #include "run/rewards.h"
-#include "run/session.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
@@ -21,7 +21,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   config.check();
   report::check_output(config.output);
   report::check_output(config.sample_output);
-  Session session(config.model);
+  ModelSession session(config.model);
   const Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t context =
       plan::choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
@@ -34,9 +34,9 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();
-    report.line(fmt::format("{} completions at most in one data set; keys and values {} bytes",
-                            evaluation.max_sequences(), kv_bytes));
-    report.line("everything is in order; nothing was written (--dry-run)");
+    report.print(fmt::format("{} completions at most in one data set; keys and values {} bytes",
+                             evaluation.max_sequences(), kv_bytes));
+    report.print("everything is in order; nothing was written (--dry-run)");
     return 0;
   }
   session.load_weights();
@@ -50,7 +50,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
 
   base::Json record = base::Json::object();
   for (const Evaluation::Result& result : *results) {
-    if (result.is_scored()) report.line(eval_line(result));
+    if (result.is_scored()) report.print(eval_line(result));
     for (const auto& [name, value] : result.metrics) record[name] = value;
   }
   if (!config.output.empty()) {

@@ -30,7 +30,7 @@ void Evaluator::run(int64_t rollout_id) {
   for (const Evaluation::Result& result : *results) {
     log_.report().log("eval", rollout_id, result.metrics);
     if (result.is_scored()) {
-      log_.report().line(eval_line(result));
+      log_.report().print(eval_line(result));
     } else {
       base::log_warning("{}", unscored_line(result));
     }

@@ -25,8 +25,8 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   base::check_writable_directory(config.output, bytes);
   report::Report report;
   if (mode.dry_run) {
-    report.line(fmt::format("{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, config.output, bytes,
-                            model::to_string(shape.dtype)));
+    report.print(fmt::format("{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, config.output, bytes,
+                             model::to_string(shape.dtype)));
     return 0;
   }
   weights::WeightStore store(model::build_layout(shape),
@@ -36,8 +36,8 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   weights::export_hf_checkpoint(
       config.output, store,
       {.source_directory = source, .max_shard_bytes = config.max_shard_bytes, .overwrite = config.overwrite});
-  report.line(fmt::format("wrote {}: {} parameters in {}", config.output, shape.num_parameters(),
-                          model::to_string(shape.dtype)));
+  report.print(fmt::format("wrote {}: {} parameters in {}", config.output, shape.num_parameters(),
+                           model::to_string(shape.dtype)));
   return 0;
 }
 

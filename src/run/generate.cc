@@ -11,10 +11,10 @@
 #include "report/json_output.h"
 #include "report/report.h"
 #include "report/sample_file.h"
+#include "run/model_session.h"
 #include "run/prompt_set.h"
 #include "run/read_model.h"
 #include "run/rollout_phase.h"
-#include "run/session.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
@@ -34,7 +34,7 @@ base::Json completion_record(const rl::Sample& sample) {
   record["finish_reason"] = reason_of(sample);
   record["tokens"] = sample.completion;
   record["log_probs"] = sample.rollout_logprobs;
-  if (!sample.sampled_logprobs.empty()) record["sampled_log_probs"] = sample.sampled_logprobs;
+  if (!sample.behavior_logprobs.empty()) record["sampled_log_probs"] = sample.behavior_logprobs;
   return record;
 }
 
@@ -58,7 +58,7 @@ void write_batch(const RolloutRequest& request, const Rollout& rollout, report::
 
 int generate(const config::GenerateConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
-  Session session(config.model);
+  ModelSession session(config.model);
   const PromptSet prompts = load_prompts(config.data, session.text());
   const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
   const int64_t n = config.rollout.n_samples_per_prompt;
@@ -69,9 +69,9 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();
-    report.line(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),
-                            prompts.longest_tokens, kv_bytes));
-    report.line("everything is in order; nothing was written (--dry-run)");
+    report.print(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),
+                             prompts.longest_tokens, kv_bytes));
+    report.print("everything is in order; nothing was written (--dry-run)");
     return 0;
   }
   session.load_weights();

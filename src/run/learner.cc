@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
+#include "run/health_settings.h"
 #include "run/rollout_metrics.h"
-#include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "run/trainer_setup.h"
 
@@ -25,10 +25,10 @@ using base::seconds_since;
 
 Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
     : inputs_(inputs),
-      signal_watch_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
-                                    inputs.num_rollouts * inputs.config.steps_per_rollout())),
+      health_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
+                              inputs.num_rollouts * inputs.config.steps_per_rollout())),
       model_(inputs.session.make_model()) {
-  const Session& session = inputs.session;
+  const ModelSession& session = inputs.session;
   const config::MemoryOptions& options = inputs.config.memory;
   if (inputs.config.loss.needs_reference()) {
     reference_.emplace(session, inputs.config.loss.ref_load, options.offloads_reference(), memory);
@@ -61,7 +61,7 @@ void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& lo
   warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   log.add(rollout_report(rollout, per_token, inputs_.config.output.log_passrate));
-  log.add(signal_watch_.see_rollout(rollout_id, rollout.views()));
+  log.add(health_.observe_rollout(rollout_id, rollout.views()));
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
 
@@ -79,7 +79,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
       const auto first = samples.begin() + k * config.samples_per_step();
       const std::vector<const rl::Sample*> batch(first, first + config.samples_per_step());
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, log);
-      patience.see_step(rollout_id, last, rollout);
+      patience.observe_step(rollout_id, last, rollout);
       flops += 3.0 * forward_flops(inputs_.session.config(), batch);
     }
   } catch (const trainer::StepAbandoned&) {
@@ -98,7 +98,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
 
 report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log) {
   const trainer::Metrics raw = trainer_->step(batch);
-  report::Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];

@@ -8,7 +8,7 @@
 #include "device/host_memory.h"
 #include "model/model.h"
 #include "report/report.h"
-#include "rl/signal_watch.h"
+#include "rl/learning_health.h"
 #include "run/patience.h"
 #include "run/reference.h"
 #include "run/rollout_phase.h"
@@ -42,7 +42,7 @@ class Learner {
   report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log);
 
   const TrainInputs& inputs_;
-  rl::SignalWatch signal_watch_;
+  rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::optional<Reference> reference_;
   std::unique_ptr<device::HostMemory> optimizer_memory_;  // of --offload-optimizer

@@ -26,7 +26,7 @@ std::string skipped_text(const report::Metrics& step_metrics, const weights::Wei
   return damaged.empty() ? text : text + "; " + damaged;
 }
 
-void Patience::see_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout) {
+void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout) {
   skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
   if (step_metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(step_metrics, session_.store());
@@ -41,7 +41,7 @@ void Patience::see_step(int64_t rollout_id, const report::Metrics& step_metrics,
                   skipped_steps_, path, directory_.fault_folder(), what));
 }
 
-void Patience::see_rollout(int64_t rollout_id, const Rollout& rollout) {
+void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
   failed_rollouts_ = rollout.all_failed() ? failed_rollouts_ + 1 : 0;
   TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: the reward failed on every sample of {} rollouts in a row "

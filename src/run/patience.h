@@ -9,8 +9,8 @@
 #include "checkpoint/run_directory.h"
 #include "config/checkpoint_options.h"
 #include "report/report.h"
+#include "run/model_session.h"
 #include "run/rollout_phase.h"
-#include "run/session.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -25,8 +25,8 @@ std::string skipped_text(const report::Metrics& step_metrics, const weights::Wei
 class Patience {
  public:
   // Borrows all but `start`, as which the counts go on. Of the session it asks which weight is not finite.
-  Patience(const config::CheckpointOptions& limits, const checkpoint::RunDirectory& directory, const Session& session,
-           const checkpoint::RunState& start)
+  Patience(const config::CheckpointOptions& limits, const checkpoint::RunDirectory& directory,
+           const ModelSession& session, const checkpoint::RunState& start)
       : limits_(limits),
         directory_(directory),
         session_(session),
@@ -35,9 +35,9 @@ class Patience {
 
   // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
-  void see_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout);
+  void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout);
   // After a rollout was trained on and logged. UserError after --max-failed-rollouts.
-  void see_rollout(int64_t rollout_id, const Rollout& rollout);
+  void observe_rollout(int64_t rollout_id, const Rollout& rollout);
 
   // Puts both counts into what a checkpoint holds.
   void save(checkpoint::RunState& state) const;
@@ -45,7 +45,7 @@ class Patience {
  private:
   const config::CheckpointOptions& limits_;
   const checkpoint::RunDirectory& directory_;
-  const Session& session_;
+  const ModelSession& session_;
   int64_t skipped_steps_, failed_rollouts_;  // in a row, up to now
 };
 

@@ -66,7 +66,7 @@ base::Json messages_of(const config::DataOptions& options, const text::TextWorke
   return base::Json::array({base::Json({{"role", "user"}, {"content", conversation.prompt}})});
 }
 
-void say_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
+void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
                   size_t num_prompts) {
   if (bad.count > 0) {
     base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.prompt_data, bad.count,
@@ -215,7 +215,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     set.longest_tokens = std::max(set.longest_tokens, length);
     set.prompts.push_back({std::move(data.records[i]), std::move(texts[i]), std::move(tokens[i])});
   }
-  say_left_out(options, data.bad_lines, set.num_too_long, data.records.size());
+  log_left_out(options, data.bad_lines, set.num_too_long, data.records.size());
   TANDEM_USER_CHECK(!set.prompts.empty(),
                     fmt::format("{}: no prompt has at most {} tokens; raise {}", options.prompt_data,
                                 options.max_prompt_len, options.max_prompt_flag));

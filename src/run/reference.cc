@@ -11,7 +11,7 @@ namespace tandem::run {
 
 namespace {
 
-void fill(const Session& session, const std::string& directory, weights::WeightStore& store) {
+void fill(const ModelSession& session, const std::string& directory, weights::WeightStore& store) {
   if (directory.empty()) {
     session.read_weights(store);
     return;
@@ -21,7 +21,7 @@ void fill(const Session& session, const std::string& directory, weights::WeightS
 
 }  // namespace
 
-void check_reference(const Session& session, const std::string& directory) {
+void check_reference(const ModelSession& session, const std::string& directory) {
   if (directory.empty()) return;
   TANDEM_USER_CHECK(base::directory_exists(directory),
                     fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory", directory));
@@ -34,24 +34,24 @@ void check_reference(const Session& session, const std::string& directory) {
   weights::check_hf_checkpoint(directory, model::build_layout(config));
 }
 
-Reference::Reference(const Session& session, const std::string& directory, bool is_offloaded, RunMemory& memory) {
+Reference::Reference(const ModelSession& session, const std::string& directory, bool is_offloaded, RunMemory& memory) {
   if (is_offloaded) {
     host_memory_ = memory.make_host();
     offloaded_.emplace(model::build_layout(session.config()), session.dtype(), session.ops().device(), *host_memory_);
     fill(session, directory, offloaded_->host());
-    if (session.ops().device().is_cpu()) memory.add_lasting(memory::Tag::kReference, offloaded_->host().bytes());
+    if (session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
     model_ = model::make_model(session.config(), offloaded_->host().view(), session.ops());
     return;
   }
   resident_ = std::make_unique<weights::WeightStore>(session.empty_store());
   fill(session, directory, *resident_);
-  memory.add_lasting(memory::Tag::kReference, resident_->bytes());
+  memory.add_persistent(memory::Tag::kReference, resident_->bytes());
   model_ = model::make_model(session.config(), resident_->view(), session.ops());
 }
 
 trainer::Trainer::Scores Reference::score(trainer::Trainer& trainer, const std::vector<const rl::Sample*>& samples) {
   if (!offloaded_) return trainer.score(*model_, samples);
-  const weights::OffloadedStore::Visit visit = offloaded_->bring();
+  const weights::OffloadedStore::OnDeviceScope visit = offloaded_->to_device();
   // The model lets go of the device's tensors before the visit ends.
   struct Bound {
     Bound(model::Model& model, const weights::WeightStore& here, const weights::WeightStore& home)

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "model/model.h"
+#include "run/model_session.h"
 #include "run/run_memory.h"
-#include "run/session.h"
 #include "trainer/trainer.h"
 #include "weights/offloaded_store.h"
 
@@ -17,13 +17,13 @@ namespace tandem::run {
 
 // UserError unless `directory` holds a model of the session's shape, so that this is known before weights are read; ""
 // is the session's own.
-void check_reference(const Session& session, const std::string& directory);
+void check_reference(const ModelSession& session, const std::string& directory);
 
 class Reference {
  public:
   // The weights of `directory`, in the session's shape and dtype, or for "" those that the session begins with.
   // UserError when the shapes differ. Borrows the session; tells the ledger what lasts.
-  Reference(const Session& session, const std::string& directory, bool is_offloaded, RunMemory& memory);
+  Reference(const ModelSession& session, const std::string& directory, bool is_offloaded, RunMemory& memory);
 
   // Log-probs of all samples. With offloaded weights they are on the device for the call, and gone after it however it
   // ends.

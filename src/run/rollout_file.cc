@@ -48,7 +48,7 @@ class SampleReader {
     check_length(sample);
     const size_t length = sample.completion.size();
     sample.rollout_logprobs = floats("rollout_log_probs", length);
-    if (record_.contains("sampled_log_probs")) sample.sampled_logprobs = floats("sampled_log_probs", length);
+    if (record_.contains("sampled_log_probs")) sample.behavior_logprobs = floats("sampled_log_probs", length);
     sample.loss_mask = mask("loss_mask", length);
     const Json& remove = member("remove_sample");
     if (!remove.is_boolean()) fail("remove_sample", "must be true or false, not " + shown(remove));

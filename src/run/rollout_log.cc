@@ -47,19 +47,19 @@ void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
 }
 
 void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const report::Metrics& last_step) {
-  log_.report().line(report::step_line({.rollout = num_finished,
-                                        .num_rollouts = inputs_.num_rollouts,
-                                        .first_rollout = first_rollout_,
-                                        .num_groups = inputs_.config.rollout_batch_size,
-                                        .num_failed = rollout.num_failed,
-                                        .num_dropped = rollout.num_dropped,
-                                        .elapsed_s = log_.report().seconds()},
-                                       record_, last_step, log_.report().line_columns()));
+  log_.report().print(report::step_line({.rollout = num_finished,
+                                         .num_rollouts = inputs_.num_rollouts,
+                                         .first_rollout = first_rollout_,
+                                         .num_groups = inputs_.config.rollout_batch_size,
+                                         .num_failed = rollout.num_failed,
+                                         .num_dropped = rollout.num_dropped,
+                                         .elapsed_s = log_.report().seconds()},
+                                        record_, last_step, log_.report().line_columns()));
   since_ = Clock::now();
 }
 
 void RolloutLog::print_abandoned(int64_t rollout_id, int64_t saved) {
-  log_.report().line(
+  log_.report().print(
       fmt::format("rollout {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last one saved is {}",
                   rollout_id + 1, seconds_since_stop(), saved));
 }

@@ -33,7 +33,7 @@ rl::Sample make_sample(const Prompt& prompt, uint64_t group_id, rl::Completion c
   sample.loss_mask.assign(completion.tokens.size(), 1);
   sample.completion = std::move(completion.tokens);
   sample.rollout_logprobs = std::move(completion.logprobs);
-  sample.sampled_logprobs = std::move(completion.sampled_logprobs);
+  sample.behavior_logprobs = std::move(completion.behavior_logprobs);
   sample.status = status_of(completion.finish_reason);
   sample.versions = std::move(completion.versions);
   sample.prompt_text = prompt.text;

@@ -51,7 +51,7 @@ void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> 
 }
 
 int RunLog::finish(bool is_interrupted, const std::string& line) {
-  report_.line(line);
+  report_.print(line);
   report_.sync();
   return is_interrupted ? stop_exit_code() : 0;
 }

@@ -64,7 +64,7 @@ RunMemory::~RunMemory() {
   driver_.set_tensor_source(nullptr);
 }
 
-void RunMemory::add_lasting(Tag tag, int64_t bytes) {
+void RunMemory::add_persistent(Tag tag, int64_t bytes) {
   ledger_.take(tag, bytes);
   ledger_.change_pool_bytes(bytes);
 }

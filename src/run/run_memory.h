@@ -11,9 +11,9 @@
 #include "config/train_config.h"
 #include "device/memory_driver.h"
 #include "memory/arena.h"
+#include "memory/arena_allocator.h"
 #include "memory/extent_pool.h"
 #include "memory/ledger.h"
-#include "memory/tensor_memory.h"
 #include "plan/plan.h"
 #include "report/report.h"
 
@@ -35,7 +35,7 @@ class RunMemory {
   std::function<void()> synchronize() const { return driver_.synchronize; }  // waits for the device
 
   // What was taken for as long as the run lasts, outside of the arena.
-  void add_lasting(memory::Tag tag, int64_t bytes);
+  void add_persistent(memory::Tag tag, int64_t bytes);
 
   // The lease moves: no call of the driver, one wait for the device. BugError: something of the phase before is live.
   void enter(memory::Phase phase);
@@ -57,7 +57,7 @@ class RunMemory {
   memory::Ledger ledger_;
   memory::ExtentPool pool_;
   memory::Arena arena_;
-  memory::TensorMemory tensors_;
+  memory::ArenaAllocator tensors_;
   bool has_kv_ = false;                      // they are allocated: the phase is the rollout's
   std::vector<memory::LedgerEvent> events_;  // the newest
   double to_rollout_s_ = 0.0, to_train_s_ = 0.0;

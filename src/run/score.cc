@@ -11,10 +11,10 @@
 #include "base/json.h"
 #include "report/json_output.h"
 #include "report/report.h"
+#include "run/model_session.h"
 #include "run/prompt_set.h"
 #include "run/score_lines.h"
 #include "run/sequence_scores.h"
-#include "run/session.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
@@ -24,7 +24,7 @@ namespace {
 // Sequences that are read, scored and written together.
 constexpr size_t kSequencesPerBatch = 256;
 
-std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, Session& session) {
+std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, ModelSession& session) {
   std::vector<rl::Sample> samples(lines.size());
   std::vector<size_t> with_text;
   std::vector<std::string> texts;
@@ -57,7 +57,7 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, Sessio
 }
 
 // A number that is none is no score: it ends the verb, with the weight that it comes from.
-void check_finite(const SequenceScores& scores, size_t index, const std::string& place, const Session& session) {
+void check_finite(const SequenceScores& scores, size_t index, const std::string& place, const ModelSession& session) {
   for (size_t t = 0; t < scores.logprobs[index].size(); ++t) {
     if (std::isfinite(scores.logprobs[index][t]) && std::isfinite(scores.entropy[index][t])) continue;
     throw EnvironmentError(
@@ -69,12 +69,12 @@ void check_finite(const SequenceScores& scores, size_t index, const std::string&
 
 int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
-  Session session(config.model);
+  ModelSession session(config.model);
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
   const std::vector<rl::Sample> samples = load_samples(lines, session);
   if (mode.dry_run) {
     session.check_weights();
-    report::Report().line(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
+    report::Report().print(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;
   }
   session.load_weights();

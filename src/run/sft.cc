@@ -58,7 +58,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
   bool is_evaluation_due = start.evaluation_due;  // a signal ended the one behind the last step
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
                             [&](checkpoint::RunState& state) {
-                              state.numbers = inputs.numbers;
+                              state.result_inputs = inputs.result_inputs;
                               state.skipped_in_a_row = learner.skipped_in_a_row();
                               state.evaluation_due = is_evaluation_due;
                             });
@@ -72,7 +72,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
     is_evaluation_due = !result;
     if (!result) return;  // asked to stop: the loop looks itself
     log.report().log("eval", step, result->metrics);
-    for (const std::string& line : result->lines) log.report().line(line);
+    for (const std::string& line : result->lines) log.report().print(line);
   };
   checkpointer.save_at_end([&] {
     if (is_evaluation_due || (!config.skip_eval_before_train && step == 0)) evaluate();
@@ -80,11 +80,11 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
       checkpointer.begin_update();
       const std::optional<report::Metrics> metrics = learner.step(step, log);
       if (!metrics) {
-        log.report().line(abandoned_text(step, checkpointer.saved_step()));
+        log.report().print(abandoned_text(step, checkpointer.saved_step()));
         break;
       }
       checkpointer.end_update(++step, learner.cursor());
-      log.report().line(step_text(step, inputs.num_steps, *metrics));
+      log.report().print(step_text(step, inputs.num_steps, *metrics));
       const bool is_due = config.eval_interval && step % *config.eval_interval == 0;
       if (is_due || step == inputs.num_steps) evaluate();
       if (const auto parts = config.output.parts_due(step, inputs.num_steps)) checkpointer.start(*parts);

@@ -28,7 +28,7 @@ rl::LossConfig loss_config(const config::SftConfig& config) {
 }
 
 // The directory of a run that has `begin` of its steps behind it, with the room that it takes.
-checkpoint::RunDirectory run_directory(const Session& session, const config::SftConfig& config, int64_t num_steps,
+checkpoint::RunDirectory run_directory(const ModelSession& session, const config::SftConfig& config, int64_t num_steps,
                                        int64_t begin) {
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_steps, begin),
@@ -55,35 +55,35 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       num_steps(config.steps(num_samples())),
       trainer(trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
-      numbers(checkpoint::run_numbers({.flags = mode.numbers,
-                                       .kernels = session.ops().name(),
-                                       .trainer = trainer,
-                                       .model_directory = session.directory(),
-                                       .prompt_data = config.data.prompt_data,
-                                       .custom_rm_path = ""})),
+      result_inputs(checkpoint::result_inputs({.flags = mode.result_options,
+                                               .kernels = session.ops().name(),
+                                               .trainer = trainer,
+                                               .model_directory = session.directory(),
+                                               .prompt_data = config.data.prompt_data,
+                                               .custom_rm_path = ""})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   if (checkpoint)
-    checkpoint::check_goes_on(*checkpoint, numbers, config.checkpoints.allow_changed_config, num_samples());
+    checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config, num_samples());
 }
 
 int print_dry_run(const SftInputs& inputs) {
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
   report::Report report;
-  report.line(
+  report.print(
       fmt::format("{} parameters in {}; {}", model.num_parameters(), model::to_string(model.dtype), data_text(inputs)));
-  if (inputs.checkpoint) report.line(fmt::format("goes on from {}", inputs.checkpoint->directory()));
-  report.line("everything is in order; nothing was written (--dry-run)");
+  if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
+  report.print("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
 
 void print_start(const SftInputs& inputs, int64_t step, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
-  report.line(fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(model.num_parameters()),
-                          model::to_string(model.dtype), inputs.session.ops().name(), data_text(inputs),
-                          inputs.directory.path()));
+  report.print(fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(model.num_parameters()),
+                           model::to_string(model.dtype), inputs.session.ops().name(), data_text(inputs),
+                           inputs.directory.path()));
   if (inputs.checkpoint) {
-    report.line(fmt::format("goes on after step {} of {}", step, inputs.checkpoint->directory()));
+    report.print(fmt::format("goes on after step {} of {}", step, inputs.checkpoint->directory()));
   }
 }
 

@@ -12,7 +12,7 @@
 #include "config/sft_config.h"
 #include "report/report.h"
 #include "run/held_out.h"
-#include "run/session.h"
+#include "run/model_session.h"
 #include "run/sft_samples.h"
 #include "trainer/trainer.h"
 
@@ -25,13 +25,13 @@ struct SftInputs {
   int64_t num_samples() const { return static_cast<int64_t>(data.samples.size()); }
 
   config::SftConfig config;
-  Session session;  // its weights come later
+  ModelSession session;  // its weights come later
   SftSamples data;
   HeldOut held_out;
   int64_t num_steps;
   trainer::TrainerConfig trainer;
   std::optional<checkpoint::Checkpoint> checkpoint;  // to resume from
-  std::map<std::string, std::string> numbers;        // what results depend on
+  std::map<std::string, std::string> result_inputs;  // what results depend on
   checkpoint::RunDirectory directory;                // nothing is in it yet
 };
 

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "run/health_settings.h"
 #include "run/patience.h"
-#include "run/signal_settings.h"
 #include "run/stop_signal.h"
 #include "tandem/error.h"
 
@@ -18,7 +18,7 @@ namespace tandem::run {
 SftLearner::SftLearner(const SftInputs& inputs)
     : inputs_(inputs),
       order_(inputs.num_samples(), inputs.config.rollout_shuffle, static_cast<uint64_t>(inputs.config.rollout_seed)),
-      signal_watch_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
+      health_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
       model_(inputs.session.make_model()) {
   trainer::TrainerConfig config = inputs.trainer;
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
@@ -47,7 +47,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   } catch (const trainer::StepAbandoned&) {
     return std::nullopt;
   }
-  report::Metrics metrics = signal_watch_.see_step(step, batch, raw.at("lr"));
+  report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   metrics.merge(log.take());
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   const double seconds = std::max(base::seconds_since(begin), 1e-9);

@@ -10,8 +10,8 @@
 #include "checkpoint/resume.h"
 #include "model/model.h"
 #include "report/report.h"
+#include "rl/learning_health.h"
 #include "rl/prompt_order.h"
-#include "rl/signal_watch.h"
 #include "run/held_out.h"
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
@@ -44,7 +44,7 @@ class SftLearner {
 
   const SftInputs& inputs_;
   rl::PromptOrder order_;
-  rl::SignalWatch signal_watch_;
+  rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<trainer::Trainer> trainer_;
   int64_t skipped_in_a_row_ = 0;

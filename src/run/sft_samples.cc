@@ -86,7 +86,7 @@ class SampleMaker {
   bool is_eos(int32_t token) const;
   void join(const Answer& answer);
   void begin_sample(const Answer& answer);
-  void say_left_out() const;
+  void log_left_out() const;
   void warn_of_ends();
 
   const config::DataOptions& data_;
@@ -114,7 +114,7 @@ SftSamples SampleMaker::make() {
     report.progress(title, i + 1, result_.num_records, "lines");
   }
   flush();
-  say_left_out();
+  log_left_out();
   warn_of_ends();
   return std::move(result_);
 }
@@ -265,7 +265,7 @@ void SampleMaker::begin_sample(const Answer& answer) {
   joins_ = true;
 }
 
-void SampleMaker::say_left_out() const {
+void SampleMaker::log_left_out() const {
   if (num_too_long_ > 0) {
     base::log_info("{}: {} of {} answers left out, their prompts are longer than --rollout-max-prompt-len {}",
                    data_.prompt_data, num_too_long_, num_answers_, data_.max_prompt_len);

@@ -28,7 +28,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
   RunMemory memory(config, inputs.plan);
   inputs.session.load_weights();
-  memory.add_lasting(memory::Tag::kWeights, inputs.session.store().bytes());
+  memory.add_persistent(memory::Tag::kWeights, inputs.session.store().bytes());
   Learner learner(inputs, memory);
   Rollouts rollouts(inputs, memory);
 
@@ -45,7 +45,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   Evaluator evaluator(inputs, rollouts.phase(), rewards.of_evaluation(), log, start.evaluation_due);
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
                             [&](checkpoint::RunState& state) {
-                              state.numbers = inputs.numbers;
+                              state.result_inputs = inputs.result_inputs;
                               state.evaluation_due = evaluator.is_due();
                               patience.save(state);
                             });
@@ -83,7 +83,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
       rollout_log.write(rollout_id, *rollout);
       checkpointer.end_update(++rollout_id, rollouts.cursor());
       rollout_log.print(rollout_id, *rollout, *last_step);
-      patience.see_rollout(rollout_id - 1, *rollout);
+      patience.observe_rollout(rollout_id - 1, *rollout);
 
       if (evaluator.is_due_after(rollout_id)) evaluator.run(rollout_id);
       // On a thread, while the next rollout runs.

@@ -31,17 +31,17 @@ int64_t num_prompts(const PromptSet& prompts) { return static_cast<int64_t>(prom
 
 plan::TrainPlan plan_of(const config::TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
                         const Evaluation& evaluation) {
-  plan::PlanFacts facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
+  plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!evaluation.empty()) {
     facts.eval_context_tokens = plan::choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt());
   }
-  return plan::fitting_plan(
+  return plan::plan_or_refuse(
       config, model, facts,
       plan::device_memory(config, device::device_bytes(device::parse_device(config.model.device))));
 }
 
 // The room that a run takes which has `begin` of its rollouts behind it.
-RunSpace run_space(const Session& session, const config::TrainConfig& config, const PromptSet& prompts,
+RunSpace run_space(const ModelSession& session, const config::TrainConfig& config, const PromptSet& prompts,
                    int64_t num_rollouts, int64_t begin) {
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_rollouts, begin),
@@ -52,7 +52,7 @@ RunSpace run_space(const Session& session, const config::TrainConfig& config, co
 
 // UserError: a stop token that the model has not, a reference of another shape, a dump's name without {rollout_id}.
 // Says which prompts --num-epoch leaves out.
-void check_start(const config::TrainConfig& config, const Session& session, const PromptSet& prompts) {
+void check_start(const config::TrainConfig& config, const ModelSession& session, const PromptSet& prompts) {
   check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
@@ -82,14 +82,15 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   try_out_reward(config.reward, reward_context());
   check_start(config, session, prompts);
   // Once: an input that is edited while the run goes on is another one.
-  numbers = checkpoint::run_numbers({.flags = mode.numbers,
-                                     .kernels = session.ops().name(),
-                                     .trainer = trainer,
-                                     .model_directory = session.directory(),
-                                     .prompt_data = config.data.prompt_data,
-                                     .custom_rm_path = config.reward.custom_rm_path});
+  result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
+                                             .kernels = session.ops().name(),
+                                             .trainer = trainer,
+                                             .model_directory = session.directory(),
+                                             .prompt_data = config.data.prompt_data,
+                                             .custom_rm_path = config.reward.custom_rm_path});
   if (checkpoint) {
-    checkpoint::check_goes_on(*checkpoint, numbers, config.checkpoints.allow_changed_config, num_prompts(prompts));
+    checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config,
+                                 num_prompts(prompts));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
 }
@@ -105,29 +106,29 @@ int print_dry_run(const TrainInputs& inputs) {
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
   report::Report report;
-  report.line(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
-                          model::to_string(model.dtype), model.num_layers, model.max_positions));
-  report.line(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
-                          inputs.prompts.longest_tokens));
-  report.line(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each",
-                          inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
-                          config.steps_per_rollout(), config.samples_per_step()));
-  report.line(plan::plan_text(inputs.plan, model));
-  report.line(fmt::format("bytes on disk: about {}{}", inputs.space.bytes(), inputs.space.what_for()));
-  if (inputs.checkpoint) report.line(fmt::format("goes on from {}", inputs.checkpoint->directory()));
-  report.line("everything is in order; nothing was written (--dry-run)");
+  report.print(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
+                           model::to_string(model.dtype), model.num_layers, model.max_positions));
+  report.print(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
+                           inputs.prompts.longest_tokens));
+  report.print(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each",
+                           inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
+                           config.steps_per_rollout(), config.samples_per_step()));
+  report.print(plan::plan_text(inputs.plan, model));
+  report.print(fmt::format("bytes on disk: about {}{}", inputs.space.bytes(), inputs.space.what_for()));
+  if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
+  report.print("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
 
 void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
-  report.line(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
-                          base::with_commas(model.num_parameters()), model::to_string(model.dtype),
-                          inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
-                          base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
-                          inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));
+  report.print(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
+                           base::with_commas(model.num_parameters()), model::to_string(model.dtype),
+                           inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
+                           base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
+                           inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));
   if (inputs.checkpoint) {
-    report.line(fmt::format("goes on after rollout {} of {}", rollout_id, inputs.checkpoint->directory()));
+    report.print(fmt::format("goes on after rollout {} of {}", rollout_id, inputs.checkpoint->directory()));
   }
 }
 

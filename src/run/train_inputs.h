@@ -13,10 +13,10 @@
 #include "plan/plan.h"
 #include "report/report.h"
 #include "run/evaluation.h"
+#include "run/model_session.h"
 #include "run/prompt_set.h"
 #include "run/rewards.h"
 #include "run/run_space.h"
-#include "run/session.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -31,7 +31,7 @@ struct TrainInputs {
 
   config::TrainConfig config;
   config::RunMode mode;
-  Session session;  // its weights come later
+  ModelSession session;  // its weights come later
   PromptSet prompts;
   Evaluation evaluation;
   int64_t num_rollouts;
@@ -40,7 +40,7 @@ struct TrainInputs {
   std::optional<checkpoint::Checkpoint> checkpoint;  // to resume from
   RunSpace space;                                    // that the run takes on disk
   checkpoint::RunDirectory directory;                // nothing is in it yet
-  std::map<std::string, std::string> numbers;        // what results depend on
+  std::map<std::string, std::string> result_inputs;  // what results depend on
 };
 
 // Says what the run would be, for --dry-run, which also looks at the weights' files. Returns the exit code.

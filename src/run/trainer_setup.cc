@@ -44,7 +44,8 @@ trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t
   return result;
 }
 
-void account_optimizer(const Session& session, const trainer::Trainer& trainer, bool is_offloaded, RunMemory& memory) {
+void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
+                       RunMemory& memory) {
   trainer::OptimizerBytes bytes;
   if (is_offloaded) {
     if (!session.ops().device().is_cpu()) return;
@@ -56,8 +57,8 @@ void account_optimizer(const Session& session, const trainer::Trainer& trainer, 
       (is_master ? bytes.master : bytes.moments) += static_cast<int64_t>(tensor.nbytes());
     }
   }
-  memory.add_lasting(memory::Tag::kMaster, bytes.master);
-  memory.add_lasting(memory::Tag::kMoments, bytes.moments);
+  memory.add_persistent(memory::Tag::kMaster, bytes.master);
+  memory.add_persistent(memory::Tag::kMoments, bytes.moments);
 }
 
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {

@@ -4,8 +4,8 @@
 #include "config/optimizer_options.h"
 #include "config/train_config.h"
 #include "rl/loss_config.h"
+#include "run/model_session.h"
 #include "run/run_memory.h"
-#include "run/session.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -18,7 +18,8 @@ trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t
 
 // The ledger is told what the optimizer takes for as long as the run lasts. One that is offloaded is not asked, because
 // it may still be pinning its memory; on a device other than the CPU it takes nothing.
-void account_optimizer(const Session& session, const trainer::Trainer& trainer, bool is_offloaded, RunMemory& memory);
+void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
+                       RunMemory& memory);
 
 // Floating-point operations of one forward over the samples of an optimizer step, as the model's family counts them.
 // Neighbours of one group share their prompt, which runs once. A backward has twice as many.

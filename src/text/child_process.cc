@@ -71,7 +71,7 @@ ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
       max_reply_values_(config.max_reply_values) {
   start(config);
   try {
-    confine(config);
+    enter_sandbox(config);
   } catch (const ChildLost& lost) {
     throw ChildLost(lost.cause(), lost.what() + start_remedy(config));
   } catch (...) {
@@ -142,13 +142,13 @@ ChildProcess::ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config
 }
 
 // The child reads no file of the user's before its first request, so what it gives up here is given up in time.
-void ChildProcess::confine(const WorkerConfig& config) {
+void ChildProcess::enter_sandbox(const WorkerConfig& config) {
   const base::Json limits = {{"memory_bytes", config.memory_bytes},
                              {"file_bytes", config.max_file_bytes},
                              {"open_files", config.max_open_files},
                              {"processes", config.max_processes}};
   const base::Json writable = config.writable ? base::Json(*config.writable) : base::Json(nullptr);
-  const base::Json given = call("confine",
+  const base::Json given = call("enter_sandbox",
                                 {{"sandbox", config.sandboxed},
                                  {"writable", writable},
                                  {"limits", limits},

@@ -81,7 +81,7 @@ class ChildProcess {
   // The child's four descriptors; ours are in the members.
   std::array<Descriptor, 4> open_lines();
   void start(const WorkerConfig& config);
-  void confine(const WorkerConfig& config);
+  void enter_sandbox(const WorkerConfig& config);
   void note_sender(pid_t sender);
   bool runs_users_code() const { return mode_ == "grader"; }
   std::string start_remedy(const WorkerConfig& config) const;
@@ -98,7 +98,7 @@ class ChildProcess {
   Descriptor socket_, output_;
   Descriptor report_;  // of a forked process: its wait status, when it has ended
   std::optional<int> reported_status_;
-  pid_t guard_ = -1;    // our child, or that of the warm parent: all others descend from it
+  pid_t guard_ = -1;    // our child, or that of the warm parent: all others fork_into_namespace from it
   pid_t pid_ = -1;      // the worker, once it has answered
   Descriptor process_;  // a pidfd of that
   bool has_rooms_ = false;

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 #include "weights/weights_plan.h"
 
 namespace tandem::trainer {

@@ -6,12 +6,12 @@
 
 #include <utility>
 
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 
 namespace tandem::trainer {
 namespace {
 
-using memory::SurvivorScope;
+using memory::SavedForBackwardScope;
 using memory::Tag;
 using memory::TagScope;
 
@@ -24,7 +24,7 @@ LayerLoop::LayerLoop(const model::Model& model, const PackedBatch& batch, int64_
 
 LayerLoop::Piece LayerLoop::run_block(int64_t layer, const at::Tensor& hidden_TE, Tag output) {
   const c10::AutoGradMode with_gradients(true);
-  const SurvivorScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
+  const SavedForBackwardScope block(Tag::kLayerWorkspace, Tag::kSavedActivations);
   Piece piece;
   piece.input = leaf(hidden_TE);
   piece.output = model_.block(layer, piece.input, batch_.positions_T, attention_);
@@ -36,14 +36,14 @@ at::Tensor LayerLoop::forward() {
   const at::NoGradGuard without_graph;
   at::Tensor hidden_TE;
   {
-    const TagScope embedding(Tag::kBlockInputs);
+    const TagScope embedding(Tag::kCheckpointedInputs);
     hidden_TE = model_.embed(batch_.ids_T);
   }
   const int64_t num_layers = model_.config().num_layers;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const Tag output = layer + 1 < num_layers ? Tag::kBlockInputs : Tag::kHead;
+    const Tag output = layer + 1 < num_layers ? Tag::kCheckpointedInputs : Tag::kHead;
     if (layer < num_recomputed_) {
-      const TagScope block(Tag::kBlockScratch);
+      const TagScope block(Tag::kLayerWorkspace);
       blocks_.push_back({.input = hidden_TE, .output = {}});
       hidden_TE = model_.block(layer, hidden_TE, batch_.positions_T, attention_);
       memory::retag(hidden_TE.const_data_ptr(), output);
@@ -69,7 +69,7 @@ void LayerLoop::backward(at::Tensor dnormed_TE) {
     const TagScope head(Tag::kHead);
     dhidden_TE = differentiate(std::exchange(final_norm_, {}), std::exchange(dnormed_TE, {}));
   }
-  const TagScope blocks(Tag::kBlockScratch);
+  const TagScope blocks(Tag::kLayerWorkspace);
   while (!blocks_.empty()) {
     Piece piece = std::move(blocks_.back());
     blocks_.pop_back();

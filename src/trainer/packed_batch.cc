@@ -46,11 +46,11 @@ class Packer {
     batch_.positions_T = int32_tensor(row_position_);
     batch_.kv_tokens = int32_tensor(kv_tokens_);
     batch_.kv_slots = int32_tensor(kv_slots_);
-    batch_.attention.row_sequence = int32_tensor(row_sequence_);
+    batch_.attention.sequence_of_row = int32_tensor(row_sequence_);
     batch_.attention.row_position = batch_.positions_T;
     batch_.attention.block_table = block_table();
-    batch_.attention.unit_offsets = int32_tensor(unit_offsets_);
-    batch_.predictors_R = int32_tensor(predictors_);
+    batch_.attention.group_offsets = int32_tensor(unit_offsets_);
+    batch_.logit_rows_R = int32_tensor(predictors_);
     batch_.targets_R = int32_tensor(targets_);
     return std::move(batch_);
   }
@@ -141,7 +141,7 @@ PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device:
   PackedBatch batch = pack_batch(samples);
   batch.attention = ops.prepare(batch.attention);
   for (at::Tensor* tensor :
-       {&batch.ids_T, &batch.positions_T, &batch.kv_tokens, &batch.kv_slots, &batch.predictors_R, &batch.targets_R}) {
+       {&batch.ids_T, &batch.positions_T, &batch.kv_tokens, &batch.kv_slots, &batch.logit_rows_R, &batch.targets_R}) {
     *tensor = device::to_device(*tensor, ops.device());
   }
   return batch;

@@ -28,9 +28,9 @@ struct PackedBatch {
   device::AttentionRows attention;  // unit = group: groups share no block
 
   // Targets of all samples, one after the other: sample s has [target_offsets[s], target_offsets[s + 1]), one per
-  // completion token. predictors_R: the row whose hidden state predicts the target; the last prompt token's row occurs
+  // completion token. logit_rows_R: the row whose hidden state predicts the target; the last prompt token's row occurs
   // once for each sample of its group.
-  at::Tensor predictors_R, targets_R;  // int32
+  at::Tensor logit_rows_R, targets_R;  // int32
   std::vector<int64_t> target_offsets = {0};
 
   int64_t num_tokens() const { return ids_T.size(0); }

@@ -61,7 +61,7 @@ LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, co
     input.entropy = entropy_R.const_data_ptr<float>() + begin;
     input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
     input.rollout_logprobs = input.old_logprobs;
-    input.sampled_logprobs = per_token(sample.sampled_logprobs, sample, "sampled log-probs");
+    input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
     input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
     input.mask = mask.data();
     input.advantages = advantages.empty() ? nullptr : advantages.data();

@@ -32,7 +32,7 @@ TokenScores score_targets(const model::Model& model, const PackedBatch& batch, c
                         .logsumexp_R = at::empty({rows}, wide),
                         .logits_RV = {}};
   for_each_chunk(rows, options.chunk_rows, [&](int64_t begin, int64_t n) {
-    at::Tensor logits = model.head(ops.embedding(normed_TE, batch.predictors_R.narrow(0, begin, n)));
+    at::Tensor logits = model.head(ops.embedding(normed_TE, batch.logit_rows_R.narrow(0, begin, n)));
     ops.logprob(logits, batch.targets_R.narrow(0, begin, n), options.temperature, scores.logprobs_R.narrow(0, begin, n),
                 scores.entropy_R.narrow(0, begin, n), scores.logsumexp_R.narrow(0, begin, n));
     if (keep_logits && n == rows) scores.logits_RV = std::move(logits);
@@ -48,15 +48,15 @@ at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& 
   // A prompt's last row predicts the first token of every sample of its group: their gradients add up in float32.
   const at::Tensor dnormed_TE = at::zeros(normed_TE.sizes(), normed_TE.options().dtype(at::kFloat));
   for_each_chunk(batch.num_targets(), options.chunk_rows, [&](int64_t begin, int64_t n) {
-    const at::Tensor predictors = batch.predictors_R.narrow(0, begin, n);
-    const at::Tensor hidden_RE = ops.embedding(normed_TE, predictors);
+    const at::Tensor logit_rows = batch.logit_rows_R.narrow(0, begin, n);
+    const at::Tensor hidden_RE = ops.embedding(normed_TE, logit_rows);
     at::Tensor logits = std::exchange(scores.logits_RV, {});
     if (!logits.defined()) logits = model.head(hidden_RE);
     ops.logprob_backward(logits, batch.targets_R.narrow(0, begin, n), options.temperature,
                          dlogprobs_R.narrow(0, begin, n),
                          dentropy_R.defined() ? dentropy_R.narrow(0, begin, n) : dentropy_R,
                          scores.entropy_R.narrow(0, begin, n), scores.logsumexp_R.narrow(0, begin, n));
-    ops.embedding_backward(model.head_backward(logits, hidden_RE), predictors, dnormed_TE);
+    ops.embedding_backward(model.head_backward(logits, hidden_RE), logit_rows, dnormed_TE);
   });
   return dnormed_TE.to(normed_TE.scalar_type());
 }

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/size.h"
 #include "device/transfer.h"
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 #include "rl/losses.h"
 #include "rl/packing.h"
 #include "trainer/adamw.h"
@@ -164,7 +164,7 @@ class TrainerImpl final : public Trainer {
   // A forward without graph.
   TokenScores score_batch(const model::Model& model, const PackedBatch& batch) const {
     if (batch.num_targets() == 0) return {};
-    const memory::TagScope blocks(memory::Tag::kBlockScratch);
+    const memory::TagScope blocks(memory::Tag::kLayerWorkspace);
     VarlenAttention attention(model.ops(), batch);
     const at::Tensor normed_TE = model::forward_hidden(model, batch.ids_T, batch.positions_T, attention);
     const memory::TagScope head(memory::Tag::kHead);

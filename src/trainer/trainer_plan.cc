@@ -118,7 +118,7 @@ struct BatchPlan {
              .longest_keys = (shape.batch.context_tokens - 1 + device::kBlockTokens - 1) / device::kBlockTokens *
                              device::kBlockTokens,
              .sequences = shape.batch.sequences},
-        stream(memory::allocated_bytes(model::hidden_bytes(config, dtype, load.rows))),
+        residual(memory::allocated_bytes(model::hidden_bytes(config, dtype, load.rows))),
         cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype))),
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
         chunk_hidden(model::hidden_bytes(config, dtype, chunk_rows)),
@@ -159,8 +159,8 @@ struct BatchPlan {
 
   device::OpsPlan ops;
   device::AttentionLoad load;
-  Size stream;  // hidden states of all rows, once
-  Size cache;   // of one layer's keys and values
+  Size residual;  // hidden states of all rows, once
+  Size cache;     // of one layer's keys and values
   Size chunk_rows, chunk_hidden, logits;
   device::OpBytes head;  // of a chunk
   model::BlockBytes block;
@@ -168,28 +168,28 @@ struct BatchPlan {
 
 }  // namespace
 
-void add_scoring_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                         const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+void add_scoring_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                       const memory::TagBytes& standing, memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
   const BatchPlan p(config, dtype, shape, /*trains=*/false);
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/shape.family == device::OpsFamily::kAten);
   memory::TagBytes block = base;
-  block[Tag::kBlockScratch] += p.cache + p.stream + p.block.inference + memory::rounding_of(12);
+  block[Tag::kLayerWorkspace] += p.cache + p.residual + p.block.inference + memory::rounding_of(12);
   plan.add(Phase::kTrain, "a block of the reference", block);
   memory::TagBytes norm = base;
-  norm[Tag::kBlockScratch] += p.cache + p.stream + p.ops.rms_norm(shape.batch.rows).most + memory::rounding_of(4);
+  norm[Tag::kLayerWorkspace] += p.cache + p.residual + p.ops.rms_norm(shape.batch.rows).most + memory::rounding_of(4);
   plan.add(Phase::kTrain, "the reference's final norm", norm);
   memory::TagBytes head = base;
-  head[Tag::kBlockScratch] += p.stream;
+  head[Tag::kLayerWorkspace] += p.residual;
   head[Tag::kHead] +=
       3 * memory::allocated_bytes(shape.batch.targets * kFloatBytes) + p.chunk() + memory::rounding_of(6);
   plan.add(Phase::kTrain, "logits of the reference", head);
 }
 
-void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                       const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                     const memory::TagBytes& standing, memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
   const BatchPlan p(config, dtype, shape, /*trains=*/true);
@@ -207,22 +207,22 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true);
 
   memory::TagBytes forward = base;  // the last block
-  forward[Tag::kBlockInputs] += config.num_layers * p.stream;
-  forward[Tag::kBlockGraphs] += std::max<Size>(kept_layers - 1, 0) * graph;  // those that are done
-  forward[Tag::kBlockScratch] +=
+  forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
+  forward[Tag::kSavedActivations] += std::max<Size>(kept_layers - 1, 0) * graph;  // those that are done
+  forward[Tag::kLayerWorkspace] +=
       idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.inference) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
   memory::TagBytes done = base;  // all blocks
-  done[Tag::kBlockInputs] += config.num_layers * p.stream;
-  done[Tag::kBlockGraphs] += kept_layers * graph;
-  done[Tag::kBlockScratch] += idle_cache;
+  done[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
+  done[Tag::kSavedActivations] += kept_layers * graph;
+  done[Tag::kLayerWorkspace] += idle_cache;
   memory::TagBytes normed = done;
-  normed[Tag::kHead] += p.stream + p.ops.rms_norm(T).most + memory::rounding_of(4);
+  normed[Tag::kHead] += p.residual + p.ops.rms_norm(T).most + memory::rounding_of(4);
   plan.add(Phase::kTrain, "the final norm", normed);
 
   memory::TagBytes head = done;
-  head[Tag::kHead] += 2 * p.stream + scores;  // input and output of the final norm
+  head[Tag::kHead] += 2 * p.residual + scores;  // input and output of the final norm
   memory::TagBytes logits = head;
   logits[Tag::kHead] += p.chunk() + memory::rounding_of(6);
   plan.add(Phase::kTrain, "a chunk of logits", logits);
@@ -240,30 +240,31 @@ void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, con
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;
-  const Size rounded = dtype == model::Dtype::kFloat32 ? Size(0) : p.stream;
-  norm[Tag::kHead] += std::max(T * config.hidden * kFloatBytes + rounded, p.stream + p.ops.rms_norm_backward(T).most) +
-                      memory::rounding_of(3);
+  const Size rounded = dtype == model::Dtype::kFloat32 ? Size(0) : p.residual;
+  norm[Tag::kHead] +=
+      std::max(T * config.hidden * kFloatBytes + rounded, p.residual + p.ops.rms_norm_backward(T).most) +
+      memory::rounding_of(3);
   plan.add(Phase::kTrain, "backward of the final norm", norm);
 
   // Its output's gradient is beside what the block's backward allocates.
   const auto add_backward = [&](const memory::TagBytes& before, const std::string& which) {
     memory::TagBytes mlp = before, attention = before;
-    mlp[Tag::kBlockScratch] += p.stream + p.block.mlp_backward + rounding;
+    mlp[Tag::kLayerWorkspace] += p.residual + p.block.mlp_backward + rounding;
     plan.add(Phase::kTrain, "backward of the MLP of " + which, mlp);
-    attention[Tag::kBlockGraphs] -= p.block.mlp_graph;
-    attention[Tag::kBlockScratch] += p.stream + p.block.attention_backward + rounding;
+    attention[Tag::kSavedActivations] -= p.block.mlp_graph;
+    attention[Tag::kLayerWorkspace] += p.residual + p.block.attention_backward + rounding;
     plan.add(Phase::kTrain, "backward of the attention of " + which, attention);
   };
   if (kept_layers > 0) add_backward(head, "the last block");
   if (shape.recomputed_layers > 0) {
     memory::TagBytes again = base;  // the kept blocks and all behind them are gone
-    again[Tag::kBlockInputs] += shape.recomputed_layers * p.stream;
-    again[Tag::kHead] += 2 * p.stream + scores;  // what the loss had, and the block's result
-    again[Tag::kBlockScratch] += idle_cache;
+    again[Tag::kCheckpointedInputs] += shape.recomputed_layers * p.residual;
+    again[Tag::kHead] += 2 * p.residual + scores;  // what the loss had, and the block's result
+    again[Tag::kLayerWorkspace] += idle_cache;
     memory::TagBytes rerun = again;
-    rerun[Tag::kBlockScratch] += p.stream + p.block.forward + graph_rounding + rounding;
+    rerun[Tag::kLayerWorkspace] += p.residual + p.block.forward + graph_rounding + rounding;
     plan.add(Phase::kTrain, "a block that is run again", rerun);
-    again[Tag::kBlockGraphs] += graph;
+    again[Tag::kSavedActivations] += graph;
     add_backward(again, "a block that was run again");
   }
 

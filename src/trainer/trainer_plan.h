@@ -73,12 +73,12 @@ struct TrainShape {
 };
 
 // Adds the moments of the train phase at which most is alive: `standing` is what lasts through it.
-void add_train_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                       const memory::TagBytes& standing, memory::MemoryPlan& plan);
+void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                     const memory::TagBytes& standing, memory::MemoryPlan& plan);
 
 // The same for a pass without gradients: log-probs under a reference.
-void add_scoring_moments(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                         const memory::TagBytes& standing, memory::MemoryPlan& plan);
+void add_scoring_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
+                       const memory::TagBytes& standing, memory::MemoryPlan& plan);
 
 // Activations of a micro-batch with `recomputed_layers` blocks' graphs dropped; the block that is being re-run counts.
 Size activation_bytes(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size recomputed_layers);

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "memory/arena_allocator.h"
 #include "memory/memory_plan.h"
-#include "memory/tensor_memory.h"
 
 namespace tandem::weights {
 
@@ -17,7 +17,7 @@ OffloadedStore::OffloadedStore(Layout layout, at::ScalarType dtype, at::Device d
   host_.attach(data_);
 }
 
-OffloadedStore::Visit OffloadedStore::bring(bool keep_on_device) {
+OffloadedStore::OnDeviceScope OffloadedStore::to_device(bool keep_on_device) {
   if (!on_device_) {
     at::Tensor bytes;
     {
@@ -33,7 +33,7 @@ OffloadedStore::Visit OffloadedStore::bring(bool keep_on_device) {
     on_device_.emplace(std::move(store));
     bytes_on_device_ = std::move(bytes);
   }
-  return Visit(*this, keep_on_device);
+  return OnDeviceScope(*this, keep_on_device);
 }
 
 void OffloadedStore::leave_device() {
@@ -41,7 +41,7 @@ void OffloadedStore::leave_device() {
   bytes_on_device_.reset();
 }
 
-OffloadedStore::Visit::~Visit() {
+OffloadedStore::OnDeviceScope::~OnDeviceScope() {
   if (!keep_on_device_) owner_.leave_device();
 }
 

@@ -23,27 +23,27 @@ class OffloadedStore {
   // The truth, at any time: loaded into, exported from.
   WeightStore& host() { return host_; }
   const WeightStore& host() const { return host_; }
-  WeightInfo info() const { return host_.info(); }  // the same wherever the weights are
+  WeightSpec info() const { return host_.info(); }  // the same wherever the weights are
   bool is_on_device() const { return on_device_.has_value(); }
 
   // The weights on the device while it lives: then they leave it again, on every path, unless `keep_on_device` was
   // asked for. Visits do not nest.
-  class Visit {
+  class OnDeviceScope {
    public:
-    ~Visit();
-    Visit(const Visit&) = delete;
-    Visit& operator=(const Visit&) = delete;
+    ~OnDeviceScope();
+    OnDeviceScope(const OnDeviceScope&) = delete;
+    OnDeviceScope& operator=(const OnDeviceScope&) = delete;
     const WeightStore& store() const { return *owner_.on_device_; }
 
    private:
     friend class OffloadedStore;
-    Visit(OffloadedStore& owner, bool keep_on_device) : owner_(owner), keep_on_device_(keep_on_device) {}
+    OnDeviceScope(OffloadedStore& owner, bool keep_on_device) : owner_(owner), keep_on_device_(keep_on_device) {}
     OffloadedStore& owner_;
     const bool keep_on_device_;
   };
   // Brings them unless they were kept there. EnvironmentError: the device has too little memory, or the copy failed;
   // nothing of it is on the device then.
-  Visit bring(bool keep_on_device = false);
+  OnDeviceScope to_device(bool keep_on_device = false);
   // Ends what `keep_on_device` began.
   void leave_device();
 

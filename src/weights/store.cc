@@ -154,7 +154,7 @@ void WeightStore::place_tensors(at::Tensor storage) {
 
 int64_t WeightStore::bytes() const { return store_bytes(layout_, static_cast<int64_t>(c10::elementSize(dtype_))); }
 
-WeightInfo WeightStore::info() const { return weight_info(layout_, safetensors_dtype(dtype_)); }
+WeightSpec WeightStore::info() const { return weight_spec(layout_, safetensors_dtype(dtype_)); }
 
 const at::Tensor& WeightStore::tensor(const std::string& name) const {
   TANDEM_CHECK(has_storage(), "weight", name, "is asked for before the weights have storage");

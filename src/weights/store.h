@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include "weights/layout.h"
-#include "weights/weight_info.h"
+#include "weights/weight_spec.h"
 
 namespace tandem::weights {
 
@@ -61,7 +61,7 @@ class WeightStore {
   // Of the storage, present or not: every element, and under 64 bytes of alignment per tensor.
   int64_t bytes() const;
   // Names, shapes, dtype, order and their hash; the storage has no part in it.
-  WeightInfo info() const;
+  WeightSpec info() const;
 
   // The next three: BugError without storage.
   // The live tensor of one packed name; writing to it writes the weights.

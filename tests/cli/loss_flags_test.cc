@@ -13,8 +13,8 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/options.h"
-#include "rl/losses.h"
 #include "config/train_config.h"
+#include "rl/losses.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
@@ -339,7 +339,7 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   base::Options options;
   loss.visit(options);
   optimizer.visit(options);
-  for (const auto& [name, value] : options.numbers()) {
+  for (const auto& [name, value] : options.result_options()) {
     EXPECT_TRUE(given_.contains("--" + name) || given_.contains("--no-" + name)) << "--" << name << " is in no run";
   }
 }

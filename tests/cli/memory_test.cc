@@ -7,8 +7,8 @@
 #include <map>
 #include <random>
 
+#include "device/cpu/cpu_allocator_hook.h"
 #include "device/cpu/cpu_host_memory.h"
-#include "device/cpu/cpu_tensor_source.h"
 #include "device/cpu/cpu_vmm.h"
 #include "device/ops_aten.h"
 #include "device/registry.h"
@@ -164,7 +164,7 @@ TEST(RunMemory, ThePlanIsAsNearInTheOtherFamilies) {
 void expect_gpu_as_planned(const base::TemporaryDirectory& folder, const std::string& which, const Arguments& more,
                            const std::string& architecture) {
   device::CpuVmm vmm;
-  const device::ReplacedBackend replaced(
+  const device::ScopedFakeBackend replaced(
       {.make_ops = [] { return device::make_aten_ops(at::kCPU, "a GPU's operations", 1, {}); },
        .bytes = device::DeviceBytes{.free = int64_t{8} << 30, .total = int64_t{8} << 30},
        .open_memory = [&] { return driver_over(vmm); }});
@@ -252,7 +252,7 @@ Captured faulty_run(const base::TemporaryDirectory& folder, Arguments more) {
 TEST(RunMemoryFaults, ADeviceThatWasFilledSinceThePlanIsAnErrorThatSaysSo) {
   const base::TemporaryDirectory folder;
   device::CpuVmm small(kMiB);
-  const device::ReplacedBackend replaced({.open_memory = [&] { return driver_over(small); }});
+  const device::ScopedFakeBackend replaced({.open_memory = [&] { return driver_over(small); }});
   const Captured result = run(memory_arguments(folder, folder / "run", {}));
   expect_one_line_failure(result, 3, "bytes free, and the arena is");
   EXPECT_FALSE(base::file_exists(folder / "run/metrics.jsonl")) << "before anything is loaded or written";
@@ -273,7 +273,7 @@ TEST(RunMemoryFaults, AFailingCallOfTheDriverEndsInOneLineOrNotAtAll) {
     device::CpuVmm real;
     device::FailingVmm failing(real);
     if (i > 0) failing.arm(k, for_good, outcome);
-    const device::ReplacedBackend replaced({.open_memory = [&] { return driver_over(failing); }});
+    const device::ScopedFakeBackend replaced({.open_memory = [&] { return driver_over(failing); }});
     const Captured result = faulty_run(folder, {"--debug-unmap-idle-view"});
     const std::string where = "seed " + std::to_string(seed) + ", call " + std::to_string(k);
     if (i == 0) {
@@ -349,7 +349,7 @@ TEST(RunMemoryFaults, OffloadingThatFailsEndsInOneLineAndLeavesNothingPinned) {
   int64_t num_calls = 0;
   const auto run_with = [&](HostFaults& faults) {
     device::CpuVmm vmm;
-    const device::ReplacedBackend replaced({.open_memory = [&] {
+    const device::ScopedFakeBackend replaced({.open_memory = [&] {
       device::MemoryDriver driver = driver_over(vmm);
       driver.make_host = [&] { return std::make_unique<FaultyHostMemory>(faults); };
       return driver;

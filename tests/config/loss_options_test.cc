@@ -89,7 +89,7 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .logprobs = rollout.logprobs[i].data(),
                          .old_logprobs = rollout.old[i].data(),
                          .rollout_logprobs = rollout.old[i].data(),
-                         .sampled_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr,
+                         .behavior_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr,
                          .ref_logprobs = options.needs_reference() ? rollout.reference[i].data() : nullptr,
                          .entropy = rollout.entropy[i].data(),
                          .mask = mask.data(),
@@ -179,7 +179,7 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   LossOptions loss;
   base::Options options;
   loss.visit(options);
-  for (const auto& [name, value] : options.numbers()) EXPECT_TRUE(tried.contains(name)) << "--" << name;
+  for (const auto& [name, value] : options.result_options()) EXPECT_TRUE(tried.contains(name)) << "--" << name;
 }
 
 TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {

@@ -92,10 +92,10 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
     size_t call = 0;
     const RowOperation run = [&](const Ops& ops, const Tensor& rows) {
       const PagedCache& cache = caches[call++ % caches.size()];
-      const AttentionRows some{.row_sequence = cache.rows.row_sequence.index_select(0, rows),
+      const AttentionRows some{.sequence_of_row = cache.rows.sequence_of_row.index_select(0, rows),
                                .row_position = cache.rows.row_position.index_select(0, rows),
                                .block_table = cache.rows.block_table,
-                               .unit_offsets = {}};
+                               .group_offsets = {}};
       const Tensor lse = at::empty({rows.size(0), H}, at::kFloat);
       const Tensor out = ops.paged_attention(q.index_select(0, rows), cache.kv_layer, some, lse);
       return at::cat({out.to(at::kFloat), lse.unsqueeze(-1)}, -1);

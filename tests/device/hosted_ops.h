@@ -79,9 +79,9 @@ class HostedOps final : public Ops {
     return back(inner_->silu_mul_backward(there(dy), there(gate_up)));
   }
   void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
-                 const Tensor& slots) const override {
+                 const Tensor& slot_mapping) const override {
     const Written written(*this, {kv_layer});
-    inner_->kv_append(written[0], there(k), there(v), there(tokens), there(slots));
+    inner_->kv_append(written[0], there(k), there(v), there(tokens), there(slot_mapping));
   }
   Tensor paged_attention(const Tensor& q, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse) const override {
@@ -94,10 +94,10 @@ class HostedOps final : public Ops {
     return back(inner_->paged_attention_backward(there(dout), there(q), there(out), there(lse), there(kv_layer), rows,
                                                  written[0]));
   }
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
                             int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
-    const KvGrad result =
-        inner_->kv_append_backward(there(dkv), num_tokens, there(tokens), there(slots), num_kv_heads, head_dim, dtype);
+    const KvGrad result = inner_->kv_append_backward(there(dkv), num_tokens, there(tokens), there(slot_mapping),
+                                                     num_kv_heads, head_dim, dtype);
     return {back(result.dk_TGK), back(result.dv_TGK)};
   }
   void logprob(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& logp,

@@ -72,12 +72,12 @@ bool any_not_finite(const Values& values) {
 
 // One sequence, all of its tokens as rows.
 PagedCase one_sequence(int64_t T, int64_t H, int64_t G, int64_t K) {
-  PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {{}}, .row_sequence = {}, .row_position = {}},
-              .unit_offsets = {0, static_cast<int32_t>(T)},
+  PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {{}}, .sequence_of_row = {}, .row_position = {}},
+              .group_offsets = {0, static_cast<int32_t>(T)},
               .num_tokens = T};
   for (int64_t t = 0; t < T; ++t) {
     c.attention.sequences[0].push_back(static_cast<int32_t>(t));
-    c.attention.row_sequence.push_back(0);
+    c.attention.sequence_of_row.push_back(0);
     c.attention.row_position.push_back(static_cast<int32_t>(t));
   }
   return c;

@@ -22,7 +22,7 @@ namespace tandem::device {
 namespace {
 
 // Gives memory of the host and counts it.
-class CountingSource final : public TensorSource {
+class CountingSource final : public AllocatorHook {
  public:
   std::byte* allocate(int64_t bytes) override {
     auto* const address = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64)));
@@ -164,10 +164,10 @@ TEST_P(OpsPlanTest, Attention) {
       return tensor;
     };
     AttentionRows rows;
-    rows.row_sequence = int_tensor(sequence);
+    rows.sequence_of_row = int_tensor(sequence);
     rows.row_position = int_tensor(position);
     rows.block_table = ids(sequences * blocks).view({sequences, blocks});
-    if (!decodes) rows.unit_offsets = int_tensor({0, static_cast<int32_t>(T)});
+    if (!decodes) rows.group_offsets = int_tensor({0, static_cast<int32_t>(T)});
     AttentionLoad load = {.rows = T,
                           .tiles = 0,
                           .longest_rows = decodes ? 1 : longest,

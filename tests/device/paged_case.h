@@ -17,7 +17,7 @@ namespace tandem::device {
 // Every token is a query row; rows of one group stand together: its prompt, then each completion.
 struct PagedCase {
   reference::AttentionCase attention;
-  reference::Ids unit_offsets;  // rows of group u: [u, u + 1)
+  reference::Ids group_offsets;  // rows of group u: [u, u + 1)
   int64_t num_tokens = 0;
 };
 
@@ -28,10 +28,10 @@ inline const std::vector<int64_t> kLongPrompts = {255, 256, 257, 300, 513};
 
 inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K,
                              const std::vector<int64_t>& prompt_lengths = kShortPrompts) {
-  PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {}, .row_sequence = {}, .row_position = {}},
-              .unit_offsets = {0}};
+  PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {}, .sequence_of_row = {}, .row_position = {}},
+              .group_offsets = {0}};
   const auto add_row = [&](size_t sequence, reference::Ids& tokens) {
-    c.attention.row_sequence.push_back(static_cast<int32_t>(sequence));
+    c.attention.sequence_of_row.push_back(static_cast<int32_t>(sequence));
     c.attention.row_position.push_back(static_cast<int32_t>(tokens.size()));
     tokens.push_back(static_cast<int32_t>(c.num_tokens++));
   };
@@ -46,7 +46,7 @@ inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t 
       for (int64_t i = 0; i < completion_tokens; ++i)
         add_row(c.attention.sequences.size() - 1, c.attention.sequences.back());
     }
-    c.unit_offsets.push_back(static_cast<int32_t>(c.num_tokens));
+    c.group_offsets.push_back(static_cast<int32_t>(c.num_tokens));
   }
   return c;
 }
@@ -107,10 +107,10 @@ inline PagedCache place(const PagedCase& c, Draw& draw, at::ScalarType dtype, bo
     table.resize(max_blocks + 1, std::numeric_limits<int32_t>::max());  // entries past the end are not read
     flat.insert(flat.end(), table.begin(), table.end());
   }
-  cache.rows = {.row_sequence = to_tensor(c.attention.row_sequence),
+  cache.rows = {.sequence_of_row = to_tensor(c.attention.sequence_of_row),
                 .row_position = to_tensor(c.attention.row_position),
                 .block_table = to_tensor(flat).view({static_cast<int64_t>(tables.size()), -1}),
-                .unit_offsets = to_tensor(c.unit_offsets)};
+                .group_offsets = to_tensor(c.group_offsets)};
   cache.tokens = to_tensor(tokens);
   cache.slots = to_tensor(slots);
   return cache;

@@ -48,7 +48,7 @@ struct Weights {
   double lse = 0;
 };
 Weights weights_of(const AttentionCase& c, int64_t t, int64_t h, const Values& q, const Values& k) {
-  const Ids& tokens = c.sequences[at(c.row_sequence[at(t)])];
+  const Ids& tokens = c.sequences[at(c.sequence_of_row[at(t)])];
   const int64_t g = h / (c.H / c.G);
   Weights w;
   double largest = -INFINITY;
@@ -228,10 +228,10 @@ Values silu_mul_backward(const Values& dy, const Values& gate_up, int64_t F) {
 }
 
 AttentionResult attention(const AttentionCase& c, const Values& q, const Values& k, const Values& v) {
-  const int64_t T = static_cast<int64_t>(c.row_sequence.size());
+  const int64_t T = static_cast<int64_t>(c.sequence_of_row.size());
   AttentionResult result{Values(q.size(), 0.0), Values(at(T * c.H))};
   for (int64_t t = 0; t < T; ++t) {
-    const Ids& tokens = c.sequences[at(c.row_sequence[at(t)])];
+    const Ids& tokens = c.sequences[at(c.sequence_of_row[at(t)])];
     for (int64_t h = 0; h < c.H; ++h) {
       const Weights w = weights_of(c, t, h, q, k);
       result.lse[at(t * c.H + h)] = w.lse;
@@ -245,10 +245,10 @@ AttentionResult attention(const AttentionCase& c, const Values& q, const Values&
 
 AttentionGrad attention_backward(const AttentionCase& c, const Values& dout, const Values& out, const Values& q,
                                  const Values& k, const Values& v) {
-  const int64_t T = static_cast<int64_t>(c.row_sequence.size());
+  const int64_t T = static_cast<int64_t>(c.sequence_of_row.size());
   AttentionGrad grad{Values(q.size(), 0.0), Values(k.size(), 0.0), Values(v.size(), 0.0)};
   for (int64_t t = 0; t < T; ++t) {
-    const Ids& tokens = c.sequences[at(c.row_sequence[at(t)])];
+    const Ids& tokens = c.sequences[at(c.sequence_of_row[at(t)])];
     for (int64_t h = 0; h < c.H; ++h) {
       const int64_t row = (t * c.H + h) * c.K;
       const Weights w = weights_of(c, t, h, q, k);

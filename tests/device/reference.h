@@ -49,12 +49,12 @@ Values rope_backward(const Qkv& dy, const Ids& positions, const QkvDims& d);
 Values silu_mul(const Values& gate_up, int64_t F);
 Values silu_mul_backward(const Values& dy, const Values& gate_up, int64_t F);
 
-// Which tokens' keys and values each query row sees: row t sees tokens sequences[row_sequence[t]][0 ..
+// Which tokens' keys and values each query row sees: row t sees tokens sequences[sequence_of_row[t]][0 ..
 // row_position[t]].
 struct AttentionCase {
   int64_t H, G, K;
   std::vector<Ids> sequences;  // token at each position
-  Ids row_sequence, row_position;
+  Ids sequence_of_row, row_position;
 };
 struct AttentionResult {
   Values out, lse;  // [T, H, K], [T, H]

@@ -101,7 +101,7 @@ TEST(Reference, AttentionBackwardIsItsDerivative) {
                         .G = 2,
                         .K = 6,
                         .sequences = {{0, 1, 2, 3}, {0, 1, 4}},
-                        .row_sequence = {0, 0, 0, 0, 1},
+                        .sequence_of_row = {0, 0, 0, 0, 1},
                         .row_position = {0, 1, 2, 3, 2}};
   const Values q = random_values(5 * 4 * 6, 0), k = random_values(5 * 2 * 6, 1), v = random_values(5 * 2 * 6, 2);
   const Values dy = random_values(5 * 4 * 6, 3);

@@ -19,7 +19,7 @@ namespace tandem::device {
 namespace {
 
 // Gives host memory, of which it keeps books; declines allocations of `declined_bytes`.
-class BookedSource final : public TensorSource {
+class BookedSource final : public AllocatorHook {
  public:
   ~BookedSource() override { EXPECT_TRUE(bytes_.empty()) << bytes_.size() << " never came back"; }
   std::byte* allocate(int64_t bytes) override {

@@ -25,7 +25,7 @@ void require_sample(const Sample& sample, const tandem::text::Grade& grade) {
   require(!sample.prompt.empty() && n > 0, "a sample has a prompt and a completion");
   require(are_ids(sample.prompt) && are_ids(sample.completion), "tokens are ids");
   require(sample.rollout_logprobs.size() == n, "each token has its log-prob");
-  require(sample.sampled_logprobs.empty() || sample.sampled_logprobs.size() == n, "all or no sampled log-probs");
+  require(sample.behavior_logprobs.empty() || sample.behavior_logprobs.size() == n, "all or no sampled log-probs");
   require(sample.loss_mask.size() == n, "each token is in the loss or not");
   require(std::all_of(sample.loss_mask.begin(), sample.loss_mask.end(), [](uint8_t bit) { return bit <= 1; }),
           "a mask is 0 or 1");

@@ -90,9 +90,9 @@ TEST_P(ModelTest, BlockGivesTheSameBitsWithAndWithoutGradients) {
 
 TEST_P(ModelTest, EveryWeightOfABlockGetsAGradient) {
   model_->set_gradient_sink(sink());
-  SequenceAttention attended = attention();
+  SequenceAttention attn_out = attention();
   const Tensor x = hidden(23).set_requires_grad(true);
-  const Tensor y = model_->block(0, x, int32_range(0, 23), attended);
+  const Tensor y = model_->block(0, x, int32_range(0, 23), attn_out);
   const Tensor dx = torch::autograd::grad({y}, {x}, {hidden(23)})[0];
   EXPECT_EQ(dx.scalar_type(), at::kBFloat16);
   size_t num_weights = 0;

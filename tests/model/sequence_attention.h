@@ -36,10 +36,10 @@ class SequenceAttention final : public Attention {
     lengths_[static_cast<size_t>(layer)] += num_tokens;
     const at::Tensor cache = caches_[static_cast<size_t>(layer)];
     const at::Tensor tokens = int32_range(0, num_tokens), positions = int32_range(begin, begin + num_tokens);
-    const device::AttentionRows rows{.row_sequence = at::zeros({num_tokens}, at::kInt),
+    const device::AttentionRows rows{.sequence_of_row = at::zeros({num_tokens}, at::kInt),
                                      .row_position = positions,
                                      .block_table = int32_range(0, cache.size(0)).unsqueeze(0),
-                                     .unit_offsets = int32_range(0, 2) * num_tokens};
+                                     .group_offsets = int32_range(0, 2) * num_tokens};
     return differentiable({q_THK, k_TGK, v_TGK}, [&] {
       ops_.kv_append(cache, k_TGK, v_TGK, tokens, positions);
       const at::Tensor lse = at::empty({num_tokens, q_THK.size(1)}, at::kFloat);

@@ -57,7 +57,7 @@ inline config::TrainConfig tiny_config() {
 struct PlanCase {
   config::TrainConfig config;
   model::ModelConfig model;
-  PlanFacts facts;
+  PlanInputs facts;
 };
 
 inline PlanCase random_case(std::mt19937& random) {

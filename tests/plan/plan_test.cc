@@ -144,7 +144,7 @@ TEST(Plan, KeysAndValuesTakeWhatIsLeftAndNoMore) {
     // A trainer that is too large by itself is nothing that keys and values could mend.
     if (plan.arena_bytes > plan_of(drawn, device).arena_bytes) {
       ASSERT_TRUE(plan.fits()) << "draw " << draw;
-      ASSERT_LE(plan.lasting_bytes + plan.arena_bytes, while_training) << "keys and values set the arena's size";
+      ASSERT_LE(plan.persistent_bytes + plan.arena_bytes, while_training) << "keys and values set the arena's size";
     }
   }
   EXPECT_GT(shrunk, 0) << "no case had keys and values cut by what is left";

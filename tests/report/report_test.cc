@@ -96,7 +96,7 @@ TEST(Report, KeepsWhatTheTerminalShowed) {
   testing::internal::CaptureStderr();
   {
     Report report(files_in(folder));
-    report.line("step 1/2");
+    report.print("step 1/2");
     base::log_warning("odd");
     report.progress("rollout", 1, 2, "prompts");
   }

@@ -32,14 +32,14 @@ struct Drawn {
             .logprobs = logprobs.data(),
             .old_logprobs = old_logprobs.data(),
             .rollout_logprobs = rollout_logprobs.data(),
-            .sampled_logprobs = sampled_logprobs.empty() ? nullptr : sampled_logprobs.data(),
+            .behavior_logprobs = behavior_logprobs.empty() ? nullptr : behavior_logprobs.data(),
             .ref_logprobs = ref_logprobs.data(),
             .entropy = entropy.data(),
             .mask = mask.data(),
             .advantages = advantages.data()};
   }
   std::vector<float> logprobs, old_logprobs, rollout_logprobs, ref_logprobs, entropy;
-  std::vector<float> sampled_logprobs;  // empty: nothing was truncated
+  std::vector<float> behavior_logprobs;  // empty: nothing was truncated
   std::vector<uint8_t> mask;
   std::vector<double> advantages;
 };
@@ -197,8 +197,8 @@ TEST(Losses, TrlsOffPolicyMaskSeesWhatTruncatedSamplingChanged) {
   drawn.mask = {1, 1, 1, 1};
   drawn.old_logprobs = drawn.rollout_logprobs = drawn.logprobs;
   drawn.advantages.assign(4, -1.0);
-  drawn.sampled_logprobs = drawn.logprobs;
-  for (float& logprob : drawn.sampled_logprobs) logprob += 0.1F;
+  drawn.behavior_logprobs = drawn.logprobs;
+  for (float& logprob : drawn.behavior_logprobs) logprob += 0.1F;
   LossConfig config;
   config.use_opsm = true;
   EXPECT_GT(lose(config, drawn).sums.at("pg_loss"), 0.0);
@@ -224,8 +224,8 @@ TEST(Losses, TruncatedSamplingIsReportedAlsoWhereItIsNotCorrected) {
   EXPECT_EQ(lose(config, drawn).sums.at("ois"), 1.0);
   config.get_mismatch_metrics = false;
   const Outcome untouched = lose(config, drawn);
-  drawn.sampled_logprobs = drawn.logprobs;
-  for (float& logprob : drawn.sampled_logprobs) logprob += 0.1F;
+  drawn.behavior_logprobs = drawn.logprobs;
+  for (float& logprob : drawn.behavior_logprobs) logprob += 0.1F;
   const Outcome truncated = lose(config, drawn);
   EXPECT_NEAR(truncated.sums.at("tis"), std::exp(-0.1), 1e-6);
   EXPECT_NEAR(truncated.sums.at("tis_abs"), 1.0 - std::exp(-0.1), 1e-6);

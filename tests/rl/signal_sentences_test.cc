@@ -1,5 +1,5 @@
 // What a sentence blames: the cause that the settings leave possible.
-#include "rl/signal_sentences.h"
+#include "rl/health_sentences.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,11 @@ namespace {
 
 // All rewards are 0 and every completion ran to its limit.
 std::string never_right(bool ignore_eos) {
-  SignalSettings settings;
+  HealthSettings settings;
   settings.grader = "--rm-type math";
   settings.max_response_tokens = 64;
   settings.ignore_eos = ignore_eos;
-  Stretch stretch;
+  Streak stretch;
   stretch.num_rollouts = 2;
   stretch.last = 1;
   stretch.num_samples = stretch.num_affected = stretch.num_truncated = 256;

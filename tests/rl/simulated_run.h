@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "rl/advantages.h"
+#include "rl/learning_health.h"
 #include "rl/losses.h"
 #include "rl/sample.h"
-#include "rl/signal_watch.h"
 
 namespace tandem::rl {
 
@@ -95,7 +95,7 @@ struct SimulatedRun {
 
   std::mt19937_64 random;
   LossConfig loss;
-  SignalSettings settings;
+  HealthSettings settings;
   int64_t num_groups, num_per_group, response_tokens, num_rollouts, steps_per_rollout, warmup_steps;
   double accuracy, truncated_share, empty_share;
   bool graded_by_length, decays;

@@ -124,7 +124,7 @@ std::vector<float> score(const TestModel& m, at::ScalarType dtype, const std::ve
   PagedAttention attention(m.model->ops(), cache, num_tokens);
   const at::Tensor positions = at::arange(num_tokens, int32);
   device::AttentionRows rows;
-  rows.row_sequence = at::zeros({num_tokens}, int32);
+  rows.sequence_of_row = at::zeros({num_tokens}, int32);
   rows.row_position = positions;
   rows.block_table = at::arange(num_blocks, int32).unsqueeze(0);
   attention.set_batch(rows, positions);
@@ -152,9 +152,9 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
       const double temperature = sampling.temperature == 0.0 ? 1.0 : sampling.temperature;
       EXPECT_EQ(completion.logprobs, score(m, dtype(), group.prompt, completion.tokens, temperature));
       num_tokens += static_cast<int64_t>(completion.tokens.size());
-      EXPECT_EQ(completion.sampled_logprobs.size(), sampling.truncates() ? completion.tokens.size() : 0);
-      for (size_t t = 0; t < completion.sampled_logprobs.size(); ++t) {
-        EXPECT_GE(completion.sampled_logprobs[t], completion.logprobs[t] - 1e-5F) << "token " << t;
+      EXPECT_EQ(completion.behavior_logprobs.size(), sampling.truncates() ? completion.tokens.size() : 0);
+      for (size_t t = 0; t < completion.behavior_logprobs.size(); ++t) {
+        EXPECT_GE(completion.behavior_logprobs[t], completion.logprobs[t] - 1e-5F) << "token " << t;
       }
     }
   }

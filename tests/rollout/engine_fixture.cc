@@ -88,7 +88,7 @@ void expect_same_completion(const rl::Completion& a, const rl::Completion& b) {
   EXPECT_EQ(a.sample_id, b.sample_id);
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.logprobs, b.logprobs);
-  EXPECT_EQ(a.sampled_logprobs, b.sampled_logprobs);
+  EXPECT_EQ(a.behavior_logprobs, b.behavior_logprobs);
   EXPECT_EQ(a.finish_reason, b.finish_reason);
 }
 

@@ -41,16 +41,16 @@ class FakeForward {
   }
 
   // Runs the plan. `histories`: the true tokens of each sequence. Returns one hash per logits row.
-  std::vector<uint64_t> run(const BatchPlan& plan,
+  std::vector<uint64_t> run(const ScheduledBatch& plan,
                             const std::unordered_map<SequenceId, std::vector<int32_t>>& histories) {
     copy(plan.copies);
     std::set<int32_t> written;
     for (size_t row = 0; row < plan.token_ids.size(); ++row) {
       const int32_t position = plan.positions[row];
-      EXPECT_EQ(static_cast<size_t>(plan.slots[row]), slot_of(plan, row, position));
-      EXPECT_TRUE(written.insert(plan.slots[row]).second) << "two rows write slot " << plan.slots[row];
+      EXPECT_EQ(static_cast<size_t>(plan.slot_mapping[row]), slot_of(plan, row, position));
+      EXPECT_TRUE(written.insert(plan.slot_mapping[row]).second) << "two rows write slot " << plan.slot_mapping[row];
       const uint64_t before = position == 0 ? kEmptyHistory : kv_[slot_of(plan, row, position - 1)];
-      kv_[static_cast<size_t>(plan.slots[row])] = mix(before, static_cast<uint64_t>(plan.token_ids[row]));
+      kv_[static_cast<size_t>(plan.slot_mapping[row])] = mix(before, static_cast<uint64_t>(plan.token_ids[row]));
     }
     for (size_t row = 0; row < plan.token_ids.size(); ++row) expect_history(plan, row, histories);
     std::vector<uint64_t> results;
@@ -66,15 +66,15 @@ class FakeForward {
     return static_cast<size_t>(block * device::kBlockTokens + offset);
   }
 
-  static size_t slot_of(const BatchPlan& plan, size_t row, int32_t position) {
-    const int64_t index = plan.row_sequence[row] * plan.max_blocks + position / device::kBlockTokens;
+  static size_t slot_of(const ScheduledBatch& plan, size_t row, int32_t position) {
+    const int64_t index = plan.sequence_of_row[row] * plan.max_blocks + position / device::kBlockTokens;
     return slot(plan.block_table[static_cast<size_t>(index)], position % device::kBlockTokens);
   }
 
   // Every key that the row would attend to is the right one.
-  void expect_history(const BatchPlan& plan, size_t row,
+  void expect_history(const ScheduledBatch& plan, size_t row,
                       const std::unordered_map<SequenceId, std::vector<int32_t>>& histories) const {
-    const SequenceId id = plan.sequences[static_cast<size_t>(plan.row_sequence[row])];
+    const SequenceId id = plan.sequences[static_cast<size_t>(plan.sequence_of_row[row])];
     const std::vector<int32_t>& history = histories.at(id);
     ASSERT_LT(static_cast<size_t>(plan.positions[row]), history.size());
     uint64_t hash = kEmptyHistory;

@@ -33,12 +33,12 @@ TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   memory::TagBytes standing;
   standing[memory::Tag::kKv] = 77;
   memory::MemoryPlan plan;
-  add_engine_moments(config, model::Dtype::kBFloat16, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33},
-                     standing, plan);
+  add_engine_peaks(config, model::Dtype::kBFloat16, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33},
+                   standing, plan);
   const auto bytes = [&](memory::Tag tag) { return plan.bytes(tag, memory::Phase::kRollout); };
   EXPECT_EQ(bytes(memory::Tag::kKv), 77);
   EXPECT_EQ(bytes(memory::Tag::kBatch), 0) << "the host's vectors";
-  // The block's input; q 64, k and v 64, attended 64, middle 32, gate_up 192, their product 96, down's and the sum 64.
+  // The block's input; q 64, k and v 64, attn_out 64, middle 32, gate_up 192, their product 96, down's and the sum 64.
   EXPECT_EQ(bytes(memory::Tag::kEngineScratch),
             100 * (32 + 64 + 64 + 64 + 32 + 192 + 96 + 64) * 2 + memory::rounding_of(12));
   EXPECT_EQ(logits_window_rows(151936), 55);

@@ -85,11 +85,11 @@ void expect_distribution(const std::vector<float>& logits, const rl::SamplingPar
   constexpr int64_t kDraws = 4000;
   Sampler sampler;
   for (int64_t i = 0; i < kDraws; ++i) {
-    const DrawnToken drawn = sampler.draw(logits, params, static_cast<uint64_t>(i / 10), i % 10);
+    const SampledToken drawn = sampler.draw(logits, params, static_cast<uint64_t>(i / 10), i % 10);
     ASSERT_GE(drawn.token, 0);
     const auto token = static_cast<size_t>(drawn.token);
     ASSERT_GT(probability[token], 0.0) << "token " << token << " is behind the cut";
-    ASSERT_NEAR(drawn.sampled_logprob, std::log(probability[token]), 2e-5);
+    ASSERT_NEAR(drawn.behavior_logprob, std::log(probability[token]), 2e-5);
     ++counts[token];
   }
   EXPECT_LT(chi_square_excess(counts, probability, kDraws), 5.0);
@@ -218,9 +218,9 @@ TEST(Sampler, CopesWithLogitsFarApart) {
   params.temperature = 1e-4;
   Sampler sampler;
   for (uint64_t sample = 0; sample < 100; ++sample) {
-    const DrawnToken drawn = sampler.draw(logits, params, sample, 0);
+    const SampledToken drawn = sampler.draw(logits, params, sample, 0);
     EXPECT_EQ(drawn.token, 1234);
-    EXPECT_EQ(drawn.sampled_logprob, 0.0F);
+    EXPECT_EQ(drawn.behavior_logprob, 0.0F);
   }
 }
 

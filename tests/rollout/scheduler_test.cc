@@ -60,13 +60,13 @@ class Workload {
   // One forward; false when nothing was left.
   bool step() {
     forward_.poison_free_blocks(scheduler_.pool());
-    const BatchPlan& plan = scheduler_.plan();
+    const ScheduledBatch& plan = scheduler_.plan();
     scheduler_.check_invariants();
     if (plan.empty()) return false;
     EXPECT_LE(plan.num_rows(), config_.max_batch_tokens);
     const std::vector<uint64_t> hashes = forward_.run(plan, histories_);
     std::vector<SequenceId> ended;
-    for (const BatchPlan::Draw& draw : plan.draws) {
+    for (const ScheduledBatch::SampleSlot& draw : plan.sample_slots) {
       const Origin& origin = origins_.at(draw.sequence);
       const int32_t token = draw_token(hashes[static_cast<size_t>(draw.logits_index)], origin.sample);
       scheduler_.append(draw.sequence, token);
@@ -219,13 +219,13 @@ TEST(Scheduler, PlansDecodesBeforePrefillChunks) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 10, .max_running = 8});
   const std::vector<SequenceId> first = scheduler.add_group(iota_prompt(4), 2, 30);
   const std::vector<SequenceId> second = scheduler.add_group(iota_prompt(20), 1, 30);
-  const BatchPlan& plan = scheduler.plan();
+  const ScheduledBatch& plan = scheduler.plan();
   EXPECT_EQ(plan.num_rows(), 10);  // 4 of the first prompt, 6 of the second
   EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{first[0], second[0]}));
   EXPECT_EQ(plan.logits_rows, (std::vector<int32_t>{3}));
-  ASSERT_EQ(plan.draws.size(), 2U);
-  EXPECT_EQ(plan.draws[1].sequence, first[1]);
-  EXPECT_EQ(plan.draws[1].logits_index, 0);
+  ASSERT_EQ(plan.sample_slots.size(), 2U);
+  EXPECT_EQ(plan.sample_slots[1].sequence, first[1]);
+  EXPECT_EQ(plan.sample_slots[1].logits_index, 0);
   for (const SequenceId id : first) scheduler.append(id, 7);
 
   scheduler.plan();
@@ -249,14 +249,14 @@ TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
   scheduler.plan();
   for (const SequenceId id : ids) scheduler.append(id, 1);
   for (int i = 0; i < 16; ++i) {  // one block of completion each: 2 + 3
-    ASSERT_EQ(scheduler.plan().draws.size(), 3U);
+    ASSERT_EQ(scheduler.plan().sample_slots.size(), 3U);
     for (const SequenceId id : ids) scheduler.append(id, 1);
   }
-  const BatchPlan& plan = scheduler.plan();  // wants 2 + 6
+  const ScheduledBatch& plan = scheduler.plan();  // wants 2 + 6
   EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{ids[0], ids[1]}));
   EXPECT_EQ(scheduler.stats().preemptions, 1);
   EXPECT_EQ(scheduler.num_waiting(), 1);
-  for (const BatchPlan::Draw& draw : plan.draws) scheduler.append(draw.sequence, 1);
+  for (const ScheduledBatch::SampleSlot& draw : plan.sample_slots) scheduler.append(draw.sequence, 1);
   scheduler.finish(ids[0]);
 
   scheduler.plan();  // the third one needs 2 blocks besides the prompt's; it will not grow

@@ -146,7 +146,7 @@ class SavedRun {
       report().log("rollout", step, {{"rollout/reward", 1.0}, {"perf/i", i}});
       report().progress("step", i, 20, "records");
     }
-    report().line("a line of step " + std::to_string(step));
+    report().print("a line of step " + std::to_string(step));
     directory_.growing_files();
     checkpointer_->wait();
     report().log("train", step, log_->take());
@@ -197,7 +197,7 @@ class SavedRun {
   }
 
   checkpoint::RunDirectory directory_;
-  Session session_;
+  ModelSession session_;
   CountingTrainer trainer_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<Checkpointer> checkpointer_;
@@ -309,7 +309,7 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   config::CheckpointOptions options;
   options.load = path_;
   const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options);
-  Session session({.hf_checkpoint = kModel});
+  ModelSession session({.hf_checkpoint = kModel});
   CountingTrainer trainer(session.store().layout());
   checkpoint::RunDirectory directory(path_, checkpoint::run_folder(options, path_, /*overwrite=*/false), 0);
   const checkpoint::RunState start = open_run(directory, checkpoint, options, trainer, session.store());

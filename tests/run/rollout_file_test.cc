@@ -34,7 +34,7 @@ Rollout four_samples() {
     sample.prompt = {1, 2, static_cast<int32_t>(i / 2)};
     sample.completion = {4, 99};
     sample.rollout_logprobs = {-1.0F, -2.5F};
-    sample.sampled_logprobs = {-0.5F, -2.0F};
+    sample.behavior_logprobs = {-0.5F, -2.0F};
     sample.loss_mask = {1, 0};
     sample.advantages = {0.5};
     sample.reward = static_cast<double>(i);
@@ -105,7 +105,7 @@ TEST_F(RolloutFile, IsReadBackAsItWasWritten) {
     EXPECT_EQ(a.prompt, b.prompt);
     EXPECT_EQ(a.completion, b.completion);
     EXPECT_EQ(a.rollout_logprobs, b.rollout_logprobs);
-    EXPECT_EQ(a.sampled_logprobs, b.sampled_logprobs);
+    EXPECT_EQ(a.behavior_logprobs, b.behavior_logprobs);
     EXPECT_EQ(a.loss_mask, b.loss_mask);
     EXPECT_EQ(a.reward, b.reward);
     EXPECT_EQ(a.has_reward, b.has_reward);

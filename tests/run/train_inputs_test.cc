@@ -18,7 +18,7 @@ TEST(TrainInputs, WritesNothing) {
   EXPECT_EQ(inputs.num_rollouts, 3 * static_cast<int64_t>(inputs.prompts.prompts.size()) / kSmallPrompts);
   EXPECT_GT(inputs.plan.kv_cache_bytes, 0);
   EXPECT_FALSE(inputs.checkpoint.has_value());
-  EXPECT_TRUE(inputs.numbers.contains("the file of --prompt-data"));
+  EXPECT_TRUE(inputs.result_inputs.contains("the file of --prompt-data"));
   EXPECT_EQ(inputs.reward_context().output_path, config.output.save + "/grader_output.txt");
   EXPECT_EQ(print_dry_run(inputs), 0);
   EXPECT_FALSE(base::directory_exists(config.output.save));

@@ -93,7 +93,7 @@ class CheckingOps final : public ForwardingOps {
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const device::AttentionRows& rows,
                          const Tensor& lse_TH) const override {
     const Tensor out = inner_.paged_attention(q_THK, kv_layer, rows, lse_TH);
-    const int32_t* sequence = rows.row_sequence.const_data_ptr<int32_t>();
+    const int32_t* sequence = rows.sequence_of_row.const_data_ptr<int32_t>();
     const int32_t* position = rows.row_position.const_data_ptr<int32_t>();
     for (int64_t t = 0; t < q_THK.size(0); ++t) {
       Hash question;

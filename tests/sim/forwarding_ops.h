@@ -33,8 +33,8 @@ class ForwardingOps : public device::Ops {
   }
   Tensor silu_mul(const Tensor& gate_up) const override { return inner_.silu_mul(gate_up); }
   void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
-                 const Tensor& slots) const override {
-    inner_.kv_append(kv_layer, k, v, tokens, slots);
+                 const Tensor& slot_mapping) const override {
+    inner_.kv_append(kv_layer, k, v, tokens, slot_mapping);
   }
   Tensor paged_attention(const Tensor& q, const Tensor& kv_layer, const device::AttentionRows& rows,
                          const Tensor& lse) const override {
@@ -74,9 +74,9 @@ class ForwardingOps : public device::Ops {
                                   const Tensor& dkv) const override {
     return inner_.paged_attention_backward(dout, q, out, lse, kv, rows, dkv);
   }
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
                             int64_t kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
-    return inner_.kv_append_backward(dkv, num_tokens, tokens, slots, kv_heads, head_dim, dtype);
+    return inner_.kv_append_backward(dkv, num_tokens, tokens, slot_mapping, kv_heads, head_dim, dtype);
   }
   void logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
                         const Tensor& dentropy, const Tensor& entropy, const Tensor& lse) const override {

@@ -57,7 +57,7 @@ std::vector<int32_t> visible_ids(const PackedBatch& batch, int64_t row) {
                              slots = values(batch.kv_slots);
   std::map<int32_t, int32_t> id_at;
   for (size_t i = 0; i < slots.size(); ++i) id_at[slots[i]] = ids[tokens[i]];
-  const int32_t sequence = values(batch.attention.row_sequence)[row];
+  const int32_t sequence = values(batch.attention.sequence_of_row)[row];
   const std::vector<int32_t> table = values(batch.attention.block_table.select(0, sequence));
   std::vector<int32_t> seen;
   for (int32_t p = 0; p <= values(batch.attention.row_position)[row]; ++p) {
@@ -72,7 +72,7 @@ TEST(PackedBatch, EveryTargetIsPredictedFromItsOwnPrefix) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Groups groups = random_groups(seed);
     const PackedBatch batch = pack_batch(groups.pointers);
-    const std::vector<int32_t> predictors = values(batch.predictors_R), targets = values(batch.targets_R);
+    const std::vector<int32_t> logit_rows = values(batch.logit_rows_R), targets = values(batch.targets_R);
     ASSERT_EQ(batch.target_offsets.size(), groups.samples.size() + 1);
     for (size_t s = 0; s < groups.samples.size(); ++s) {
       const rl::Sample& sample = groups.samples[s];
@@ -81,7 +81,7 @@ TEST(PackedBatch, EveryTargetIsPredictedFromItsOwnPrefix) {
       for (size_t i = 0; i < sample.completion.size(); ++i) {
         const int64_t r = batch.target_offsets[s] + static_cast<int64_t>(i);
         ASSERT_EQ(targets[r], sample.completion[i]);
-        ASSERT_EQ(visible_ids(batch, predictors[r]), prefix) << "sample " << s << " token " << i;
+        ASSERT_EQ(visible_ids(batch, logit_rows[r]), prefix) << "sample " << s << " token " << i;
         prefix.push_back(sample.completion[i]);
       }
     }
@@ -105,7 +105,7 @@ TEST(PackedBatch, UnitsShareNoBlockAndSlotsAreWrittenOnce) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Groups groups = random_groups(seed);
     const PackedBatch batch = pack_batch(groups.pointers);
-    const std::vector<int32_t> units = values(batch.attention.unit_offsets), tokens = values(batch.kv_tokens),
+    const std::vector<int32_t> units = values(batch.attention.group_offsets), tokens = values(batch.kv_tokens),
                                slots = values(batch.kv_slots);
     ASSERT_EQ(units.back(), batch.num_tokens());
     EXPECT_EQ(std::set<int32_t>(slots.begin(), slots.end()).size(), slots.size());

@@ -150,11 +150,11 @@ memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int
   memory::MemoryPlan plan;
   memory::TagBytes standing;
   standing[Tag::kWeights] = 1'000'000;
-  add_train_moments(small(), dtype,
-                    {.batch = largest_micro_batch(kStep, 1000),
-                     .recomputed_layers = recomputed_layers,
-                     .logprob_chunk_rows = chunk_rows},
-                    standing, plan);
+  add_train_peaks(small(), dtype,
+                  {.batch = largest_micro_batch(kStep, 1000),
+                   .recomputed_layers = recomputed_layers,
+                   .logprob_chunk_rows = chunk_rows},
+                  standing, plan);
   return plan;
 }
 
@@ -162,28 +162,29 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
   // T 36, R 18, E 32, H 4, G 2, K 16, F 96, V 512, 6 layers, float32; 4 blocks of 16 tokens in the attention's cache.
   const memory::MemoryPlan plan = train_plan(model::Dtype::kFloat32, 0);
   EXPECT_EQ(plan.bytes(Tag::kWeights, Phase::kTrain), 1'000'000);
-  EXPECT_EQ(plan.bytes(Tag::kBlockInputs, Phase::kTrain), 6 * 36 * 32 * 4);
+  EXPECT_EQ(plan.bytes(Tag::kCheckpointedInputs, Phase::kTrain), 6 * 36 * 32 * 4);
   const int64_t cache = 4 * 16 * 2 * 2 * 16 * 4;
-  // qkv 128, q 64, attended 64, middle 32, gate_up 192; a logsumexp a head.
+  // qkv 128, q 64, attn_out 64, middle 32, gate_up 192; a logsumexp a head.
   const int64_t graph = 36 * (128 + 64 + 64 + 32 + 192 + 4) * 4 + cache + memory::rounding_of(8);
-  EXPECT_EQ(plan.bytes(Tag::kBlockGraphs, Phase::kTrain), 6 * graph);
+  EXPECT_EQ(plan.bytes(Tag::kSavedActivations, Phase::kTrain), 6 * graph);
   // The graph of the block that runs; k and v, the product of gate and up, down's and the sum.
-  EXPECT_EQ(plan.bytes(Tag::kBlockScratch, Phase::kTrain),
+  EXPECT_EQ(plan.bytes(Tag::kLayerWorkspace, Phase::kTrain),
             graph + 36 * (2 * 32 + 96 + 2 * 32) * 4 + memory::rounding_of(12));
   // Beside all graphs: four rows of the stream and three of the MLP's width, while the MLP's backward runs.
-  EXPECT_EQ(plan.at_moment(Phase::kTrain)[Tag::kBlockScratch], 36 * (4 * 32 + 3 * 96) * 4 + memory::rounding_of(12));
+  EXPECT_EQ(plan.bytes_at_peak(Phase::kTrain)[Tag::kLayerWorkspace],
+            36 * (4 * 32 + 3 * 96) * 4 + memory::rounding_of(12));
   // Input and output of the final norm, its gradient; four numbers for each of 18 targets, 512 bytes; 4 rows of logits,
   // their hidden states and the gradients of those.
   EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain),
             36 * 32 * 4 * 3 + 4 * 512 + 4 * 512 * 4 + 2 * 4 * 32 * 4 + memory::rounding_of(6));
-  EXPECT_EQ(plan.moment(Phase::kTrain), "backward of the MLP of the last block");
+  EXPECT_EQ(plan.peak_name(Phase::kTrain), "backward of the MLP of the last block");
 }
 
 TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
   const auto graph = [](const std::string& architecture) {
     return token_bytes(model::in_family(small(), architecture), model::Dtype::kFloat32).block_graph;
   };
-  // q 64, attended 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
+  // q 64, attn_out 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
   EXPECT_EQ(graph("LlamaForCausalLM"), (64 + 64 + 32 + 192 + 64 + 4) * 4);
   EXPECT_EQ(graph("Qwen2ForCausalLM"), graph("LlamaForCausalLM")) << "a bias is added in place";
   EXPECT_EQ(graph("Qwen3ForCausalLM"), graph("LlamaForCausalLM") + 128 * 4) << "the norms' backward reads qkv";
@@ -193,10 +194,10 @@ TEST(TrainerPlan, RecomputationTradesGraphsForOne) {
   const memory::MemoryPlan kept = train_plan(model::Dtype::kBFloat16, 0);
   const memory::MemoryPlan some = train_plan(model::Dtype::kBFloat16, 4);
   const memory::MemoryPlan all = train_plan(model::Dtype::kBFloat16, 6);
-  const int64_t graph = kept.bytes(Tag::kBlockGraphs, Phase::kTrain) / 6;
-  EXPECT_EQ(some.bytes(Tag::kBlockGraphs, Phase::kTrain), 2 * graph);
-  EXPECT_EQ(all.bytes(Tag::kBlockGraphs, Phase::kTrain), graph) << "the block that is run again";
-  EXPECT_EQ(all.bytes(Tag::kBlockInputs, Phase::kTrain), kept.bytes(Tag::kBlockInputs, Phase::kTrain));
+  const int64_t graph = kept.bytes(Tag::kSavedActivations, Phase::kTrain) / 6;
+  EXPECT_EQ(some.bytes(Tag::kSavedActivations, Phase::kTrain), 2 * graph);
+  EXPECT_EQ(all.bytes(Tag::kSavedActivations, Phase::kTrain), graph) << "the block that is run again";
+  EXPECT_EQ(all.bytes(Tag::kCheckpointedInputs, Phase::kTrain), kept.bytes(Tag::kCheckpointedInputs, Phase::kTrain));
   EXPECT_LT(some.bytes(Phase::kTrain), kept.bytes(Phase::kTrain));
   EXPECT_LT(all.bytes(Phase::kTrain), some.bytes(Phase::kTrain));
 }
@@ -206,12 +207,12 @@ TEST(TrainerPlan, AnOffloadedUpdateNeedsItsBuffersAndTemporariesOfAPiece) {
   large.vocab = 1 << 20;
   const auto staging = [&](bool offloads, device::OpsFamily family) {
     memory::MemoryPlan plan;
-    add_train_moments(large, model::Dtype::kBFloat16,
-                      {.batch = largest_micro_batch(kStep, 1000),
-                       .logprob_chunk_rows = 4,
-                       .family = family,
-                       .offloads_optimizer = offloads},
-                      {}, plan);
+    add_train_peaks(large, model::Dtype::kBFloat16,
+                    {.batch = largest_micro_batch(kStep, 1000),
+                     .logprob_chunk_rows = 4,
+                     .family = family,
+                     .offloads_optimizer = offloads},
+                    {}, plan);
     return plan.bytes(Tag::kStaging, Phase::kTrain);
   };
   constexpr int64_t kPiece = int64_t{16} << 20;

@@ -28,11 +28,11 @@ TEST_F(OffloadedStoreTest, AVisitBringsTheWeightsAndTakesThemAway) {
   OffloadedStore store(small_layout(), at::kBFloat16, at::kCPU, memory);
   initialize_random(store.host(), 0.1, 3);
   store.host().set_version(7);
-  const WeightInfo info = store.info();
+  const WeightSpec info = store.info();
   EXPECT_EQ(info, expected.info());
   for (int i = 0; i < 2; ++i) {
     EXPECT_FALSE(store.is_on_device());
-    const OffloadedStore::Visit visit = store.bring();
+    const OffloadedStore::OnDeviceScope visit = store.to_device();
     expect_the_weights(visit.store());
     EXPECT_EQ(visit.store().version(), 7U);
     EXPECT_NE(visit.store().tensor("embed").const_data_ptr(), store.host().tensor("embed").const_data_ptr());
@@ -47,7 +47,7 @@ TEST_F(OffloadedStoreTest, TheyGoWhenAVisitEndsWithAnException) {
   OffloadedStore store(small_layout(), at::kBFloat16, at::kCPU, memory);
   EXPECT_THROW(
       {
-        const OffloadedStore::Visit visit = store.bring();
+        const OffloadedStore::OnDeviceScope visit = store.to_device();
         throw std::runtime_error("an export that fails");
       },
       std::runtime_error);
@@ -59,12 +59,12 @@ TEST_F(OffloadedStoreTest, TheyStayWhereThatIsAskedFor) {
   initialize_random(store.host(), 0.1, 3);
   const void* address = nullptr;
   {
-    const OffloadedStore::Visit visit = store.bring(/*keep_on_device=*/true);
+    const OffloadedStore::OnDeviceScope visit = store.to_device(/*keep_on_device=*/true);
     address = visit.store().tensor("embed").const_data_ptr();
   }
   EXPECT_TRUE(store.is_on_device());
   {
-    const OffloadedStore::Visit visit = store.bring(/*keep_on_device=*/true);
+    const OffloadedStore::OnDeviceScope visit = store.to_device(/*keep_on_device=*/true);
     EXPECT_EQ(visit.store().tensor("embed").const_data_ptr(), address) << "not copied again";
   }
   store.leave_device();
@@ -76,9 +76,9 @@ TEST_F(OffloadedStoreTest, ACopyThatFailsLeavesNothingOnTheDevice) {
   for (const int64_t k : {1, 2}) {
     device::FailingHostMemory failing(memory, k, /*for_good=*/false);
     OffloadedStore store(small_layout(), at::kBFloat16, at::kCPU, failing);
-    EXPECT_THROW(store.bring(), EnvironmentError) << k;
+    EXPECT_THROW(store.to_device(), EnvironmentError) << k;
     EXPECT_FALSE(store.is_on_device());
-    const OffloadedStore::Visit visit = store.bring();
+    const OffloadedStore::OnDeviceScope visit = store.to_device();
     EXPECT_TRUE(store.is_on_device()) << "the next one works";
   }
 }

@@ -142,7 +142,7 @@ TEST(WeightStore, UsesMemoryThatItIsGiven) {
 TEST(WeightStore, InfoIsTheSameWithAndWithoutStorage) {
   for (const auto& [dtype, name] : {std::pair(at::kFloat, "F32"), std::pair(at::kBFloat16, "BF16")}) {
     WeightStore store = WeightStore::without_storage(small_layout(), dtype);
-    const WeightInfo expected = weight_info(small_layout(), name);  // of the configuration alone
+    const WeightSpec expected = weight_spec(small_layout(), name);  // of the configuration alone
     EXPECT_EQ(store.info(), expected);
     initialize_random(store, 0.02, 1);
     EXPECT_EQ(store.info(), expected);

@@ -22,7 +22,7 @@ inline AttentionArgs attention_args(const at::Tensor& q_THK, const at::Tensor& k
           kv_layer.const_data_ptr(),
           out_THK.data_ptr(),
           lse_TH.defined() ? lse_TH.data_ptr<float>() : nullptr,
-          static_cast<const int32_t*>(in(rows.row_sequence)),
+          static_cast<const int32_t*>(in(rows.sequence_of_row)),
           static_cast<const int32_t*>(in(rows.row_position)),
           static_cast<const int32_t*>(in(rows.block_table)),
           rows.block_table.size(1),
@@ -39,7 +39,7 @@ inline std::vector<std::pair<int64_t, int64_t>> row_spans(const AttentionArgs& a
   std::vector<std::pair<int64_t, int64_t>> spans;
   for (int64_t r = begin; r < end;) {
     int64_t stop = r + 1;
-    while (stop < end && stop - r < max_rows && args.row_sequence[stop] == args.row_sequence[r]) ++stop;
+    while (stop < end && stop - r < max_rows && args.sequence_of_row[stop] == args.sequence_of_row[r]) ++stop;
     spans.emplace_back(r, stop);
     r = stop;
   }

@@ -55,7 +55,7 @@ struct Attention {
           heads(a.num_heads / a.num_kv_heads),
           num_vectors(num_rows * heads),
           max_keys(0),
-          blocks(a.block_table + static_cast<int64_t>(a.row_sequence[begin]) * a.max_blocks) {
+          blocks(a.block_table + static_cast<int64_t>(a.sequence_of_row[begin]) * a.max_blocks) {
       for (int64_t r = begin; r < end; ++r) {
         const int64_t n = static_cast<int64_t>(a.row_position[r]) + 1;
         if (n > max_keys) max_keys = n;

@@ -262,11 +262,11 @@ class CpuOps : public Ops {
   }
 
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
-                 const Tensor& slots) const override {
+                 const Tensor& slot_mapping) const override {
     const Elem elem = elem_of(kv_layer);
     const int64_t kv_heads = k_TGK.size(1), width = k_TGK.size(2), n = tokens.numel();
     const int32_t* token = static_cast<const int32_t*>(in(tokens));
-    const int32_t* slot = static_cast<const int32_t*>(in(slots));
+    const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
     // Each slot is one token's: no two writes meet.
     cpu::parallel_for(num_threads_, n, 32, [&](int64_t i) {
       const int64_t at = token[i] * kv_heads * width;
@@ -297,9 +297,9 @@ class CpuOps : public Ops {
     const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
     const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(),
                                               dkv.stride(0)};
-    TANDEM_CHECK(rows.unit_offsets.defined(), "the backward needs unit_offsets");
-    const int32_t* units = static_cast<const int32_t*>(in(rows.unit_offsets));
-    const int64_t tasks = (rows.unit_offsets.numel() - 1) * args.num_kv_heads;
+    TANDEM_CHECK(rows.group_offsets.defined(), "the backward needs group_offsets");
+    const int32_t* units = static_cast<const int32_t*>(in(rows.group_offsets));
+    const int64_t tasks = (rows.group_offsets.numel() - 1) * args.num_kv_heads;
     cpu::parallel_for(num_threads_, tasks, 1, [&](int64_t task) {
       const int64_t unit = task / args.num_kv_heads;
       for (const auto& [begin, end] : cpu::row_spans(args, table_.attention_rows, units[unit], units[unit + 1]))
@@ -308,12 +308,12 @@ class CpuOps : public Ops {
     return dq_THK;
   }
 
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slots,
+  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
                             int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
     const Tensor dk = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
     const Tensor dv = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
     const int32_t* token = static_cast<const int32_t*>(in(tokens));
-    const int32_t* slot = static_cast<const int32_t*>(in(slots));
+    const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
     const int64_t n = tokens.numel();
     // Threads split the heads' columns: each token sums its slots in the order of i.
     cpu::parallel_for(num_threads_, num_kv_heads, 1, [&](int64_t g) {

@@ -66,13 +66,13 @@ struct NormArgs {
 
 // One query row against its keys; see attention_inl.h.
 struct AttentionArgs {
-  const void* q;                // [T, H, K]
-  const void* kv;               // [B, 2, G, K * 16]
-  void* out;                    // [T, H, K]
-  float* lse;                   // [T, H] or null
-  const int32_t* row_sequence;  // [T]
-  const int32_t* row_position;  // [T]
-  const int32_t* block_table;   // [S, max_blocks]
+  const void* q;                   // [T, H, K]
+  const void* kv;                  // [B, 2, G, K * 16]
+  void* out;                       // [T, H, K]
+  float* lse;                      // [T, H] or null
+  const int32_t* sequence_of_row;  // [T]
+  const int32_t* row_position;     // [T]
+  const int32_t* block_table;      // [S, max_blocks]
   int64_t max_blocks;
   int64_t block_stride;  // elements between blocks of kv
   int64_t num_heads, num_kv_heads, head_dim;

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "device/backend.h"
+#include "device/cuda/cuda_allocator_hook.h"
 #include "device/cuda/cuda_host_memory.h"
-#include "device/cuda/cuda_tensor_source.h"
 #include "device/cuda/cuda_vmm.h"
 #include "device/ops_aten.h"
 #include "device/ops_plan.h"

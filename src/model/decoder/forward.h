@@ -4,7 +4,7 @@
 // A block is a few differentiable pieces around the attention, which is the caller's:
 //
 //   hidden -> q, k, v              the rotary block's, which keeps hidden; or the family's own
-//   hidden, attended -> middle     AttentionOutput; keeps attended
+//   hidden, attn_out -> middle     AttentionOutput; keeps attn_out
 //   middle -> next hidden          SwigluMlp; keeps middle and gate_up
 //
 // The norms' and silu_mul's results are not kept: their cost is linear in the width where the products beside them are
@@ -73,7 +73,7 @@ class RmsNorm {
   at::Tensor weight_E_;
 };
 
-// hidden + attended o^T. Tensors: o.
+// hidden + attn_out o^T. Tensors: o.
 class AttentionOutput {
  public:
   explicit AttentionOutput(const Layer& layer);

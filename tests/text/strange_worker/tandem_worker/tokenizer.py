@@ -21,7 +21,7 @@ def send(text):
 
 while True:
     request = read()
-    if request["call"] == "confine":
+    if request["call"] == "enter_sandbox":
         send(json.dumps({"id": request["id"], "result": {"missing": [], "rooms": False}}).encode())
         continue
     if request["call"] == "load":

@@ -1,11 +1,11 @@
-#include "rl/signal_watch.h"
+#include "rl/learning_health.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/log.h"
-#include "rl/signal_sentences.h"
+#include "rl/health_sentences.h"
 
 namespace tandem::rl {
 namespace {
@@ -31,14 +31,14 @@ bool is_above(int64_t part, int64_t whole, double limit) {
   return static_cast<double>(part) > limit * static_cast<double>(whole);
 }
 
-bool is_enough(const Stretch& stretch) {
+bool is_enough(const Streak& stretch) {
   if (stretch.num_samples >= (stretch.all_affected() ? kSamplesAllAffected : kSamplesOfOneRollout)) return true;
   return stretch.num_rollouts >= 2 && stretch.num_samples >= kSamplesMostAffected;
 }
 
 std::string metric(Fault fault) { return std::string("fault/") + key(fault); }
 
-void add(Stretch& stretch, int64_t rollout, const RolloutSignal& signal, int64_t num_samples, int64_t num_affected) {
+void add(Streak& stretch, int64_t rollout, const RolloutStats& signal, int64_t num_samples, int64_t num_affected) {
   if (stretch.num_rollouts == 0) {
     stretch.first = rollout;
     stretch.lowest_reward = signal.lowest_reward;
@@ -81,17 +81,17 @@ const char* key(Fault fault) {
   return "unknown";
 }
 
-SignalWatch::SignalWatch(SignalSettings settings, Say warn, Say inform)
+LearningHealth::LearningHealth(HealthSettings settings, Say warn, Say inform)
     : settings_(std::move(settings)), warn_(std::move(warn)), inform_(std::move(inform)) {}
 
-SignalWatch::SignalWatch(SignalSettings settings)
-    : SignalWatch(
+LearningHealth::LearningHealth(HealthSettings settings)
+    : LearningHealth(
           std::move(settings), [](const std::string& line) { base::log_warning("{}", line); },
           [](const std::string& line) { base::log_info("{}", line); }) {}
 
-SignalWatch::Counts SignalWatch::see_rollout(int64_t rollout, std::span<const Sample* const> samples) {
+LearningHealth::Counts LearningHealth::observe_rollout(int64_t rollout, std::span<const Sample* const> samples) {
   Counts counts;
-  const RolloutSignal signal = measure_signal(samples);
+  const RolloutStats signal = measure_signal(samples);
   see_prompts(rollout, signal, counts);
   see_graders(rollout, signal, counts);
   see_completions(rollout, signal, counts);
@@ -99,7 +99,7 @@ SignalWatch::Counts SignalWatch::see_rollout(int64_t rollout, std::span<const Sa
   return counts;
 }
 
-SignalWatch::Counts SignalWatch::see_step(int64_t step, std::span<const Sample* const> samples, double lr) {
+LearningHealth::Counts LearningHealth::observe_step(int64_t step, std::span<const Sample* const> samples, double lr) {
   Counts counts;
   int64_t num_kept = 0, num_tokens = 0, num_trained = 0;
   for (const Sample* sample : samples) {
@@ -111,35 +111,35 @@ SignalWatch::Counts SignalWatch::see_step(int64_t step, std::span<const Sample* 
   }
   if (num_kept > 0 && num_trained == 0) {
     counts[metric(Fault::kLossMaskZero)] = static_cast<double>(num_kept);
-    mark_held(Fault::kLossMaskZero, step);
+    extend_streak(Fault::kLossMaskZero, step);
     say(Fault::kLossMaskZero, step, loss_mask_sentence(step, num_kept, num_tokens), warn_);
   }
   const bool warms_up = step == 0 && settings_.lr_warmup_steps > 0 && settings_.lr > 0.0 && settings_.num_steps > 1;
   if (lr == 0.0 && !warms_up) {
     counts[metric(Fault::kLearningRateZero)] = 1.0;
-    mark_held(Fault::kLearningRateZero, step);
+    extend_streak(Fault::kLearningRateZero, step);
     say(Fault::kLearningRateZero, step, learning_rate_sentence(settings_, step), warn_);
   }
   return counts;
 }
 
-const Stretch& SignalWatch::hold(Fault fault, int64_t rollout, const RolloutSignal& signal, int64_t num_samples,
-                                 int64_t num_affected) {
+const Streak& LearningHealth::hold(Fault fault, int64_t rollout, const RolloutStats& signal, int64_t num_samples,
+                                   int64_t num_affected) {
   Case& watched = cases_[fault];
   if (watched.voice.last_held != rollout - 1) watched.stretch = {};
-  mark_held(fault, rollout);
+  extend_streak(fault, rollout);
   add(watched.stretch, rollout, signal, num_samples, num_affected);
   return watched.stretch;
 }
 
-void SignalWatch::mark_held(Fault fault, int64_t at) {
-  Voice& voice = cases_[fault].voice;
+void LearningHealth::extend_streak(Fault fault, int64_t at) {
+  AlertState& voice = cases_[fault].voice;
   if (voice.last_held && at - *voice.last_held > kForgetAfter) voice.said = false;
   voice.last_held = at;
 }
 
-void SignalWatch::say(Fault fault, int64_t at, const std::string& line, const Say& to) {
-  Voice& voice = cases_[fault].voice;
+void LearningHealth::say(Fault fault, int64_t at, const std::string& line, const Say& to) {
+  AlertState& voice = cases_[fault].voice;
   if (voice.said && at - *voice.last_said < kRepeatEvery) return;
   voice.said = true;
   voice.last_said = at;
@@ -147,10 +147,10 @@ void SignalWatch::say(Fault fault, int64_t at, const std::string& line, const Sa
 }
 
 // Known before the first rollout, said and counted with it.
-void SignalWatch::see_prompts(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+void LearningHealth::see_prompts(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   if (!settings_.template_opens_answer) {
     counts[metric(Fault::kTemplateOpensNoAnswer)] = static_cast<double>(signal.num_samples);
-    const Stretch& stretch =
+    const Streak& stretch =
         hold(Fault::kTemplateOpensNoAnswer, rollout, signal, signal.num_samples, signal.num_samples);
     say(Fault::kTemplateOpensNoAnswer, rollout, fault_sentence(Fault::kTemplateOpensNoAnswer, settings_, stretch),
         warn_);
@@ -161,15 +161,15 @@ void SignalWatch::see_prompts(int64_t rollout, const RolloutSignal& signal, Coun
   }
 }
 
-void SignalWatch::see_graders(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+void LearningHealth::see_graders(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   if (!signal.all_failed()) return;
   counts[metric(Fault::kGraderAlwaysFails)] = static_cast<double>(signal.num_failed);
-  const Stretch& stretch = hold(Fault::kGraderAlwaysFails, rollout, signal, signal.num_samples, signal.num_failed);
+  const Streak& stretch = hold(Fault::kGraderAlwaysFails, rollout, signal, signal.num_samples, signal.num_failed);
   if (stretch.num_samples < kFailedSamples) return;
   say(Fault::kGraderAlwaysFails, rollout, fault_sentence(Fault::kGraderAlwaysFails, settings_, stretch), warn_);
 }
 
-void SignalWatch::see_completions(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+void LearningHealth::see_completions(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   if (!settings_.ignore_eos && is_above(signal.num_truncated, signal.num_samples, kTruncatedShare)) {
     const bool all = signal.num_truncated == signal.num_samples;
     const bool generous =
@@ -178,37 +178,37 @@ void SignalWatch::see_completions(int64_t rollout, const RolloutSignal& signal, 
         all && (!settings_.can_stop || generous) ? Fault::kEosNeverSampled : Fault::kCompletionsTruncated;
     counts[metric(Fault::kCompletionsTruncated)] = static_cast<double>(signal.num_truncated);
     if (cause == Fault::kEosNeverSampled) counts[metric(cause)] = static_cast<double>(signal.num_samples);
-    const Stretch& stretch = hold(cause, rollout, signal, signal.num_samples, signal.num_truncated);
+    const Streak& stretch = hold(cause, rollout, signal, signal.num_samples, signal.num_truncated);
     if (is_enough(stretch)) say(cause, rollout, fault_sentence(cause, settings_, stretch), warn_);
   }
   if (is_above(signal.num_empty, signal.num_samples, kEmptyShare)) {
     counts[metric(Fault::kCompletionsEmpty)] = static_cast<double>(signal.num_empty);
-    const Stretch& stretch = hold(Fault::kCompletionsEmpty, rollout, signal, signal.num_samples, signal.num_empty);
+    const Streak& stretch = hold(Fault::kCompletionsEmpty, rollout, signal, signal.num_samples, signal.num_empty);
     if (is_enough(stretch)) {
       say(Fault::kCompletionsEmpty, rollout, fault_sentence(Fault::kCompletionsEmpty, settings_, stretch), warn_);
     }
   }
 }
 
-void SignalWatch::see_rewards(int64_t rollout, const RolloutSignal& signal, Counts& counts) {
+void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   const int64_t num_rewarded = signal.num_rewarded();
   if (num_rewarded < 2 || signal.all_failed()) return;  // what failed gradings are given tells nothing of answers
   if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
   const bool is_flat = signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal());
   if (!is_flat) {
-    learn_chance(signal);
+    update_base_rate(signal);
     if (!signal.all_advantages_zero) return;
-    const Stretch& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_rewarded, num_rewarded);
+    const Streak& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_rewarded, num_rewarded);
     say(Fault::kAdvantagesZero, rollout, fault_sentence(Fault::kAdvantagesZero, settings_, stretch), warn_);
     return;
   }
   const Fault here = reward_fault(signal.lowest_reward, signal.highest_reward);
   counts[metric(here)] = static_cast<double>(here == Fault::kGroupRewardsEqual ? signal.num_groups : num_rewarded);
   add(flat_, rollout, signal, num_rewarded, num_rewarded);
-  if (!is_no_chance()) return;
+  if (!is_significant()) return;
   const Fault fault = flat_fault();
   const bool has_differed = highest_reward_seen_.has_value();
-  mark_held(fault, rollout);
+  extend_streak(fault, rollout);
   if (fault == Fault::kTaskSolved) {
     say(fault, rollout, solved_sentence(settings_, flat_, !has_differed), inform_);
   } else {
@@ -218,7 +218,7 @@ void SignalWatch::see_rewards(int64_t rollout, const RolloutSignal& signal, Coun
 
 // A rollout whose rewards differ ends the flat stretch before it. To an estimator that does not compare within groups
 // a rollout is one group.
-void SignalWatch::learn_chance(const RolloutSignal& signal) {
+void LearningHealth::update_base_rate(const RolloutStats& signal) {
   const int64_t num_flat = settings_.compares_group ? flat_.num_groups : flat_.num_rollouts;
   num_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_groups : 1);
   num_equal_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_equal_groups : 0);
@@ -227,14 +227,14 @@ void SignalWatch::learn_chance(const RolloutSignal& signal) {
 }
 
 // What equal rewards, or those equal within each group, mean.
-Fault SignalWatch::reward_fault(double lowest, double highest) const {
+Fault LearningHealth::reward_fault(double lowest, double highest) const {
   if (lowest != highest) return Fault::kGroupRewardsEqual;
   if (lowest == settings_.lowest_reward.value_or(0.0)) return Fault::kAnswerNeverRight;
   return lowest == kSolvedReward ? Fault::kTaskSolved : Fault::kRewardsEqual;
 }
 
 // The same of the whole flat stretch, knowing what was the best reward before it.
-Fault SignalWatch::flat_fault() const {
+Fault LearningHealth::flat_fault() const {
   const Fault fault = reward_fault(flat_.lowest_reward, flat_.highest_reward);
   if (fault == Fault::kGroupRewardsEqual || !highest_reward_seen_) return fault;
   if (flat_.highest_reward >= *highest_reward_seen_) return Fault::kTaskSolved;  // whatever number the best one is
@@ -244,7 +244,7 @@ Fault SignalWatch::flat_fault() const {
 // In a run whose rewards have never differed, enough samples of two rollouts. Later, as many groups in a row as the
 // groups before let chance give less than once in a million (their share of equal ones, by Laplace's rule of
 // succession).
-bool SignalWatch::is_no_chance() const {
+bool LearningHealth::is_significant() const {
   if (flat_.num_samples < kSamplesMostAffected) return false;
   const bool has_differed = highest_reward_seen_.has_value();
   const bool in_groups_only = flat_.lowest_reward != flat_.highest_reward;

@@ -1,21 +1,21 @@
-// What SignalWatch says: a case in plain words, its likely cause, and the flag or file to change. One line each.
+// What LearningHealth says: a case in plain words, its likely cause, and the flag or file to change. One line each.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "rl/signal_watch.h"
+#include "rl/learning_health.h"
 
 namespace tandem::rl {
 
 // `stretch`: the rollouts that show the case. Not for kLearningRateZero and kLossMaskZero, which are of steps.
-std::string fault_sentence(Fault fault, const SignalSettings& settings, const Stretch& stretch);
+std::string fault_sentence(Fault fault, const HealthSettings& settings, const Streak& stretch);
 
 // The task is solved, as far as rewards can tell. `from_the_start`: no reward of the run has been lower.
-std::string solved_sentence(const SignalSettings& settings, const Stretch& stretch, bool from_the_start);
+std::string solved_sentence(const HealthSettings& settings, const Streak& stretch, bool from_the_start);
 
 // Of the optimizer step `step`, from 0.
-std::string learning_rate_sentence(const SignalSettings& settings, int64_t step);
+std::string learning_rate_sentence(const HealthSettings& settings, int64_t step);
 std::string loss_mask_sentence(int64_t step, int64_t num_samples, int64_t num_tokens);
 
 }  // namespace tandem::rl

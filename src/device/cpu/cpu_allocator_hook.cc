@@ -1,4 +1,4 @@
-#include "device/cpu/cpu_tensor_source.h"
+#include "device/cpu/cpu_allocator_hook.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -11,13 +11,13 @@ namespace tandem::device {
 
 namespace {
 
-std::atomic<TensorSource*> current_source = nullptr;
+std::atomic<AllocatorHook*> current_source = nullptr;
 c10::Allocator* torch_allocator = nullptr;  // LibTorch's own
 
 // One deleter for both origins, as raw_deleter() promises.
 void free_anywhere(void* address) {
   if (address == nullptr) return;
-  TensorSource* const source = current_source.load(std::memory_order_acquire);
+  AllocatorHook* const source = current_source.load(std::memory_order_acquire);
   if (source != nullptr && source->free(static_cast<std::byte*>(address))) return;
   torch_allocator->raw_deallocate(address);
 }
@@ -25,7 +25,7 @@ void free_anywhere(void* address) {
 class SourcedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    TensorSource* const source = current_source.load(std::memory_order_acquire);
+    AllocatorHook* const source = current_source.load(std::memory_order_acquire);
     void* address = nullptr;
     if (source != nullptr && bytes > 0) address = source->allocate(static_cast<int64_t>(bytes));
     if (address == nullptr) address = torch_allocator->raw_allocate(bytes);
@@ -44,7 +44,7 @@ void install() {
 
 }  // namespace
 
-void set_cpu_tensor_source(TensorSource* source) {
+void set_cpu_tensor_source(AllocatorHook* source) {
   static const bool installed = (install(), true);
   TANDEM_CHECK(installed && (source == nullptr || current_source.load() == nullptr), "one source at a time");
   current_source.store(source, std::memory_order_release);

@@ -12,7 +12,7 @@
 
 namespace tandem::weights {
 
-struct WeightInfo {
+struct WeightSpec {
   struct Tensor {
     std::string hf_name;
     std::vector<int64_t> shape;  // as Hugging Face has it
@@ -24,10 +24,10 @@ struct WeightInfo {
   // base::checksum of a text: the line "F32", then a line "14:lm_head.weight 33,24" for each tensor (bytes of the name,
   // the name, the shape). Names, shapes, dtype and order decide it, and nothing else.
   std::string hash;
-  bool operator==(const WeightInfo&) const = default;
+  bool operator==(const WeightSpec&) const = default;
 };
 
 // Of a store with that layout and dtype. BugError: a store has no such dtype.
-WeightInfo weight_info(const Layout& layout, std::string_view dtype);
+WeightSpec weight_spec(const Layout& layout, std::string_view dtype);
 
 }  // namespace tandem::weights

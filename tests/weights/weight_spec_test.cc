@@ -1,5 +1,5 @@
 // What the weights are, from their layout: names, shapes, dtype, order and the hash of them.
-#include "weights/weight_info.h"
+#include "weights/weight_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -20,21 +20,21 @@ Layout two_tensors() {
   return layout;
 }
 
-TEST(WeightInfo, ListsHuggingFaceTensorsInLayoutOrder) {
-  const WeightInfo info = weight_info(two_tensors(), "BF16");
+TEST(WeightSpec, ListsHuggingFaceTensorsInLayoutOrder) {
+  const WeightSpec info = weight_spec(two_tensors(), "BF16");
   EXPECT_EQ(info.dtype, "BF16");
   ASSERT_EQ(info.tensors.size(), 3U);
-  EXPECT_EQ(info.tensors[0], (WeightInfo::Tensor{.hf_name = "q", .shape = {4, 3}}));
-  EXPECT_EQ(info.tensors[1], (WeightInfo::Tensor{.hf_name = "k", .shape = {1, 3}}));
-  EXPECT_EQ(info.tensors[2], (WeightInfo::Tensor{.hf_name = "norm", .shape = {7}}));
-  // The text that weight_info.h promises: whoever is to compare hashes can compute it.
+  EXPECT_EQ(info.tensors[0], (WeightSpec::Tensor{.hf_name = "q", .shape = {4, 3}}));
+  EXPECT_EQ(info.tensors[1], (WeightSpec::Tensor{.hf_name = "k", .shape = {1, 3}}));
+  EXPECT_EQ(info.tensors[2], (WeightSpec::Tensor{.hf_name = "norm", .shape = {7}}));
+  // The text that weight_spec.h promises: whoever is to compare hashes can compute it.
   EXPECT_EQ(info.hash, base::checksum("BF16\n1:q 4,3\n1:k 1,3\n4:norm 7\n"));
 }
 
-TEST(WeightInfo, EveryChangeIsAnotherHash) {
-  std::set<std::string> hashes = {weight_info(two_tensors(), "BF16").hash};
+TEST(WeightSpec, EveryChangeIsAnotherHash) {
+  std::set<std::string> hashes = {weight_spec(two_tensors(), "BF16").hash};
   const auto expect_new = [&](const char* what, const Layout& layout, const char* dtype) {
-    EXPECT_TRUE(hashes.insert(weight_info(layout, dtype).hash).second) << what;
+    EXPECT_TRUE(hashes.insert(weight_spec(layout, dtype).hash).second) << what;
   };
   expect_new("dtype", two_tensors(), "F32");
   Layout layout = two_tensors();
@@ -61,25 +61,25 @@ TEST(WeightInfo, EveryChangeIsAnotherHash) {
   expect_new("a name that looks like two lines", layout, "BF16");
 }
 
-TEST(WeightInfo, HowTensorsArePackedIsNobodysBusiness) {
+TEST(WeightSpec, HowTensorsArePackedIsNobodysBusiness) {
   Layout apart;
   for (const PackedTensor& packed : two_tensors().tensors) {
     for (const Slice& slice : packed.slices) {
       apart.tensors.push_back({.name = slice.hf_name, .shape = slice.shape, .slices = {slice}});
     }
   }
-  EXPECT_EQ(weight_info(apart, "F32"), weight_info(two_tensors(), "F32"));
+  EXPECT_EQ(weight_spec(apart, "F32"), weight_spec(two_tensors(), "F32"));
 }
 
-TEST(WeightInfo, ComesFromAConfigurationAlone) {
-  const WeightInfo tied = weight_info(small_layout(/*tied=*/true), "F32");
-  const WeightInfo untied = weight_info(small_layout(/*tied=*/false), "F32");
-  EXPECT_EQ(tied, weight_info(small_layout(/*tied=*/true), "F32"));
+TEST(WeightSpec, ComesFromAConfigurationAlone) {
+  const WeightSpec tied = weight_spec(small_layout(/*tied=*/true), "F32");
+  const WeightSpec untied = weight_spec(small_layout(/*tied=*/false), "F32");
+  EXPECT_EQ(tied, weight_spec(small_layout(/*tied=*/true), "F32"));
   EXPECT_EQ(untied.tensors.size(), tied.tensors.size() + 1);
   EXPECT_NE(untied.hash, tied.hash);
   EXPECT_EQ(tied.tensors.front().hf_name, "model.embed_tokens.weight");
   EXPECT_EQ(untied.tensors.back().hf_name, "lm_head.weight");
-  EXPECT_THROW(weight_info(small_layout(), "F16"), BugError);
+  EXPECT_THROW(weight_spec(small_layout(), "F16"), BugError);
 }
 
 }  // namespace

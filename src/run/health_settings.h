@@ -1,19 +1,19 @@
-// What rl::SignalWatch has to know of a run's options, model and data.
+// What rl::LearningHealth has to know of a run's options, model and data.
 #pragma once
 
 #include <cstdint>
 
 #include "config/train_config.h"
 #include "model/config.h"
-#include "rl/signal_watch.h"
+#include "rl/learning_health.h"
 #include "run/prompt_set.h"
 
 namespace tandem::run {
 
 // `num_steps`: optimizer steps of the whole run.
-rl::SignalSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
+rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
                                    const PromptSet& prompts, int64_t num_steps);
 // Of a run without rollouts.
-rl::SignalSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps);
+rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps);
 
 }  // namespace tandem::run

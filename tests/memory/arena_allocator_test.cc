@@ -1,5 +1,5 @@
 // What LibTorch asks for, seen from the arena: under which tag, in which view, and when not at all.
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 struct TensorMemoryTest : testing::Test {
   SimulatedDevice device{8};
   Arena arena{device.pool, {.num_extents = 8, .size_flag = "--max-tokens-per-gpu"}};
-  TensorMemory memory{arena};
+  ArenaAllocator memory{arena};
   void TearDown() override { arena.check(); }
   int64_t bytes(Tag tag) const { return device.ledger.current_bytes(tag); }
 };
@@ -40,7 +40,7 @@ TEST_F(TensorMemoryTest, AllocationsHaveTheTagInForceOnAnyThread) {
   EXPECT_EQ(current_tag(), Tag::kOverhead);
   std::byte *own = nullptr, *others = nullptr;
   {
-    const TagScope outer(Tag::kBlockGraphs);
+    const TagScope outer(Tag::kSavedActivations);
     {
       const TagScope inner(Tag::kHead, "logits");
       own = memory.allocate(512);
@@ -48,7 +48,7 @@ TEST_F(TensorMemoryTest, AllocationsHaveTheTagInForceOnAnyThread) {
     }
     EXPECT_EQ(bytes(Tag::kHead), 1024);
     EXPECT_EQ(arena.allocations(View::kTrain)[0].name, "logits");
-    EXPECT_EQ(current_tag(), Tag::kBlockGraphs);
+    EXPECT_EQ(current_tag(), Tag::kSavedActivations);
   }
   EXPECT_TRUE(memory.free(own) && memory.free(others));
   EXPECT_EQ(bytes(Tag::kHead), 0) << "freed under the tag that it was taken with";
@@ -59,17 +59,17 @@ TEST_F(TensorMemoryTest, WhatSurvivesAScopeCountsForAnotherTag) {
   arena.enter(Phase::kTrain);
   std::byte *saved = nullptr, *input = nullptr;
   {
-    const SurvivorScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
+    const SavedForBackwardScope block(Tag::kLayerWorkspace, Tag::kSavedActivations);
     std::byte* const temporary = memory.allocate(4096);
     saved = memory.allocate(1024);
     input = memory.allocate(512);
-    retag(input, Tag::kBlockInputs);
+    retag(input, Tag::kCheckpointedInputs);
     memory.free(temporary);
   }
-  EXPECT_EQ(bytes(Tag::kBlockScratch), 0);
-  EXPECT_EQ(bytes(Tag::kBlockGraphs), 1024);
-  EXPECT_EQ(bytes(Tag::kBlockInputs), 512);
-  EXPECT_EQ(device.ledger.high_water_bytes(Tag::kBlockScratch, Phase::kTrain), 5632);
+  EXPECT_EQ(bytes(Tag::kLayerWorkspace), 0);
+  EXPECT_EQ(bytes(Tag::kSavedActivations), 1024);
+  EXPECT_EQ(bytes(Tag::kCheckpointedInputs), 512);
+  EXPECT_EQ(device.ledger.high_water_bytes(Tag::kLayerWorkspace, Phase::kTrain), 5632);
   int elsewhere = 0;
   retag(&elsewhere, Tag::kHead);
   EXPECT_TRUE(memory.free(saved) && memory.free(input));
@@ -78,7 +78,7 @@ TEST_F(TensorMemoryTest, WhatSurvivesAScopeCountsForAnotherTag) {
 TEST_F(TensorMemoryTest, ThreadsBesideThePhasesKeepOutOfThem) {
   arena.enter(Phase::kRollout);
   std::thread([&] {
-    const OutsidePhases beside;
+    const BypassArena beside;
     EXPECT_EQ(memory.allocate(512), nullptr);
   }).join();
   std::byte* const own = memory.allocate(512);
@@ -98,11 +98,11 @@ TEST_F(TensorMemoryTest, AFullViewIsAnErrorThatSaysWhatToChange) {
   }
 }
 
-TEST_F(TensorMemoryTest, ThereIsOneAtATime) { EXPECT_THROW(TensorMemory{arena}, BugError); }
+TEST_F(TensorMemoryTest, ThereIsOneAtATime) { EXPECT_THROW(ArenaAllocator{arena}, BugError); }
 
-TEST(TensorMemory, ScopesMeanNothingWithoutOne) {
+TEST(ArenaAllocator, ScopesMeanNothingWithoutOne) {
   const TagScope tag(Tag::kHead);
-  const SurvivorScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
+  const SavedForBackwardScope block(Tag::kLayerWorkspace, Tag::kSavedActivations);
   retag(&tag, Tag::kHead);
 }
 

@@ -1,5 +1,5 @@
 // Runs that cannot learn are told so within two rollouts, with the cause; runs that can hear nothing.
-#include "rl/signal_watch.h"
+#include "rl/learning_health.h"
 
 #include <gtest/gtest.h>
 
@@ -25,9 +25,9 @@ struct Watched {
       : watch(
             run.settings, [this](const std::string& line) { warnings.push_back(line); },
             [this](const std::string& line) { notes.push_back(line); }) {}
-  SignalWatch watch;
+  LearningHealth watch;
   std::vector<std::string> warnings, notes;
-  SignalWatch::Counts counts;  // of the last rollout and its steps
+  LearningHealth::Counts counts;  // of the last rollout and its steps
 };
 
 // Its grading failed, and it has no reward.
@@ -48,11 +48,11 @@ void go(SimulatedRun& run, Watched& watched, int64_t index, const Break& spoil =
   for (Sample& sample : samples) pointers.push_back(&sample);
   assign_advantages(run.loss, pointers);
   if (spoil_after_advantages) spoil_after_advantages(run, samples);
-  watched.counts = watched.watch.see_rollout(index, views(samples));
+  watched.counts = watched.watch.observe_rollout(index, views(samples));
   const std::vector<const Sample*> all = views(samples);
   for (int64_t k = 0; k < run.steps_per_rollout; ++k) {
     const int64_t step = index * run.steps_per_rollout + k;
-    watched.counts.merge(watched.watch.see_step(step, all, run.learning_rate(step)));
+    watched.counts.merge(watched.watch.observe_step(step, all, run.learning_rate(step)));
   }
 }
 
@@ -166,7 +166,7 @@ const std::vector<BadRun>& bad_runs() {
   return runs;
 }
 
-TEST(SignalWatch, NamesEveryFaultWithinTwoRollouts) {
+TEST(LearningHealth, NamesEveryFaultWithinTwoRollouts) {
   for (const BadRun& bad : bad_runs()) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
       SCOPED_TRACE(testing::Message() << bad.key << ", \"" << bad.says << "\", seed " << seed);
@@ -190,7 +190,7 @@ TEST(SignalWatch, NamesEveryFaultWithinTwoRollouts) {
   }
 }
 
-TEST(SignalWatch, IsSilentOnHealthyRuns) {
+TEST(LearningHealth, IsSilentOnHealthyRuns) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedRun run(seed);
     Watched watched(run);
@@ -202,7 +202,7 @@ TEST(SignalWatch, IsSilentOnHealthyRuns) {
 }
 
 // Nine groups of ten are all right and teach nothing; the tenth does.
-TEST(SignalWatch, IsSilentWhereMostGroupsAreSolved) {
+TEST(LearningHealth, IsSilentWhereMostGroupsAreSolved) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedRun run(seed);
     run.loss.advantage_estimator = "grpo";
@@ -222,7 +222,7 @@ TEST(SignalWatch, IsSilentWhereMostGroupsAreSolved) {
 }
 
 // A run of four samples a rollout, half of them right: every eighth rollout has equal rewards.
-TEST(SignalWatch, IsSilentOnRolloutsOfFourSamples) {
+TEST(LearningHealth, IsSilentOnRolloutsOfFourSamples) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedRun run(seed);
     run.num_groups = 1;
@@ -237,7 +237,7 @@ TEST(SignalWatch, IsSilentOnRolloutsOfFourSamples) {
 }
 
 // One answer in twenty is right: rollouts without a right one are frequent, and no alarm once there was one.
-TEST(SignalWatch, IsSilentWhereRightAnswersAreRare) {
+TEST(LearningHealth, IsSilentWhereRightAnswersAreRare) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedRun run(seed);
     use_groups(run);
@@ -255,7 +255,7 @@ TEST(SignalWatch, IsSilentWhereRightAnswersAreRare) {
   }
 }
 
-TEST(SignalWatch, WaitsForASecondRollout) {
+TEST(LearningHealth, WaitsForASecondRollout) {
   SimulatedRun run(17);
   use_groups(run);
   run.num_groups = 8;
@@ -266,7 +266,7 @@ TEST(SignalWatch, WaitsForASecondRollout) {
   EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
 }
 
-TEST(SignalWatch, EvidenceOfEqualRewardsIsInARow) {
+TEST(LearningHealth, EvidenceOfEqualRewardsIsInARow) {
   SimulatedRun run(31);
   use_groups(run);
   run.graded_by_length = true;
@@ -282,7 +282,7 @@ TEST(SignalWatch, EvidenceOfEqualRewardsIsInARow) {
   EXPECT_EQ(watched.warnings.size(), 1U) << "six groups in a row";
 }
 
-TEST(SignalWatch, RoundingIsNoAdvantage) {
+TEST(LearningHealth, RoundingIsNoAdvantage) {
   for (const char* estimator : {"grpo", "reinforce_plus_plus_baseline"}) {
     SimulatedRun run(19);
     use_groups(run);
@@ -295,7 +295,7 @@ TEST(SignalWatch, RoundingIsNoAdvantage) {
   }
 }
 
-TEST(SignalWatch, SaysThatGroupsOfOneTeachNothing) {
+TEST(LearningHealth, SaysThatGroupsOfOneTeachNothing) {
   SimulatedRun run(23);
   use_groups(run);
   run.graded_by_length = true;
@@ -312,7 +312,7 @@ TEST(SignalWatch, SaysThatGroupsOfOneTeachNothing) {
 }
 
 // Samples that are out of the loss train nothing, whatever their masks say.
-TEST(SignalWatch, LooksAtTheMasksOfSamplesInTheLoss) {
+TEST(LearningHealth, LooksAtTheMasksOfSamplesInTheLoss) {
   SimulatedRun run(29);
   Watched watched(run);
   std::vector<Sample> samples = run.rollout(0);
@@ -321,14 +321,15 @@ TEST(SignalWatch, LooksAtTheMasksOfSamplesInTheLoss) {
     if (!samples[i].remove) samples[i].loss_mask.assign(samples[i].loss_mask.size(), 0);
   }
   const auto kept = static_cast<double>(samples.size() / 2);
-  EXPECT_EQ(watched.watch.see_step(0, views(samples), 1e-6), (SignalWatch::Counts{{"fault/loss_mask_zero", kept}}));
+  EXPECT_EQ(watched.watch.observe_step(0, views(samples), 1e-6),
+            (LearningHealth::Counts{{"fault/loss_mask_zero", kept}}));
   samples[1].loss_mask[0] = 1;
-  EXPECT_TRUE(watched.watch.see_step(1, views(samples), 1e-6).empty());
+  EXPECT_TRUE(watched.watch.observe_step(1, views(samples), 1e-6).empty());
   for (Sample& sample : samples) sample.remove = true;
-  EXPECT_TRUE(watched.watch.see_step(2, views(samples), 1e-6).empty()) << "the graders' fault";
+  EXPECT_TRUE(watched.watch.observe_step(2, views(samples), 1e-6).empty()) << "the graders' fault";
 }
 
-TEST(SignalWatch, CountsExactly) {
+TEST(LearningHealth, CountsExactly) {
   SimulatedRun run(7);
   use_groups(run);
   run.num_groups = 5;
@@ -339,13 +340,13 @@ TEST(SignalWatch, CountsExactly) {
   run.steps_per_rollout = 1;
   Watched watched(run);
   go(run, watched, 0);
-  EXPECT_EQ(watched.counts, SignalWatch::Counts());
+  EXPECT_EQ(watched.counts, LearningHealth::Counts());
   const auto first = [](int64_t count, const std::function<void(SimulatedRun&, Sample&)>& change) {
     return [count, change](SimulatedRun& r, std::vector<Sample>& samples) {
       for (int64_t i = 0; i < count; ++i) change(r, samples[static_cast<size_t>(i)]);
     };
   };
-  using Counts = SignalWatch::Counts;
+  using Counts = LearningHealth::Counts;
   go(run, watched, 1, first(10, truncate));  // half is not more than half
   EXPECT_EQ(watched.counts, Counts());
   go(run, watched, 2, first(11, truncate));
@@ -372,7 +373,7 @@ TEST(SignalWatch, CountsExactly) {
 }
 
 // What a resumed run counts must not depend on what it saw before it was killed.
-TEST(SignalWatch, CountsOneRolloutAlone) {
+TEST(LearningHealth, CountsOneRolloutAlone) {
   for (const BadRun& bad : bad_runs()) {
     SimulatedRun run(3), resumed(3);
     for (SimulatedRun* each_run : {&run, &resumed}) {
@@ -391,7 +392,7 @@ TEST(SignalWatch, CountsOneRolloutAlone) {
   }
 }
 
-TEST(SignalWatch, RepeatsItselfRarelyAndWhenAFaultComesBack) {
+TEST(LearningHealth, RepeatsItselfRarelyAndWhenAFaultComesBack) {
   SimulatedRun run(11);
   run.make_large_enough();
   run.truncated_share = 0.0;
@@ -402,19 +403,19 @@ TEST(SignalWatch, RepeatsItselfRarelyAndWhenAFaultComesBack) {
     const auto is_cut = [](const std::string& line) { return line.find("were cut") != std::string::npos; };
     return std::count_if(watched.warnings.begin(), watched.warnings.end(), is_cut);
   };
-  EXPECT_EQ(cut_until(SignalWatch::kRepeatEvery), 1);
-  EXPECT_EQ(cut_until(SignalWatch::kRepeatEvery + 2), 2);
+  EXPECT_EQ(cut_until(LearningHealth::kRepeatEvery), 1);
+  EXPECT_EQ(cut_until(LearningHealth::kRepeatEvery + 2), 2);
   const auto pause = [&](int64_t count) {
     for (const int64_t end = index + count; index < end; ++index) go(run, watched, index);
   };
-  pause(SignalWatch::kForgetAfter - 1);
+  pause(LearningHealth::kForgetAfter - 1);
   EXPECT_EQ(cut_until(index + 2), 2) << "a short pause is no absence";
-  pause(SignalWatch::kForgetAfter);
+  pause(LearningHealth::kForgetAfter);
   EXPECT_EQ(cut_until(index + 2), 3);
 }
 
 // Equal rewards late in a run: at the best reward the task is solved, which is no alarm; at another the policy broke.
-TEST(SignalWatch, TellsASolvedTaskFromABrokenPolicy) {
+TEST(LearningHealth, TellsASolvedTaskFromABrokenPolicy) {
   for (const double reward : {1.0, 0.0}) {
     SimulatedRun run(5);
     use_groups(run);
@@ -437,7 +438,7 @@ TEST(SignalWatch, TellsASolvedTaskFromABrokenPolicy) {
   }
 }
 
-TEST(SignalWatch, ExplainsWrongAnswersByTheirCut) {
+TEST(LearningHealth, ExplainsWrongAnswersByTheirCut) {
   SimulatedRun run(9);
   run.make_large_enough();
   Watched watched(run);
@@ -454,7 +455,7 @@ TEST(SignalWatch, ExplainsWrongAnswersByTheirCut) {
   EXPECT_NE(watched.warnings[1].find("most likely because all"), std::string::npos) << watched.warnings[1];
 }
 
-TEST(SignalWatch, KnowsWhenCutCompletionsAreWanted) {
+TEST(LearningHealth, KnowsWhenCutCompletionsAreWanted) {
   SimulatedRun run(13);
   run.make_large_enough();
   run.settings.ignore_eos = true;
@@ -463,7 +464,7 @@ TEST(SignalWatch, KnowsWhenCutCompletionsAreWanted) {
   EXPECT_TRUE(watched.warnings.empty()) << testing::PrintToString(watched.warnings);
 }
 
-TEST(SignalWatch, KnowsTheScheduleOfTheLearningRate) {
+TEST(LearningHealth, KnowsTheScheduleOfTheLearningRate) {
   const auto warnings = [](double lr, int64_t warmup_steps, int64_t num_steps, const std::vector<double>& rates) {
     SimulatedRun run(1);
     run.settings.lr = lr;
@@ -471,7 +472,7 @@ TEST(SignalWatch, KnowsTheScheduleOfTheLearningRate) {
     run.settings.num_steps = num_steps;
     Watched watched(run);
     for (size_t step = 0; step < rates.size(); ++step)
-      watched.watch.see_step(static_cast<int64_t>(step), {}, rates[step]);
+      watched.watch.observe_step(static_cast<int64_t>(step), {}, rates[step]);
     return watched.warnings;
   };
   EXPECT_TRUE(warnings(1e-6, 2, 10, {0.0, 5e-7, 1e-6}).empty());

@@ -1,13 +1,13 @@
 // LibTorch's allocations in the phases of a run: they come from the arena, under the tag of whoever works. No torch.
 //
-// Code that computes says what for with scopes; they cost two stores and mean nothing where no TensorMemory is
+// Code that computes says what for with scopes; they cost two stores and mean nothing where no ArenaAllocator is
 // installed. One thread, which drives the step, makes scopes and phases; threads of a backward pass allocate under
 // whatever is in force, since they know nothing of what they work for.
 #pragma once
 
 #include <atomic>
 
-#include "device/tensor_source.h"
+#include "device/allocator_hook.h"
 #include "memory/arena.h"
 #include "memory/tag.h"
 
@@ -30,10 +30,10 @@ Tag current_tag();  // kOverhead outside of all scopes
 
 // A TagScope whose allocations are of another tag from its end on, as far as they are still there: what a forward
 // computes with becomes what its backward reads.
-class SurvivorScope {
+class SavedForBackwardScope {
  public:
-  SurvivorScope(Tag tag, Tag survivors);
-  ~SurvivorScope();
+  SavedForBackwardScope(Tag tag, Tag survivors);
+  ~SavedForBackwardScope();
 
  private:
   TagScope scope_;
@@ -45,28 +45,28 @@ class SurvivorScope {
 void retag(const void* address, Tag tag);
 
 // While it lives, allocations of this thread are none of the arena's: for threads that work beside the phases.
-class OutsidePhases {
+class BypassArena {
  public:
-  OutsidePhases();
-  ~OutsidePhases();
-  OutsidePhases(const OutsidePhases&) = delete;
-  OutsidePhases& operator=(const OutsidePhases&) = delete;
+  BypassArena();
+  ~BypassArena();
+  BypassArena(const BypassArena&) = delete;
+  BypassArena& operator=(const BypassArena&) = delete;
 };
 
 // Installed for its life as the current one: rollout and train phases allocate from the arena's view of the phase,
 // loading from LibTorch's own allocator. Borrows the arena. BugError: there is one already.
-class TensorMemory final : public device::TensorSource {
+class ArenaAllocator final : public device::AllocatorHook {
  public:
-  explicit TensorMemory(Arena& arena);
-  ~TensorMemory() override;
-  TensorMemory(const TensorMemory&) = delete;
-  TensorMemory& operator=(const TensorMemory&) = delete;
+  explicit ArenaAllocator(Arena& arena);
+  ~ArenaAllocator() override;
+  ArenaAllocator(const ArenaAllocator&) = delete;
+  ArenaAllocator& operator=(const ArenaAllocator&) = delete;
 
   std::byte* allocate(int64_t bytes) override;
   bool free(std::byte* address) override;
 
  private:
-  friend class SurvivorScope;
+  friend class SavedForBackwardScope;
   friend void retag(const void* address, Tag tag);
 
   Arena& arena_;

@@ -1,4 +1,4 @@
-#include "memory/tensor_memory.h"
+#include "memory/arena_allocator.h"
 
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<Tag> label_tag = Tag::kOverhead;
 std::atomic<const char*> label_name = "";
-std::atomic<TensorMemory*> installed = nullptr;
+std::atomic<ArenaAllocator*> installed = nullptr;
 thread_local int outside_phases = 0;
 
 }  // namespace
@@ -27,32 +27,32 @@ TagScope::~TagScope() {
   label_name = name_before_;
 }
 
-SurvivorScope::SurvivorScope(Tag tag, Tag survivors) : scope_(tag), tag_(tag), survivors_(survivors) {
-  if (const TensorMemory* const memory = installed) mark_ = memory->arena_.mark(view_of(memory->arena_.phase()));
+SavedForBackwardScope::SavedForBackwardScope(Tag tag, Tag survivors) : scope_(tag), tag_(tag), survivors_(survivors) {
+  if (const ArenaAllocator* const memory = installed) mark_ = memory->arena_.mark(view_of(memory->arena_.phase()));
 }
 
-SurvivorScope::~SurvivorScope() {
-  if (TensorMemory* const memory = installed)
+SavedForBackwardScope::~SavedForBackwardScope() {
+  if (ArenaAllocator* const memory = installed)
     memory->arena_.retag(view_of(memory->arena_.phase()), mark_, tag_, survivors_);
 }
 
 void retag(const void* address, Tag tag) {
-  TensorMemory* const memory = installed;
+  ArenaAllocator* const memory = installed;
   if (memory == nullptr || !memory->arena_.owns(address)) return;
   memory->arena_.retag(static_cast<std::byte*>(const_cast<void*>(address)), tag);
 }
 
-OutsidePhases::OutsidePhases() { ++outside_phases; }
-OutsidePhases::~OutsidePhases() { --outside_phases; }
+BypassArena::BypassArena() { ++outside_phases; }
+BypassArena::~BypassArena() { --outside_phases; }
 
-TensorMemory::TensorMemory(Arena& arena) : arena_(arena) {
-  TensorMemory* none = nullptr;
+ArenaAllocator::ArenaAllocator(Arena& arena) : arena_(arena) {
+  ArenaAllocator* none = nullptr;
   TANDEM_CHECK(installed.compare_exchange_strong(none, this), "one arena at a time");
 }
 
-TensorMemory::~TensorMemory() { installed = nullptr; }
+ArenaAllocator::~ArenaAllocator() { installed = nullptr; }
 
-std::byte* TensorMemory::allocate(int64_t bytes) {
+std::byte* ArenaAllocator::allocate(int64_t bytes) {
   const Phase phase = arena_.phase();
   if (phase == Phase::kLoad || outside_phases > 0) return nullptr;
   const Tag tag = current_tag();
@@ -62,7 +62,7 @@ std::byte* TensorMemory::allocate(int64_t bytes) {
   return address;
 }
 
-bool TensorMemory::free(std::byte* address) {
+bool ArenaAllocator::free(std::byte* address) {
   if (!arena_.owns(address)) return false;
   arena_.free(address);
   return true;

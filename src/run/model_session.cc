@@ -1,4 +1,4 @@
-#include "run/session.h"
+#include "run/model_session.h"
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ void check_text_files(const std::string& directory) {
 
 }  // namespace
 
-Session::Session(const config::ModelOptions& options) : options_(options), config_(read_model(options)) {
+ModelSession::ModelSession(const config::ModelOptions& options) : options_(options), config_(read_model(options)) {
   const device::DeviceSpec device = device::parse_device(options_.device);
   check_text_files(options_.hf_checkpoint);
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
@@ -40,7 +40,7 @@ Session::Session(const config::ModelOptions& options) : options_(options), confi
 
 // Published vocabularies are padded by a few hundred ids; a tokenizer of half the size, or without the model's EOS, is
 // most likely another model's.
-void Session::warn_of_other_tokenizer() const {
+void ModelSession::warn_of_other_tokenizer() const {
   const std::string file = options_.hf_checkpoint + "/tokenizer.json";
   const int64_t num_ids = text_->vocab_size();
   for (const int32_t eos : config_.eos_token_ids) {
@@ -55,15 +55,17 @@ void Session::warn_of_other_tokenizer() const {
   }
 }
 
-at::ScalarType Session::dtype() const { return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16; }
+at::ScalarType ModelSession::dtype() const {
+  return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+}
 
-int64_t Session::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
+int64_t ModelSession::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
 
-weights::WeightStore Session::empty_store() const {
+weights::WeightStore ModelSession::empty_store() const {
   return weights::WeightStore::without_storage(model::build_layout(config_), dtype(), ops_->device());
 }
 
-void Session::read_weights(weights::WeightStore& store) const {
+void ModelSession::read_weights(weights::WeightStore& store) const {
   if (options_.random_init) {
     weights::initialize_random(store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
   } else {
@@ -71,11 +73,11 @@ void Session::read_weights(weights::WeightStore& store) const {
   }
 }
 
-void Session::check_weights() const {
+void ModelSession::check_weights() const {
   if (!options_.random_init) weights::check_hf_checkpoint(options_.hf_checkpoint, model::build_layout(config_));
 }
 
-void Session::load_weights() {
+void ModelSession::load_weights() {
   TANDEM_CHECK(!store_, "the weights are loaded already");
   store_ = std::make_unique<weights::WeightStore>(empty_store());
   read_weights(*store_);
@@ -87,12 +89,12 @@ void Session::load_weights() {
   }
 }
 
-std::unique_ptr<model::Model> Session::make_model() const {
+std::unique_ptr<model::Model> ModelSession::make_model() const {
   TANDEM_CHECK(store_ != nullptr, "weights are not loaded");
   return model::make_model(config_, store_->view(), *ops_);
 }
 
-rollout::EngineConfig Session::engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes) {
+rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes) {
   rollout::EngineConfig config;
   config.kv_cache_bytes = kv_cache_bytes;
   config.max_batch_tokens = options.max_batch_tokens;
@@ -102,6 +104,6 @@ rollout::EngineConfig Session::engine_config(const config::RolloutOptions& optio
   return config;
 }
 
-std::string Session::why_not_finite() const { return weights::why_not_finite(*store_); }
+std::string ModelSession::why_not_finite() const { return weights::why_not_finite(*store_); }
 
 }  // namespace tandem::run

@@ -1,4 +1,4 @@
-#include "device/cuda/cuda_tensor_source.h"
+#include "device/cuda/cuda_allocator_hook.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -21,12 +21,12 @@ namespace {
 namespace caching = c10::cuda::CUDACachingAllocator;
 namespace pluggable = torch::cuda::CUDAPluggableAllocator;
 
-std::atomic<TensorSource*> current_source = nullptr;
+std::atomic<AllocatorHook*> current_source = nullptr;
 caching::CUDAAllocator* caching_allocator = nullptr;  // LibTorch's own
 bool had_expandable_segments = false;
 
 void* allocate(size_t bytes, int /*device*/, cudaStream_t stream) {
-  TensorSource* const source = current_source.load(std::memory_order_acquire);
+  AllocatorHook* const source = current_source.load(std::memory_order_acquire);
   if (source != nullptr && bytes > 0) {
     if (std::byte* const address = source->allocate(static_cast<int64_t>(bytes))) return address;
   }
@@ -34,7 +34,7 @@ void* allocate(size_t bytes, int /*device*/, cudaStream_t stream) {
 }
 
 void release(void* address, size_t /*bytes*/, int /*device*/, cudaStream_t /*stream*/) {
-  TensorSource* const source = current_source.load(std::memory_order_acquire);
+  AllocatorHook* const source = current_source.load(std::memory_order_acquire);
   if (source != nullptr && source->free(static_cast<std::byte*>(address))) return;
   caching_allocator->raw_delete(address);
 }
@@ -72,7 +72,7 @@ void install_cuda_tensor_source() {
 
 bool expandable_segments_were_on() { return had_expandable_segments; }
 
-void set_cuda_tensor_source(TensorSource* source) {
+void set_cuda_tensor_source(AllocatorHook* source) {
   TANDEM_CHECK(source == nullptr || current_source.load() == nullptr, "one source at a time");
   current_source.store(source, std::memory_order_release);
 }

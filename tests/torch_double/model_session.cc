@@ -1,6 +1,6 @@
 // What the files of src/run call of the session and the weight store, without LibTorch: the model's shape and layout
 // are the real ones, the weights have no storage, and an export is a safetensors file in a folder that appears whole.
-#include "run/session.h"
+#include "run/model_session.h"
 
 #include <array>
 
@@ -41,13 +41,13 @@ void export_hf_checkpoint(const std::string& path, const WeightStore&, const Exp
 
 namespace run {
 
-Session::Session(const config::ModelOptions& options)
+ModelSession::ModelSession(const config::ModelOptions& options)
     : options_(options), config_(model::read_model_config(options.hf_checkpoint)) {
   store_ = std::make_unique<weights::WeightStore>(
       weights::WeightStore::without_storage(model::build_layout(config_), at::kFloat));
 }
 
-int64_t Session::weight_bytes() const { return config_.num_parameters() * int64_t{sizeof(float)}; }
+int64_t ModelSession::weight_bytes() const { return config_.num_parameters() * int64_t{sizeof(float)}; }
 
 }  // namespace run
 

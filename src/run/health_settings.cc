@@ -1,4 +1,4 @@
-#include "run/signal_settings.h"
+#include "run/health_settings.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,17 +18,17 @@ bool told_not_to_open(const config::DataOptions& data) {
 
 }  // namespace
 
-rl::SignalSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps) {
-  rl::SignalSettings settings;
+rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps) {
+  rl::HealthSettings settings;
   settings.lr = optimizer.lr;
   settings.lr_warmup_steps = optimizer.lr_warmup_iters;
   settings.num_steps = num_steps;
   return settings;
 }
 
-rl::SignalSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
+rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
                                    const PromptSet& prompts, int64_t num_steps) {
-  rl::SignalSettings settings = signal_settings(config.optimizer, num_steps);
+  rl::HealthSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
   settings.lowest_reward = config.reward.lowest_reward();
   settings.compares_group =

@@ -1,4 +1,4 @@
-#include "weights/weight_info.h"
+#include "weights/weight_spec.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,9 +12,9 @@ namespace tandem::weights {
 namespace {
 
 // The length keeps a name that holds spaces or line breaks from passing for another list.
-std::string hash_of(const WeightInfo& info) {
+std::string hash_of(const WeightSpec& info) {
   std::string text = info.dtype + "\n";
-  for (const WeightInfo::Tensor& tensor : info.tensors) {
+  for (const WeightSpec::Tensor& tensor : info.tensors) {
     fmt::format_to(std::back_inserter(text), "{}:{} {}\n", tensor.hf_name.size(), tensor.hf_name,
                    fmt::join(tensor.shape, ","));
   }
@@ -23,9 +23,9 @@ std::string hash_of(const WeightInfo& info) {
 
 }  // namespace
 
-WeightInfo weight_info(const Layout& layout, std::string_view dtype) {
+WeightSpec weight_spec(const Layout& layout, std::string_view dtype) {
   TANDEM_CHECK(dtype == "F32" || dtype == "BF16", "weights are F32 or BF16, not", dtype);
-  WeightInfo info;
+  WeightSpec info;
   info.dtype = dtype;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) info.tensors.push_back({.hf_name = slice.hf_name, .shape = slice.shape});

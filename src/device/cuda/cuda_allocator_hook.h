@@ -1,7 +1,7 @@
-// LibTorch's allocations on NVIDIA GPUs, turned to a TensorSource.
+// LibTorch's allocations on NVIDIA GPUs, turned to a AllocatorHook.
 #pragma once
 
-#include "device/tensor_source.h"
+#include "device/allocator_hook.h"
 
 namespace tandem::device {
 
@@ -13,7 +13,7 @@ void install_cuda_tensor_source();
 bool expandable_segments_were_on();
 
 // As MemoryDriver::set_tensor_source says.
-void set_cuda_tensor_source(TensorSource* source);
+void set_cuda_tensor_source(AllocatorHook* source);
 
 // Has cuBLAS make its workspaces now, those of the thread that runs backward passes too: they last as long as the
 // process, so that a source must not be asked for them. Of the current device.

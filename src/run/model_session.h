@@ -17,11 +17,11 @@
 
 namespace tandem::run {
 
-class Session {
+class ModelSession {
  public:
   // Reads the configuration, starts the tokenizer and the device. No weights yet. UserError when the tokenizer has ids
   // that the model has not.
-  explicit Session(const config::ModelOptions& options);
+  explicit ModelSession(const config::ModelOptions& options);
 
   // What can be said of the weights' files without reading weights: UserError for what load_weights() would refuse.
   void check_weights() const;

@@ -21,7 +21,7 @@
 namespace tandem::rl {
 
 // What sentences name, and what is normal in this run. Flags are written as the user gave them.
-struct SignalSettings {
+struct HealthSettings {
   std::string grader;                   // "--rm-type math", "--custom-rm-path reward.py:reward"
   std::optional<double> lowest_reward;  // that the grader gives, where it is known
   bool compares_group = true;           // the advantage of a sample depends on the others of its group
@@ -59,7 +59,7 @@ enum class Fault : uint8_t {
 const char* key(Fault fault);
 
 // Consecutive rollouts that all show one case, added up.
-struct Stretch {
+struct Streak {
   int64_t first = 0, last = 0;  // from 0
   int64_t num_rollouts = 0;
   int64_t num_samples = 0, num_affected = 0;
@@ -72,7 +72,7 @@ struct Stretch {
   bool all_affected() const { return num_affected == num_samples; }
 };
 
-class SignalWatch {
+class LearningHealth {
  public:
   using Say = std::function<void(const std::string& line)>;
   using Counts = std::map<std::string, double>;  // "fault/<key>" to how many; what does not hold is absent
@@ -82,44 +82,44 @@ class SignalWatch {
 
   // `warn` gets what a run should not go on with; `inform` that every reward is the best one, which late in a run is
   // success.
-  SignalWatch(SignalSettings settings, Say warn, Say inform);
+  LearningHealth(HealthSettings settings, Say warn, Say inform);
   // Both go to the log.
-  explicit SignalWatch(SignalSettings settings);
+  explicit LearningHealth(HealthSettings settings);
 
   // After rewards and advantages of a rollout, before it is trained on. `rollout` counts from 0.
-  Counts see_rollout(int64_t rollout, std::span<const Sample* const> samples);
+  Counts observe_rollout(int64_t rollout, std::span<const Sample* const> samples);
   // After an optimizer step, which counts from 0 over the run: the samples it was made of, and its learning rate.
-  Counts see_step(int64_t step, std::span<const Sample* const> samples, double lr);
+  Counts observe_step(int64_t step, std::span<const Sample* const> samples, double lr);
 
  private:
-  struct Voice {
+  struct AlertState {
     std::optional<int64_t> last_held, last_said;
     bool said = false;  // since the case last came (back)
   };
   struct Case {
-    Stretch stretch;
-    Voice voice;
+    Streak stretch;
+    AlertState voice;
   };
 
   // The fault holds in this rollout, for `num_affected` of `num_samples`: its stretch with the rollout in it.
-  const Stretch& hold(Fault fault, int64_t rollout, const RolloutSignal& signal, int64_t num_samples,
-                      int64_t num_affected);
-  void mark_held(Fault fault, int64_t at);
+  const Streak& hold(Fault fault, int64_t rollout, const RolloutStats& signal, int64_t num_samples,
+                     int64_t num_affected);
+  void extend_streak(Fault fault, int64_t at);
   void say(Fault fault, int64_t at, const std::string& line, const Say& to);
-  void see_graders(int64_t rollout, const RolloutSignal& signal, Counts& counts);
-  void see_completions(int64_t rollout, const RolloutSignal& signal, Counts& counts);
-  void see_prompts(int64_t rollout, const RolloutSignal& signal, Counts& counts);
-  void see_rewards(int64_t rollout, const RolloutSignal& signal, Counts& counts);
-  void learn_chance(const RolloutSignal& signal);
+  void see_graders(int64_t rollout, const RolloutStats& signal, Counts& counts);
+  void see_completions(int64_t rollout, const RolloutStats& signal, Counts& counts);
+  void see_prompts(int64_t rollout, const RolloutStats& signal, Counts& counts);
+  void see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts);
+  void update_base_rate(const RolloutStats& signal);
   Fault reward_fault(double lowest, double highest) const;
   Fault flat_fault() const;
-  bool is_no_chance() const;
+  bool is_significant() const;
 
-  SignalSettings settings_;
+  HealthSettings settings_;
   Say warn_, inform_;
   std::map<Fault, Case> cases_;
   // Rollouts whose rewards differ nowhere; which fault that is, all of them together tell.
-  Stretch flat_;
+  Streak flat_;
   // Groups before flat_, once rewards have differed: how often equal ones are chance in this run.
   int64_t num_groups_seen_ = 0, num_equal_groups_seen_ = 0;
   std::optional<double> highest_reward_seen_;

@@ -8,9 +8,9 @@
 namespace tandem::device {
 
 // Asked by LibTorch's allocator, from any thread, threads of a backward pass among them.
-class TensorSource {
+class AllocatorHook {
  public:
-  virtual ~TensorSource() = default;
+  virtual ~AllocatorHook() = default;
   // 64-byte aligned at least; `bytes` > 0. nullptr: LibTorch's own allocator serves this one. Throws EnvironmentError
   // when this one's memory is full.
   virtual std::byte* allocate(int64_t bytes) = 0;

@@ -1,4 +1,4 @@
-#include "rl/signal_sentences.h"
+#include "rl/health_sentences.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@ namespace tandem::rl {
 namespace {
 
 // People count rollouts from 1, as the live line does.
-std::string title(const Stretch& stretch) {
+std::string title(const Streak& stretch) {
   if (stretch.first == stretch.last) return fmt::format("rollout {}", stretch.last + 1);
   return fmt::format("rollouts {} to {}", stretch.first + 1, stretch.last + 1);
 }
@@ -23,20 +23,20 @@ std::string share(int64_t part, int64_t whole, const std::string& what) {
 }
 
 // The limit that the completions ran into.
-std::string limit_flag(const SignalSettings& settings, const Stretch& stretch) {
+std::string limit_flag(const HealthSettings& settings, const Streak& stretch) {
   const bool by_context = settings.max_response_tokens == 0 || stretch.longest_tokens < settings.max_response_tokens;
   return by_context ? "--rollout-max-context-len (the model's context, where it is unset)"
                     : "--rollout-max-response-len";
 }
 
-std::string truncated(const SignalSettings& settings, const Stretch& stretch) {
+std::string truncated(const HealthSettings& settings, const Streak& stretch) {
   return fmt::format("{}: {} were cut at {} tokens, so {}: raise {}", title(stretch),
                      share(stretch.num_affected, stretch.num_samples, "completions"), stretch.longest_tokens,
                      stretch.all_affected() ? "no answer was ever finished" : "their answers are not finished",
                      limit_flag(settings, stretch));
 }
 
-std::string eos_never_sampled(const SignalSettings& settings, const Stretch& stretch) {
+std::string eos_never_sampled(const HealthSettings& settings, const Streak& stretch) {
   if (!settings.can_stop) {
     return fmt::format(
         "{}: all {} completions ran into the limit of {} tokens because nothing can end them, the checkpoint names no "
@@ -60,7 +60,7 @@ std::string eos_never_sampled(const SignalSettings& settings, const Stretch& str
       title(stretch), stretch.num_samples, stretch.longest_tokens, repetitive, eos, limit_flag(settings, stretch));
 }
 
-std::string empty(const SignalSettings& settings, const Stretch& stretch) {
+std::string empty(const HealthSettings& settings, const Streak& stretch) {
   const std::string stop = settings.has_stop_texts ? ", and that --rollout-stop does not match at once" : "";
   return fmt::format(
       "{}: {} are empty, the model ends its answer before it begins: check that prompts are rendered as the model "
@@ -68,7 +68,7 @@ std::string empty(const SignalSettings& settings, const Stretch& stretch) {
       title(stretch), share(stretch.num_affected, stretch.num_samples, "completions"), stop);
 }
 
-std::string template_opens_no_answer(const SignalSettings& settings) {
+std::string template_opens_no_answer(const HealthSettings& settings) {
   const std::string effect =
       "rendered prompts end before the assistant's header, so the model does not know that it is its turn";
   if (settings.template_told_not_to) {
@@ -80,19 +80,19 @@ std::string template_opens_no_answer(const SignalSettings& settings) {
       effect);
 }
 
-std::string prompts_dropped(const SignalSettings& settings) {
+std::string prompts_dropped(const HealthSettings& settings) {
   return fmt::format(
       "{} are longer than --rollout-max-prompt-len and are never trained on: raise it, or shorten the prompts",
       share(settings.num_prompts_dropped, settings.num_prompts_read, "prompts"));
 }
 
 // What equal rewards come to.
-std::string effect(const Stretch& stretch) {
+std::string effect(const Streak& stretch) {
   return stretch.all_advantages_zero ? "so all advantages are 0 and nothing is learnt"
                                      : "so no completion is preferred to another";
 }
 
-std::string answer_never_right(const SignalSettings& settings, const Stretch& stretch) {
+std::string answer_never_right(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
                                           stretch.lowest_reward, effect(stretch));
   if (settings.ignore_eos) {
@@ -112,12 +112,12 @@ std::string answer_never_right(const SignalSettings& settings, const Stretch& st
       opening, settings.grader);
 }
 
-std::string rewards_equal(const SignalSettings& settings, const Stretch& stretch) {
+std::string rewards_equal(const HealthSettings& settings, const Streak& stretch) {
   return fmt::format("{}: all {} rewards are {:.6g}, {}: {} does not tell completions apart: check what it looks at",
                      title(stretch), stretch.num_samples, stretch.lowest_reward, effect(stretch), settings.grader);
 }
 
-std::string group_rewards_equal(const SignalSettings& settings, const Stretch& stretch) {
+std::string group_rewards_equal(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: rewards differ between prompts but in none of {} groups, {}",
                                           title(stretch), stretch.num_groups, effect(stretch));
   if (2 * stretch.num_identical_groups > stretch.num_groups) {
@@ -132,7 +132,7 @@ std::string group_rewards_equal(const SignalSettings& settings, const Stretch& s
       opening, settings.grader);
 }
 
-std::string advantages_zero(const Stretch& stretch) {
+std::string advantages_zero(const Streak& stretch) {
   if (stretch.num_groups == 0) {
     return fmt::format(
         "{}: no group has two samples with a reward, so all {} advantages are 0 and nothing is learnt: raise "
@@ -147,7 +147,7 @@ std::string advantages_zero(const Stretch& stretch) {
 
 }  // namespace
 
-std::string fault_sentence(Fault fault, const SignalSettings& settings, const Stretch& stretch) {
+std::string fault_sentence(Fault fault, const HealthSettings& settings, const Streak& stretch) {
   switch (fault) {
     case Fault::kGraderAlwaysFails:
       return fmt::format(
@@ -171,7 +171,7 @@ std::string fault_sentence(Fault fault, const SignalSettings& settings, const St
   return "";
 }
 
-std::string solved_sentence(const SignalSettings& settings, const Stretch& stretch, bool from_the_start) {
+std::string solved_sentence(const HealthSettings& settings, const Streak& stretch, bool from_the_start) {
   const std::string opening =
       fmt::format("{}: all {} rewards are {:.6g}", title(stretch), stretch.num_samples, stretch.highest_reward);
   if (from_the_start) {
@@ -183,7 +183,7 @@ std::string solved_sentence(const SignalSettings& settings, const Stretch& stret
   return fmt::format("{}: the task is solved and more steps teach nothing: stop here, or give harder prompts", opening);
 }
 
-std::string learning_rate_sentence(const SignalSettings& settings, int64_t step) {
+std::string learning_rate_sentence(const HealthSettings& settings, int64_t step) {
   if (settings.lr == 0.0) {
     return fmt::format(
         "optimizer step {}: the learning rate is 0, so the weights never change: give --lr more than 0, such as 1e-6",
