@@ -2,9 +2,8 @@
 //
 //   struct RolloutConfig {
 //     int64_t rollout_batch_size = 32;  // the value here is the default that --help shows
-//     template <class V>
-//     void visit(V& v) {
-//       v.option(rollout_batch_size, "rollout-batch-size", "rollout", "prompts per step").at_least(1);
+//     void visit(Options& options) {
+//       options.option(rollout_batch_size, "rollout-batch-size", "rollout", "prompts per step").at_least(1);
 //     }
 //   };
 //
