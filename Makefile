@@ -1,4 +1,5 @@
-# Tandem's commands. `make demo` and `make test` do all set-up themselves on a fresh Debian 12.
+# Tandem's commands. `make demo` and `make test` do all set-up themselves on a fresh Debian 12 or 13,
+# Ubuntu 22.04 or 24.04.
 # `make help` lists them; JOBS=n sets how many compilers run at once.
 
 SHELL := /bin/bash
@@ -12,8 +13,8 @@ PREFIX ?= /usr/local
 FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
 # $(call configure,PRESET,FOLDER): a build folder that was configured elsewhere (the clone has moved) is configured anew.
-configure = cmake $$(home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/$(2)/CMakeCache.txt 2>/dev/null); \
-	[ -z "$$home" ] || [ "$$home" -ef . ] || echo --fresh) --preset $(1)
+configure = home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/$(2)/CMakeCache.txt 2>/dev/null); \
+	[ -z "$$home" ] || [ "$$home" -ef . ] || rm -rf build/$(2)/CMakeCache.txt build/$(2)/CMakeFiles; cmake --preset $(1)
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
 .PHONY: help setup packages python build install cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean

@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
-# Everything that a build needs, on a fresh Debian 12: system packages, then .venv from the pinned requirements.
-# Does nothing where that is already there. As root it installs the packages; as another user it prints the line to type.
+# Everything that a build needs, on a fresh Debian 12 or 13, Ubuntu 22.04 or 24.04: system packages, then .venv from the
+# pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
+# prints the line to type.
 #
 #   tools/setup.sh packages|python|fuzz|cuda
-#   fuzz, cuda: what `make fuzz` and `make cuda` alone need. PYTHON=python3.11 chooses the interpreter of .venv
+#   fuzz, cuda: what `make fuzz` and `make cuda` alone need. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(g++ cmake ninja-build make ccache lld nlohmann-json3-dev libtomlplusplus-dev libgtest-dev
-  libbenchmark-dev libxxhash-dev zlib1g-dev python3 python3-venv git ca-certificates)
-fuzz_packages=(clang libclang-rt-dev)
+packages=(g++ cmake ninja-build make ccache lld nlohmann-json3-dev libgtest-dev libbenchmark-dev libxxhash-dev
+  zlib1g-dev python3 python3-venv git ca-certificates)
+fuzz_packages=(clang)
+# Ubuntu 22.04 has no toml++ (install_toml brings it), and its clang brings libFuzzer.
+if ! grep -qs '^UBUNTU_CODENAME=jammy' /etc/os-release; then
+  packages+=(libtomlplusplus-dev)
+  fuzz_packages+=(libclang-rt-dev)
+fi
+pythons=(python3 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3)
+is_supported='sys.version_info[:2] in ((3, 10), (3, 11), (3, 12), (3, 13))'
 
 say() { echo "setup: $*" >&2; }
 
@@ -40,26 +48,34 @@ install_packages() {
 
 # The first interpreter that can make environments for the pinned packages.
 find_python() {
-  for python in ${PYTHON:-python3 python3.11 /usr/bin/python3}; do
-    if "$python" -c 'import ensurepip, sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+  local candidates=("${pythons[@]}") python
+  [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+  for python in "${candidates[@]}"; do
+    if "$python" -c "import ensurepip, sys; sys.exit(not $is_supported)" 2>/dev/null; then
       echo "$python"
       return
     fi
   done
-  say "no Python 3.11 with venv among '${PYTHON:-python3 python3.11 /usr/bin/python3}': install python3.11-venv," \
-    "or name one as PYTHON=..."
+  say "no Python 3.10, 3.11, 3.12 or 3.13 with venv among '${candidates[*]}': install one (python3-venv is its package" \
+    "on Debian and Ubuntu), or name one as PYTHON=..."
   exit 1
+}
+
+# Whether .venv has an interpreter that we support and is of that interpreter's version: an upgrade of the system can put
+# another one under it.
+has_python() {
+  .venv/bin/python -c "import os, sys, sysconfig
+sys.exit(not ($is_supported and os.path.isdir(sysconfig.get_path('purelib'))))" 2>/dev/null
 }
 
 # Installs when the requirements differ from the ones that .venv was made from.
 install_python() {
-  local stamp=.venv/installed-requirements wanted
+  local stamp=.venv/installed-requirements wanted python
   wanted=$(cat requirements-torch.txt requirements.txt)
-  if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
-  if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-    local python
+  if has_python && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
+  if ! has_python; then
     python=$(find_python)
-    say "making .venv with $python"
+    say "making .venv with $("$python" --version) ($python)"
     "$python" -m venv --clear .venv
   fi
   say "installing the pinned Python packages (about 700 MB with LibTorch, once)"
@@ -67,6 +83,30 @@ install_python() {
     -r requirements-torch.txt -r requirements.txt
   # Last, so that an interrupted installation is done again.
   printf '%s\n' "$wanted" >"$stamp"
+}
+
+# toml++ 3.3.0 where the compiler finds none: its headers as the source of a Python package carries them, the same bytes
+# as Debian 12's.
+install_toml() {
+  local folder=.venv/toml_include name=pytomlpp-1.0.13
+  local url=https://files.pythonhosted.org/packages/40/6d/abdccdcd9182ffaf4da11a5871762045b2f444c09bc3d8360456475188ea/$name.tar.gz
+  local sha256=a0bd639a8f624d1bdf5b3ea94363ca23dbfef38ab7b5b9348881a84afab434ad
+  local remedy="try again, or put the headers of toml++ 3.3 or newer where the compiler finds them"
+  [ ! -d $folder ] || return 0
+  if printf '#if !__has_include(<toml++/toml.h>)\n#error\n#endif\n' | ${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then
+    return
+  fi
+  say "no toml++ on this system: fetching its headers (1.3 MB, once)"
+  local part=.venv/toml_part
+  rm -rf $part
+  mkdir -p $part/include
+  .venv/bin/python -c 'import shutil, sys, urllib.request
+shutil.copyfileobj(urllib.request.urlopen(sys.argv[1], timeout=60), sys.stdout.buffer)' $url >$part/archive 2>$part/error ||
+    { say "$url: $(tail -n 1 $part/error); $remedy"; exit 1; }
+  sha256sum --check --status <<<"$sha256  $part/archive" || { say "$url: not the pinned bytes (SHA-256); $remedy"; exit 1; }
+  tar -xzf $part/archive -C $part/include --strip-components=4 $name/third_party/tomlplusplus/include/toml++
+  mv $part/include $folder
+  rm -rf $part
 }
 
 # The libraries that the CUDA module loads, into the .venv that is there.
@@ -81,7 +121,10 @@ install_cuda() {
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
-  python) install_python ;;
+  python)
+    install_python
+    install_toml
+    ;;
   cuda) install_cuda ;;
   *) say "usage: tools/setup.sh packages|python|fuzz|cuda"; exit 2 ;;
 esac
