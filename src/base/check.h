@@ -13,7 +13,7 @@ namespace tandem::base {
 template <typename... Values>
 std::string join_message(const Values&... values) {
   std::ostringstream out;
-  const char* space = "";
+  [[maybe_unused]] const char* space = "";  // used where there are values
   ((out << space << values, space = " "), ...);
   return out.str();
 }

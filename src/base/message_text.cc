@@ -46,7 +46,7 @@ std::string place_in_text(const std::string& name, std::string_view text, size_t
 std::string with_commas(int64_t number) {
   std::string text = std::to_string(number);
   const size_t first_digit = number < 0 ? 1 : 0;
-  for (size_t at = text.size(); at > first_digit + 3;) text.insert(at -= 3, ",");
+  for (size_t at = text.size(); at > first_digit + 3;) text.insert(at -= 3, 1, ',');
   return text;
 }
 

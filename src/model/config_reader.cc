@@ -78,7 +78,7 @@ int32_t ConfigReader::pad_token_id(int64_t vocab) const {
 
 std::string ConfigReader::shown(const Json& value) {
   std::string text = value.dump(-1, ' ', true);
-  if (text.size() > 60) text = text.substr(0, 60) + "...";
+  if (text.size() > 60) text.replace(60, std::string::npos, "...");
   return text;
 }
 
