@@ -12,9 +12,12 @@ FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo seta
 PREFIX ?= /usr/local
 FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
-# $(call configure,PRESET,FOLDER): a build folder that was configured elsewhere (the clone has moved) is configured anew.
-configure = home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/$(2)/CMakeCache.txt 2>/dev/null); \
-	[ -z "$$home" ] || [ "$$home" -ef . ] || rm -rf build/$(2)/CMakeCache.txt build/$(2)/CMakeFiles; cmake --preset $(1)
+# $(call configure,PRESET): a build folder that was configured elsewhere (the clone has moved) is configured anew.
+configure = home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/$(1)/CMakeCache.txt 2>/dev/null); \
+	[ -z "$$home" ] || [ "$$home" -ef . ] || rm -rf build/$(1)/CMakeCache.txt build/$(1)/CMakeFiles; cmake --preset $(1)
+# $(call say_where,FOLDER): how to get the program of that build folder on the PATH.
+say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$(CURDIR)/build/$(1)/src/cli:$$PATH' \
+	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
 .PHONY: help setup packages python build install cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
@@ -31,19 +34,20 @@ python: packages
 	@tools/setup.sh python
 
 build: setup  ## the program, optimised: build/release/src/cli/tandem
-	$(call configure,release,release)
+	$(call configure,release)
 	cmake --build build/release -j $(JOBS) --target tandem
-	@echo 'built build/release/src/cli/tandem; for this shell: export PATH=$(CURDIR)/build/release/src/cli:$$PATH' \
-		'(make install PREFIX=DIR links it as DIR/bin/tandem)'
+	@$(call say_where,release)
 
-install: build  ## PREFIX/bin/tandem (PREFIX: /usr/local) as a link to the program; libraries and workers stay in this clone
+install: build  ## PREFIX/bin/tandem (PREFIX: /usr/local), a link to what make cuda built, else to what make build built
 	@mkdir -p '$(DESTDIR)$(PREFIX)/bin'
-	ln -sfn '$(CURDIR)/build/release/src/cli/tandem' '$(DESTDIR)$(PREFIX)/bin/tandem'
+	ln -sfn '$(CURDIR)/$(firstword $(wildcard build/cuda/src/cli/tandem) build/release/src/cli/tandem)' \
+		'$(DESTDIR)$(PREFIX)/bin/tandem'
 
 cuda: setup  ## the program with its CUDA module: --device cuda; downloads the CUDA libraries, once
 	@tools/setup.sh cuda
-	$(call configure,cuda,release)
-	cmake --build build/release -j $(JOBS) --target tandem
+	$(call configure,cuda)
+	cmake --build build/cuda -j $(JOBS) --target tandem
+	@$(call say_where,cuda)
 
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes
 	examples/arithmetic/demo.sh
@@ -52,17 +56,17 @@ test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-fre
 	@echo "make test: all passed"
 
 test-dev: setup
-	$(call configure,dev,dev)
+	$(call configure,dev)
 	cmake --build build/dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)
 
 test-tsan: setup
-	$(call configure,tsan,tsan)
+	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
-	$(call configure,release,release)
+	$(call configure,release)
 	cmake --build build/release -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
 	build/release/tests/checkpoint/checkpoints_test --soak
 	build/release/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
@@ -70,7 +74,7 @@ soak: setup  ## the fault tests with their full counts, on the optimised program
 
 fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, or FUZZ_SECONDS=n in all
 	@tools/setup.sh fuzz
-	$(call configure,fuzz,fuzz)
+	$(call configure,fuzz)
 	cmake --build build/fuzz -j $(JOBS) --target fuzz_targets
 	.venv/bin/python -B tests/fuzz/campaign.py build/fuzz --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
 
@@ -78,7 +82,7 @@ tidy:  ## the rules of layout and style (also one of the tests)
 	python3 tools/tidy.py
 
 clang-tidy: setup  ## static analysis by .clang-tidy; slow. FILES=src/rl/*.cc for some
-	$(call configure,dev,dev)
+	$(call configure,dev)
 	cd build/dev && run-clang-tidy -quiet -j $(JOBS) $(if $(FILES),$(abspath $(FILES)),'$(CURDIR)/src/.*')
 
 format:  ## clang-format every source in place

@@ -3,7 +3,7 @@ of this machine, as a page of figures.
 
     .venv/bin/python bench/device_check.py [--device cuda] [--large] [--out bench/results/cuda_module.md]
 
-Needs `make cuda` and the tests' programs (cmake --build build/release --target cuda_vmm_test device_test model_golden_test on_policy_test). Exit code 1
+Needs `make cuda` and the tests' programs (cmake --build build/cuda --target cuda_vmm_test device_test model_golden_test on_policy_test). Exit code 1
 where something failed; the page is written all the same."""
 
 import argparse
@@ -195,7 +195,7 @@ def check_step(check, what, model, dtype, save, prompts, response, steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--build", default="build/cuda")
     parser.add_argument("--commit")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--large", action="store_true", help="also a step of the Qwen3-0.6B shape")

@@ -1,7 +1,7 @@
 """What it costs to give the device's memory from one phase to the other, and to a region's pause and resume, beside what the bus gives
 and what torch_memory_saver takes, on one NVIDIA GPU in one run:
 
-    cmake --preset cuda && cmake --build build/release --target region_bench
+    cmake --preset cuda && cmake --build build/cuda --target region_bench
     .venv/bin/python bench/regions.py [--out bench/results/regions.md]
 
 torch_memory_saver 0.0.10 is measured where it can be imported beside torch with CUDA. vLLM's figures (0.24.0, same kind of GPU, not this

@@ -32,7 +32,6 @@ MAY_INCLUDE = {
     "cli": {"cli", "run", "config", "text", "base"},
 }
 
-MAX_LINES = 500
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot
 CODE = {".cc", ".h", ".cu", ".cuh"}
 TEXT = CODE | {".py", ".md", ".cmake", ".sh", ".txt", ".toml", ".json", ".supp", ""}
@@ -242,13 +241,6 @@ def check_namespaces(tree):
             yield Breach(path, 1, f"declares nothing in namespace tandem::{module}")
 
 
-def check_lengths(tree):
-    for path, text in tree.files(suffixes=CODE | {".py"}):
-        lines = text.count("\n")
-        if lines > MAX_LINES:
-            yield Breach(path, MAX_LINES + 1, f"{lines} lines, more than {MAX_LINES}: split it")
-
-
 def check_links(tree):
     """Links of documents lead to files that are there."""
     for path, text in tree.files(suffixes={".md"}):
@@ -262,7 +254,7 @@ def check_links(tree):
 
 
 RULES = [check_includes, check_targets, check_core, check_words, check_names, check_openings, check_namespaces,
-         check_lengths, check_links]
+         check_links]
 
 
 def find_breaches(root):

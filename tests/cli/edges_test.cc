@@ -60,8 +60,8 @@ TEST(Edges, AResultThatStandardOutputLosesIsNoSuccess) {
         Arguments{"train", "--help"}, Arguments{"train", "--print-config"}}) {
     const auto code_with = [&](const char* output) {
       return exit_code_of([&] {
-        std::freopen(output, "w", stdout);
-        std::freopen("/dev/null", "w", stderr);
+        if (std::freopen(output, "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr)
+          return 99;
         return run_command_line(arguments);
       });
     };
@@ -138,7 +138,7 @@ TEST(Edges, PermissionDeniedIsSaid) {
   ASSERT_EQ(chmod(folder.path().c_str(), 0755), 0);
   ASSERT_EQ(chmod((folder / "closed").c_str(), 0), 0);
   const int code = exit_code_of_nobody([&] {
-    std::freopen(errors.c_str(), "w", stderr);
+    if (std::freopen(errors.c_str(), "w", stderr) == nullptr) return 99;
     return run_command_line({"generate", "--hf-checkpoint", folder / "closed/model", "--prompt-data", kPrompts,
                              "--output", "-", "--dry-run"});
   });

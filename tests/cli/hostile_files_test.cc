@@ -147,9 +147,9 @@ void put(const std::string& path, bool is_pipe) {
 // Opening a pipe waits for who writes into it: the program hung, and the first SIGTERM did not end it.
 TEST_F(HandedOverRun, PipesAndFoldersInPlaceOfFilesAreRefused) {
   const std::string step = "checkpoints/step_000002/";
-  for (const std::string name : {std::string("metrics.jsonl"), std::string("memory_timeline.jsonl"),
-                                 std::string("log.txt"), std::string("checkpoints/latest"), step + "MANIFEST.json",
-                                 step + "state.json", step + "shard_00000.safetensors"}) {
+  for (const std::string& name : {std::string("metrics.jsonl"), std::string("memory_timeline.jsonl"),
+                                  std::string("log.txt"), std::string("checkpoints/latest"), step + "MANIFEST.json",
+                                  step + "state.json", step + "shard_00000.safetensors"}) {
     for (const bool is_pipe : {true, false}) {
       SCOPED_TRACE(name + (is_pipe ? " is a pipe" : " is a folder"));
       const std::string path = handed_over("run");

@@ -140,7 +140,8 @@ class HostileSoak : public testing::TestWithParam<std::string> {
       unsetenv("TMPDIR");
     }
     for (const std::string& id : left_segments()) {
-      if (!segments_before_.contains(id)) std::system(("ipcrm -m " + id).c_str());
+      if (segments_before_.contains(id)) continue;
+      [[maybe_unused]] const int status = std::system(("ipcrm -m " + id).c_str());
     }
     prctl(PR_SET_CHILD_SUBREAPER, 0);
   }

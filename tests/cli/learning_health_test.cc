@@ -120,7 +120,9 @@ TEST(ZeroSignal, AHealthyRunIsNotAccused) {
   EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
   for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
     for (const auto& [name, value] : record.items()) {
-      if (name.starts_with("fault/")) EXPECT_EQ(value, 0.0) << name;
+      if (name.starts_with("fault/")) {
+        EXPECT_EQ(value, 0.0) << name;
+      }
     }
   }
 }

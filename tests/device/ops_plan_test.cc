@@ -77,8 +77,9 @@ class OpsPlanTest : public testing::TestWithParam<at::ScalarType> {
     {
       [[maybe_unused]] const auto result = run();
       const int64_t taken = source_.current() - before, most = source_.most_since(before);
-      std::printf("%-26s result %9ld of %9ld, most %9ld of %9ld (%.2f %% above)\n", name, taken, planned.result, most,
-                  planned.most, 100.0 * (static_cast<double>(planned.most) / static_cast<double>(most) - 1));
+      std::printf("%-26s result %9ld of %9ld, most %9ld of %9ld (%.2f %% above)\n", name, taken,
+                  int64_t{planned.result}, most, int64_t{planned.most},
+                  100.0 * (static_cast<double>(planned.most) / static_cast<double>(most) - 1));
       EXPECT_EQ(taken, planned.result) << name;
       EXPECT_LE(most, planned.most + kSmallTensors) << name;
       EXPECT_LE(planned.most, most + most / 50 + allowed_above) << name;

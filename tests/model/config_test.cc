@@ -14,6 +14,7 @@
 #include "model/registry.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/golden/golden.h"
 #include "tests/model/families.h"
 
 namespace tandem::model {
@@ -21,10 +22,10 @@ namespace {
 
 using base::Json;
 
-const std::string kModels = "tests/golden/models/";
-const std::string kReference = "tests/golden/reference/";
+std::string models_folder() { return golden::directory() + "/models/"; }
+std::string reference_folder() { return golden::directory() + "/reference/"; }
 
-Json golden_config(const std::string& model) { return base::read_json_file(kModels + model + "/config.json"); }
+Json golden_config(const std::string& model) { return base::read_json_file(models_folder() + model + "/config.json"); }
 
 // One model of each family, whose config.json is in the form of transformers 4.
 const std::vector<std::string> kFamilies = {"qwen3-tied", "qwen2-tied", "llama3-untied-sharded"};
@@ -69,7 +70,7 @@ void expect_equal(const ModelConfig& a, const ModelConfig& b) {
 }
 
 TEST(ModelConfig, ReadsTiedQwen3) {
-  const ModelConfig config = read_model_config(kModels + "qwen3-tied");
+  const ModelConfig config = read_model_config(models_folder() + "qwen3-tied");
   EXPECT_EQ(config.architecture, "Qwen3ForCausalLM");
   EXPECT_EQ(config.hidden, 64);
   EXPECT_EQ(config.num_layers, 3);
@@ -87,7 +88,7 @@ TEST(ModelConfig, ReadsTiedQwen3) {
 }
 
 TEST(ModelConfig, ReadsUntiedQwen3AsTransformers5WritesIt) {
-  const ModelConfig config = read_model_config(kModels + "qwen3-untied-sharded");
+  const ModelConfig config = read_model_config(models_folder() + "qwen3-untied-sharded");
   EXPECT_EQ(config.hidden, 96);
   EXPECT_EQ(config.num_heads, 8);
   EXPECT_EQ(config.rope_theta, 1e6);
@@ -97,7 +98,7 @@ TEST(ModelConfig, ReadsUntiedQwen3AsTransformers5WritesIt) {
 }
 
 TEST(ModelConfig, ReadsQwen2) {
-  const ModelConfig config = read_model_config(kModels + "qwen2-tied");
+  const ModelConfig config = read_model_config(models_folder() + "qwen2-tied");
   EXPECT_EQ(config.architecture, "Qwen2ForCausalLM");
   EXPECT_EQ(config.hidden, 96);
   EXPECT_EQ(config.num_layers, 2);
@@ -109,7 +110,7 @@ TEST(ModelConfig, ReadsQwen2) {
 }
 
 TEST(ModelConfig, ReadsLlama3) {
-  const ModelConfig config = read_model_config(kModels + "llama3-untied-sharded");
+  const ModelConfig config = read_model_config(models_folder() + "llama3-untied-sharded");
   EXPECT_EQ(config.architecture, "LlamaForCausalLM");
   EXPECT_EQ(config.num_layers, 3);
   EXPECT_EQ(config.head_dim, 16);
@@ -159,20 +160,20 @@ TEST(ModelConfig, HeadDimIsTheQuotientWhereAFamilySaysSo) {
 
 TEST(ModelConfig, BothSpellingsMeanTheSameModel) {
   for (const std::string& model : kGoldenModels) {
-    const std::string one = kModels + model + "/config.json";
-    const std::string other = kReference + model + "/config_other_style.json";
+    const std::string one = models_folder() + model + "/config.json";
+    const std::string other = reference_folder() + model + "/config_other_style.json";
     expect_equal(parse_model_config(base::read_file(one), one), parse_model_config(base::read_file(other), other));
   }
 }
 
 TEST(ModelConfig, EosIdsComeFromBothFilesAndPadFromEither) {
-  const ModelConfig config = read_model_config(kModels + "qwen3-tied");
+  const ModelConfig config = read_model_config(models_folder() + "qwen3-tied");
   EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{473, 471}));
   EXPECT_EQ(config.pad_token_id, 471);  // generation_config.json alone has it
 }
 
 TEST(ModelConfig, CountsParametersAsTheIndexDoes) {
-  EXPECT_EQ(read_model_config(kModels + "qwen3-untied-sharded").num_parameters(), 633952);
+  EXPECT_EQ(read_model_config(models_folder() + "qwen3-untied-sharded").num_parameters(), 633952);
 }
 
 TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
@@ -185,7 +186,7 @@ TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
 }
 
 TEST(ModelConfig, SparseModelsOfAFamilyAreRefusedWithTheReason) {
-  for (const std::string& message : {refusal(base::read_file(kModels + "qwen3-moe/config.json")),
+  for (const std::string& message : {refusal(base::read_file(models_folder() + "qwen3-moe/config.json")),
                                      refusal_with("architectures", {"Qwen2MoeForCausalLM"})}) {
     EXPECT_NE(message.find("not supported yet"), std::string::npos) << message;
     EXPECT_NE(message.find("take a dense checkpoint"), std::string::npos) << message;
@@ -369,7 +370,7 @@ TEST(ModelConfig, MissingDirectoryOrFileIsSaidByName) {
   EXPECT_NE(message_of(directory / "absent").find(directory / "absent: no such directory"), std::string::npos);
   EXPECT_NE(message_of(directory.path()).find("config.json: no such file"), std::string::npos);
 
-  std::filesystem::copy(kModels + "qwen3-tied/config.json", directory / "config.json");
+  std::filesystem::copy(models_folder() + "qwen3-tied/config.json", directory / "config.json");
   EXPECT_EQ(read_model_config(directory.path()).eos_token_ids, (std::vector<int32_t>{473}));
   std::ofstream(directory / "generation_config.json") << "{\"eos_token_id\": [99999]}";
   const std::string message = message_of(directory.path());
@@ -378,7 +379,7 @@ TEST(ModelConfig, MissingDirectoryOrFileIsSaidByName) {
 
 TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
   for (const std::string& model : kGoldenModels) {
-    const ModelConfig config = read_model_config(kModels + model);
+    const ModelConfig config = read_model_config(models_folder() + model);
     const weights::Layout layout = build_layout(config);
     for (const weights::PackedTensor& packed : layout.tensors) {
       int64_t rows = 0;
@@ -401,14 +402,14 @@ TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
 TEST(Layout, SaysHowTensorsBeginAndWhichDecay) {
   using weights::Init;
   for (const std::string& model : kGoldenModels) {
-    for (const weights::PackedTensor& packed : build_layout(read_model_config(kModels + model)).tensors) {
+    for (const weights::PackedTensor& packed : build_layout(read_model_config(models_folder() + model)).tensors) {
       SCOPED_TRACE(model + ", " + packed.name);
       const bool is_norm = packed.name.ends_with("norm"), is_bias = packed.name.ends_with("bias");
       EXPECT_EQ(packed.init, is_norm ? Init::kOnes : is_bias ? Init::kZeros : Init::kNormal);
       EXPECT_EQ(packed.decays, !is_norm && !is_bias);
     }
   }
-  EXPECT_EQ(build_layout(read_model_config(kModels + "qwen2-tied")).find("layers.1.qkv_bias").shape,
+  EXPECT_EQ(build_layout(read_model_config(models_folder() + "qwen2-tied")).find("layers.1.qkv_bias").shape,
             (std::vector<int64_t>{(6 + 2 * 2) * 16}));
 }
 

@@ -16,9 +16,9 @@
 #include "model/registry.h"
 #include "tandem/error.h"
 #include "tests/device/draw.h"
-#include "tests/model/families.h"
 #include "tests/model/random_weights.h"
 #include "tests/model/sequence_attention.h"
+#include "tests/model/small_models.h"
 
 namespace tandem::model {
 namespace {
@@ -27,23 +27,6 @@ using at::Tensor;
 
 constexpr uint64_t kSeed = 3;
 
-ModelConfig small_config(const std::string& architecture) {
-  const ModelConfig config = {.architecture = architecture,
-                              .hidden = 48,
-                              .num_layers = 2,
-                              .num_heads = 4,
-                              .num_kv_heads = 2,
-                              .head_dim = 20,
-                              .mlp = 56,
-                              .vocab = 70,
-                              .max_positions = 128,
-                              .tied_embeddings = true,
-                              .initializer_range = 0.2,
-                              .dtype = Dtype::kFloat32,
-                              .eos_token_ids = {}};
-  return in_family(config, architecture);
-}
-
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
@@ -51,7 +34,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 class ModelTest : public testing::TestWithParam<std::string> {
  protected:
-  ModelTest() : config_(small_config(GetParam())), store_(build_layout(config_), at::kBFloat16) {
+  ModelTest() : config_(small_config(/*num_layers=*/2, GetParam())), store_(build_layout(config_), at::kBFloat16) {
     draw_weights(store_, config_.initializer_range, kSeed);
     model_ = make_model(config_, store_.view(), *ops_);
   }

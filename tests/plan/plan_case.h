@@ -5,38 +5,9 @@
 #include <random>
 
 #include "plan/plan.h"
-#include "tests/model/families.h"
+#include "tests/model/small_models.h"
 
 namespace tandem::plan {
-
-inline model::ModelConfig tiny_model(model::Dtype dtype = model::Dtype::kFloat32) {
-  model::ModelConfig model;
-  model.architecture = "Qwen3ForCausalLM";
-  model.hidden = 32;
-  model.num_layers = 2;
-  model.num_heads = 4;
-  model.num_kv_heads = 2;
-  model.head_dim = 16;
-  model.mlp = 96;
-  model.vocab = 512;
-  model.max_positions = 1024;
-  model.tied_embeddings = true;
-  model.dtype = dtype;
-  return model;
-}
-
-inline model::ModelConfig qwen3_0_6b() {
-  model::ModelConfig model = tiny_model(model::Dtype::kBFloat16);
-  model.hidden = 1024;
-  model.num_layers = 28;
-  model.num_heads = 16;
-  model.num_kv_heads = 8;
-  model.head_dim = 128;
-  model.mlp = 3072;
-  model.vocab = 151936;
-  model.max_positions = 40960;
-  return model;
-}
 
 // One thread, so that nothing depends on the machine.
 inline config::TrainConfig tiny_config() {
@@ -64,7 +35,7 @@ inline PlanCase random_case(std::mt19937& random) {
   const auto between = [&](int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
   };
-  PlanCase drawn{tiny_config(), tiny_model(), {}};
+  PlanCase drawn{tiny_config(), model::tiny_config(), {}};
   model::ModelConfig& model = drawn.model;
   model.num_kv_heads = between(1, 8);
   model.num_heads = model.num_kv_heads * between(1, 4);

@@ -22,7 +22,7 @@ std::string refusal(const PlanCase& drawn, const DeviceMemory& device) {
 }
 
 PlanCase large_case() {
-  PlanCase large{tiny_config(), qwen3_0_6b(), {.longest_prompt = 512}};
+  PlanCase large{tiny_config(), model::qwen3_0_6b(), {.longest_prompt = 512}};
   large.config.rollout_batch_size = 32;
   large.config.rollout.n_samples_per_prompt = 8;
   large.config.rollout.max_response_len = 1024;

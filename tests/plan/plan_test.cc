@@ -30,7 +30,7 @@ TrainPlan plan_of(const PlanCase& drawn, const DeviceMemory& device = {}) {
 }
 
 TEST(Plan, WhatLastsIsSummedByHand) {
-  PlanCase tiny{tiny_config(), tiny_model(model::Dtype::kBFloat16), {.longest_prompt = 10}};
+  PlanCase tiny{tiny_config(), model::tiny_config(2, model::Dtype::kBFloat16), {.longest_prompt = 10}};
   // 512 x 32 and in each layer 128 x 32, 32 x 64, 192 x 32, 32 x 96, norms of 32, 32, 16 and 16; the last of 32.
   const int64_t parameters = 16384 + 2 * (4096 + 2048 + 6144 + 3072 + 96) + 32;
   ASSERT_EQ(tiny.model.num_parameters(), parameters);
@@ -60,7 +60,7 @@ TEST(Plan, WhatLastsIsSummedByHand) {
 }
 
 TEST(Plan, TheLongestPromptComesFromTheDataTheFlagOrTheContext) {
-  PlanCase tiny{tiny_config(), tiny_model(), {}};
+  PlanCase tiny{tiny_config(), model::tiny_config(), {}};
   TrainPlan plan = plan_of(tiny);
   EXPECT_TRUE(plan.prompt_is_assumed);
   EXPECT_EQ(plan.longest_prompt, 1024 - 32);
@@ -151,7 +151,7 @@ TEST(Plan, KeysAndValuesTakeWhatIsLeftAndNoMore) {
 }
 
 TEST(Plan, TheFlagForKeysAndValuesIsObeyed) {
-  PlanCase tiny{tiny_config(), tiny_model(), {.longest_prompt = 10}};
+  PlanCase tiny{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
   tiny.config.rollout.kv_cache_bytes = 1 << 20;
   EXPECT_EQ(plan_of(tiny).kv_cache_bytes, 1 << 20);
   EXPECT_EQ(plan_of(tiny, {.bytes = 2 << 20}).kv_cache_bytes, 1 << 20) << "and does not fit";
@@ -160,7 +160,7 @@ TEST(Plan, TheFlagForKeysAndValuesIsObeyed) {
 }
 
 TEST(Plan, ASharedMachineKeepsTheCacheSmallADeviceOfOnesOwnFillsIt) {
-  PlanCase large{tiny_config(), qwen3_0_6b(), {.longest_prompt = 1000}};
+  PlanCase large{tiny_config(), model::qwen3_0_6b(), {.longest_prompt = 1000}};
   large.config.rollout_batch_size = 64;
   large.config.rollout.max_running = 128;
   EXPECT_LE(plan_of(large, {.bytes = 100 * kGiB, .is_shared = true}).kv_cache_bytes, kMaxAutomaticKvBytes);
@@ -193,7 +193,7 @@ TEST(Plan, TheArenaHoldsTheLargerOfBothPhasesInWholeExtents) {
 // bench/memory.py's training run, of which bench/results/memory.md has the peak: 11.31 GiB of Pss, with workers and
 // without the 0.18 GiB of keys and values that it never touched.
 TEST(Plan, Qwen3_0_6BIsPlannedWithinThreePercentOfWhatWasMeasured) {
-  PlanCase bench{tiny_config(), qwen3_0_6b(), {.longest_prompt = 64}};
+  PlanCase bench{tiny_config(), model::qwen3_0_6b(), {.longest_prompt = 64}};
   bench.config.model.num_threads = 2;
   bench.config.rollout_batch_size = 2;
   bench.config.rollout.n_samples_per_prompt = 4;
@@ -235,7 +235,7 @@ TEST(PlanReport, NeedsTheCheckpointAloneAndReadsTheFlagsOfTraining) {
 }
 
 TEST(PlanReport, SaysTheSameAsTableAndJson) {
-  const PlanCase tiny{tiny_config(), tiny_model(), {.longest_prompt = 10}};
+  const PlanCase tiny{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
   const TrainPlan plan = plan_of(tiny, {.bytes = kGiB, .name = "a device"});
   const std::string text = plan_text(plan, tiny.model);
   for (const char* expected : {"load     rollout       train", "weights", "block_graphs", "at once", "512 tokens",

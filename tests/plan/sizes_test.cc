@@ -32,7 +32,8 @@ int64_t up_to(std::mt19937& random, int64_t bound) {
 }
 
 model::ModelConfig draw_model(std::mt19937& random) {
-  model::ModelConfig model = tiny_model(random() % 2 == 0 ? model::Dtype::kFloat32 : model::Dtype::kBFloat16);
+  model::ModelConfig model =
+      model::tiny_config(2, random() % 2 == 0 ? model::Dtype::kFloat32 : model::Dtype::kBFloat16);
   model.hidden = up_to(random, int64_t{1} << 20);
   model.num_layers = up_to(random, random() % 8 == 0 ? int64_t{1} << 12 : 64);  // many take long
   model.num_kv_heads = up_to(random, int64_t{1} << 14);
@@ -128,12 +129,12 @@ TEST(Sizes, TheFlagsThatAreTooLargeAreNamed) {
   config::TrainConfig config = tiny_config();
   config.rollout_batch_size = config.rollout.n_samples_per_prompt = base::kMaxCount;
   EXPECT_TRUE(
-      refusal(config, tiny_model())
+      refusal(config, model::tiny_config())
           .starts_with("the sizes of this run are more than 64 bits hold: lower --rollout-batch-size 2147483647 "
                        "or --n-samples-per-prompt 2147483647"))
-      << refusal(config, tiny_model());
+      << refusal(config, model::tiny_config());
   config = tiny_config();
-  model::ModelConfig wide = qwen3_0_6b();
+  model::ModelConfig wide = model::qwen3_0_6b();
   wide.hidden = int64_t{1} << 20;
   wide.num_layers = int64_t{1} << 10;
   config.model.hf_checkpoint = "DIR";

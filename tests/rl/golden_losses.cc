@@ -1,6 +1,7 @@
 #include "tests/rl/golden_losses.h"
 
 #include <cstring>
+#include "tests/golden/golden.h"
 
 namespace tandem::rl {
 namespace {
@@ -15,7 +16,8 @@ std::vector<Element> read_elements(const weights::SafetensorsFile& file, const w
 }  // namespace
 
 GoldenLosses::GoldenLosses()
-    : file_("tests/golden/losses/losses.safetensors"), json_(base::read_json_file("tests/golden/losses/losses.json")) {}
+    : file_(golden::directory() + "/losses/losses.safetensors"),
+      json_(base::read_json_file(golden::directory() + "/losses/losses.json")) {}
 
 std::vector<float> GoldenLosses::floats(const std::string& name) const {
   return read_elements<float>(file_, file_.tensor(name));

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "rl/prompt_order.h"
 #include "tandem/error.h"
+#include "tests/golden/golden.h"
 #include "tests/rl/data_file.h"
 
 namespace tandem::rl {
@@ -36,7 +37,7 @@ void expect_contains(const std::string& text, const std::string& part) {
 }
 
 TEST(Prompts, ReadTheGoldenFile) {
-  const PromptData data = read_prompts({.path = "tests/golden/prompts/math_small.jsonl"});
+  const PromptData data = read_prompts({.path = golden::directory() + "/prompts/math_small.jsonl"});
   ASSERT_EQ(data.records.size(), 64U);
   EXPECT_EQ(data.records[0].prompt[0]["role"], "user");
   EXPECT_EQ(data.records[0].label, "118");
@@ -47,9 +48,9 @@ TEST(Prompts, ReadTheGoldenFile) {
 
 // tests/golden/prompts/bad_lines.json says what is wrong with each line; "edge" lines are decided here.
 TEST(Prompts, AnswerEveryBadLineWithItsPlaceAndRemedy) {
-  const std::string path = "tests/golden/prompts/bad_lines.jsonl";
+  const std::string path = golden::directory() + "/prompts/bad_lines.jsonl";
   const std::string text = base::read_file(path);
-  const base::Json table = base::read_json_file("tests/golden/prompts/bad_lines.json");
+  const base::Json table = base::read_json_file(golden::directory() + "/prompts/bad_lines.json");
   const std::map<int64_t, std::string> refused = {{2, ":1:"},
                                                   {3, ":1:1: the line is a JSON array"},
                                                   {4, ":1:1: the key prompt is missing"},
@@ -77,7 +78,7 @@ TEST(Prompts, AnswerEveryBadLineWithItsPlaceAndRemedy) {
 }
 
 TEST(Prompts, CountBadLinesWhenAsked) {
-  const std::string path = "tests/golden/prompts/bad_lines.jsonl";
+  const std::string path = golden::directory() + "/prompts/bad_lines.jsonl";
   expect_contains(error_of({.path = path}), path + ":2:");
   expect_contains(error_of({.path = path}), "--skip-bad-lines");
   const PromptData data = read_prompts({.path = path, .skip_bad_lines = true});
@@ -173,7 +174,7 @@ TEST(Prompts, SurviveAnyBytes) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  const std::string good = base::read_file("tests/golden/prompts/math_small.jsonl");
+  const std::string good = base::read_file(golden::directory() + "/prompts/math_small.jsonl");
   for (int draw = 0; draw < 100; ++draw) {
     std::string text = good.substr(random() % good.size(), random() % 400);
     for (uint32_t i = 0; i < random() % 5 && !text.empty(); ++i)

@@ -4,61 +4,15 @@
 
 #include <random>
 
-#include "model/registry.h"
-#include "tests/model/families.h"
-#include "tests/model/random_weights.h"
-
 namespace tandem::rollout {
 
-const device::Ops& test_ops(int num_threads) {
-  static std::map<int, std::unique_ptr<device::Ops>> ops_by_threads;
-  std::unique_ptr<device::Ops>& ops = ops_by_threads[num_threads];
-  if (ops == nullptr) ops = device::make_cpu_ops("auto", num_threads);
-  return *ops;
-}
-
-namespace {
-
-// Wide enough for logits that differ by several units.
-constexpr double kInitializerRange = 0.2;
-
-TestModel with_store(const model::ModelConfig& config, at::ScalarType dtype) {
-  TestModel m;
-  m.config = config;
-  m.store = std::make_unique<weights::WeightStore>(model::build_layout(config), dtype);
-  return m;
-}
-
-}  // namespace
-
-void TestModel::change_weights(uint64_t seed) {
-  weights::initialize_random(*store, kInitializerRange, seed);
-  store->publish();
-}
-
 TestModel make_small_model(at::ScalarType dtype, int num_threads, const std::string& architecture) {
-  model::ModelConfig config;
-  config.hidden = 48;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 16;
-  config.mlp = 80;
+  model::ModelConfig config = model::small_config(/*num_layers=*/2, architecture);
   config.vocab = 64;
-  config.max_positions = 256;
+  config.tied_embeddings = false;
   config.eos_token_ids = {1};
   config.dtype = dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
-  TestModel m = with_store(model::in_family(config, architecture), dtype);
-  model::draw_weights(*m.store, kInitializerRange, 3);
-  m.model = model::make_model(m.config, m.store->view(), test_ops(num_threads));
-  return m;
-}
-
-TestModel load_model(const std::string& directory) {
-  TestModel m = with_store(model::read_model_config(directory), at::kFloat);
-  weights::load_hf_checkpoint(directory, *m.store);
-  m.model = model::make_model(m.config, m.store->view(), test_ops());
-  return m;
+  return model::random_model(config, test_ops(num_threads));
 }
 
 std::vector<int32_t> random_prompt(uint32_t seed, int64_t length) {

@@ -12,26 +12,17 @@
 #include "device/ops.h"
 #include "model/model.h"
 #include "rollout/engine.h"
+#include "tests/model/test_model.h"
 #include "weights/store.h"
 
 namespace tandem::rollout {
 
-// This machine's operations. One thread is quicker where a test machine's cores are busy: no waiting for each other.
-const device::Ops& test_ops(int num_threads = 1);
-
-struct TestModel {
-  model::ModelConfig config;
-  std::unique_ptr<weights::WeightStore> store;
-  std::unique_ptr<model::Model> model;
-  // New weights, and the next version.
-  void change_weights(uint64_t seed);
-};
+inline const device::Ops& test_ops(int num_threads = 1) { return model::test_ops(num_threads); }
+using model::TestModel;
 
 // Two layers, 64 tokens of vocabulary, context 256, EOS 1; logits about as wide apart as a trained model's.
 TestModel make_small_model(at::ScalarType dtype, int num_threads = 1,
                            const std::string& architecture = "Qwen3ForCausalLM");
-// A Hugging Face directory in a float32 store.
-TestModel load_model(const std::string& directory);
 
 std::vector<int32_t> random_prompt(uint32_t seed, int64_t length);
 

@@ -42,7 +42,7 @@ class GoldenEngine : public testing::TestWithParam<std::string> {};
 TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
   const std::vector<GoldenSequence> sequences = read_sequences(GetParam());
   ASSERT_FALSE(sequences.empty());
-  const TestModel m = load_model(golden::directory() + "/models/" + GetParam());
+  const TestModel m = model::load_model(golden::directory() + "/models/" + GetParam(), test_ops());
   size_t longest = 0;
   for (const GoldenSequence& s : sequences) longest = std::max(longest, s.prompt.size() + s.greedy_ids.size());
   const int64_t token_bytes = m.config.num_layers * 2 * m.config.num_kv_heads * m.config.head_dim * 4;

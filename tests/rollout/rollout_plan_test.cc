@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tandem/error.h"
+#include "tests/model/small_models.h"
 
 namespace tandem::rollout {
 namespace {
@@ -21,15 +22,8 @@ TEST(RolloutPlan, CountsBlocksOfAllLayers) {
 }
 
 TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
-  model::ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
-  config.hidden = 32;
-  config.num_layers = 6;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 16;
-  config.mlp = 96;
-  config.vocab = 512;
+  model::ModelConfig config = model::tiny_config(/*num_layers=*/6);
+  config.tied_embeddings = false;
   memory::TagBytes standing;
   standing[memory::Tag::kKv] = 77;
   memory::MemoryPlan plan;

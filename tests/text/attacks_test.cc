@@ -71,7 +71,9 @@ class Scene {
     fs::permissions(folder_, fs::perms::all);
     for (const char* name : {"attacks.py", "attacks_import.py"}) fs::copy_file(kRewards + name, folder_ / name);
     std::ofstream(folder_ / "victim") << "precious";
-    if (::geteuid() == 0) EXPECT_EQ(::chown((folder_ / "victim").c_str(), 0, 0), 0);
+    if (::geteuid() == 0) {
+      EXPECT_EQ(::chown((folder_ / "victim").c_str(), 0, 0), 0);
+    }
   }
   ~Scene() { fs::remove_all(folder_); }
   Scene(const Scene&) = delete;

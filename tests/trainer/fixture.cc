@@ -5,55 +5,14 @@
 #include <utility>
 
 #include "base/check.h"
-#include "device/ops_aten.h"
-#include "model/registry.h"
-#include "tests/model/families.h"
-#include "tests/model/random_weights.h"
 
 namespace tandem::trainer {
 
-std::string& golden_directory() {
-  static std::string directory = kDefaultGolden;
-  return directory;
-}
-
-const device::Ops& test_ops() {
-  static const std::unique_ptr<device::Ops> ops = device::make_cpu_ops("auto", 2);
-  return *ops;
-}
-
-const device::Ops& reference_ops() {
-  static const std::unique_ptr<device::Ops> ops = device::make_aten_ops(2);
-  return *ops;
-}
-
-TestModel load_golden_model(const std::string& name, const device::Ops& ops) {
-  const std::string directory = golden_directory() + "/models/" + name;
-  TestModel m;
-  m.config = model::read_model_config(directory);
-  m.store = std::make_unique<weights::WeightStore>(model::build_layout(m.config), at::kFloat);
-  weights::load_hf_checkpoint(directory, *m.store);
-  m.model = model::make_model(m.config, m.store->view(), ops);
-  return m;
-}
-
 TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops, const std::string& architecture) {
-  TestModel m;
-  m.config.hidden = 48;
-  m.config.num_layers = 3;
-  m.config.num_heads = 4;
-  m.config.num_kv_heads = 2;
-  m.config.head_dim = 16;
-  m.config.mlp = 80;
-  m.config.vocab = 70;
-  m.config.max_positions = 256;
-  m.config.tied_embeddings = tied;
-  m.config.dtype = dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
-  m.config = model::in_family(m.config, architecture);
-  m.store = std::make_unique<weights::WeightStore>(model::build_layout(m.config), dtype);
-  model::draw_weights(*m.store, 0.2, 3);
-  m.model = model::make_model(m.config, m.store->view(), ops);
-  return m;
+  model::ModelConfig config = model::small_config(/*num_layers=*/3, architecture);
+  config.tied_embeddings = tied;
+  config.dtype = dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
+  return model::random_model(config, ops);
 }
 
 std::vector<rl::Sample> random_samples(uint32_t seed, int num_groups, int group_size) {

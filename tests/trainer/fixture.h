@@ -1,4 +1,4 @@
-// What the trainer's tests share: golden files, a small model over its own weights, random groups of samples, and a
+// What the trainer's tests share: a small model over its own weights, random groups of samples, and a
 // model that watches what a trainer asks of it.
 #pragma once
 
@@ -13,27 +13,17 @@
 #include "device/ops.h"
 #include "model/model.h"
 #include "rl/sample.h"
+#include "tests/model/test_model.h"
 #include "trainer/trainer.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
 
-// Where golden files lie: the default, or what --golden says.
-constexpr const char* kDefaultGolden = "tests/golden";
-std::string& golden_directory();
+// The exact operations of this machine, on two threads.
+inline const device::Ops& test_ops() { return model::test_ops(2); }
+using model::reference_ops;
+using model::TestModel;
 
-// The exact operations of this machine, on two threads; and the readable reference.
-const device::Ops& test_ops();
-const device::Ops& reference_ops();
-
-// A model over its own weights, forward and backward.
-struct TestModel {
-  model::ModelConfig config;
-  std::unique_ptr<weights::WeightStore> store;
-  std::unique_ptr<model::Model> model;
-};
-// golden/models/NAME in a float32 store.
-TestModel load_golden_model(const std::string& name, const device::Ops& ops);
 // Three layers, random weights; the same for the same arguments.
 TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops,
                            const std::string& architecture = "Qwen3ForCausalLM");

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "model/registry.h"
+#include "tests/golden/golden.h"
 #include "tests/trainer/fixture.h"
 #include "weights/tensor_file.h"
 
@@ -27,8 +28,8 @@ struct Case {
 // Every reference whose architecture has a forward.
 std::vector<Case> cases() {
   std::vector<Case> result;
-  for (const std::string& model : base::list_directory(golden_directory() + "/reference")) {
-    const Json config = base::read_json_file(golden_directory() + "/models/" + model + "/config.json");
+  for (const std::string& model : base::list_directory(golden::directory() + "/reference")) {
+    const Json config = base::read_json_file(golden::directory() + "/models/" + model + "/config.json");
     const auto architecture = config.at("architectures")[0].get<std::string>();
     if (model::supported_architectures().find(architecture) == std::string::npos) continue;
     for (const bool exact_ops : {true, false}) result.push_back({model, exact_ops});
@@ -119,10 +120,10 @@ void expect_weights(const weights::WeightStore& store, const Json& after, const 
 class Golden : public testing::TestWithParam<Case> {};
 
 TEST_P(Golden, GradientsAndThreeAdamWStepsAreTransformers) {
-  const std::string directory = golden_directory() + "/reference/" + GetParam().model;
+  const std::string directory = golden::directory() + "/reference/" + GetParam().model;
   const std::map<std::string, at::Tensor> golden = weights::read_tensors(directory + "/reference.safetensors");
   const Json json = base::read_json_file(directory + "/reference.json");
-  TestModel m = load_golden_model(GetParam().model, GetParam().ops());
+  TestModel m = model::load_model(golden::directory() + "/models/" + GetParam().model, GetParam().ops());
   TrainerConfig config = golden_config();
   config.loss.loss_type = "sft_loss";
   const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
@@ -166,16 +167,16 @@ std::vector<rl::Sample> trl_samples(const Json& json, const std::map<std::string
 }
 
 TEST(GoldenGrpoStep, IsTrlsDapoStep) {
-  const std::string directory = golden_directory() + "/grpo_step/grpo_step";
-  if (golden_directory() != kDefaultGolden && !base::file_exists(directory + ".json")) {
-    GTEST_SKIP() << golden_directory() << " has no grpo_step";
+  const std::string directory = golden::directory() + "/grpo_step/grpo_step";
+  if (golden::directory() != golden::kDefaultDirectory && !base::file_exists(directory + ".json")) {
+    GTEST_SKIP() << golden::directory() << " has no grpo_step";
   }
   const std::map<std::string, at::Tensor> golden = weights::read_tensors(directory + ".safetensors");
   const Json json = base::read_json_file(directory + ".json");
   const Json& params = json.at("params");
   for (const device::Ops* ops : {&test_ops(), &reference_ops()}) {
     SCOPED_TRACE(ops->name());
-    TestModel m = load_golden_model(json.at("model").get<std::string>(), *ops);
+    TestModel m = model::load_model(golden::directory() + "/models/" + json.at("model").get<std::string>(), *ops);
     TrainerConfig config = golden_config();
     config.temperature = params.at("temperature");
     config.loss.eps_clip = params.at("epsilon");

@@ -9,24 +9,12 @@
 #include <vector>
 
 #include "rl/packing.h"
-#include "tests/model/families.h"
+#include "tests/model/small_models.h"
 
 namespace tandem::trainer {
 namespace {
 
-model::ModelConfig small() {
-  model::ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
-  config.hidden = 32;
-  config.num_layers = 6;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 16;
-  config.mlp = 96;
-  config.vocab = 512;
-  config.tied_embeddings = true;
-  return config;
-}
+model::ModelConfig small() { return model::tiny_config(/*num_layers=*/6); }
 
 TEST(TrainerPlan, AFloat32StoreNeedsNoMaster) {
   const int64_t one = small().num_parameters() * 4;

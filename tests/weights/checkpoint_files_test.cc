@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "model/config.h"
 #include "model/registry.h"
+#include "tests/golden/golden.h"
 #include "tests/weights/file_bytes.h"
 
 namespace tandem::weights {
@@ -15,8 +16,8 @@ namespace {
 
 using base::Json;
 
-const std::string kTied = "tests/golden/models/qwen3-tied";
-const std::string kSharded = "tests/golden/models/qwen3-untied-sharded";
+std::string tied_path() { return golden::directory() + "/models/qwen3-tied"; }
+std::string sharded_path() { return golden::directory() + "/models/qwen3-untied-sharded"; }
 const std::string kIndex = "model.safetensors.index.json";
 const std::string kSecondShard = "model-00002-of-00003.safetensors";
 
@@ -78,7 +79,7 @@ TensorBytes& find(std::vector<TensorBytes>& tensors, const std::string& name) {
 }
 
 TEST(CheckpointFiles, GoldenCheckpointsAreComplete) {
-  for (const std::string& directory : {kTied, kSharded}) {
+  for (const std::string& directory : {tied_path(), sharded_path()}) {
     const CheckpointFiles files(directory);
     const Layout layout = layout_of(directory);
     const std::vector<SliceSource> matches = match_layout(files, layout);
@@ -92,7 +93,7 @@ TEST(CheckpointFiles, GoldenCheckpointsAreComplete) {
 }
 
 TEST(CheckpointFiles, MissingShardIsNamed) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   std::filesystem::remove(checkpoint / kSecondShard);
   const std::string message = checkpoint.refusal();
   EXPECT_TRUE(contains(message, checkpoint / kSecondShard)) << message;
@@ -100,7 +101,7 @@ TEST(CheckpointFiles, MissingShardIsNamed) {
 }
 
 TEST(CheckpointFiles, TruncatedShardIsNamed) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   for (const uintmax_t size : {uintmax_t{0}, uintmax_t{5}, uintmax_t{100}, uintmax_t{400000}}) {
     std::filesystem::resize_file(checkpoint / kSecondShard, size);
     const std::string message = checkpoint.refusal();
@@ -109,7 +110,7 @@ TEST(CheckpointFiles, TruncatedShardIsNamed) {
 }
 
 TEST(CheckpointFiles, ShardNamesThatLeaveTheDirectoryAreRefused) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   for (const std::string name :
        {"../model-00001-of-00003.safetensors", "/etc/passwd", "/tmp/x.safetensors", "sub/x.safetensors",
         "..\\x.safetensors", "..", ".", "", "..safetensors", ".hidden.safetensors", "pytorch_model.bin"}) {
@@ -124,7 +125,7 @@ TEST(CheckpointFiles, ShardNamesThatLeaveTheDirectoryAreRefused) {
 }
 
 TEST(CheckpointFiles, AMalformedIndexIsRefused) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   for (const std::string text :
        {"", "[]", "null", "{}", R"({"weight_map": []})", R"({"weight_map": {}})", R"({"weight_map": {"a": 1}})",
         R"({"weight_map": {"a": null}})", R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})"}) {
@@ -135,12 +136,12 @@ TEST(CheckpointFiles, AMalformedIndexIsRefused) {
 }
 
 TEST(CheckpointFiles, IndexAndShardsMustAgreeBothWays) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   checkpoint.set_shard_of("model.ghost.weight", kSecondShard);
   std::string message = checkpoint.refusal();
   EXPECT_TRUE(contains(message, "model.ghost.weight") && contains(message, kSecondShard)) << message;
 
-  const Checkpoint other(kSharded);
+  const Checkpoint other(sharded_path());
   Json index = other.index();
   index["weight_map"].erase("model.layers.1.input_layernorm.weight");
   other.write_index(index);
@@ -149,7 +150,7 @@ TEST(CheckpointFiles, IndexAndShardsMustAgreeBothWays) {
 }
 
 TEST(CheckpointFiles, TotalSizeIsAdvice) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   Json index = checkpoint.index();
   index.erase("metadata");
   checkpoint.write_index(index);
@@ -157,7 +158,7 @@ TEST(CheckpointFiles, TotalSizeIsAdvice) {
 }
 
 TEST(CheckpointFiles, ATensorInTwoShardsIsRefused) {
-  const Checkpoint checkpoint(kSharded);
+  const Checkpoint checkpoint(sharded_path());
   checkpoint.replace("extra.safetensors", read_bytes(checkpoint / kSecondShard));
   Json index = checkpoint.index();
   // The copy is complete, and so is the list of what it holds: only the original's list is now wrong.
@@ -170,7 +171,7 @@ TEST(CheckpointFiles, ATensorInTwoShardsIsRefused) {
 }
 
 TEST(CheckpointFiles, MissingTensorsAreCounted) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   checkpoint.rewrite("model.safetensors", [](auto& tensors) {
     std::erase_if(tensors, [](const TensorBytes& t) { return contains(t.name, "layers.1."); });
   });
@@ -179,7 +180,7 @@ TEST(CheckpointFiles, MissingTensorsAreCounted) {
 }
 
 TEST(CheckpointFiles, AMissingHeadPointsToTying) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   Json config = base::read_json_file(checkpoint / "config.json");
   config["tie_word_embeddings"] = false;
   checkpoint.replace("config.json", config.dump());
@@ -187,7 +188,7 @@ TEST(CheckpointFiles, AMissingHeadPointsToTying) {
 }
 
 TEST(CheckpointFiles, ExtraTensorsAreRefused) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   checkpoint.rewrite("model.safetensors", [](auto& tensors) {
     TensorBytes extra = find(tensors, "model.norm.weight");
     extra.name = "model.layers.0.self_attn.q_proj.bias";
@@ -197,7 +198,7 @@ TEST(CheckpointFiles, ExtraTensorsAreRefused) {
 }
 
 TEST(CheckpointFiles, ATiedModelMayCarryItsHead) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   checkpoint.rewrite("model.safetensors", [](auto& tensors) {
     TensorBytes head = find(tensors, "model.embed_tokens.weight");
     head.name = "lm_head.weight";
@@ -207,7 +208,7 @@ TEST(CheckpointFiles, ATiedModelMayCarryItsHead) {
 }
 
 TEST(CheckpointFiles, AWrongShapeNamesBothShapes) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   checkpoint.rewrite("model.safetensors", [](auto& tensors) {
     std::swap(find(tensors, "model.layers.2.mlp.down_proj.weight").shape[0],
               find(tensors, "model.layers.2.mlp.down_proj.weight").shape[1]);
@@ -218,14 +219,14 @@ TEST(CheckpointFiles, AWrongShapeNamesBothShapes) {
 }
 
 TEST(CheckpointFiles, AnIntegerWeightIsRefused) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   checkpoint.rewrite("model.safetensors", [](auto& tensors) { find(tensors, "model.norm.weight").dtype = "I32"; });
   const std::string message = checkpoint.refusal();
   EXPECT_TRUE(contains(message, "I32") && contains(message, "model.norm.weight")) << message;
 }
 
 TEST(CheckpointFiles, NoWeightsOrPickledOnesAreRefused) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   std::filesystem::remove(checkpoint / "model.safetensors");
   EXPECT_TRUE(contains(checkpoint.refusal(), "neither model.safetensors"));
   checkpoint.replace("pytorch_model.bin", "PK");
@@ -233,7 +234,7 @@ TEST(CheckpointFiles, NoWeightsOrPickledOnesAreRefused) {
 }
 
 TEST(CheckpointFiles, OneFileBeforeAnIndexAsTransformersDoes) {
-  const Checkpoint checkpoint(kTied);
+  const Checkpoint checkpoint(tied_path());
   checkpoint.replace(kIndex, "not even JSON");
   EXPECT_NO_THROW(check_hf_checkpoint(checkpoint.path(), layout_of(checkpoint.path())));
 }

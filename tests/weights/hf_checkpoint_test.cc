@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "model/config.h"
 #include "model/registry.h"
+#include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/weights/file_bytes.h"
 #include "weights/checkpoint_files.h"
@@ -26,12 +27,12 @@ namespace {
 namespace fs = std::filesystem;
 using base::Json;
 
-const std::string kTied = "tests/golden/models/qwen3-tied";
-const std::string kSharded = "tests/golden/models/qwen3-untied-sharded";
+std::string tied_path() { return golden::directory() + "/models/qwen3-tied"; }
+std::string sharded_path() { return golden::directory() + "/models/qwen3-untied-sharded"; }
 
 std::vector<std::string> golden_models() {
   std::vector<std::string> directories;
-  for (const std::string& model : model::kGoldenModels) directories.push_back("tests/golden/models/" + model);
+  for (const std::string& model : model::kGoldenModels) directories.push_back(golden::directory() + "/models/" + model);
   return directories;
 }
 
@@ -84,10 +85,10 @@ TEST(LoadHfCheckpoint, EverySliceHoldsItsTensor) {
 }
 
 TEST(LoadHfCheckpoint, ConvertsBetweenDtypesWithOneRounding) {
-  const WeightStore narrow = load(kTied, at::kBFloat16);  // float32 on disk
-  const WeightStore exact = load(kTied);
-  const WeightStore wide = load(kSharded, at::kFloat);  // bfloat16 on disk
-  const WeightStore stored = load(kSharded);
+  const WeightStore narrow = load(tied_path(), at::kBFloat16);  // float32 on disk
+  const WeightStore exact = load(tied_path());
+  const WeightStore wide = load(sharded_path(), at::kFloat);  // bfloat16 on disk
+  const WeightStore stored = load(sharded_path());
   for (const PackedTensor& packed : exact.layout().tensors) {
     EXPECT_TRUE(at::equal(narrow.tensor(packed.name), exact.tensor(packed.name).to(at::kBFloat16))) << packed.name;
   }
@@ -112,8 +113,8 @@ TEST(LoadHfCheckpoint, ConvertsTensorsLargerThanItsBuffer) {
 
 TEST(LoadHfCheckpoint, DamageIsAUserErrorThatNamesTheFile) {
   const TemporaryDirectory copy;
-  fs::copy(kTied, copy.path(), fs::copy_options::recursive);
-  WeightStore store = load(kTied);
+  fs::copy(tied_path(), copy.path(), fs::copy_options::recursive);
+  WeightStore store = load(tied_path());
   fs::resize_file(copy / "model.safetensors", fs::file_size(copy / "model.safetensors") - 1);
   const std::string message = user_error_of([&] { load_hf_checkpoint(copy.path(), store); });
   EXPECT_TRUE(message.starts_with(copy / "model.safetensors: the file is cut off")) << message;
@@ -153,11 +154,11 @@ TEST(ExportHfCheckpoint, CopiesTokenizerAndGenerationFilesAndKeepsTheConfig) {
 
 TEST(ExportHfCheckpoint, ConfigSaysTheStoresDtypeInItsOwnSpelling) {
   const TemporaryDirectory directory;
-  export_hf_checkpoint(directory / "tied", load(kTied, at::kBFloat16), {.source_directory = kTied});
+  export_hf_checkpoint(directory / "tied", load(tied_path(), at::kBFloat16), {.source_directory = tied_path()});
   const Json older = base::read_json_file(directory / "tied/config.json");
   EXPECT_EQ(older.at("torch_dtype"), "bfloat16");
   EXPECT_FALSE(older.contains("dtype"));
-  export_hf_checkpoint(directory / "untied", load(kSharded, at::kFloat), {.source_directory = kSharded});
+  export_hf_checkpoint(directory / "untied", load(sharded_path(), at::kFloat), {.source_directory = sharded_path()});
   const Json newer = base::read_json_file(directory / "untied/config.json");
   EXPECT_EQ(newer.at("dtype"), "float32");
   EXPECT_FALSE(newer.contains("torch_dtype"));
@@ -168,10 +169,12 @@ TEST(ExportHfCheckpoint, ShardsKeepToTheirLimit) {
   constexpr int64_t kMaxShardBytes = 100'000;
   const TemporaryDirectory directory;
   const std::string target = directory / "out";
-  export_hf_checkpoint(target, load(kSharded), {.source_directory = kSharded, .max_shard_bytes = kMaxShardBytes});
-  expect_same_tensors(kSharded, target);
+  export_hf_checkpoint(target, load(sharded_path()),
+                       {.source_directory = sharded_path(), .max_shard_bytes = kMaxShardBytes});
+  expect_same_tensors(sharded_path(), target);
   const Json index = base::read_json_file(target + "/model.safetensors.index.json");
-  EXPECT_EQ(index.at("metadata"), base::read_json_file(kSharded + "/model.safetensors.index.json").at("metadata"));
+  EXPECT_EQ(index.at("metadata"),
+            base::read_json_file(sharded_path() + "/model.safetensors.index.json").at("metadata"));
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : index.at("weight_map").items()) shards.insert(shard.get<std::string>());
   EXPECT_GT(shards.size(), 5U);
@@ -187,10 +190,12 @@ TEST(ExportHfCheckpoint, ShardsKeepToTheirLimit) {
 TEST(ExportHfCheckpoint, NeverReplacesUnasked) {
   const TemporaryDirectory directory;
   const std::string target = directory / "out";
-  const WeightStore store = load(kTied);
-  export_hf_checkpoint(target, store, {.source_directory = kTied});
+  const WeightStore store = load(tied_path());
+  export_hf_checkpoint(target, store, {.source_directory = tied_path()});
   const std::string before = read_bytes(target + "/model.safetensors");
-  EXPECT_NE(user_error_of([&] { export_hf_checkpoint(target, load(kTied), {.source_directory = kTied}); }).find(target),
+  EXPECT_NE(user_error_of([&] {
+              export_hf_checkpoint(target, load(tied_path()), {.source_directory = tied_path()});
+            }).find(target),
             std::string::npos);
   EXPECT_EQ(read_bytes(target + "/model.safetensors"), before);
 }
@@ -198,11 +203,11 @@ TEST(ExportHfCheckpoint, NeverReplacesUnasked) {
 TEST(ExportHfCheckpoint, OverwritesAnEarlierExportWhole) {
   const TemporaryDirectory directory;
   const std::string target = directory / "out";
-  export_hf_checkpoint(target, load(kSharded), {.source_directory = kSharded, .max_shard_bytes = 100'000});
+  export_hf_checkpoint(target, load(sharded_path()), {.source_directory = sharded_path(), .max_shard_bytes = 100'000});
   // Its own source may be the target: the old files go only when the new ones are complete.
   const WeightStore store = load(target);
   export_hf_checkpoint(target, store, {.source_directory = target, .overwrite = true});
-  expect_same_tensors(kSharded, target);
+  expect_same_tensors(sharded_path(), target);
   EXPECT_TRUE(fs::exists(target + "/model.safetensors"));
   EXPECT_FALSE(fs::exists(target + "/model.safetensors.index.json"));
   EXPECT_TRUE(fs::exists(target + "/tokenizer.json"));
@@ -211,8 +216,8 @@ TEST(ExportHfCheckpoint, OverwritesAnEarlierExportWhole) {
 TEST(ExportHfCheckpoint, NeverRemovesWhatItDidNotWrite) {
   const TemporaryDirectory directory;
   const std::string target = directory / "out";
-  const WeightStore store = load(kTied);
-  const ExportOptions options = {.source_directory = kTied, .overwrite = true};
+  const WeightStore store = load(tied_path());
+  const ExportOptions options = {.source_directory = tied_path(), .overwrite = true};
   export_hf_checkpoint(target, store, options);
   write_bytes(target + "/thesis.tex", "three years");
   const std::string message = user_error_of([&] { export_hf_checkpoint(target, store, options); });
@@ -225,12 +230,12 @@ TEST(ExportHfCheckpoint, NeverRemovesWhatItDidNotWrite) {
 
 TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
   const TemporaryDirectory directory;
-  const WeightStore store = load(kTied);
+  const WeightStore store = load(tied_path());
   EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "absent"}), UserError);
   EXPECT_TRUE(names_in(directory.path()).empty());
   // The source fails after the weights are written: its tokenizer.json cannot be read as a file.
   fs::create_directory(directory / "source");
-  fs::copy_file(kTied + "/config.json", directory / "source/config.json");
+  fs::copy_file(tied_path() + "/config.json", directory / "source/config.json");
   fs::create_symlink("/proc/self/mem", directory / "source/tokenizer.json");
   EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}), UserError);
   EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
@@ -240,8 +245,8 @@ TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
 TEST(ExportHfCheckpoint, AFullDiskLeavesTheOldCheckpoint) {
   const TemporaryDirectory directory;
   const std::string target = directory / "out";
-  const WeightStore store = load(kTied);
-  const ExportOptions options = {.source_directory = kTied, .overwrite = true};
+  const WeightStore store = load(tied_path());
+  const ExportOptions options = {.source_directory = tied_path(), .overwrite = true};
   export_hf_checkpoint(target, store, options);
   const std::string before = read_bytes(target + "/model.safetensors");
 
@@ -260,8 +265,8 @@ TEST(ExportHfCheckpoint, AFullDiskLeavesTheOldCheckpoint) {
 }
 
 TEST(ExportHfCheckpoint, ADirectoryThatCannotBeMadeIsTheMachinesError) {
-  const WeightStore store = load(kTied);
-  EXPECT_THROW(export_hf_checkpoint("/proc/tandem/out", store, {.source_directory = kTied}), EnvironmentError);
+  const WeightStore store = load(tied_path());
+  EXPECT_THROW(export_hf_checkpoint("/proc/tandem/out", store, {.source_directory = tied_path()}), EnvironmentError);
 }
 
 TEST(TensorFile, KeepsDtypesShapesAndBits) {
@@ -281,9 +286,10 @@ TEST(TensorFile, KeepsDtypesShapesAndBits) {
     EXPECT_TRUE(at::equal(read.at(name), tensor)) << name;
   }
   EXPECT_THROW(write_tensors(directory / "u.safetensors", {{"t", tensors.at("Float").t()}}), BugError);
-  EXPECT_NE(
-      user_error_of([&] { read_tensors("tests/golden/safetensors_good/sub_byte_dtypes.safetensors"); }).find("F4"),
-      std::string::npos);
+  EXPECT_NE(user_error_of([&] {
+              read_tensors(golden::directory() + "/safetensors_good/sub_byte_dtypes.safetensors");
+            }).find("F4"),
+            std::string::npos);
 }
 
 }  // namespace

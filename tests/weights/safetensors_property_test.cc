@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "tests/golden/golden.h"
 #include "tests/weights/file_bytes.h"
 #include "tests/weights/header_mutator.h"
 #include "weights/safetensors.h"
@@ -67,7 +68,7 @@ TEST(SafetensorsProperty, MutatedHeadersAreRefusedOrStayInRange) {
 TEST(SafetensorsProperty, MutatedFilesNeverReadOutside) {
   const TemporaryDirectory directory;
   const std::string path = directory / "mutant.safetensors";
-  const std::string good = read_bytes("tests/golden/safetensors_good/two_tensors_metadata.safetensors");
+  const std::string good = read_bytes(golden::directory() + "/safetensors_good/two_tensors_metadata.safetensors");
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     write_bytes(path, HeaderMutator(seed).mutate(good));

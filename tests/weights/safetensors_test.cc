@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "tests/golden/golden.h"
 #include "tests/weights/file_bytes.h"
 
 namespace tandem::weights {
@@ -14,9 +15,11 @@ namespace {
 
 using base::Json;
 
-const std::string kGolden = "tests/golden/";
+std::string golden_folder() { return golden::directory() + "/"; }
 
-Json cases_of(const std::string& folder) { return base::read_json_file(kGolden + folder + "/cases.json").at("cases"); }
+Json cases_of(const std::string& folder) {
+  return base::read_json_file(golden_folder() + folder + "/cases.json").at("cases");
+}
 
 std::string hex_of(const std::vector<std::byte>& bytes) {
   std::string hex;
@@ -51,7 +54,7 @@ TEST(Safetensors, EveryGoodFileReadsAsTheOfficialLibraryReadsIt) {
   for (const Json& entry : cases_of("safetensors_good")) {
     const auto name = entry.at("file").get<std::string>();
     SCOPED_TRACE(name);
-    const SafetensorsFile file(kGolden + name);
+    const SafetensorsFile file(golden_folder() + name);
     const Json& tensors = entry.at("deserialize").at("tensors");
     EXPECT_EQ(file.tensors().size(), tensors.size());
     for (const Json& expected : tensors) {
@@ -74,7 +77,7 @@ TEST(Safetensors, EveryBadFileIsRefusedWithItsName) {
   int num_files = 0;
   std::set<std::string> lax;
   for (const Json& entry : cases_of("safetensors_bad")) {
-    const std::string path = kGolden + entry.at("file").get<std::string>();
+    const std::string path = golden_folder() + entry.at("file").get<std::string>();
     SCOPED_TRACE(path);
     if (entry.at("deserialize").at("loads").get<bool>()) lax.insert(path);
     const std::string message = user_error_of([&] { SafetensorsFile file(path); });
@@ -124,7 +127,7 @@ TEST(Safetensors, MessagesStayOnOneLineWhateverTheName) {
 }
 
 TEST(Safetensors, ATensorReadsInAnySplit) {
-  const SafetensorsFile file(kGolden + "safetensors_good/one_tensor.safetensors");
+  const SafetensorsFile file(golden_folder() + "safetensors_good/one_tensor.safetensors");
   const TensorInfo& info = file.tensor("weight");
   const std::vector<std::byte> whole = bytes_of(file, info);
   for (int64_t begin = 0; begin <= info.num_bytes(); ++begin) {
@@ -152,7 +155,7 @@ TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotAFault) {
 
 TEST(Safetensors, EveryTruncationIsRefused) {
   const TemporaryDirectory directory;
-  const std::string whole = read_bytes(kGolden + "safetensors_good/two_tensors_metadata.safetensors");
+  const std::string whole = read_bytes(golden_folder() + "safetensors_good/two_tensors_metadata.safetensors");
   for (size_t size = 0; size < whole.size(); ++size) {
     const std::string path = directory / "t.safetensors";
     write_bytes(path, whole.substr(0, size));

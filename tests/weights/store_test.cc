@@ -152,7 +152,7 @@ TEST(WeightStore, InfoIsTheSameWithAndWithoutStorage) {
 }
 
 TEST(InitializeRandom, DependsOnSeedAloneAndHasTheDeviationAskedFor) {
-  model::ModelConfig config = small_config(true);
+  model::ModelConfig config = model::odd_config(/*tied=*/true);
   config.vocab = 5000;
   WeightStore store(model::build_layout(config), at::kFloat), same(store.layout(), at::kFloat),
       other(store.layout(), at::kFloat);
