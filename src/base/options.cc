@@ -145,6 +145,11 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, Op
   return flags;
 }
 
+// `pattern` ends in '*' for every name that begins so.
+bool matches(std::string_view pattern, std::string_view name) {
+  return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
+}
+
 // The file name that a --config flag was given.
 std::string value_of(const TypedFlag& flag) {
   TANDEM_USER_CHECK(flag.value || !flag.words.empty(), flag.shown + ": needs a file name");
@@ -197,9 +202,39 @@ Option& Option::greater_than(double bound) {
   return *this;
 }
 
+Option& Option::less_than(double bound) {
+  upper_bound_ = bound;
+  return *this;
+}
+
+Option& Option::finite() {
+  finite_ = true;
+  return *this;
+}
+
 Option& Option::one_of(std::vector<std::string> choices) {
   TANDEM_CHECK(kind() == OptionKind::kText, name_);
   choices_ = std::move(choices);
+  return *this;
+}
+
+Option& Option::one_of(std::span<const std::string_view> choices) {
+  return one_of(std::vector<std::string>(choices.begin(), choices.end()));
+}
+
+Option& Option::or_empty() {
+  may_be_empty_ = true;
+  return *this;
+}
+
+Option& Option::unsupported(std::vector<std::string> values, std::string reason) {
+  unsupported_values_ = std::move(values);
+  unsupported_reason_ = std::move(reason);
+  return *this;
+}
+
+Option& Option::fingerprinted() {
+  fingerprinted_ = true;
   return *this;
 }
 
@@ -300,10 +335,17 @@ void Option::check_range(const std::string& where, const std::string& word, doub
                     one_line(word));
   TANDEM_USER_CHECK(!lower_bound_ || value > *lower_bound_, where + ": must be greater than",
                     to_word(*lower_bound_) + ", not", one_line(word));
+  TANDEM_USER_CHECK(!upper_bound_ || value < *upper_bound_, where + ": must be less than",
+                    to_word(*upper_bound_) + ", not", one_line(word));
+  TANDEM_USER_CHECK(!finite_ || std::isfinite(value), where + ": must be a finite number, not", one_line(word));
 }
 
 void Option::check_choice(const std::string& where, const std::string& word) const {
   if (choices_.empty() || std::find(choices_.begin(), choices_.end(), word) != choices_.end()) return;
+  if (may_be_empty_ && word.empty()) return;
+  const auto is_unsupported = [&](const std::string& pattern) { return matches(pattern, word); };
+  TANDEM_USER_CHECK(std::ranges::none_of(unsupported_values_, is_unsupported),
+                    fmt::format("{}: {} {}", where, shown(word), unsupported_reason_));
   const auto near = nearest_name(word, choices_);
   throw UserError(fmt::format("{}: {} is none of {}{}", where, shown(word), fmt::join(choices_, ", "),
                               near ? "; did you mean " + *near + "?" : ""));
@@ -318,8 +360,7 @@ std::map<std::string, std::string> Options::result_options() const {
       for (std::string& word : *words) word = shorten_home(word, home_);
     }
     std::string value = words ? fmt::format("{}", fmt::join(*words, " ")) : "unset";
-    const bool is_free_text = option.kind() == OptionKind::kText && option.choices().empty();
-    result[option.name()] = words && is_free_text ? fingerprint(option.name(), value) : value;
+    result[option.name()] = words && option.is_fingerprinted() ? fingerprint(option.name(), value) : value;
   }
   return result;
 }
@@ -429,10 +470,7 @@ const std::string* Options::unsupported_reason(std::string_view name) const {
   };
   if (std::ranges::any_of(options_, is_option)) return nullptr;
   for (const auto& [pattern, reason] : unsupported_) {
-    const bool matches = pattern.ends_with('*')
-                             ? name.starts_with(std::string_view(pattern).substr(0, pattern.size() - 1))
-                             : name == pattern || name == "no-" + pattern;
-    if (matches) return &reason;
+    if (matches(pattern, name) || name == "no-" + pattern) return &reason;
   }
   return nullptr;
 }

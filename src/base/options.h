@@ -20,6 +20,7 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,8 +48,18 @@ class Option {
   Option& at_least(double minimum);
   Option& at_most(double maximum);
   Option& greater_than(double bound);
+  Option& less_than(double bound);
+  Option& finite();
   // For text (each element of a list): one of these; a typo is answered with the nearest.
   Option& one_of(std::vector<std::string> choices);
+  Option& one_of(std::span<const std::string_view> choices);
+  // The empty text too, which leaves the choice to something else.
+  Option& or_empty();
+  // Values that users of other trainers know and this option does not have; one that ends in '*' stands for every value
+  // that begins so. `reason` completes "--name: 'value' ...".
+  Option& unsupported(std::vector<std::string> values, std::string reason);
+  // A checkpoint remembers its fingerprint, as that of free text: an option that was free text when it was first saved.
+  Option& fingerprinted();
   // Must be given, on the command line or in the file.
   Option& required(bool is_required = true);
   // No result depends on it: a run may go on from a checkpoint with another value.
@@ -64,6 +75,8 @@ class Option {
   bool is_required() const { return required_; }
   bool may_change_numbers() const { return may_change_numbers_; }
   bool is_path() const { return path_; }
+  // Whether a checkpoint remembers the fingerprint of its value: text that nobody lists may be a secret.
+  bool is_fingerprinted() const { return fingerprinted_ || (kind() == OptionKind::kText && choices_.empty()); }
   OptionKind kind() const;
   bool is_list() const;
 
@@ -84,8 +97,10 @@ class Option {
 
   OptionField field_;
   std::string name_, group_, help_;
-  std::optional<double> minimum_, maximum_, lower_bound_;
-  std::vector<std::string> choices_;
+  std::optional<double> minimum_, maximum_, lower_bound_, upper_bound_;
+  std::vector<std::string> choices_, unsupported_values_;
+  std::string unsupported_reason_;
+  bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
 };
 

@@ -167,6 +167,52 @@ TEST(Options, RefusesWrongTypesAndRanges) {
   EXPECT_EQ(refusal({"--rm-type", "maths"}), "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");
 }
 
+// What an option of that range says to each of these words; "" where it takes it.
+template <typename T, typename Declare>
+std::vector<std::string> answers(T field, Declare declare, const Words& words) {
+  std::vector<std::string> said;
+  for (const std::string& word : words) {
+    Options options;
+    declare(options.option(field, "x", "group", "help"));
+    try {
+      options.parse({"--x=" + word});
+      said.emplace_back();
+    } catch (const UserError& error) {
+      said.emplace_back(error.what());
+    }
+  }
+  return said;
+}
+
+TEST(Options, RangesThatLeaveOutTheirEndOrInfinity) {
+  EXPECT_EQ(answers(0.5, [](Option& x) { x.at_least(0.0).less_than(1.0); }, {"0", "0.9999999999", "1", "inf", "nan"}),
+            (Words{"", "", "--x: must be less than 1, not 1", "--x: must be less than 1, not inf",
+                   "--x: must be a number, not nan"}));
+  EXPECT_EQ(answers(0.5, [](Option& x) { x.finite(); }, {"-1e300", "inf", "-inf"}),
+            (Words{"", "--x: must be a finite number, not inf", "--x: must be a finite number, not -inf"}));
+}
+
+TEST(Options, ChoicesMayBeEmptyAndKnowWhatOthersHave) {
+  const auto declare = [](Option& x) {
+    x.one_of({"exact", "math"}).or_empty().unsupported({"f1", "boxed_*"}, "is not in Tandem yet");
+  };
+  EXPECT_EQ(answers(std::string(), declare, {"exact", "", "f1", "boxed_math", "f2"}),
+            (Words{"", "", "--x: 'f1' is not in Tandem yet", "--x: 'boxed_math' is not in Tandem yet",
+                   "--x: 'f2' is none of exact, math"}));
+}
+
+// A checkpoint of before an option had choices holds the fingerprint of its value.
+TEST(Options, ChoicesCanBeRememberedAsFreeTextIs) {
+  const auto remembered = [](auto declare) {
+    std::string field = "grpo";
+    Options options;
+    declare(options.option(field, "x", "group", "help"));
+    return options.result_options().at("x");
+  };
+  EXPECT_EQ(remembered([](Option& x) { x.one_of({"grpo", "gspo"}); }), "grpo");
+  EXPECT_EQ(remembered([](Option& x) { x.one_of({"grpo", "gspo"}).fingerprinted(); }), remembered([](Option&) {}));
+}
+
 TEST(Options, RefusesWhatIsMissingOrExtra) {
   EXPECT_EQ(refusal({"--lr"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
   EXPECT_EQ(refusal({"--lr", "--colocate"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
