@@ -27,7 +27,7 @@ text::GraderConfig math(int num_processes) {
   text::GraderConfig config;
   config.worker = text::default_worker_config();
   config.rm_type = "math";
-  config.num_processes = num_processes;
+  config.limits.num_processes = num_processes;
   return config;
 }
 

@@ -25,11 +25,10 @@ using base::Json;
 
 // Visits the part of each HF tensor in each tensor of the trainer's state: f(name, rows of it).
 template <typename F>
-void for_each_part(const trainer::Trainer& trainer, const weights::Layout& layout, F f) {
-  for (const auto& [name, tensor] : trainer.state()) {
-    const size_t dot = name.find('.');  // "exp_avg.layers.0.qkv"
-    for (const weights::Slice& slice : layout.find(name.substr(dot + 1)).slices) {
-      f(fmt::format("{}.{}", name.substr(0, dot), slice.hf_name),
+void for_each_part(const trainer::Trainer& trainer, F f) {
+  for (const auto& [kind, packed, tensor] : trainer.state()) {
+    for (const weights::Slice& slice : packed->slices) {
+      f(fmt::format("{}.{}", trainer::to_string(kind), slice.hf_name),
         tensor.narrow(0, slice.row_begin, slice.shape.front()));
     }
   }
@@ -177,9 +176,9 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   return state;
 }
 
-std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer, const weights::Layout& layout) {
+std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer) {
   std::vector<weights::TensorBytes> tensors;
-  for_each_part(trainer, layout, [&](const std::string& name, const at::Tensor& part) {
+  for_each_part(trainer, [&](const std::string& name, const at::Tensor& part) {
     tensors.push_back(weights::tensor_bytes(name, part));
   });
   return tensors;
@@ -187,8 +186,7 @@ std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trai
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
-  for_each_part(trainer, store.layout(),
-                [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
+  for_each_part(trainer, [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);
 }
@@ -197,7 +195,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   std::map<std::string, std::string> result = std::move(inputs.flags);
   result["the kernels"] = inputs.kernels;
   result["optimizer steps until --min-lr"] =
-      inputs.trainer.lr_decay_style == "constant" ? "any" : std::to_string(inputs.trainer.lr_decay_steps);
+      inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
   result.merge(
       input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_path));
   return result;

@@ -35,7 +35,7 @@ struct RunState {
 
 // The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...".
 // Live: valid until the next optimizer step. The weights themselves are the masters, rounded.
-std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer, const weights::Layout& layout);
+std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer);
 
 // Puts both back; the store has the checkpoint's version then.
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
@@ -45,7 +45,7 @@ void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Train
 struct ResultInputs {
   std::map<std::string, std::string> flags;  // RunMode::numbers
   std::string kernels;                       // device::Ops::name()
-  const trainer::TrainerConfig& trainer;     // of which: where the learning rate's decay ends
+  const trainer::Schedule& schedule;         // of which: where the learning rate's decay ends
   std::string model_directory;               // checksums of its configuration and tokenizer
   std::string prompt_data, custom_rm_path;   // and of these files, or ""
 };

@@ -10,7 +10,9 @@
 namespace tandem::config {
 
 void EvalOptions::visit_data_sets(base::Options& options) {
-  options.option(eval_prompt_data, "eval-prompt-data", "evaluation", "data sets: NAME FILE.jsonl NAME FILE.jsonl")
+  options
+      .option(eval_prompt_data, "eval-prompt-data", "evaluation",
+              "data sets to evaluate on: NAME FILE.jsonl NAME FILE.jsonl ...")
       .path()
       .does_not_affect_results();
 }
@@ -20,34 +22,50 @@ void EvalOptions::visit(base::Options& options) {
   visit_data_sets(options);
   options
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
-              "completions of each prompt; pass@k is the chance that one of k of them passes, which is a reward of 1")
+              "completions of each prompt in evaluations; pass@k is the chance that one of k of them passes, which is "
+              "a reward of 1")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(temperature, "eval-temperature", group, "unset: --rollout-temperature")
+  options
+      .option(temperature, "eval-temperature", group,
+              "sampling temperature of evaluations; unset: --rollout-temperature")
       .at_least(0.0)
       .at_most(100.0)
       .does_not_affect_results();
-  options.option(top_p, "eval-top-p", group, "unset: --rollout-top-p")
+  options.option(top_p, "eval-top-p", group, "top-p of evaluations; unset: --rollout-top-p")
       .greater_than(0.0)
       .at_most(1.0)
       .does_not_affect_results();
-  options.option(top_k, "eval-top-k", group, "unset: --rollout-top-k").at_least(-1).does_not_affect_results();
-  options.option(max_response_len, "eval-max-response-len", group, "unset: --rollout-max-response-len")
+  options.option(top_k, "eval-top-k", group, "top-k of evaluations; unset: --rollout-top-k")
+      .at_least(-1)
+      .does_not_affect_results();
+  options
+      .option(max_response_len, "eval-max-response-len", group,
+              "tokens of a completion at most, in evaluations; unset: --rollout-max-response-len")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(max_prompt_len, "eval-max-prompt-len", group, "unset: --rollout-max-prompt-len")
+  options
+      .option(max_prompt_len, "eval-max-prompt-len", group,
+              "tokens of a prompt at most, in evaluations; unset: --rollout-max-prompt-len")
       .at_least(0)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(max_context_len, "eval-max-context-len", group, "unset: --rollout-max-context-len")
+  options
+      .option(max_context_len, "eval-max-context-len", group,
+              "tokens of prompt and completion at most, in evaluations; unset: --rollout-max-context-len")
       .at_least(0)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(input_key, "eval-input-key", group, "unset: --input-key").does_not_affect_results();
-  options.option(label_key, "eval-label-key", group, "unset: --label-key").does_not_affect_results();
-  options.option(reward_key, "eval-reward-key", group, "unset: --reward-key").does_not_affect_results();
+  options.option(input_key, "eval-input-key", group, "key of the prompt in evaluation data; unset: --input-key")
+      .does_not_affect_results();
+  options.option(label_key, "eval-label-key", group, "key of the label in evaluation data; unset: --label-key")
+      .does_not_affect_results();
+  options
+      .option(reward_key, "eval-reward-key", group,
+              "number that evaluations take when a reward is a dict; unset: --reward-key")
+      .does_not_affect_results();
 }
 
 std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {
@@ -83,10 +101,11 @@ RolloutOptions EvalOptions::rollout(RolloutOptions base) const {
 }
 
 DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
-  base.prompt_data = path;
-  base.input_key = input_key.value_or(base.input_key);
-  base.label_key = label_key.value_or(base.label_key);
-  base.label_flag = label_key ? "--eval-label-key" : base.label_flag + " or --eval-label-key";
+  base.lines.path = path;
+  rl::PromptOptions& lines = base.lines;
+  lines.input_key = input_key.value_or(lines.input_key);
+  lines.label_key = label_key.value_or(lines.label_key);
+  lines.label_flag = label_key ? "--eval-label-key" : lines.label_flag + " or --eval-label-key";
   base.max_prompt_len = max_prompt_len.value_or(base.max_prompt_len);
   if (max_prompt_len) base.max_prompt_flag = "--eval-max-prompt-len";
   return base;

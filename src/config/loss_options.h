@@ -16,7 +16,7 @@ struct LossOptions {
   void visit(base::Options& options);
   // The reference is scored for the KL's metrics too, at coefficient 0.
   bool needs_reference() const { return use_kl_loss; }
-  // UserError when two of these flags contradict; what `loss` may hold is rl::check_loss_config's.
+  // UserError when two of these flags contradict: then `loss` with a divisor passes rl::check_loss_config.
   void check() const;
 
  private:

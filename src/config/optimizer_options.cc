@@ -9,56 +9,92 @@ namespace tandem::config {
 
 void OptimizerOptions::visit(base::Options& options) {
   const char* const group = "optimizer";
-  options.option(lr, "lr", group, "learning rate").at_least(0.0);
-  options.option(min_lr, "min-lr", group, "where a decay ends").at_least(0.0);
-  options.option(lr_decay_style, "lr-decay-style", group, "schedule after the warm-up")
-      .one_of({"constant", "linear", "cosine"});
-  options.option(lr_warmup_iters, "lr-warmup-iters", group, "optimizer steps of linear warm-up")
-      .at_least(0)
-      .at_most(base::kMaxCount);
-  options.option(lr_decay_iters, "lr-decay-iters", group, "optimizer steps until --min-lr; 0: the whole run")
-      .at_least(0)
-      .at_most(base::kMaxCount);
-  options.option(weight_decay, "weight-decay", group, "AdamW's, on matrices").at_least(0.0);
-  options.option(weight_decay_all, "weight-decay-all", group, "on norms too, as torch's AdamW does");
-  options.option(adam_beta1, "adam-beta1", group, "").at_least(0.0).at_most(0.9999999);
-  options.option(adam_beta2, "adam-beta2", group, "").at_least(0.0).at_most(0.9999999);
-  options.option(adam_eps, "adam-eps", group, "").greater_than(0.0);
-  options.option(clip_grad, "clip-grad", group, "global norm that gradients are clipped to; 0: off").at_least(0.0);
+  options.option(schedule.max_lr, "lr", group, "learning rate").at_least(0.0).finite();
+  options.option(schedule.min_lr, "min-lr", group, "learning rate that a decay ends at").at_least(0.0).finite();
+  options.option(schedule.decay_style, "lr-decay-style", group, "how the learning rate falls after the warm-up")
+      .one_of(trainer::kDecayStyles);
   options
-      .option(max_grad_norm_skip, "max-grad-norm-skip", group,
+      .option(schedule.warmup_steps, "lr-warmup-iters", group,
+              "optimizer steps in which the learning rate rises from 0 to --lr")
+      .at_least(0)
+      .at_most(base::kMaxCount);
+  options
+      .option(schedule.decay_steps, "lr-decay-iters", group,
+              "optimizer step, counted from the start of the run, at which a decay reaches --min-lr; 0: the run's last")
+      .at_least(0)
+      .at_most(base::kMaxCount);
+  options.option(adamw.weight_decay, "weight-decay", group, "weight decay of AdamW, on embeddings and projections")
+      .at_least(0.0);
+  options.option(adamw.weight_decay_all, "weight-decay-all", group,
+                 "apply weight decay to norms and biases too, as torch's AdamW does");
+  options.option(adamw.beta1, "adam-beta1", group, "decay of AdamW's first moment").at_least(0.0).less_than(1.0);
+  options.option(adamw.beta2, "adam-beta2", group, "decay of AdamW's second moment").at_least(0.0).less_than(1.0);
+  options.option(adamw.eps, "adam-eps", group, "number that AdamW adds to the denominator of an update")
+      .greater_than(0.0);
+  options.option(gradient.clip_grad, "clip-grad", group, "global norm that gradients are clipped to; 0: no clipping")
+      .at_least(0.0);
+  options
+      .option(gradient.max_grad_norm_skip, "max-grad-norm-skip", group,
               "skip an optimizer step whose gradient norm is above this; 0: only those that are not finite")
       .at_least(0.0);
-  options.option(skip_zero_gradient, "skip-zero-gradient", group,
+  options.option(gradient.skip_zero_gradient, "skip-zero-gradient", group,
                  "a gradient of exactly 0 changes no weight: momentum and weight decay wait for the next one");
-  const char* const memory = "training memory";
-  options.option(max_tokens_per_gpu, "max-tokens-per-gpu", memory, "packed tokens of one micro-batch")
-      .at_least(1)
-      .at_most(base::kMaxCount);
-  options.option(logprob_chunk_rows, "logprob-chunk-rows", memory, "rows of logits that exist at once")
-      .at_least(1)
-      .at_most(base::kMaxCount);
+  visit_memory(options);
+}
+
+void OptimizerOptions::visit_memory(base::Options& options) {
+  const char* const group = "training memory";
+  visit_batch(batch, options, group);
   options
-      .option(
-          recompute_granularity, "recompute-granularity", memory,
-          "full: run --recompute-num-layers blocks twice; none: keep all activations; auto: as --activation-bytes asks")
+      .option(recompute_granularity, "recompute-granularity", group,
+              "how many layers are recomputed in the backward pass: none keeps all activations, full recomputes "
+              "--recompute-num-layers layers, auto as many as --activation-bytes asks for")
       .one_of({"auto", "none", "full"})
       .does_not_affect_results();
-  options.option(recompute_num_layers, "recompute-num-layers", memory, "blocks that are run twice; 0 with full: all")
+  options
+      .option(recompute_num_layers, "recompute-num-layers", group,
+              "recomputed layers with --recompute-granularity full; 0: all layers")
       .at_least(0)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(activation_bytes, "activation-bytes", memory, "memory for kept activations; 0: no limit")
+  options
+      .option(batch.activation_bytes, "activation-bytes", group,
+              "bytes of activations that may be kept with --recompute-granularity auto; 0: no limit")
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();
 }
 
+void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std::string& group) {
+  options
+      .option(batch.max_tokens_per_gpu, "max-tokens-per-gpu", group,
+              "packed tokens of one forward (training: of one micro-batch)")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options
+      .option(batch.logprob_chunk_rows, "logprob-chunk-rows", group,
+              "rows of logits that exist at once while log-probs are computed")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+}
+
 void OptimizerOptions::check() const {
-  TANDEM_USER_CHECK(min_lr == 0.0 || lr_decay_style != "constant",
+  TANDEM_USER_CHECK(schedule.min_lr == 0.0 || schedule.decay_style != "constant",
                     fmt::format("--min-lr {}: --lr-decay-style constant never decays to it; give linear or cosine, or "
                                 "leave --min-lr out",
-                                min_lr));
+                                schedule.min_lr));
+  TANDEM_USER_CHECK(schedule.min_lr <= schedule.max_lr,
+                    fmt::format("--min-lr {}: is above --lr {}, which a decay begins with; lower it", schedule.min_lr,
+                                schedule.max_lr));
+}
+
+trainer::Schedule OptimizerOptions::run_schedule(int64_t total_steps) const {
+  trainer::Schedule run = schedule;
+  if (run.decay_steps == 0) run.decay_steps = total_steps;
+  TANDEM_USER_CHECK(run.decay_style == "constant" || run.decay_steps > run.warmup_steps,
+                    fmt::format("--lr-decay-iters {} must exceed --lr-warmup-iters {} when --lr-decay-style is {}",
+                                run.decay_steps, run.warmup_steps, run.decay_style));
+  return run;
 }
 
 int64_t OptimizerOptions::recompute_layers(int64_t num_layers) const {

@@ -5,35 +5,31 @@
 #include <string>
 
 #include "base/options.h"
+#include "trainer/trainer_config.h"
 
 namespace tandem::config {
 
 struct OptimizerOptions {
-  double lr = 1e-6;
-  double min_lr = 0.0;
-  std::string lr_decay_style = "constant";
-  int64_t lr_warmup_iters = 0;
-  int64_t lr_decay_iters = 0;  // 0: the run's optimizer steps
-  double weight_decay = 0.1;
-  bool weight_decay_all = false;
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.98;
-  double adam_eps = 1e-8;
-  double clip_grad = 1.0;
-  double max_grad_norm_skip = 0.0;
-  bool skip_zero_gradient = true;
-
-  int64_t max_tokens_per_gpu = 8192;
-  int64_t logprob_chunk_rows = 1024;
+  trainer::AdamWConfig adamw;
+  trainer::Schedule schedule;  // decay_steps 0: the run's optimizer steps
+  trainer::GradientConfig gradient;
+  trainer::BatchConfig batch;
   std::string recompute_granularity = "auto";
   int64_t recompute_num_layers = 0;
-  int64_t activation_bytes = 0;
 
   void visit(base::Options& options);
   // UserError when two flags contradict.
   void check() const;
-  // What trainer::TrainerConfig::recompute_layers takes: -1 as activation_bytes asks, else a number of blocks.
+  // The schedule of a run of so many optimizer steps. UserError for a decay that ends before its warm-up.
+  trainer::Schedule run_schedule(int64_t total_steps) const;
+  // What trainer::TrainerConfig::recompute_layers takes: -1 as activation_bytes asks, else a number of layers.
   int64_t recompute_layers(int64_t num_layers) const;
+
+ private:
+  void visit_memory(base::Options& options);
 };
+
+// What every forward over given samples can be told, training or not.
+void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std::string& group);
 
 }  // namespace tandem::config

@@ -1,16 +1,38 @@
 #include "config/reward_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "base/size.h"
+#include "text/reward_rules.h"
 
 namespace tandem::config {
 
 namespace {
+
+// "exact, math or dapo".
+std::string rule_names() {
+  std::string names;
+  for (const text::RewardRule& rule : text::kRewardRules) {
+    const bool is_last = &rule == &text::kRewardRules.back();
+    names += (names.empty() ? "" : is_last ? " or " : ", ") + std::string(rule.name);
+  }
+  return names;
+}
+
+const text::RewardRule& find_rule(const std::string& name) {
+  const auto* const rule = std::ranges::find(text::kRewardRules, name, &text::RewardRule::name);
+  TANDEM_CHECK(rule != text::kRewardRules.end(), "no reward is called", name);
+  return *rule;
+}
 
 double finite_number(const std::string& text) {
   double value = 0.0;
@@ -24,9 +46,20 @@ double finite_number(const std::string& text) {
 
 void RewardOptions::visit(base::Options& options) {
   const char* const group = "reward";
-  options.option(rm_type, "rm-type", group, "built-in reward: exact, math (boxed or last number) or dapo")
-      .one_of({"exact", "math", "dapo"});
-  options.option(custom_rm_path, "custom-rm-path", group, "FILE.py:function, in the TRL, verl or slime dialect")
+  std::vector<std::string> rules;
+  for (const text::RewardRule& rule : text::kRewardRules) rules.emplace_back(rule.name);
+  options
+      .option(rm_type, "rm-type", group,
+              "built-in reward: the label exactly, the label as a boxed or last number (math), or DAPO's; this or "
+              "--custom-rm-path")
+      .one_of(rules)
+      .unsupported({"deepscaler", "f1", "gpqa", "ifbench", "random", "remote_rm", "boxed_*"},
+                   fmt::format("is known from vime and not in Tandem yet; use {}, or --custom-rm-path FILE.py:function",
+                               fmt::join(rules, ", ")));
+  options
+      .option(
+          custom_rm_path, "custom-rm-path", group,
+          "Python function that gives rewards, FILE.py:function, in the TRL, verl or slime dialect; this or --rm-type")
       .path()
       .does_not_affect_results();
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
@@ -34,29 +67,32 @@ void RewardOptions::visit(base::Options& options) {
                  "a slime function takes all samples of a group at once (TRL functions always do)");
   options.option(python, "rm-python", group, "interpreter of the reward code, 3.9 or newer; unset: Tandem's own")
       .path();
-  options.option(num_workers, "rm-num-workers", group, "processes that score")
+  options.option(limits.num_processes, "rm-num-workers", group, "processes that compute rewards")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(256)
       .does_not_affect_results();
   options
-      .option(concurrency, "rm-concurrency", group,
-              "calls of an async function that one of these processes has under way at once")
+      .option(limits.max_calls, "rm-concurrency", group,
+              "calls of an async reward function that one process has under way at once")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(4096)
       .does_not_affect_results();
   options
-      .option(deadline_s, "rm-timeout", group, "seconds for each sample of a call, which holds one sample or one group")
+      .option(
+          limits.deadline_s, "rm-timeout", group,
+          "seconds that a call of the reward may take for each of its samples: it has one sample, or a group of them")
       .greater_than(0)
       .does_not_affect_results();
-  options.option(memory_bytes, "rm-memory-bytes", group, "memory limit of each scoring process")
+  options.option(limits.memory_bytes, "rm-memory-bytes", group, "memory limit of each process that computes rewards")
       .at_least(64 << 20)
       .does_not_affect_results();
   options
-      .option(sandbox, "rm-sandbox", group,
-              "no network, secrets or writing outside a scratch folder for reward code: auto (as far as this machine "
-              "can), require (refuse a machine that cannot) or off")
+      .option(
+          sandbox, "rm-sandbox", group,
+          "keep reward code from network, secrets and writing outside a scratch folder: auto (as far as this machine "
+          "can), require (refuse a machine that cannot) or off")
       .one_of({"auto", "require", "off"})
       .does_not_affect_results();
   options.option(failure_reward, "rm-failure-reward", group,
@@ -66,7 +102,8 @@ void RewardOptions::visit(base::Options& options) {
 }
 
 void RewardOptions::check() const {
-  TANDEM_USER_CHECK(given(), "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
+  TANDEM_USER_CHECK(given(),
+                    fmt::format("no reward: give --rm-type {}, or --custom-rm-path FILE.py:function", rule_names()));
   TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(), "--rm-type and --custom-rm-path are both given; leave one out");
   check_key("--reward-key", reward_key);
   failure();
@@ -74,10 +111,11 @@ void RewardOptions::check() const {
 
 void RewardOptions::check_key(const std::string& flag, const std::string& key) const {
   if (!rm_type || key.empty()) return;
-  const bool is_known = *rm_type == "dapo" && (key == "score" || key == "acc");
-  TANDEM_USER_CHECK(
-      is_known, fmt::format("{} {}: --rm-type {} {}; leave it out", flag, key, *rm_type,
-                            *rm_type == "dapo" ? "has the numbers score and acc" : "gives one number, without keys"));
+  const std::span<const std::string_view> keys = find_rule(*rm_type).keys;
+  TANDEM_USER_CHECK(std::ranges::find(keys, key) != keys.end(),
+                    fmt::format("{} {}: --rm-type {} {}; leave it out", flag, key, *rm_type,
+                                keys.empty() ? "gives one number, without keys"
+                                             : fmt::format("has the numbers {}", fmt::join(keys, " and "))));
 }
 
 std::string RewardOptions::name() const {
@@ -86,7 +124,7 @@ std::string RewardOptions::name() const {
 
 std::optional<double> RewardOptions::lowest_reward() const {
   if (!rm_type || !reward_key.empty()) return std::nullopt;
-  return *rm_type == "dapo" ? -1.0 : 0.0;
+  return find_rule(*rm_type).lowest_reward;
 }
 
 FailureReward RewardOptions::failure() const {
@@ -96,7 +134,7 @@ FailureReward RewardOptions::failure() const {
 }
 
 DataOptions RewardOptions::data(DataOptions base) const {
-  if (rm_type) base.label_needed_by = name();
+  if (rm_type) base.lines.label_needed_by = name();
   return base;
 }
 

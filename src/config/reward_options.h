@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "config/data_options.h"
+#include "text/grader_limits.h"
 
 namespace tandem::config {
 
@@ -22,10 +23,7 @@ struct RewardOptions {
   std::string reward_key;
   bool group_rm = false;
   std::string python;
-  int64_t num_workers = 2;
-  int64_t concurrency = 64;
-  double deadline_s = 30.0;
-  int64_t memory_bytes = int64_t{2} << 30;
+  text::GraderLimits limits;
   std::string sandbox = "auto";
   std::string failure_reward = "lowest";
 

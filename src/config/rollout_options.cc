@@ -12,18 +12,27 @@ void RolloutOptions::visit(base::Options& options) {
   options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
       .at_least(1)
       .at_most(base::kMaxCount);
-  options.option(temperature, "rollout-temperature", group, "0: greedy").at_least(0.0).at_most(100.0);
-  options.option(top_p, "rollout-top-p", group, "keep the most likely tokens up to this mass; 1: off")
+  options
+      .option(temperature, "rollout-temperature", group,
+              "sampling temperature; 0: greedy, the most likely token each time")
+      .at_least(0.0)
+      .at_most(100.0);
+  options
+      .option(top_p, "rollout-top-p", group,
+              "sample among the most likely tokens up to this probability in all; 1: off")
       .greater_than(0.0)
       .at_most(1.0);
-  options.option(top_k, "rollout-top-k", group, "keep this many tokens; -1: off").at_least(-1);
+  options.option(top_k, "rollout-top-k", group, "sample among this many of the most likely tokens; -1: off")
+      .at_least(-1);
   options
-      .option(min_p, "rollout-min-p", group, "keep tokens of at least this share of the best one's probability; 0: off")
+      .option(min_p, "rollout-min-p", group,
+              "sample among tokens of at least this share of the best one's probability; 0: off")
       .at_least(0.0)
       .at_most(1.0);
   options
       .option(max_response_len, "rollout-max-response-len", group,
-              "tokens of a completion at most; unset: 1024, or what the model's context leaves")
+              fmt::format("tokens of a completion at most; unset: {}, or what the model's context leaves",
+                          rl::kDefaultResponseTokens))
       .at_least(1)
       .at_most(base::kMaxCount);
   options
@@ -31,27 +40,27 @@ void RolloutOptions::visit(base::Options& options) {
               "tokens of prompt and completion at most; 0: the model's limit")
       .at_least(0)
       .at_most(base::kMaxCount);
-  options.option(stop, "rollout-stop", group, "texts that end a completion (kept in it)");
+  options.option(stop, "rollout-stop", group, "texts that end a completion and stay in it");
   options.option(stop_token_ids, "rollout-stop-token-ids", group,
-                 "tokens that end a completion, besides the model's EOS");
+                 "token ids that end a completion, besides the model's EOS");
   options.option(ignore_eos, "ignore-eos", group, "EOS and stop tokens end nothing: every completion has full length");
   options.option(skip_special_tokens, "rollout-skip-special-tokens", group,
                  "leave special tokens out of the text that rewards and dumps see");
-  options.option(rollout_seed, "rollout-seed", group, "of sampling and of the order of prompts").at_least(0);
+  options.option(rollout_seed, "rollout-seed", group, "seed of sampling and of the order of prompts").at_least(0);
   const char* const engine = "engine";
   options
       .option(kv_cache_bytes, "kv-cache-bytes", engine,
-              "memory of keys and values; 0: what the batch needs, within 1 GiB (train: and within what is left)")
+              "bytes of the KV cache; 0: what the batch needs, within 1 GiB (train: and within what is left)")
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();
   options
-      .option(max_batch_tokens, "rollout-max-batch-tokens", engine,
-              "tokens of one forward: decodes, then prefill chunks")
+      .option(limits.max_batch_tokens, "rollout-max-batch-tokens", engine,
+              "tokens of one forward of the engine: decodes first, then chunks of prefills")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(max_running, "rollout-max-running", engine, "sequences that decode together")
+  options.option(limits.max_running, "rollout-max-running", engine, "sequences that decode together at most")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();

@@ -8,10 +8,9 @@
 
 #include "base/options.h"
 #include "rl/sample.h"
+#include "rollout/batch_limits.h"
 
 namespace tandem::config {
-
-constexpr int64_t kDefaultResponseLen = 1024;
 
 // The flags that lengths came from, for errors: an evaluation has its own.
 struct LengthFlags {
@@ -26,7 +25,7 @@ struct RolloutOptions {
   double top_p = 1.0;
   int64_t top_k = -1;
   double min_p = 0.0;
-  std::optional<int64_t> max_response_len;  // unset: kDefaultResponseLen, cut at the model's context
+  std::optional<int64_t> max_response_len;  // unset: rl::kDefaultResponseTokens, cut at the model's context
   int64_t max_context_len = 0;              // 0: the model's
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
@@ -35,13 +34,12 @@ struct RolloutOptions {
   int64_t rollout_seed = 42;
 
   int64_t kv_cache_bytes = 0;  // 0: what the batch needs, at most kMaxAutomaticKvBytes
-  int64_t max_batch_tokens = 2048;
-  int64_t max_running = 256;
+  rollout::BatchLimits limits;
 
   LengthFlags flags;
 
   void visit(base::Options& options);
-  int64_t response_len() const { return max_response_len.value_or(kDefaultResponseLen); }
+  int64_t response_len() const { return max_response_len.value_or(rl::kDefaultResponseTokens); }
   rl::SamplingParams sampling() const;
 };
 

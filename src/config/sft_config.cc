@@ -5,28 +5,29 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "rl/sft_data.h"
 
 namespace tandem::config {
 
 SftConfig::SftConfig() {
-  data.label_key = "response";
-  optimizer.lr = 1e-5;
-  optimizer.weight_decay = 0.0;
+  data.lines.label_key = rl::SftOptions().response_key;
+  optimizer.schedule.max_lr = 1e-5;
+  optimizer.adamw.weight_decay = 0.0;
   output.default_save_interval = 100;  // a step is quick: a rollout has several, and its sampling
 }
 
 void SftConfig::visit(base::Options& options) {
   model.visit(options);
   options
-      .option(data.prompt_data, "prompt-data", "data",
-              "JSONL file, a line {\"messages\": [...]} or {\"prompt\": ..., \"response\": ...}; FILE@[a:b] takes its "
-              "rows a to b")
+      .option(data.lines.path, "prompt-data", "data",
+              "JSONL file, a line {\"messages\": [...]} or {\"prompt\": ..., \"response\": ...}; FILE@[a:b] takes "
+              "rows a to b of it")
       .required()
       .path()
       .does_not_affect_results();
-  options.option(data.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
-  options.option(data.label_key, "label-key", "data",
-                 "key of the answer, a text or a list of messages; completion is read where response is absent");
+  options.option(data.lines.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
+  options.option(data.lines.label_key, "label-key", "data",
+                 "key of the answer, a text or a list of messages; where response is absent, completion is read");
   data.visit_rendering(options);
   options.option(append_eos, "append-eos", "data",
                  "the model's EOS token ends each answer that neither the data nor the chat template ends");
@@ -39,7 +40,7 @@ void SftConfig::visit(base::Options& options) {
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(num_epoch, "num-epoch", loop, "passes over the data")
+  options.option(num_epoch, "num-epoch", loop, "passes over the data; this or --num-rollout")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
@@ -47,13 +48,14 @@ void SftConfig::visit(base::Options& options) {
   options.option(rollout_seed, "rollout-seed", loop, "seed of the shuffled order").at_least(0);
   options.option(
       calculate_per_token_loss, "calculate-per-token-loss", loop,
-      "a step's loss is the mean over its trained tokens; no-: over its samples, each the mean of its tokens");
+      "the loss of a step is the mean over its trained tokens; off: the mean over its samples of their means");
   optimizer.visit(options);
   const char* const evaluation = "evaluation";
   eval.visit_data_sets(options);
   options
       .option(eval_interval, "eval-interval", evaluation,
-              "held-out loss every so many steps, before the first and at the end")
+              "optimizer steps between evaluations of the held-out loss; there is one before the first and one at the "
+              "end too")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
@@ -70,6 +72,7 @@ void SftConfig::check() const {
                     eval_interval ? "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl"
                                   : "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
   eval.data_sets();
+  optimizer.check();
   checkpoints.check();
 }
 

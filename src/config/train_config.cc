@@ -15,13 +15,17 @@ constexpr int64_t kMaxSamples = int64_t{1} << 52;
 
 }  // namespace
 
+// The default estimator compares the completions of a prompt.
+TrainConfig::TrainConfig() { rollout.n_samples_per_prompt = 8; }
+
 void TrainConfig::visit(base::Options& options) {
   model.visit(options);
   data.visit_prompt_data(options);
   data.visit(options);
   const char* const loop = "loop";
   options
-      .option(colocate, "colocate", loop, "trainer and engine take turns on one device (the only mode of this version)")
+      .option(colocate, "colocate", loop,
+              "let trainer and engine take turns on one device; required, as the only mode of this version")
       .does_not_affect_results();
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
       .required()
@@ -31,21 +35,24 @@ void TrainConfig::visit(base::Options& options) {
       .at_least(0)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(num_epoch, "num-epoch", loop, "passes over the data")
+  options.option(num_epoch, "num-epoch", loop, "passes over the data; this or --num-rollout")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
   options
-      .option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step; unset: the whole rollout")
+      .option(global_batch_size, "global-batch-size", loop,
+              "samples of one optimizer step; unset: all samples of a rollout")
       .at_least(1)
       .at_most(base::kMaxCount);
-  options.option(num_steps_per_rollout, "num-steps-per-rollout", loop, "optimizer steps of one rollout, instead")
+  options
+      .option(num_steps_per_rollout, "num-steps-per-rollout", loop,
+              "optimizer steps per rollout, another way to say --global-batch-size")
       .at_least(1)
       .at_most(base::kMaxCount);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
   options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
-              "train on what --save-debug-rollout-data (or a stop, RUN/fault) wrote, instead of sampling")
+              "train on rollouts that --save-debug-rollout-data (or a stop, into RUN/fault) wrote, instead of sampling")
       .path();
   rollout.visit(options);
   reward.visit(options);
@@ -56,11 +63,11 @@ void TrainConfig::visit(base::Options& options) {
   const char* const evaluation = "evaluation";
   options
       .option(eval_interval, "eval-interval", evaluation,
-              "evaluate every so many rollouts, before the first and at the end")
+              "rollouts between evaluations; there is one before the first rollout and one at the end too")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "not before the first")
+  options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "no evaluation before the first rollout")
       .does_not_affect_results();
   output.visit(options);
   checkpoints.visit(options);
@@ -72,7 +79,6 @@ void TrainConfig::check() const {
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();
   loss.check();
-  rl::check_loss_config(loss_config());
   optimizer.check();
   checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;

@@ -20,6 +20,9 @@
 namespace tandem::config {
 
 struct TrainConfig {
+  // Where reinforcement learning wants other defaults than one completion of each prompt.
+  TrainConfig();
+
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;

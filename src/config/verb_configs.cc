@@ -21,13 +21,8 @@ void ScoreConfig::visit(base::Options& options) {
       .required()
       .does_not_affect_results();
   // The engine's limit: the quotient must stay a float32 number.
-  options.option(temperature, "rollout-temperature", "data", "logits are divided by this").at_least(1e-4);
-  options.option(max_tokens_per_gpu, "max-tokens-per-gpu", "memory", "packed tokens of one forward")
-      .at_least(1)
-      .at_most(base::kMaxCount);
-  options.option(logprob_chunk_rows, "logprob-chunk-rows", "memory", "rows of logits that exist at once")
-      .at_least(1)
-      .at_most(base::kMaxCount);
+  options.option(temperature, "rollout-temperature", "data", "temperature that logits are divided by").at_least(1e-4);
+  visit_batch(batch, options, "memory");
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }
 
@@ -51,12 +46,16 @@ void EvalConfig::check() const {
 void ExportConfig::visit(base::Options& options) {
   const char* const group = "export";
   options.option(run, "run", group, "run directory (--save of the run); this or --hf-checkpoint").path();
-  options.option(step, "step", group, "which of its checkpoints, in rollouts; -1: the latest").at_least(-1);
-  options.option(hf_checkpoint, "hf-checkpoint", group, "any Hugging Face directory, to rewrite").path();
+  options.option(step, "step", group, "which export of --run, by the number of its rollout; -1: the latest")
+      .at_least(-1);
+  options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory to rewrite; this or --run").path();
   options.option(output, "output", group, "directory to write").required().path();
-  options.option(dtype, "dtype", group, "dtype to write; auto: as it is").one_of({"auto", "float32", "bfloat16"});
-  options.option(max_shard_bytes, "max-shard-bytes", group, "largest file of weights").at_least(1 << 20);
-  options.option(overwrite, "overwrite", group, "replace a checkpoint that --output holds").does_not_affect_results();
+  options.option(dtype, "dtype", group, "dtype of the written weights; auto: that of the source")
+      .one_of({"auto", "float32", "bfloat16"});
+  options.option(files.max_shard_bytes, "max-shard-bytes", group, "largest file of weights, in bytes")
+      .at_least(1 << 20);
+  options.option(files.overwrite, "overwrite", group, "replace a checkpoint that --output holds")
+      .does_not_affect_results();
 }
 
 void ExportConfig::check() const {
@@ -67,7 +66,7 @@ void ExportConfig::check() const {
 void PlanConfig::visit(base::Options& options) {
   train.visit(options);
   options.require_only({"hf-checkpoint"});
-  options.option(json, "json", "memory plan", "one JSON record instead of the table").does_not_affect_results();
+  options.option(json, "json", "memory plan", "print one JSON record instead of the table").does_not_affect_results();
 }
 
 }  // namespace tandem::config

@@ -11,6 +11,8 @@
 #include "config/reward_options.h"
 #include "config/rollout_options.h"
 #include "config/train_config.h"
+#include "trainer/trainer_config.h"
+#include "weights/export_options.h"
 
 namespace tandem::config {
 
@@ -30,8 +32,7 @@ struct ScoreConfig {
   std::string prompt_data;
   std::string output = "-";
   double temperature = 1.0;
-  int64_t max_tokens_per_gpu = 8192;
-  int64_t logprob_chunk_rows = 1024;
+  trainer::BatchConfig batch;
 
   void visit(base::Options& options);
 };
@@ -55,8 +56,7 @@ struct ExportConfig {
   std::string run, hf_checkpoint, output;
   int64_t step = -1;
   std::string dtype = "auto";
-  int64_t max_shard_bytes = int64_t{5} << 30;
-  bool overwrite = false;
+  weights::ExportOptions files;  // but for the source, which --run or --hf-checkpoint names
 
   void visit(base::Options& options);
   void check() const;

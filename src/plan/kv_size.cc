@@ -38,7 +38,7 @@ int64_t choose_kv_bytes(const config::RolloutOptions& options, const model::Mode
     return options.kv_cache_bytes;
   }
   // Whether all sequences fit is asked by division, because `one` times `together` may be more than 64 bits hold.
-  const int64_t together = std::min(num_sequences, options.max_running);
+  const int64_t together = std::min(num_sequences, options.limits.max_running);
   if (automatic_bytes / one < together) return std::max<int64_t>(one, automatic_bytes);
   return std::max(one, one * together);
 }

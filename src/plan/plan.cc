@@ -61,7 +61,7 @@ Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& mod
 
 // `tandem plan` need not be told how large a rollout is: as many samples as decode together.
 Size samples_of_rollout(const config::TrainConfig& config) {
-  return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
+  return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.limits.max_running;
 }
 
 Size samples_of_step(const config::TrainConfig& config) {
@@ -85,13 +85,13 @@ class MemoryEstimate {
                                .group_size = config.rollout.n_samples_per_prompt,
                                .prompt_tokens = length.longest_prompt,
                                .response_tokens = length.context - length.longest_prompt};
-    batch_ = trainer::largest_micro_batch(step, config.optimizer.max_tokens_per_gpu);
+    batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     step.num_samples = samples_of_rollout(config);
-    scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.max_tokens_per_gpu);
+    scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
     if (recomputed_layers_ < 0) {
       recomputed_layers_ =
-          trainer::recomputed_layers_for(model, model.dtype, batch_.rows, config.optimizer.activation_bytes);
+          trainer::recomputed_layers_for(model, model.dtype, batch_.rows, config.optimizer.batch.activation_bytes);
     }
     const Size weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, model.dtype);
@@ -134,8 +134,8 @@ class MemoryEstimate {
     rollout[Tag::kKv] = kv_bytes;
     rollout::add_engine_peaks(
         model_, model_.dtype,
-        {.max_batch_tokens = std::min<Size>(config_.rollout.max_batch_tokens, sequences_ * engine_context_),
-         .max_running = std::min<Size>(config_.rollout.max_running, sequences_),
+        {.max_batch_tokens = std::min<Size>(config_.rollout.limits.max_batch_tokens, sequences_ * engine_context_),
+         .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
          .context_tokens = engine_context_,
          .family = family_},
         rollout, plan);
@@ -163,7 +163,7 @@ class MemoryEstimate {
   trainer::TrainShape train_shape() const {
     return {.batch = batch_,
             .recomputed_layers = recomputed_layers_,
-            .logprob_chunk_rows = config_.optimizer.logprob_chunk_rows,
+            .logprob_chunk_rows = config_.optimizer.batch.logprob_chunk_rows,
             .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
             .family = family_,
             .offloads_optimizer = offloads_optimizer()};
@@ -173,8 +173,8 @@ class MemoryEstimate {
   Size kernel_bytes() const {
     if (family_ != device::OpsFamily::kCpu) return 0;
     device::CpuLoad load;
-    load.rows = std::max<Size>(batch_.rows, config_.rollout.max_batch_tokens);
-    load.logits_rows = std::min<Size>(config_.optimizer.logprob_chunk_rows, batch_.targets);
+    load.rows = std::max<Size>(batch_.rows, config_.rollout.limits.max_batch_tokens);
+    load.logits_rows = std::min<Size>(config_.optimizer.batch.logprob_chunk_rows, batch_.targets);
     load.context = std::max(batch_.context_tokens, engine_context_);
     load.trains = true;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
@@ -265,7 +265,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   const Size element_bytes = model::dtype_bytes(model.dtype);
   const Size blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
   plan.kv_tokens = blocks * device::kBlockTokens;
-  plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.max_running);
+  plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.limits.max_running);
   plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
   add_arena(plan, config);
   if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
@@ -287,13 +287,14 @@ std::vector<Knob> knobs_of(const config::TrainConfig& config) {
       {"rollout-max-response-len", config.rollout.response_len(),
        [](config::TrainConfig& c) { c.rollout.max_response_len = 1; }},
       {"rollout-max-prompt-len", config.data.max_prompt_len, [](config::TrainConfig& c) { c.data.max_prompt_len = 1; }},
-      {"max-tokens-per-gpu", config.optimizer.max_tokens_per_gpu,
-       [](config::TrainConfig& c) { c.optimizer.max_tokens_per_gpu = 1; }},
-      {"logprob-chunk-rows", config.optimizer.logprob_chunk_rows,
-       [](config::TrainConfig& c) { c.optimizer.logprob_chunk_rows = 1; }},
-      {"rollout-max-batch-tokens", config.rollout.max_batch_tokens,
-       [](config::TrainConfig& c) { c.rollout.max_batch_tokens = 1; }},
-      {"rollout-max-running", config.rollout.max_running, [](config::TrainConfig& c) { c.rollout.max_running = 1; }},
+      {"max-tokens-per-gpu", config.optimizer.batch.max_tokens_per_gpu,
+       [](config::TrainConfig& c) { c.optimizer.batch.max_tokens_per_gpu = 1; }},
+      {"logprob-chunk-rows", config.optimizer.batch.logprob_chunk_rows,
+       [](config::TrainConfig& c) { c.optimizer.batch.logprob_chunk_rows = 1; }},
+      {"rollout-max-batch-tokens", config.rollout.limits.max_batch_tokens,
+       [](config::TrainConfig& c) { c.rollout.limits.max_batch_tokens = 1; }},
+      {"rollout-max-running", config.rollout.limits.max_running,
+       [](config::TrainConfig& c) { c.rollout.limits.max_running = 1; }},
       {"kv-cache-bytes", config.rollout.kv_cache_bytes, [](config::TrainConfig& c) { c.rollout.kv_cache_bytes = 0; }},
       {"device-memory-bytes", config.memory.device_memory_bytes, [](config::TrainConfig&) {}},
   };

@@ -106,29 +106,29 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
   std::vector<Knob> levers;
   levers.push_back(recomputing(start.model.num_layers, plan.recomputed_layers));
 
-  const int64_t tokens = config.optimizer.max_tokens_per_gpu;
+  const int64_t tokens = config.optimizer.batch.max_tokens_per_gpu;
   levers.push_back(lowering(
       "max-tokens-per-gpu", halvings(tokens, std::min<int64_t>(tokens, 256), 64),
-      [](config::TrainConfig& c, int64_t value) { c.optimizer.max_tokens_per_gpu = value; },
+      [](config::TrainConfig& c, int64_t value) { c.optimizer.batch.max_tokens_per_gpu = value; },
       [tokens](int64_t value) { return kTrainShare * kTokensHalved * halvings(tokens, value); }));
 
-  const int64_t chunk = config.optimizer.logprob_chunk_rows;
+  const int64_t chunk = config.optimizer.batch.logprob_chunk_rows;
   levers.push_back(lowering(
       "logprob-chunk-rows", halvings(chunk, std::min<int64_t>(chunk, 64), 16),
-      [](config::TrainConfig& c, int64_t value) { c.optimizer.logprob_chunk_rows = value; },
+      [](config::TrainConfig& c, int64_t value) { c.optimizer.batch.logprob_chunk_rows = value; },
       [chunk](int64_t value) { return kTrainShare * kChunkHalved * halvings(chunk, value); }));
 
-  const int64_t batch = config.rollout.max_batch_tokens;
+  const int64_t batch = config.rollout.limits.max_batch_tokens;
   levers.push_back(lowering(
       "rollout-max-batch-tokens", halvings(batch, std::min<int64_t>(batch, 256), 64),
-      [](config::TrainConfig& c, int64_t value) { c.rollout.max_batch_tokens = value; },
+      [](config::TrainConfig& c, int64_t value) { c.rollout.limits.max_batch_tokens = value; },
       [batch](int64_t value) { return kRolloutShare * kBatchHalved * halvings(batch, value); }));
 
   // Automatic keys and values have shrunk by themselves, to one sequence if need be.
   if (const int64_t kv = config.rollout.kv_cache_bytes; kv > 0) {
     const int64_t block = rollout::kv_block_bytes(start.model, model::dtype_bytes(start.model.dtype));
     const int64_t one = sequence_kv_bytes(start.model, plan.context_tokens);
-    const double useful = static_cast<double>(std::min(kv, one * config.rollout.max_running));
+    const double useful = static_cast<double>(std::min(kv, one * config.rollout.limits.max_running));
     levers.push_back(lowering(
         "kv-cache-bytes", halvings(kv, std::min(kv, one), block),
         [](config::TrainConfig& c, int64_t value) { c.rollout.kv_cache_bytes = value; },
@@ -187,8 +187,9 @@ class Search {
 
   std::vector<PlanChange> run(size_t count) {
     const config::TrainConfig& config = start_.config;
-    const int64_t samples = config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.max_running;
-    const int64_t useful = std::min({kUsefulCompletions, samples, config.rollout.max_running});
+    const int64_t samples =
+        config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.limits.max_running;
+    const int64_t useful = std::min({kUsefulCompletions, samples, config.rollout.limits.max_running});
     least_completions_ = config.rollout.kv_cache_bytes == 0 ? useful : 1;
     while (true) {
       changes_.clear();

@@ -22,9 +22,6 @@ constexpr double kChance = 1e-6;
 
 constexpr double kTruncatedShare = 0.5, kEmptyShare = 0.2, kDroppedShare = 0.01;
 
-// A limit that most answers fit in: the default of --rollout-max-response-len.
-constexpr int64_t kGenerousTokens = 1024;
-
 constexpr double kSolvedReward = 1.0;  // as pass@k counts
 
 bool is_above(int64_t part, int64_t whole, double limit) {
@@ -173,7 +170,7 @@ void LearningHealth::see_completions(int64_t rollout, const RolloutStats& signal
   if (!settings_.ignore_eos && is_above(signal.num_truncated, signal.num_samples, kTruncatedShare)) {
     const bool all = signal.num_truncated == signal.num_samples;
     const bool generous =
-        signal.longest_tokens >= kGenerousTokens || is_above(signal.num_repetitive, signal.num_samples, 0.5);
+        signal.longest_tokens >= kDefaultResponseTokens || is_above(signal.num_repetitive, signal.num_samples, 0.5);
     const Fault cause =
         all && (!settings_.can_stop || generous) ? Fault::kEosNeverSampled : Fault::kCompletionsTruncated;
     counts[metric(Fault::kCompletionsTruncated)] = static_cast<double>(signal.num_truncated);

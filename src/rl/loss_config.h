@@ -3,8 +3,17 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace tandem::rl {
+
+// The names that some fields may hold; those of the others are in the tables of losses.h.
+inline constexpr std::string_view kLossTypes[] = {"policy_loss", "sft_loss"};
+inline constexpr std::string_view kTisModes[] = {"truncate", "mask"};
+inline constexpr std::string_view kTisLevels[] = {"token", "sequence"};
+inline constexpr std::string_view kRewardStdScopes[] = {"group", "batch"};
+
+constexpr double kMaxLogRatio = 700.0;  // exp() overflows above
 
 struct LossConfig {
   // "policy_loss", or "sft_loss": the negative log-likelihood, which reads no advantages and no old log-probs.
@@ -78,7 +87,7 @@ struct LossConfig {
   bool discount_masked_tokens = true;      // tokens the model did not write discount too; verl: false
 };
 
-// UserError with the flag and the known names when a name is unknown, a constant out of range, or two flags contradict.
+// BugError when a name is unknown, a constant out of range, or two fields contradict: the options refuse it before.
 void check_loss_config(const LossConfig& config);
 
 }  // namespace tandem::rl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "base/check.h"
@@ -265,12 +266,9 @@ Aggregation loss_aggregation(const LossConfig& config) {
   if (config.loss_aggregation.empty()) {
     return config.loss_type == "sft_loss" ? Aggregation::kTokenMean : find_estimator(config).aggregation;
   }
-  std::string known;
-  for (size_t i = 0; i < std::size(kAggregationNames); ++i) {
-    if (config.loss_aggregation == kAggregationNames[i]) return static_cast<Aggregation>(i);
-    known += (known.empty() ? "" : ", ") + std::string(kAggregationNames[i]);
-  }
-  throw UserError(base::join_message("--loss-agg-mode", config.loss_aggregation, "is not known: choose one of", known));
+  const auto* const name = std::ranges::find(kAggregationNames, config.loss_aggregation);
+  TANDEM_CHECK(name != std::end(kAggregationNames), "no aggregation is called", config.loss_aggregation);
+  return static_cast<Aggregation>(name - std::begin(kAggregationNames));
 }
 
 LossNormaliser::LossNormaliser(const LossConfig& config)

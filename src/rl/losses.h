@@ -119,7 +119,7 @@ enum class AdvantageKind : uint8_t {
   kRewardWhitened,      // the reward itself, then whitened
 };
 
-// A row of --advantage-estimator: what it uses where no other flag says otherwise.
+// An advantage estimator, and what it uses where no other field of LossConfig says otherwise.
 struct Estimator {
   std::string_view name;
   AdvantageKind advantage;
@@ -132,7 +132,7 @@ std::span<const Surrogate> surrogates();
 std::span<const Estimator> estimators();
 std::span<const std::string_view> aggregation_names();  // in the order of Aggregation
 std::span<const std::string_view> kl_loss_types();
-// The rows of a configuration. UserError names the known ones.
+// The rows of a configuration. BugError where there is none of the name: the options refuse it before.
 const Estimator& find_estimator(const LossConfig& config);
 const Surrogate& find_surrogate(const LossConfig& config);
 

@@ -8,18 +8,21 @@
 
 namespace tandem::rl {
 
-// How one group is sampled. Defaults are the engine's, the flags' defaults live in run/.
+// Tokens of a completion where nobody gives a limit: most answers fit in them.
+constexpr int64_t kDefaultResponseTokens = 1024;
+
+// How one group is sampled. Defaults are the engine's; those of the flags are in config/rollout_options.h.
 struct SamplingParams {
-  double temperature = 1.0;             // 0: greedy, log-probs then at temperature 1
-  double top_p = 1.0;                   // 1: off
-  int64_t top_k = -1;                   // -1: off
-  double min_p = 0.0;                   // 0: off
-  int64_t max_new_tokens = 1024;        // > 0
-  int64_t max_context_tokens = 0;       // prompt + completion; 0: the model's
-  std::vector<int32_t> stop_token_ids;  // besides the model's EOS ids
-  std::vector<std::string> stop;        // matched on token bytes; the text is kept as generated
-  bool ignore_eos = false;              // EOS and stop ids do not end a completion
-  uint64_t seed = 0;                    // of the run, or of one request
+  double temperature = 1.0;                         // 0: greedy, log-probs then at temperature 1
+  double top_p = 1.0;                               // 1: off
+  int64_t top_k = -1;                               // -1: off
+  double min_p = 0.0;                               // 0: off
+  int64_t max_new_tokens = kDefaultResponseTokens;  // > 0
+  int64_t max_context_tokens = 0;                   // prompt + completion; 0: the model's
+  std::vector<int32_t> stop_token_ids;              // besides the model's EOS ids
+  std::vector<std::string> stop;                    // matched on token bytes; the text is kept as generated
+  bool ignore_eos = false;                          // EOS and stop ids do not end a completion
+  uint64_t seed = 0;                                // of the run, or of one request
 
   // True where top-p, top-k or min-p may cut the distribution: sampling is then off-policy by nature.
   bool truncates() const { return temperature > 0 && (top_p < 1.0 || top_k > 0 || min_p > 0.0); }

@@ -112,13 +112,10 @@ constexpr Estimator kEstimators[] = {
 };
 
 template <typename Row>
-const Row& find_row(std::span<const Row> rows, std::string_view name, const char* flag) {
-  std::string known;
-  for (const Row& row : rows) {
-    if (row.name == name) return row;
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
-  throw UserError(base::join_message(flag, name, "is not known: choose one of", known));
+const Row& find_row(std::span<const Row> rows, std::string_view name) {
+  const auto row = std::ranges::find(rows, name, &Row::name);
+  TANDEM_CHECK(row != rows.end(), "no row is called", name);
+  return *row;
 }
 
 }  // namespace
@@ -126,14 +123,12 @@ const Row& find_row(std::span<const Row> rows, std::string_view name, const char
 std::span<const Surrogate> surrogates() { return kSurrogates; }
 std::span<const Estimator> estimators() { return kEstimators; }
 
-const Estimator& find_estimator(const LossConfig& config) {
-  return find_row(estimators(), config.advantage_estimator, "--advantage-estimator");
-}
+const Estimator& find_estimator(const LossConfig& config) { return find_row(estimators(), config.advantage_estimator); }
 
 const Surrogate& find_surrogate(const LossConfig& config) {
   const std::string_view name =
       config.pg_loss_type.empty() ? find_estimator(config).surrogate : std::string_view(config.pg_loss_type);
-  return find_row(surrogates(), name, "--pg-loss-type");
+  return find_row(surrogates(), name);
 }
 
 }  // namespace tandem::rl

@@ -78,9 +78,10 @@ class PagedEngine final : public Engine {
       : config_(config),
         model_(model),
         cache_(model.config(), num_blocks, options, config.kv_memory),
-        attention_(model.ops(), cache_, config.max_batch_tokens),
-        scheduler_(
-            {.num_blocks = num_blocks, .max_batch_tokens = config.max_batch_tokens, .max_running = config.max_running}),
+        attention_(model.ops(), cache_, config.limits.max_batch_tokens),
+        scheduler_({.num_blocks = num_blocks,
+                    .max_batch_tokens = config.limits.max_batch_tokens,
+                    .max_running = config.limits.max_running}),
         max_logits_rows_(logits_window_rows(model.config().vocab)) {}
 
   void add(GroupRequest request) override;
@@ -388,9 +389,8 @@ void PagedEngine::reset_stats() {
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& model) {
-  TANDEM_USER_CHECK(config.max_batch_tokens > 0, "max-batch-tokens is", config.max_batch_tokens,
-                    "but must be positive");
-  TANDEM_USER_CHECK(config.max_running > 0, "max-running is", config.max_running, "but must be positive");
+  const BatchLimits& limits = config.limits;
+  TANDEM_CHECK(limits.max_batch_tokens > 0 && limits.max_running > 0, limits.max_batch_tokens, limits.max_running);
   // The weights' dtype and device, which need not be those of the checkpoint's config: ask the model itself.
   const at::TensorOptions options =
       model.embed(at::zeros({1}, at::TensorOptions(at::kInt).device(model.ops().device()))).detach().options();

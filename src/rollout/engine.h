@@ -15,6 +15,7 @@
 
 #include "model/model.h"
 #include "rl/sample.h"
+#include "rollout/batch_limits.h"
 
 namespace tandem::rollout {
 
@@ -22,8 +23,7 @@ struct EngineConfig {
   int64_t kv_cache_bytes = int64_t{256} << 20;  // --kv-cache-bytes; at least one sequence of max context must fit
   // Where they lie, on the model's device: somebody else's, who may have it between rollouts. Null: the engine's own.
   std::byte* kv_memory = nullptr;
-  int64_t max_batch_tokens = 2048;  // tokens of one forward: decodes first, then prefill chunks
-  int64_t max_running = 256;        // sequences that decode together
+  BatchLimits limits;
   // token id -> bytes, for stop strings; empty when no request has any
   std::vector<std::string> token_bytes;
   // Asked when logits are not finite: the end of the error's line, which names the weight. Empty: nobody knows.

@@ -52,7 +52,7 @@ void Checkpointer::start(config::SavedParts parts) {
     state.cursor = cursor_;
     add_state_(state);
     state.file_bytes = directory_.growing_files();
-    writer_.start(state, checkpoint::optimizer_tensors(trainer_, session_.store().layout()), parts);
+    writer_.start(state, checkpoint::optimizer_tensors(trainer_), parts);
   });
 }
 

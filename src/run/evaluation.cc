@@ -49,12 +49,12 @@ std::string samples_text(const Rollout& rollout) {
 
 Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout,
                        const config::DataOptions& data, const config::RewardOptions& reward, text::TextWorker& text)
-    : rollout_(eval.rollout(rollout)), reward_(reward), label_key_(eval.label_key.value_or(data.label_key)) {
+    : rollout_(eval.rollout(rollout)), reward_(reward), label_key_(eval.label_key.value_or(data.lines.label_key)) {
   const std::vector<std::pair<std::string, std::string>> data_sets = eval.data_sets();
   TANDEM_USER_CHECK(data_sets.size() <= kMaxSets,
                     fmt::format("--eval-prompt-data: {} data sets; give at most {}", data_sets.size(), kMaxSets));
   reward_.reward_key = eval.reward_key.value_or(reward.reward_key);
-  has_own_keys_ = label_key_ != data.label_key || reward_.reward_key != reward.reward_key;
+  has_own_keys_ = label_key_ != data.lines.label_key || reward_.reward_key != reward.reward_key;
   for (const auto& [name, path] : data_sets) {
     sets_.push_back({name, load_prompts(eval.data(reward_.data(data), path), text)});
   }

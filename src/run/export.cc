@@ -33,9 +33,9 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
                              shape.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16);
   weights::load_hf_checkpoint(source, store);
   defer_stops("stopping when the export is written (a second signal ends it at once)");
-  weights::export_hf_checkpoint(
-      config.output, store,
-      {.source_directory = source, .max_shard_bytes = config.max_shard_bytes, .overwrite = config.overwrite});
+  weights::ExportOptions files = config.files;
+  files.source_directory = source;
+  weights::export_hf_checkpoint(config.output, store, files);
   report.print(fmt::format("wrote {}: {} parameters in {}", config.output, shape.num_parameters(),
                            model::to_string(shape.dtype)));
   return 0;

@@ -20,8 +20,8 @@ bool told_not_to_open(const config::DataOptions& data) {
 
 rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps) {
   rl::HealthSettings settings;
-  settings.lr = optimizer.lr;
-  settings.lr_warmup_steps = optimizer.lr_warmup_iters;
+  settings.lr = optimizer.schedule.max_lr;
+  settings.lr_warmup_steps = optimizer.schedule.warmup_steps;
   settings.num_steps = num_steps;
   return settings;
 }

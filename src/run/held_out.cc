@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "run/stop_signal.h"
+#include "trainer/score.h"
 
 namespace tandem::run {
 
@@ -14,7 +15,7 @@ namespace {
 // Scored between two looks at the stop signal. The result depends on no such number.
 constexpr size_t kSamplesAtOnce = 64;
 
-double trained_loss(const std::vector<const rl::Sample*>& samples, const trainer::Trainer::Scores& scores) {
+double trained_loss(const std::vector<const rl::Sample*>& samples, const trainer::Scores& scores) {
   double loss = 0.0;
   for (size_t i = 0; i < samples.size(); ++i) {
     for (size_t t = 0; t < samples[i]->completion.size(); ++t) {
@@ -30,12 +31,12 @@ HeldOut::HeldOut(const config::EvalOptions& eval, const config::DataOptions& dat
                  text::TextWorker& text, const model::ModelConfig& model) {
   for (const auto& [name, path] : eval.data_sets()) {
     config::DataOptions own = data;
-    own.prompt_data = path;
+    own.lines.path = path;
     sets_.push_back({name, load_sft_samples(own, append_eos, text, model)});
   }
 }
 
-std::optional<HeldOut::Result> HeldOut::evaluate(trainer::Trainer& trainer, const model::Model& model,
+std::optional<HeldOut::Result> HeldOut::evaluate(const model::Model& model, const trainer::BatchConfig& batch,
                                                  report::Report& report) const {
   Result result;
   for (const DataSet& set : sets_) {
@@ -46,7 +47,7 @@ std::optional<HeldOut::Result> HeldOut::evaluate(trainer::Trainer& trainer, cons
       report.progress("eval " + set.name, static_cast<int64_t>(begin), static_cast<int64_t>(samples.size()), "samples");
       std::vector<const rl::Sample*> part;
       for (size_t i = begin; i < std::min(samples.size(), begin + kSamplesAtOnce); ++i) part.push_back(&samples[i]);
-      loss += trained_loss(part, trainer.score(model, part));
+      loss += trained_loss(part, trainer::score(model, part, batch, /*temperature=*/1.0));
     }
     loss /= static_cast<double>(set.data.num_trained_tokens);
     const std::string prefix = "eval/" + set.name;

@@ -9,7 +9,7 @@
 #include "model/model.h"
 #include "report/report.h"
 #include "run/sft_samples.h"
-#include "trainer/trainer.h"
+#include "trainer/trainer_config.h"
 
 namespace tandem::run {
 
@@ -27,7 +27,8 @@ class HeldOut {
     report::Metrics metrics;
     std::vector<std::string> lines;
   };
-  std::optional<Result> evaluate(trainer::Trainer& trainer, const model::Model& model, report::Report& report) const;
+  std::optional<Result> evaluate(const model::Model& model, const trainer::BatchConfig& batch,
+                                 report::Report& report) const;
 
  private:
   struct DataSet {

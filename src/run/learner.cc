@@ -47,7 +47,7 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
 void Learner::score_reference(Rollout& rollout, RunLog& log) {
   if (!reference_) return;
   const Clock::time_point begin = Clock::now();
-  trainer::Trainer::Scores scores = reference_->score(*trainer_, rollout.views());
+  trainer::Scores scores = reference_->score(rollout.views(), inputs_.trainer.batch, inputs_.trainer.temperature);
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     rollout.samples[i].ref_logprobs = std::move(scores.logprobs[i]);
   }

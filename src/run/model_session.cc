@@ -97,8 +97,7 @@ std::unique_ptr<model::Model> ModelSession::make_model() const {
 rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes) {
   rollout::EngineConfig config;
   config.kv_cache_bytes = kv_cache_bytes;
-  config.max_batch_tokens = options.max_batch_tokens;
-  config.max_running = options.max_running;
+  config.limits = options.limits;
   if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
   config.why_not_finite = [this] { return why_not_finite(); };
   return config;

@@ -69,11 +69,11 @@ base::Json messages_of(const config::DataOptions& options, const text::TextWorke
 void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
                   size_t num_prompts) {
   if (bad.count > 0) {
-    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.prompt_data, bad.count,
+    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.lines.path, bad.count,
                       bad.messages.empty() ? "" : bad.messages.front());
   }
   if (num_too_long > 0) {
-    base::log_info("{}: {} of {} prompts left out, longer than {} {}", options.prompt_data, num_too_long, num_prompts,
+    base::log_info("{}: {} of {} prompts left out, longer than {} {}", options.lines.path, num_too_long, num_prompts,
                    options.max_prompt_flag, options.max_prompt_len);
   }
 }
@@ -81,9 +81,10 @@ void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, i
 // A key that was asked for and that no line has is a slip; the default key may be absent.
 void warn_of_missing_labels(const config::DataOptions& options, const rl::PromptData& data) {
   const auto has_none = [](const rl::PromptRecord& record) { return record.label.is_null(); };
-  if (options.label_key == config::DataOptions().label_key || !std::ranges::all_of(data.records, has_none)) return;
-  base::log_warning("{}: no line has a label under {} ({})", options.prompt_data, options.label_key,
-                    options.label_flag);
+  if (options.lines.label_key == config::DataOptions().lines.label_key || !std::ranges::all_of(data.records, has_none))
+    return;
+  base::log_warning("{}: no line has a label under {} ({})", options.lines.path, options.lines.label_key,
+                    options.lines.label_flag);
 }
 
 // The text without the white space at its end, in which templates differ.
@@ -161,27 +162,14 @@ std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std
   return ids;
 }
 
-rl::PromptOptions prompt_options(const config::DataOptions& data) {
-  rl::PromptOptions options;
-  options.path = data.prompt_data;
-  options.input_key = data.input_key;
-  options.label_key = data.label_key;
-  options.metadata_key = data.metadata_key;
-  options.tool_key = data.tool_key;
-  options.label_needed_by = data.label_needed_by;
-  options.label_flag = data.label_flag;
-  options.skip_bad_lines = data.skip_bad_lines;
-  return options;
-}
-
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
   // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
   report::Report report;
-  const std::string title = "reading " + std::filesystem::path(options.prompt_data).filename().string();
+  const std::string title = "reading " + std::filesystem::path(options.lines.path).filename().string();
   report.progress(title, 0, 0, "prompts");
-  rl::PromptData data = rl::read_prompts(prompt_options(options));
+  rl::PromptData data = rl::read_prompts(options.lines);
   warn_of_missing_labels(options, data);
-  const std::string file = rl::parse_data_path(options.prompt_data).file;
+  const std::string file = rl::parse_data_path(options.lines.path).file;
   std::vector<Conversation> conversations;
   for (const rl::PromptRecord& record : data.records) {
     conversations.push_back({record.prompt, record.tools, fmt::format("{}:{}", file, record.line)});
@@ -203,7 +191,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   };
   PromptSet set;
   if (std::ranges::any_of(data.records, by_template)) set.template_opens_answer = opens_answer(options, text);
-  set.path = options.prompt_data;
+  set.path = options.lines.path;
   set.num_bad_lines = data.bad_lines.count;
   for (size_t i = 0; i < data.records.size(); ++i) {
     const auto length = static_cast<int64_t>(tokens[i].size());
@@ -217,7 +205,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   }
   log_left_out(options, data.bad_lines, set.num_too_long, data.records.size());
   TANDEM_USER_CHECK(!set.prompts.empty(),
-                    fmt::format("{}: no prompt has at most {} tokens; raise {}", options.prompt_data,
+                    fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
                                 options.max_prompt_len, options.max_prompt_flag));
   return set;
 }

@@ -47,7 +47,4 @@ bool opens_answer(const config::DataOptions& options, text::TextWorker& text);
 // The tokens of each text, in as many calls as deadlines ask for.
 std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts);
 
-// `data` as read_prompts() wants it.
-rl::PromptOptions prompt_options(const config::DataOptions& data);
-
 }  // namespace tandem::run

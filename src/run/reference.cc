@@ -49,8 +49,9 @@ Reference::Reference(const ModelSession& session, const std::string& directory, 
   model_ = model::make_model(session.config(), resident_->view(), session.ops());
 }
 
-trainer::Trainer::Scores Reference::score(trainer::Trainer& trainer, const std::vector<const rl::Sample*>& samples) {
-  if (!offloaded_) return trainer.score(*model_, samples);
+trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
+                                 double temperature) {
+  if (!offloaded_) return trainer::score(*model_, samples, batch, temperature);
   const weights::OffloadedStore::OnDeviceScope visit = offloaded_->to_device();
   // The model lets go of the device's tensors before the visit ends.
   struct Bound {
@@ -62,7 +63,7 @@ trainer::Trainer::Scores Reference::score(trainer::Trainer& trainer, const std::
     model::Model& model;
     const weights::WeightStore& home;
   } const bound(*model_, visit.store(), offloaded_->host());
-  return trainer.score(*model_, samples);
+  return trainer::score(*model_, samples, batch, temperature);
 }
 
 }  // namespace tandem::run

@@ -10,7 +10,7 @@
 #include "model/model.h"
 #include "run/model_session.h"
 #include "run/run_memory.h"
-#include "trainer/trainer.h"
+#include "trainer/score.h"
 #include "weights/offloaded_store.h"
 
 namespace tandem::run {
@@ -25,9 +25,9 @@ class Reference {
   // UserError when the shapes differ. Borrows the session; tells the ledger what lasts.
   Reference(const ModelSession& session, const std::string& directory, bool is_offloaded, RunMemory& memory);
 
-  // Log-probs of all samples. With offloaded weights they are on the device for the call, and gone after it however it
-  // ends.
-  trainer::Trainer::Scores score(trainer::Trainer& trainer, const std::vector<const rl::Sample*>& samples);
+  // As trainer::score(). Weights that are offloaded are on the device for the call, and gone after it however it ends.
+  trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
+                        double temperature);
 
  private:
   std::unique_ptr<weights::WeightStore> resident_;

@@ -5,7 +5,7 @@
 namespace tandem::run {
 
 RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode) {
-  return {.label_key = data.label_key, .metadata_key = data.metadata_key, .arguments = mode.values};
+  return {.label_key = data.lines.label_key, .metadata_key = data.lines.metadata_key, .arguments = mode.values};
 }
 
 text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context) {
@@ -20,10 +20,7 @@ text::GraderConfig grader_config(const config::RewardOptions& options, const Rew
   config.arguments = context.arguments;
   config.python = options.python;
   config.output_path = context.output_path;
-  config.num_processes = static_cast<int>(options.num_workers);
-  config.max_calls = static_cast<int>(options.concurrency);
-  config.deadline_s = options.deadline_s;
-  config.memory_bytes = options.memory_bytes;
+  config.limits = options.limits;
   config.sandbox = options.sandbox == "off"       ? text::Sandbox::kOff
                    : options.sandbox == "require" ? text::Sandbox::kRequire
                                                   : text::Sandbox::kAuto;
@@ -34,7 +31,7 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
   if (options.custom_rm_path.empty() && options.python.empty()) return;
   text::GraderConfig config = grader_config(options, context);
   config.output_path.clear();
-  config.num_processes = 1;
+  config.limits.num_processes = 1;
   config.warn_of_missing_layers = false;  // the run's own graders say it
   const text::Graders graders(config);
 }

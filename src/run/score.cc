@@ -14,8 +14,8 @@
 #include "run/model_session.h"
 #include "run/prompt_set.h"
 #include "run/score_lines.h"
-#include "run/sequence_scores.h"
 #include "run/stop_signal.h"
+#include "trainer/score.h"
 
 namespace tandem::run {
 
@@ -57,7 +57,7 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, ModelS
 }
 
 // A number that is none is no score: it ends the verb, with the weight that it comes from.
-void check_finite(const SequenceScores& scores, size_t index, const std::string& place, const ModelSession& session) {
+void check_finite(const trainer::Scores& scores, size_t index, const std::string& place, const ModelSession& session) {
   for (size_t t = 0; t < scores.logprobs[index].size(); ++t) {
     if (std::isfinite(scores.logprobs[index][t]) && std::isfinite(scores.entropy[index][t])) continue;
     throw EnvironmentError(
@@ -84,9 +84,7 @@ int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   for (size_t begin = 0; begin < samples.size() && !stop_requested(); begin += kSequencesPerBatch) {
     std::vector<const rl::Sample*> batch;
     for (size_t i = begin; i < std::min(samples.size(), begin + kSequencesPerBatch); ++i) batch.push_back(&samples[i]);
-    const SequenceScores scores =
-        score_sequences(*model, batch, config.max_tokens_per_gpu,
-                        {.temperature = config.temperature, .chunk_rows = config.logprob_chunk_rows});
+    const trainer::Scores scores = trainer::score(*model, batch, config.batch, config.temperature);
     for (size_t i = 0; i < batch.size(); ++i) {
       check_finite(scores, i, lines[begin + i].place, session);
       base::Json record = base::Json::object();

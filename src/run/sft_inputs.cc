@@ -57,9 +57,9 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
       result_inputs(checkpoint::result_inputs({.flags = mode.result_options,
                                                .kernels = session.ops().name(),
-                                               .trainer = trainer,
+                                               .schedule = trainer.schedule,
                                                .model_directory = session.directory(),
-                                               .prompt_data = config.data.prompt_data,
+                                               .prompt_data = config.data.lines.path,
                                                .custom_rm_path = ""})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   if (checkpoint)

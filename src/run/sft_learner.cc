@@ -72,11 +72,11 @@ void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const
   throw UserError(fmt::format(
       "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
       "made of, lines {} of {}; it had {}",
-      skipped_in_a_row_, fmt::join(lines, ", "), inputs_.config.data.prompt_data, what));
+      skipped_in_a_row_, fmt::join(lines, ", "), inputs_.config.data.lines.path, what));
 }
 
 std::optional<HeldOut::Result> SftLearner::evaluate(report::Report& report) const {
-  return inputs_.held_out.evaluate(*trainer_, *model_, report);
+  return inputs_.held_out.evaluate(*model_, inputs_.trainer.batch, report);
 }
 
 }  // namespace tandem::run

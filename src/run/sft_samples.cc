@@ -26,14 +26,14 @@ constexpr size_t kAnswersAtOnce = 512;
 
 rl::SftData read_data(const config::DataOptions& data) {
   rl::SftOptions options;
-  options.path = data.prompt_data;
-  options.prompt_key = data.input_key;
-  options.response_key = data.label_key;
-  options.tool_key = data.tool_key;
-  options.skip_bad_lines = data.skip_bad_lines;
+  options.path = data.lines.path;
+  options.prompt_key = data.lines.input_key;
+  options.response_key = data.lines.label_key;
+  options.tool_key = data.lines.tool_key;
+  options.skip_bad_lines = data.lines.skip_bad_lines;
   rl::SftData records = rl::read_sft(options);
   if (records.bad_lines.count > 0) {
-    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.prompt_data,
+    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.lines.path,
                       records.bad_lines.count, records.bad_lines.messages.front());
   }
   return records;
@@ -103,7 +103,7 @@ class SampleMaker {
 
 SftSamples SampleMaker::make() {
   report::Report report;
-  const std::string title = "reading " + std::filesystem::path(data_.prompt_data).filename().string();
+  const std::string title = "reading " + std::filesystem::path(data_.lines.path).filename().string();
   report.progress(title, 0, 0, "lines");
   const rl::SftData data = read_data(data_);
   result_.num_records = std::ssize(data.records);
@@ -122,7 +122,7 @@ SftSamples SampleMaker::make() {
 void SampleMaker::add(const rl::SftRecord& record) {
   Answer form;
   form.line = record.line;
-  form.place = fmt::format("{}:{}", rl::parse_data_path(data_.prompt_data).file, record.line);
+  form.place = fmt::format("{}:{}", rl::parse_data_path(data_.lines.path).file, record.line);
   if (!record.messages.is_null()) return add_conversation(record.messages, record.trained, record.tools, form);
   if (data_.apply_chat_template.value_or(false)) {
     const base::Json messages = base::Json::array(
@@ -268,11 +268,11 @@ void SampleMaker::begin_sample(const Answer& answer) {
 void SampleMaker::log_left_out() const {
   if (num_too_long_ > 0) {
     base::log_info("{}: {} of {} answers left out, their prompts are longer than --rollout-max-prompt-len {}",
-                   data_.prompt_data, num_too_long_, num_answers_, data_.max_prompt_len);
+                   data_.lines.path, num_too_long_, num_answers_, data_.max_prompt_len);
   }
   TANDEM_USER_CHECK(!result_.samples.empty(),
-                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
-                                data_.prompt_data, data_.max_prompt_len));
+                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len", data_.lines.path,
+                                data_.max_prompt_len));
 }
 
 // A model that learns to say a token at which generation does not stop runs on behind it.
@@ -282,7 +282,7 @@ void SampleMaker::warn_of_ends() {
     base::log_warning(
         "{}: the chat template ends {} of {} answers with {} ({}), which is not among eos_token_id of config.json and "
         "generation_config.json, so generation will not stop there: add it, or give --rollout-stop-token-ids {}",
-        data_.prompt_data, count, num_answers_, text_.decode({{token}}, false).front(), token, token);
+        data_.lines.path, count, num_answers_, text_.decode({{token}}, false).front(), token, token);
   }
 }
 

@@ -29,8 +29,8 @@ struct SftSamples {
   int64_t num_trained_tokens = 0;
 };
 
-// `data.prompt_data` is the file, `data.label_key` the key of the response. `append_eos`: an answer that neither the
-// template nor the data ends with a token for that gets the model's EOS. Says what was left out. UserError with
+// `data.lines.path` is the file, `data.lines.label_key` the key of the response. `append_eos`: an answer that neither
+// the template nor the data ends with a token for that gets the model's EOS. Says what was left out. UserError with
 // FILE:LINE for a line that is wrong, whose rendered prompt is no beginning of the rendered conversation, or that is
 // longer than the model's context; and when nothing is left.
 SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,

@@ -84,9 +84,9 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   // Once: an input that is edited while the run goes on is another one.
   result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
                                              .kernels = session.ops().name(),
-                                             .trainer = trainer,
+                                             .schedule = trainer.schedule,
                                              .model_directory = session.directory(),
-                                             .prompt_data = config.data.prompt_data,
+                                             .prompt_data = config.data.lines.path,
                                              .custom_rm_path = config.reward.custom_rm_path});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config,

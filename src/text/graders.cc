@@ -12,6 +12,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "text/grade_messages.h"
 #include "text/message.h"
 #include "text/output_file.h"
+#include "text/reward_rules.h"
 #include "text/sandbox_layers.h"
 #include "text/scratch_folder.h"
 
@@ -66,21 +68,14 @@ const char* reason_class(LossCause cause) {
   return cause == LossCause::kDeadline ? "deadline" : "died";
 }
 
-void check_rm_type(const GraderConfig& config) {
-  const bool custom = !config.custom_rm_path.empty();
-  TANDEM_USER_CHECK(custom || !config.rm_type.empty(),
-                    "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:FUNCTION");
-  if (custom) return;
-  constexpr std::array kRules = {"exact", "math", "dapo"};
-  constexpr std::array kOfVime = {"deepscaler", "f1", "gpqa", "ifbench", "random", "remote_rm"};
-  const auto names = [&](const auto& list) {
-    return std::find(list.begin(), list.end(), config.rm_type) != list.end();
-  };
-  TANDEM_USER_CHECK(
-      !names(kOfVime) && !config.rm_type.starts_with("boxed_"), "--rm-type",
-      config.rm_type +
-          ": known from vime, not in Tandem yet; use exact, math, dapo, or --custom-rm-path FILE.py:FUNCTION");
-  TANDEM_USER_CHECK(names(kRules), "--rm-type", config.rm_type + ": not known; use exact, math or dapo");
+// The options have refused what this refuses.
+void check_config(const GraderConfig& config) {
+  const GraderLimits& limits = config.limits;
+  TANDEM_CHECK(!config.custom_rm_path.empty() ||
+                   std::ranges::find(kRewardRules, config.rm_type, &RewardRule::name) != kRewardRules.end(),
+               config.rm_type);
+  TANDEM_CHECK(limits.num_processes > 0 && limits.max_calls > 0, limits.num_processes, limits.max_calls);
+  TANDEM_CHECK(limits.deadline_s > 0, limits.deadline_s);
 }
 
 }  // namespace
@@ -101,14 +96,14 @@ struct Graders::Impl {
 
   explicit Impl(const GraderConfig& grader_config)
       : config(grader_config), output(config.output_path, config.max_output_bytes) {
-    config.worker.memory_bytes = config.memory_bytes;
+    config.worker.memory_bytes = config.limits.memory_bytes;
     config.worker.max_reply_bytes = kMaxReplyBytes;
     config.worker.max_reply_values = kMaxGradeValues;
     config.worker.max_processes = kProcessesAllowed;
-    config.worker.num_forks = config.num_processes;
-    config.worker.scratch_bytes = std::max(kMinScratchBytes, config.memory_bytes / kScratchShare);
+    config.worker.num_forks = static_cast<int>(config.limits.num_processes);
+    config.worker.scratch_bytes = std::max(kMinScratchBytes, config.limits.memory_bytes / kScratchShare);
     config.worker.sandboxed = config.sandbox != Sandbox::kOff;
-    config.worker.max_open_files += int64_t{kFilesPerCall} * config.max_calls;
+    config.worker.max_open_files += int64_t{kFilesPerCall} * config.limits.max_calls;
     config.worker.writable.reset();
     if (!config.python.empty()) {
       config.worker.python = config.python;
@@ -275,11 +270,13 @@ struct Graders::Impl {
   std::optional<Call> next_call(const Slot& slot) {
     if (slot.calls.empty()) return queue.wait();
     const bool takes_another = facts.concurrent && !slot.retiring && !slot.calls.begin()->second.alone &&
-                               static_cast<int>(slot.calls.size()) < config.max_calls;
+                               std::ssize(slot.calls) < config.limits.max_calls;
     return takes_another ? queue.next_beside_others() : std::nullopt;
   }
 
-  double deadline_of(const Call& call) const { return config.deadline_s * static_cast<double>(call.samples.size()); }
+  double deadline_of(const Call& call) const {
+    return config.limits.deadline_s * static_cast<double>(call.samples.size());
+  }
 
   // Adds a call to those of the slot's process, where there is one to add, lets the process go on with all of them, and
   // stores what has ended. Never fails for what user code does: that is a failed grade.
@@ -413,7 +410,7 @@ struct Graders::Impl {
   OutputFile output;
   std::atomic<bool> warned = false;
   std::atomic<bool> warned_of_leftovers = false;
-  std::atomic<double> longest_deadline_s = config.deadline_s;  // of a call so far
+  std::atomic<double> longest_deadline_s = config.limits.deadline_s;  // of a call so far
   CallQueue queue;
   Facts facts;  // since before the threads
   mutable std::mutex mutex;
@@ -427,10 +424,7 @@ struct Graders::Impl {
 };
 
 Graders::Graders(const GraderConfig& config) {
-  check_rm_type(config);
-  TANDEM_USER_CHECK(config.num_processes > 0, "number of grader processes: must be at least 1, not",
-                    config.num_processes);
-  TANDEM_USER_CHECK(config.deadline_s > 0, "deadline of a reward: must be above 0 s, not", config.deadline_s);
+  check_config(config);
   impl_ = std::make_unique<Impl>(config);
   Impl& impl = *impl_;
   try {
@@ -440,7 +434,7 @@ Graders::Graders(const GraderConfig& config) {
                       fmt::format("--rm-python {}: cannot run reward code: {}", config.python, lost.what()));
     throw EnvironmentError(std::string("cannot start the graders: ") + lost.what());
   }
-  impl.slots.resize(static_cast<size_t>(config.num_processes));
+  impl.slots.resize(static_cast<size_t>(config.limits.num_processes));
   for (Impl::Slot& slot : impl.slots) slot.thread = std::thread([&impl, &slot] { impl.run(slot); });
   std::exception_ptr error;
   {

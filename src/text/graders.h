@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/grader_limits.h"
 #include "text/text_worker.h"
 
 namespace tandem::text {
@@ -28,20 +29,17 @@ enum class Sandbox : uint8_t { kAuto, kRequire, kOff };
 
 struct GraderConfig {
   WorkerConfig worker;
-  std::string rm_type;              // exact, math, dapo; empty with custom_rm_path
-  std::string custom_rm_path;       // FILE.py:function
-  std::string reward_key;           // picks a number out of a dict result ("score", "acc"); empty: "score"
-  bool group_rm = false;            // a slime function takes all samples of a group at once; false: one sample a call
-  std::string label_key = "label";  // the label's column, as TRL functions name it
-  std::string metadata_key = "metadata";        // which key of the metadata is a slime sample's own
+  std::string rm_type;         // the name of a row of kRewardRules; empty with custom_rm_path
+  std::string custom_rm_path;  // FILE.py:function
+  std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
+  bool group_rm = false;       // a slime function takes all samples of a group at once; false: one sample a call
+  std::string label_key;       // the label's column, as TRL functions name it
+  std::string metadata_key;    // which key of the metadata is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
   std::string python;                           // --rm-python: the interpreter of reward code; empty: worker.python
   std::string output_path;  // where what user code prints is kept; empty: only its last line, in reasons
   int64_t max_output_bytes = int64_t{16} << 20;  // of that file; what is beyond is dropped, and the file says so
-  int num_processes = 2;
-  int max_calls = 64;        // of an async function that one process has under way at once
-  double deadline_s = 30.0;  // of a call, for each sample that it holds
-  int64_t memory_bytes = int64_t{2} << 30;
+  GraderLimits limits;
   Sandbox sandbox = Sandbox::kAuto;
   bool warn_of_missing_layers = true;
 };
@@ -83,7 +81,7 @@ struct Grade {
 // of that call only.
 class Graders {
  public:
-  // Starts the processes; UserError when the file, the function or the rm-type does not exist or cannot be used.
+  // Starts the processes; UserError when the file or the function does not exist or cannot be used.
   explicit Graders(const GraderConfig& config);
   ~Graders();
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -34,7 +35,7 @@ AdamW::AdamW(const AdamWConfig& config, weights::WeightStore& store, const devic
     const bool decays = config.weight_decay_all || packed.decays;
     index_[packed.name] = parameters_.size();
     parameters_.push_back(
-        {.name = packed.name, .weight = store.tensor(packed.name), .weight_decay = decays ? config.weight_decay : 0.0});
+        {.packed = &packed, .weight = store.tensor(packed.name), .weight_decay = decays ? config.weight_decay : 0.0});
     flat.push_back(parameters_.back().weight.view(-1));
   }
   state_ = offload ? make_offloaded_state(std::move(flat), *offload) : make_resident_state(std::move(flat));
@@ -92,16 +93,17 @@ void AdamW::update(const StatePiece& piece, double lr, double grad_scale) {
 
 void AdamW::check_whole() const { TANDEM_ENV_CHECK(!is_half_updated_, kHalfUpdated); }
 
-std::map<std::string, at::Tensor> AdamW::state() const {
+std::vector<OptimizerTensor> AdamW::state() const {
   check_whole();
   const std::vector<StateTensors> tensors = state_->tensors();
-  std::map<std::string, at::Tensor> state;
+  std::vector<OptimizerTensor> state;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const Parameter& parameter = parameters_[p];
-    state["master." + parameter.name] = tensors[p].master.view(parameter.weight.sizes());
-    state["exp_avg." + parameter.name] = tensors[p].exp_avg.view(parameter.weight.sizes());
-    state["exp_avg_sq." + parameter.name] = tensors[p].exp_avg_sq.view(parameter.weight.sizes());
+    const auto& [packed, weight, weight_decay] = parameters_[p];
+    state.push_back({StateKind::kExpAvg, packed, tensors[p].exp_avg.view(weight.sizes())});
+    state.push_back({StateKind::kExpAvgSq, packed, tensors[p].exp_avg_sq.view(weight.sizes())});
+    state.push_back({StateKind::kMaster, packed, tensors[p].master.view(weight.sizes())});
   }
+  std::ranges::sort(state, {}, [](const OptimizerTensor& one) { return std::tie(one.kind, one.packed->name); });
   return state;
 }
 

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,15 +16,11 @@
 #include "device/ops.h"
 #include "trainer/gradients.h"
 #include "trainer/optimizer_state.h"
+#include "trainer/optimizer_tensor.h"
+#include "trainer/trainer_config.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
-
-struct AdamWConfig {
-  double beta1 = 0.9, beta2 = 0.98, eps = 1e-8;
-  double weight_decay = 0.1;
-  bool weight_decay_all = false;  // false: only the tensors whose layout says that they decay
-};
 
 // Store and ops are borrowed. Between begin_step() and step(), gradients are added to what gradient() returns.
 //
@@ -53,14 +48,14 @@ class AdamW {
   void step(double lr, double grad_scale);
 
   int64_t num_steps() const { return num_steps_; }
-  // "master.<packed>", "exp_avg.<packed>", "exp_avg_sq.<packed>": live for as long as this object, float32.
-  std::map<std::string, at::Tensor> state() const;
+  // Live for as long as this object; ascending by kind, then by the packed tensor's name.
+  std::vector<OptimizerTensor> state() const;
   // After a checkpoint was copied into state(): the step number, and the store rounded from the masters.
   void restore(int64_t num_steps);
 
  private:
   struct Parameter {
-    std::string name;
+    const weights::PackedTensor* packed = nullptr;
     at::Tensor weight;  // the store's, in its packed shape
     double weight_decay = 0.0;
   };

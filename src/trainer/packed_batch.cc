@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "device/transfer.h"
+#include "memory/arena_allocator.h"
 
 namespace tandem::trainer {
 namespace {
@@ -145,6 +146,14 @@ PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device:
     *tensor = device::to_device(*tensor, ops.device());
   }
   return batch;
+}
+
+PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members,
+                             const device::Ops& ops) {
+  std::vector<const rl::Sample*> chosen;
+  for (const int64_t index : members.samples) chosen.push_back(samples[static_cast<size_t>(index)]);
+  const memory::TagScope batch(memory::Tag::kBatch);
+  return pack_batch(chosen, ops);
 }
 
 }  // namespace tandem::trainer

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/ops.h"
+#include "rl/packing.h"
 #include "rl/sample.h"
 
 namespace tandem::trainer {
@@ -42,5 +43,8 @@ struct PackedBatch {
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples);
 // The same where `ops` computes, and its attention prepared.
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device::Ops& ops);
+// The same of those that `members` names, under the tag of batches.
+PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members,
+                             const device::Ops& ops);
 
 }  // namespace tandem::trainer

@@ -13,7 +13,7 @@ namespace tandem::trainer {
 
 struct HeadOptions {
   double temperature = 1.0;  // that logits are divided by, > 0
-  int64_t chunk_rows = 1024;
+  int64_t chunk_rows = 0;    // rows of logits alive at once, > 0
 };
 
 // Of every target of a batch, float32.

@@ -13,6 +13,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "weights/export_options.h"
 #include "weights/layout.h"
 #include "weights/weight_spec.h"
 
@@ -100,11 +101,6 @@ void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 // the store's dtype, tokenizer and generation files copied from `source_directory`, shards of at most
 // `max_shard_bytes` (a larger tensor gets its own) and, if more than one, the index. Durable: temporary directory,
 // fsync, rename. UserError: DIR is in the way; EnvironmentError: the disk refuses. DIR is then as it was.
-struct ExportOptions {
-  std::string source_directory;
-  int64_t max_shard_bytes = int64_t{5} << 30;
-  bool overwrite = false;  // an earlier export is replaced; a directory with any other file in it is still refused
-};
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
 // Of the files that an export takes over from `source_directory`: tokenizer, configuration.
 int64_t copied_bytes(const std::string& source_directory);

@@ -9,11 +9,14 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
+#include "base/sha256.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
+#include "tandem/error.h"
 
 namespace tandem::config {
 namespace {
@@ -180,6 +183,72 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   base::Options options;
   loss.visit(options);
   for (const auto& [name, value] : options.result_options()) EXPECT_TRUE(tried.contains(name)) << "--" << name;
+}
+
+// What the refusal of these arguments says; "accepted" where there is none.
+std::string refusal(const Arguments& arguments) {
+  try {
+    parse(arguments);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(LossOptions, NamesAreThoseOfTheTables) {
+  const std::string refused = refusal({"--advantage-estimator", "ppo"});
+  for (const rl::Estimator& estimator : rl::estimators()) {
+    EXPECT_NE(refused.find(std::string(estimator.name)), std::string::npos) << refused;
+  }
+  EXPECT_TRUE(refused.starts_with("--advantage-estimator: 'ppo' is none of grpo, dr_grpo, dapo")) << refused;
+  EXPECT_TRUE(refusal({"--pg-loss-type", "vespo"}).starts_with("--pg-loss-type: 'vespo' is none of ppo, gspo"));
+  EXPECT_TRUE(
+      refusal({"--loss-agg-mode", "mean"}).starts_with("--loss-agg-mode: 'mean' is none of seq-mean-token-mean"));
+  EXPECT_TRUE(refusal({"--kl-loss-type", "k4"}).starts_with("--kl-loss-type: 'k4' is none of k1, k2, k3"));
+  EXPECT_TRUE(refusal({"--tis-mode", "drop"}).starts_with("--tis-mode: 'drop' is none of truncate, mask"));
+  EXPECT_TRUE(refusal({"--tis-level", "batch"}).starts_with("--tis-level: 'batch' is none of token, sequence"));
+  EXPECT_TRUE(refusal({"--reward-std-scope", "all"}).starts_with("--reward-std-scope: 'all' is none of group, batch"));
+  for (const char* flag : {"--pg-loss-type=", "--loss-agg-mode="}) EXPECT_EQ(refusal({flag}), "accepted") << flag;
+}
+
+TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--eps-clip", "-0.1"}, "--eps-clip: must be at least 0, not -0.1"},
+      {{"--eps-clip", "1.1"}, "--eps-clip: must be at most 1, not 1.1"},
+      {{"--eps-clip-high", "inf"}, "--eps-clip-high: must be a finite number, not inf"},
+      {{"--eps-clip-high=-3"}, "accepted"},
+      {{"--eps-clip-c", "0.9"}, "--eps-clip-c 0.9: must be above 1, or 0 for no dual clip"},
+      {{"--eps-clip-c", "0"}, "accepted"},
+      {{"--cispo-max-ratio", "-1"}, "--cispo-max-ratio: must be at least 0, not -1"},
+      {{"--max-log-ratio", "701"}, "--max-log-ratio: must be at most 700, not 701"},
+      {{"--sapo-tau-pos", "0"}, "--sapo-tau-pos: must be greater than 0, not 0"},
+      {{"--kl-loss-coef", "nan", "--use-kl-loss"}, "--kl-loss-coef: must be a number, not nan"},
+      {{"--kl-clamp", "inf"}, "--kl-clamp: must be a finite number, not inf"},
+      {{"--entropy-coef", "inf"}, "--entropy-coef: must be a finite number, not inf"},
+      {{"--tis-clip", "0.5", "--tis-clip-low", "1"}, "--tis-clip 0.5: must be at least --tis-clip-low 1"},
+      {{"--opsm-delta=-inf"}, "--opsm-delta: must be a finite number, not -inf"},
+      {{"--off-policy-mask-threshold", "-1"}, "--off-policy-mask-threshold: must be at least 0, not -1"},
+      {{"--gamma", "1.5"}, "--gamma: must be at most 1, not 1.5"},
+      {{"--calculate-per-token-loss", "--loss-agg-mode", "token-sum"},
+       "--calculate-per-token-loss and --loss-agg-mode token-sum: contradict each other; leave one out"},
+      {{"--calculate-per-token-loss", "--loss-agg-mode", "token-mean"}, "accepted"},
+  };
+  for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal(arguments), expected) << arguments[0];
+}
+
+// A checkpoint that was saved before these options had choices remembers them as free text.
+TEST(LossOptions, ACheckpointRemembersNamesAsItAlwaysHas) {
+  LossOptions loss;
+  base::Options options;
+  loss.visit(options);
+  const std::map<std::string, std::string> remembered = options.result_options();
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{{"advantage-estimator", "grpo"},
+                                                                                    {"pg-loss-type", ""},
+                                                                                    {"loss-agg-mode", ""},
+                                                                                    {"kl-loss-type", "low_var_kl"}}) {
+    EXPECT_EQ(remembered.at(name), base::fingerprint(name, value)) << name;
+  }
+  EXPECT_EQ(remembered.at("tis-mode"), "truncate");
 }
 
 TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {

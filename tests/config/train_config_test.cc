@@ -10,9 +10,11 @@
 
 #include "base/files.h"
 #include "base/options.h"
+#include "config/verb_configs.h"
 #include "rl/losses.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "text/reward_rules.h"
 
 namespace tandem::config {
 namespace {
@@ -57,21 +59,21 @@ Arguments without(const std::string& flag, bool has_value) {
 
 TEST(TrainConfig, DefaultsAreThoseOfTheDocumentedCommand) {
   const TrainConfig config = parse();
-  EXPECT_EQ(config.data.input_key, "prompt");
-  EXPECT_EQ(config.data.label_key, "label");
+  EXPECT_EQ(config.data.lines.input_key, "prompt");
+  EXPECT_EQ(config.data.lines.label_key, "label");
   EXPECT_FALSE(config.data.apply_chat_template.has_value());
   EXPECT_EQ(config.rollout.response_len(), 1024);
   EXPECT_EQ(config.model.dtype, "auto");
   EXPECT_EQ(config.model.seed, 1234);
   EXPECT_EQ(config.rollout.rollout_seed, 42);
-  EXPECT_DOUBLE_EQ(config.optimizer.lr, 1e-6);
-  EXPECT_DOUBLE_EQ(config.optimizer.clip_grad, 1.0);
-  EXPECT_DOUBLE_EQ(config.optimizer.adam_beta2, 0.98);
-  EXPECT_DOUBLE_EQ(config.optimizer.weight_decay, 0.1);
+  EXPECT_DOUBLE_EQ(config.optimizer.schedule.max_lr, 1e-6);
+  EXPECT_DOUBLE_EQ(config.optimizer.gradient.clip_grad, 1.0);
+  EXPECT_DOUBLE_EQ(config.optimizer.adamw.beta2, 0.98);
+  EXPECT_DOUBLE_EQ(config.optimizer.adamw.weight_decay, 0.1);
   EXPECT_DOUBLE_EQ(config.loss.loss.eps_clip, 0.2);
   EXPECT_EQ(config.loss.loss.advantage_estimator, "grpo");
   EXPECT_EQ(config.loss.loss.kl_loss_type, "low_var_kl");
-  EXPECT_TRUE(config.optimizer.skip_zero_gradient);
+  EXPECT_TRUE(config.optimizer.gradient.skip_zero_gradient);
   EXPECT_FALSE(config.loss.needs_reference());
 }
 
@@ -96,7 +98,8 @@ TEST(TrainConfig, BatchThatDoesNotDivideIsRefused) {
 }
 
 TEST(TrainConfig, GroupOfOneIsRefusedWhereTheEstimatorComparesCompletions) {
-  const Arguments no_group = without("--n-samples-per-prompt", true);
+  Arguments no_group = kMinimal;
+  *(std::find(no_group.begin(), no_group.end(), "--n-samples-per-prompt") + 1) = "1";
   for (const char* estimator : {"grpo", "rloo", "gspo", "cispo"}) {
     const std::string message = refusal({"--advantage-estimator", estimator}, no_group);
     EXPECT_NE(message.find("--n-samples-per-prompt 1"), std::string::npos) << estimator << ": " << message;
@@ -108,6 +111,72 @@ TEST(TrainConfig, GroupOfOneIsRefusedWhereTheEstimatorComparesCompletions) {
         "")
         << "the remedy that the refusal names";
   }
+}
+
+// The defaults once refused each other: one completion of each prompt, and an estimator that compares completions.
+TEST(TrainConfig, DefaultsOfEstimatorAndGroupWorkTogether) {
+  const TrainConfig config = parse({}, without("--n-samples-per-prompt", true));
+  EXPECT_EQ(config.loss.loss.advantage_estimator, "grpo");
+  EXPECT_EQ(config.rollout.n_samples_per_prompt, 8);
+  EXPECT_EQ(GenerateConfig().rollout.n_samples_per_prompt, 1);
+  EXPECT_EQ(EvalConfig().rollout.n_samples_per_prompt, 1);
+}
+
+TEST(TrainConfig, NumbersOutOfRangeAreRefusedByTheirFlag) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--adam-beta1", "1"}, "--adam-beta1: must be less than 1, not 1"},
+      {{"--adam-beta2", "1.5"}, "--adam-beta2: must be less than 1, not 1.5"},
+      {{"--adam-beta2", "-0.1"}, "--adam-beta2: must be at least 0, not -0.1"},
+      {{"--adam-beta2", "0.99999999"}, ""},
+      {{"--adam-eps", "0"}, "--adam-eps: must be greater than 0, not 0"},
+      {{"--weight-decay", "-1"}, "--weight-decay: must be at least 0, not -1"},
+      {{"--clip-grad", "-1"}, "--clip-grad: must be at least 0, not -1"},
+      {{"--lr", "inf"}, "--lr: must be a finite number, not inf"},
+      {{"--lr-warmup-iters", "-1"}, "--lr-warmup-iters: must be at least 0, not -1"},
+      {{"--max-tokens-per-gpu", "0"}, "--max-tokens-per-gpu: must be at least 1, not 0"},
+      {{"--logprob-chunk-rows", "0"}, "--logprob-chunk-rows: must be at least 1, not 0"},
+      {{"--rollout-max-batch-tokens", "0"}, "--rollout-max-batch-tokens: must be at least 1, not 0"},
+      {{"--rollout-max-running", "0"}, "--rollout-max-running: must be at least 1, not 0"},
+      {{"--rm-num-workers", "0"}, "--rm-num-workers: must be at least 1, not 0"},
+      {{"--rm-concurrency", "4097"}, "--rm-concurrency: must be at most 4096, not 4097"},
+      {{"--rm-timeout", "0"}, "--rm-timeout: must be greater than 0, not 0"},
+      {{"--lr-decay-style", "wsd"}, "--lr-decay-style: 'wsd' is none of constant, linear, cosine"},
+      {{"--min-lr", "1", "--lr-decay-style", "linear"},
+       "--min-lr 1: is above --lr 1e-06, which a decay begins with; lower it"},
+  };
+  for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal(arguments), expected) << arguments[0];
+}
+
+TEST(TrainConfig, AScheduleEndsWithTheRunUnlessToldOtherwise) {
+  const auto schedule = [](const Arguments& more, int64_t steps) { return parse(more).optimizer.run_schedule(steps); };
+  EXPECT_EQ(schedule({}, 7).decay_steps, 7);
+  EXPECT_EQ(schedule({"--lr-decay-iters", "5"}, 7).decay_steps, 5);
+  EXPECT_NO_THROW(schedule({"--lr-warmup-iters", "9"}, 7)) << "a constant rate need not be reached";
+  const Arguments cosine = {"--lr-decay-style", "cosine", "--lr-warmup-iters", "7"};
+  EXPECT_NO_THROW(schedule(cosine, 8));
+  try {
+    schedule(cosine, 7);
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "--lr-decay-iters 7 must exceed --lr-warmup-iters 7 when --lr-decay-style is cosine");
+  }
+}
+
+TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
+  const Arguments no_reward = without("--rm-type", true);
+  for (const text::RewardRule& rule : text::kRewardRules) {
+    EXPECT_EQ(refusal({"--rm-type", std::string(rule.name)}, no_reward), "");
+  }
+  EXPECT_EQ(refusal({"--rm-type", "exactly"}, no_reward),
+            "--rm-type: 'exactly' is none of exact, math, dapo; did you mean exact?");
+  for (const std::string type : {"deepscaler", "f1", "boxed_f1"}) {
+    EXPECT_EQ(refusal({"--rm-type", type}, no_reward),
+              "--rm-type: '" + type +
+                  "' is known from vime and not in Tandem yet; use exact, math, dapo, or --custom-rm-path "
+                  "FILE.py:function");
+  }
+  EXPECT_EQ(refusal({}, no_reward),
+            "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
 }
 
 // --advantage-estimator dr_grpo once could not start: the divisor was checked before it was set.
@@ -131,7 +200,7 @@ TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
       {{"--custom-rm-path", "reward.py:fn"}, "--rm-type and --custom-rm-path"},
       {{"--kl-loss-coef", "0.1"}, "without --use-kl-loss"},
       {{"--ref-load", "other"}, "--ref-load: no reference is read without --use-kl-loss"},
-      {{"--loss-agg-mode", "mean"}, "--loss-agg-mode mean"},
+      {{"--loss-agg-mode", "mean"}, "--loss-agg-mode: 'mean' is none of seq-mean-token-mean"},
       {{"--min-lr", "1e-7"}, "--min-lr 1e-07: --lr-decay-style constant"},
       {{"--eval-interval", "2"}, "--eval-prompt-data"},
       {{"--eval-prompt-data", "aime", "a.jsonl"}, "--eval-interval"},
@@ -191,9 +260,9 @@ TEST(TrainConfig, CommandLineBeatsFileBeatsDefault) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "c.toml", "lr = 0.5\nclip-grad = 2.0\n");
   const TrainConfig config = parse({"--config", folder / "c.toml", "--lr", "0.25"});
-  EXPECT_DOUBLE_EQ(config.optimizer.lr, 0.25);
-  EXPECT_DOUBLE_EQ(config.optimizer.clip_grad, 2.0);
-  EXPECT_DOUBLE_EQ(config.optimizer.weight_decay, 0.1);
+  EXPECT_DOUBLE_EQ(config.optimizer.schedule.max_lr, 0.25);
+  EXPECT_DOUBLE_EQ(config.optimizer.gradient.clip_grad, 2.0);
+  EXPECT_DOUBLE_EQ(config.optimizer.adamw.weight_decay, 0.1);
 }
 
 TEST(TrainConfig, RewardKeysAreThoseThatTheRewardHas) {

@@ -65,7 +65,7 @@ TEST(KvSize, CacheHoldsAtLeastOneSequenceAndNoMoreThanNeeded) {
   const int64_t one = choose_kv_bytes(options, model, 1, 64);
   EXPECT_GE(one, 64 * 2 * 2 * 2 * 16 * 4);
   EXPECT_EQ(choose_kv_bytes(options, model, 10, 64), 10 * one);
-  EXPECT_EQ(choose_kv_bytes(options, model, 1'000'000, 64), options.max_running * one);
+  EXPECT_EQ(choose_kv_bytes(options, model, 1'000'000, 64), options.limits.max_running * one);
   options.kv_cache_bytes = one - 1;
   EXPECT_THROW(choose_kv_bytes(options, model, 1, 64), UserError);
   options.kv_cache_bytes = 3 * one;

@@ -26,9 +26,9 @@ PlanCase large_case() {
   large.config.rollout_batch_size = 32;
   large.config.rollout.n_samples_per_prompt = 8;
   large.config.rollout.max_response_len = 1024;
-  large.config.rollout.max_batch_tokens = 2048;
-  large.config.optimizer.max_tokens_per_gpu = 16384;
-  large.config.optimizer.logprob_chunk_rows = 1024;
+  large.config.rollout.limits.max_batch_tokens = 2048;
+  large.config.optimizer.batch.max_tokens_per_gpu = 16384;
+  large.config.optimizer.batch.logprob_chunk_rows = 1024;
   return large;
 }
 
@@ -120,7 +120,7 @@ TEST(PlanChanges, LeaveRoomToSampleTogether) {
   const PlanCase large = large_case();
   for (const PlanChange& change :
        cheapest_changes(large.config, large.model, large.facts, {.bytes = int64_t{20} << 30})) {
-    EXPECT_GE(change.kv_completions, large.config.rollout.max_running) << change.flags;
+    EXPECT_GE(change.kv_completions, large.config.rollout.limits.max_running) << change.flags;
   }
 }
 

@@ -81,9 +81,9 @@ TEST(Plan, MoreIsNeverLess) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const std::vector<std::pair<const char*, std::function<void(PlanCase&)>>> raises = {
-      {"max tokens", [](PlanCase& c) { c.config.optimizer.max_tokens_per_gpu += 777; }},
-      {"chunk rows", [](PlanCase& c) { c.config.optimizer.logprob_chunk_rows += 33; }},
-      {"engine rows", [](PlanCase& c) { c.config.rollout.max_batch_tokens += 100; }},
+      {"max tokens", [](PlanCase& c) { c.config.optimizer.batch.max_tokens_per_gpu += 777; }},
+      {"chunk rows", [](PlanCase& c) { c.config.optimizer.batch.logprob_chunk_rows += 33; }},
+      {"engine rows", [](PlanCase& c) { c.config.rollout.limits.max_batch_tokens += 100; }},
       {"response", [](PlanCase& c) { c.config.rollout.max_response_len = *c.config.rollout.max_response_len + 50; }},
       {"prompts", [](PlanCase& c) { ++c.config.rollout_batch_size; }},
       {"reference", [](PlanCase& c) { c.config.loss.use_kl_loss = true; }},
@@ -162,7 +162,7 @@ TEST(Plan, TheFlagForKeysAndValuesIsObeyed) {
 TEST(Plan, ASharedMachineKeepsTheCacheSmallADeviceOfOnesOwnFillsIt) {
   PlanCase large{tiny_config(), model::qwen3_0_6b(), {.longest_prompt = 1000}};
   large.config.rollout_batch_size = 64;
-  large.config.rollout.max_running = 128;
+  large.config.rollout.limits.max_running = 128;
   EXPECT_LE(plan_of(large, {.bytes = 100 * kGiB, .is_shared = true}).kv_cache_bytes, kMaxAutomaticKvBytes);
   const TrainPlan own = plan_of(large, {.bytes = 20 * kGiB});
   EXPECT_GT(own.kv_cache_bytes, kMaxAutomaticKvBytes);
@@ -198,11 +198,11 @@ TEST(Plan, Qwen3_0_6BIsPlannedWithinThreePercentOfWhatWasMeasured) {
   bench.config.rollout_batch_size = 2;
   bench.config.rollout.n_samples_per_prompt = 4;
   bench.config.rollout.max_response_len = 64;
-  bench.config.rollout.max_batch_tokens = 2048;
-  bench.config.rollout.max_running = 256;
+  bench.config.rollout.limits.max_batch_tokens = 2048;
+  bench.config.rollout.limits.max_running = 256;
   bench.config.rollout.kv_cache_bytes = int64_t{1} << 28;
-  bench.config.optimizer.max_tokens_per_gpu = 8192;
-  bench.config.optimizer.logprob_chunk_rows = 1024;
+  bench.config.optimizer.batch.max_tokens_per_gpu = 8192;
+  bench.config.optimizer.batch.logprob_chunk_rows = 1024;
   const TrainPlan plan = plan_of(bench);
   EXPECT_EQ(plan.micro_batch.rows, 2 * 64 + 8 * 63);
   const double touched_kv = 640.0 * 28 * 2 * 8 * 128 * 2;
@@ -223,7 +223,7 @@ TEST(PlanReport, NeedsTheCheckpointAloneAndReadsTheFlagsOfTraining) {
   EXPECT_THROW(parsed({}), UserError);
   const config::PlanConfig config = parsed({"--hf-checkpoint", "m", "--json", "--max-tokens-per-gpu", "99"});
   EXPECT_TRUE(config.json);
-  EXPECT_EQ(config.train.optimizer.max_tokens_per_gpu, 99);
+  EXPECT_EQ(config.train.optimizer.batch.max_tokens_per_gpu, 99);
   base::TemporaryDirectory folder;
   config::TrainConfig train;
   base::Options options;

@@ -54,11 +54,11 @@ config::TrainConfig draw_config(std::mt19937& random, const model::ModelConfig& 
   config.rollout.n_samples_per_prompt = count();
   config.rollout.max_response_len = count();
   config.rollout.max_context_len = std::min(model.max_positions, count());
-  config.rollout.max_batch_tokens = count();
-  config.rollout.max_running = count();
+  config.rollout.limits.max_batch_tokens = count();
+  config.rollout.limits.max_running = count();
   config.rollout.kv_cache_bytes = random() % 2 == 0 ? 0 : up_to(random, base::kMaxBytes);
-  config.optimizer.max_tokens_per_gpu = count();
-  config.optimizer.logprob_chunk_rows = count();
+  config.optimizer.batch.max_tokens_per_gpu = count();
+  config.optimizer.batch.logprob_chunk_rows = count();
   config.loss.use_kl_loss = random() % 2 == 0;
   config.memory.device_memory_bytes = random() % 2 == 0 ? 0 : up_to(random, base::kMaxBytes);
   config.data.max_prompt_len = count();
@@ -140,7 +140,7 @@ TEST(Sizes, TheFlagsThatAreTooLargeAreNamed) {
   config.model.hf_checkpoint = "DIR";
   config.rollout_batch_size = base::kMaxCount / 2;
   config.rollout.max_response_len = 40'000;
-  config.optimizer.max_tokens_per_gpu = base::kMaxCount;
+  config.optimizer.batch.max_tokens_per_gpu = base::kMaxCount;
   config.optimizer.recompute_granularity = "none";
   const std::string what = refusal(config, wide);
   EXPECT_NE(what.find("--max-tokens-per-gpu 2147483647"), std::string::npos) << what;

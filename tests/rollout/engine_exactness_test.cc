@@ -80,8 +80,8 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
     for (int variant = 0; variant < 3; ++variant) {
       SCOPED_TRACE(testing::Message() << "variant " << variant);
       EngineConfig config;
-      config.max_batch_tokens = 1 + static_cast<int64_t>(random() % 70);
-      config.max_running = 1 + static_cast<int64_t>(random() % 20);
+      config.limits.max_batch_tokens = 1 + static_cast<int64_t>(random() % 70);
+      config.limits.max_running = 1 + static_cast<int64_t>(random() % 20);
       config.kv_cache_bytes = (7 + static_cast<int64_t>(random() % 12)) * block_bytes;  // 100 tokens: 7 blocks
       const bool two_threads = variant == 0 && seed % 3 == 1;
       const std::unique_ptr<Engine> engine = make_engine(config, two_threads ? *on_two_threads.model : *m.model);

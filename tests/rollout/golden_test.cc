@@ -48,7 +48,7 @@ TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
   const int64_t token_bytes = m.config.num_layers * 2 * m.config.num_kv_heads * m.config.head_dim * 4;
   const EngineConfig roomy;
   EngineConfig tight;
-  tight.max_batch_tokens = 13;
+  tight.limits.max_batch_tokens = 13;
   tight.kv_cache_bytes = static_cast<int64_t>(longest + 16) * token_bytes;
   for (const EngineConfig& config : {roomy, tight}) {
     const std::unique_ptr<Engine> engine = make_engine(config, *m.model);

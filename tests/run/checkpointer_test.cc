@@ -31,35 +31,34 @@ class CountingTrainer : public trainer::Trainer {
  public:
   explicit CountingTrainer(const weights::Layout& layout) {
     for (const weights::PackedTensor& packed : layout.tensors) {
-      for (const char* kind : {"master.", "exp_avg.", "exp_avg_sq."})
-        state_[kind + packed.name] = at::Tensor(packed.shape);
+      for (const auto kind : {trainer::StateKind::kExpAvg, trainer::StateKind::kExpAvgSq, trainer::StateKind::kMaster})
+        state_.push_back({kind, &packed, at::Tensor(packed.shape)});
     }
   }
   trainer::Metrics step(const std::vector<const rl::Sample*>&) override {
     ++progress_.steps;
     ++progress_.updates;
-    for (const auto& [name, tensor] : state_) {
+    for (const auto& [kind, packed, tensor] : state_) {
       std::fill_n(static_cast<float*>(tensor.data_ptr()), tensor.numel(), static_cast<float>(progress_.steps));
     }
     return {};
   }
   void end_phase() override {}
-  Scores score(const model::Model&, const std::vector<const rl::Sample*>&) override { return {}; }
   trainer::OptimizerProgress progress() const override { return progress_; }
-  std::map<std::string, at::Tensor> state() const override { return state_; }
+  std::vector<trainer::OptimizerTensor> state() const override { return state_; }
   void restore(const trainer::OptimizerProgress& progress) override { progress_ = progress; }
   at::Tensor gradient(const std::string&) const override { return {}; }
 
   // Whether every element is `value`.
   bool holds(float value) const {
-    return std::ranges::all_of(state_, [&](const auto& entry) {
-      const auto* data = static_cast<const float*>(entry.second.data_ptr());
-      return std::all_of(data, data + entry.second.numel(), [&](float element) { return element == value; });
+    return std::ranges::all_of(state_, [&](const trainer::OptimizerTensor& one) {
+      const auto* data = static_cast<const float*>(one.tensor.data_ptr());
+      return std::all_of(data, data + one.tensor.numel(), [&](float element) { return element == value; });
     });
   }
 
  private:
-  std::map<std::string, at::Tensor> state_;
+  std::vector<trainer::OptimizerTensor> state_;
   trainer::OptimizerProgress progress_;
 };
 

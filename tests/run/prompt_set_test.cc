@@ -22,7 +22,7 @@ class PromptSetTest : public testing::Test {
  protected:
   PromptSet load(const std::string& lines) {
     base::write_file_durably(folder_ / "data.jsonl", lines);
-    options_.prompt_data = folder_ / "data.jsonl";
+    options_.lines.path = folder_ / "data.jsonl";
     return load_prompts(options_, worker());
   }
   std::string refusal(const std::string& lines) {
@@ -80,7 +80,7 @@ TEST_F(PromptSetTest, LongPromptsAreLeftOutAndCounted) {
 TEST_F(PromptSetTest, MalformedLinesNameTheirPlaceOrAreCounted) {
   const std::string lines = "{\"prompt\": \"ab\"}\n{\"prompt\": \n";
   EXPECT_NE(refusal(lines).find("data.jsonl:2:"), std::string::npos) << refusal(lines);
-  options_.skip_bad_lines = true;
+  options_.lines.skip_bad_lines = true;
   EXPECT_EQ(load(lines).num_bad_lines, 1);
 }
 

@@ -12,7 +12,7 @@ namespace tandem::run {
 namespace {
 
 void evaluate_prompts(config::TrainConfig& config) {
-  config.eval.eval_prompt_data = {"math", config.data.prompt_data};
+  config.eval.eval_prompt_data = {"math", config.data.lines.path};
   config.eval.max_response_len = 2;
   config.eval_interval = 2;
   config.num_rollout = 5;

@@ -24,12 +24,12 @@ class SftSamplesTest : public testing::Test {
   SftSamplesTest() {
     model_.eos_token_ids = {kImEnd, kEndOfText};
     model_.max_positions = 1024;
-    data_.label_key = "response";
+    data_.lines.label_key = "response";
   }
 
   SftSamples load(const std::string& lines) {
     base::write_file_durably(folder_ / "data.jsonl", lines);
-    data_.prompt_data = folder_ / "data.jsonl";
+    data_.lines.path = folder_ / "data.jsonl";
     return load_sft_samples(data_, append_eos_, *text_, model_);
   }
   void expect_refusal(const std::string& lines, const std::string& says) {

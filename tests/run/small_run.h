@@ -22,7 +22,7 @@ inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) 
                            "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
   config::TrainConfig config;
   config.model.hf_checkpoint = "tests/golden/models/qwen3-tied";
-  config.data.prompt_data = "tests/golden/prompts/math_small.jsonl";
+  config.data.lines.path = "tests/golden/prompts/math_small.jsonl";
   config.colocate = true;
   config.reward.custom_rm_path = folder / "reward.py:reward";
   config.rollout_batch_size = kSmallPrompts;
@@ -30,7 +30,7 @@ inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) 
   config.rollout.max_response_len = 12;
   config.global_batch_size = 6;
   config.num_rollout = 2;
-  config.optimizer.lr = 1e-3;
+  config.optimizer.schedule.max_lr = 1e-3;
   config.output.save = folder / "run";
   config.output.use_tensorboard = false;
   return config;

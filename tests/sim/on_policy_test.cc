@@ -16,6 +16,7 @@
 #include "tests/model/random_weights.h"
 #include "tests/sim/checking_ops.h"
 #include "tests/sim/forwarding_ops.h"
+#include "trainer/score.h"
 #include "trainer/trainer.h"
 #include "weights/store.h"
 
@@ -82,10 +83,10 @@ struct Mix {
     const int64_t blocks =
         (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
     engine.kv_cache_bytes = blocks * block_bytes;
-    engine.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
-    engine.max_running = draw.choose<int64_t>({1, 3, 64});
-    trainer.max_tokens_per_gpu = draw.choose<int64_t>({16, 100, 4096});
-    trainer.logprob_chunk_rows = draw.choose<int64_t>({1, 7, 1024});
+    engine.limits.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
+    engine.limits.max_running = draw.choose<int64_t>({1, 3, 64});
+    trainer.batch.max_tokens_per_gpu = draw.choose<int64_t>({16, 100, 4096});
+    trainer.batch.logprob_chunk_rows = draw.choose<int64_t>({1, 7, 1024});
     trainer.recompute_layers = draw.integer(0, config.num_layers);
     trainer.temperature = sampling.temperature;
   }
@@ -95,9 +96,9 @@ struct Mix {
     out << config.architecture << ", " << to_string(config.dtype) << " E " << config.hidden << " L "
         << config.num_layers << " H " << config.num_heads << "/" << config.num_kv_heads << " K " << config.head_dim
         << " F " << config.mlp << " V " << config.vocab << ", isa " << isa << ", threads " << engine_threads << " and "
-        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.max_batch_tokens << ", running "
-        << engine.max_running << ", kv " << engine.kv_cache_bytes << ", micro-batch " << trainer.max_tokens_per_gpu
-        << ", chunk " << trainer.logprob_chunk_rows;
+        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.limits.max_batch_tokens
+        << ", running " << engine.limits.max_running << ", kv " << engine.kv_cache_bytes << ", micro-batch "
+        << trainer.batch.max_tokens_per_gpu << ", chunk " << trainer.batch.logprob_chunk_rows;
     return out.str();
   }
 };
@@ -147,7 +148,7 @@ Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& tr
   outcome.shared = engine->stats().shared_prompt_tokens;
   std::vector<const rl::Sample*> views;
   for (const rl::Sample& sample : samples) views.push_back(&sample);
-  const trainer::Trainer::Scores scores = trainer->score(*trainer_model, views);
+  const trainer::Scores scores = trainer::score(*trainer_model, views, mix.trainer.batch, mix.trainer.temperature);
   for (size_t i = 0; i < samples.size(); ++i) {
     for (size_t t = 0; t < samples[i].completion.size(); ++t) {
       ++outcome.tokens;
@@ -232,8 +233,8 @@ TEST(OnPolicy, NamesTheOperationThatDependsOnItsBatch) {
   Mix mix(draw, architecture_of(3));
   mix.isa = "auto";
   mix.requests.front().sampling.max_new_tokens = 12;
-  mix.trainer.max_tokens_per_gpu = 4096;
-  mix.engine.max_running = 1;
+  mix.trainer.batch.max_tokens_per_gpu = 4096;
+  mix.engine.limits.max_running = 1;
   EXPECT_GT(run(mix, broken, broken, 3).different, 0);
   EXPECT_EQ(broken_operation(mix, broken, broken, 3), "silu_mul");
   EXPECT_EQ(broken_operation(mix, *sound, *sound, 3), "none: the rows that engine and trainer feed in differ");

@@ -18,7 +18,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 TEST(AsyncRewards, WaitTogether) {
   for (const int num_processes : {1, 2}) {
     GraderConfig config = function("async_calls.py:waits");
-    config.num_processes = num_processes;
+    config.limits.num_processes = num_processes;
     Graders graders(config);
     const auto begin = Clock::now();
     for (uint64_t i = 0; i < 16; ++i) graders.submit({request(i, "1.0")});
@@ -29,7 +29,7 @@ TEST(AsyncRewards, WaitTogether) {
 
 TEST(AsyncRewards, AreAtMostMaxCallsAtOnce) {
   GraderConfig config = function("async_calls.py:together");
-  config.max_calls = 3;
+  config.limits.max_calls = 3;
   Graders graders(config);
   for (uint64_t i = 0; i < 6; ++i) graders.submit({request(i, "")});
   const std::vector<Grade> grades = graders.collect();
@@ -50,8 +50,8 @@ TEST(AsyncRewards, DrawTheSameNumbersInAnyCompany) {
   std::vector<std::vector<double>> runs;
   for (const auto& [num_processes, max_calls] : {std::pair{1, 1}, {1, 32}, {3, 5}}) {
     GraderConfig config = function("async_calls.py:draws");
-    config.num_processes = num_processes;
-    config.max_calls = max_calls;
+    config.limits.num_processes = num_processes;
+    config.limits.max_calls = max_calls;
     Graders graders(config);
     std::vector<double> numbers;
     for (uint64_t i = 0; i < 20; ++i) graders.submit({request(i, "")});
@@ -71,7 +71,7 @@ TEST(AsyncRewards, DrawTheSameNumbersInAnyCompany) {
 // count what the others compute, so a deadline of 1 s is kept by all, and no process is taken for hung.
 TEST(AsyncRewards, AreNotLateForOthersComputing) {
   GraderConfig config = function("async_calls.py:computes");
-  config.deadline_s = 1.2;
+  config.limits.deadline_s = 1.2;
   Graders graders(config);
   for (uint64_t i = 0; i < 12; ++i) graders.submit({request(i, "")});
   for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
@@ -100,8 +100,8 @@ TEST(AsyncRewards, FailAlone) {
   };
   for (const Fault& fault : faults) {
     GraderConfig config = function("async_calls.py:score");
-    config.deadline_s = 1.0;
-    config.memory_bytes = int64_t{512} << 20;
+    config.limits.deadline_s = 1.0;
+    config.limits.memory_bytes = int64_t{512} << 20;
     Graders graders(config);
     std::vector<GradeRequest> samples;
     for (uint64_t i = 0; i < 6; ++i) samples.push_back(request(i, i == 2 ? fault.name : "0.5"));

@@ -83,8 +83,8 @@ class Scene {
   GraderConfig config(const std::string& file = "attacks.py") const {
     GraderConfig config = function("");
     config.custom_rm_path = path(file) + ":score";
-    config.memory_bytes = kMemoryBytes;
-    config.deadline_s = 20;
+    config.limits.memory_bytes = kMemoryBytes;
+    config.limits.deadline_s = 20;
     config.warn_of_missing_layers = false;
     return config;
   }
@@ -187,7 +187,7 @@ class Targets {
 std::string outcomes(const Scene& scene, const std::vector<std::string>& attacks) {
   const Targets targets(scene);
   GraderConfig config = scene.config();
-  config.num_processes = 2;
+  config.limits.num_processes = 2;
   std::string text;
   Graders graders(config);
   Graders importers(scene.config("attacks_import.py"));
@@ -336,7 +336,7 @@ TEST_F(Attacks, NobodyElseIsKilledForAReward) {
         while (true) ::pause();
       }
       GraderConfig config = scene_.config();
-      config.deadline_s = 0.5;
+      config.limits.deadline_s = 0.5;
       std::string result;
       {
         Graders graders(config);
@@ -387,7 +387,7 @@ TEST_F(Attacks, AFolderIsRemovedHoweverDeepItIs) {
       auto begin = Clock::now();
       {
         GraderConfig config = scene_.config();
-        config.deadline_s = 60;
+        config.limits.deadline_s = 60;
         Graders graders(config);
         folder = graders.scratch_folder();
         if (grade_one(graders, request(1, std::string("deep_folder=") + depth)).failed) return "was not made";
@@ -409,8 +409,8 @@ TEST_F(Attacks, AFolderIsRemovedHoweverDeepItIs) {
 TEST_F(Attacks, AForkBombTakesNoProcessFromAnotherGrader) {
   if (!incomplete().empty()) GTEST_SKIP() << incomplete();
   GraderConfig config = scene_.config();
-  config.num_processes = 2;
-  config.deadline_s = 20;
+  config.limits.num_processes = 2;
+  config.limits.deadline_s = 20;
   Graders graders(config);
   graders.submit({request(1, "hold_processes=3")});
   graders.submit({request(2, "start_processes=40")});
@@ -423,8 +423,8 @@ TEST_F(Attacks, AForkBombTakesNoProcessFromAnotherGrader) {
 TEST_F(Attacks, AttackersCostHonestSamplesNothing) {
   if (!incomplete().empty()) GTEST_SKIP() << incomplete();
   GraderConfig config = scene_.config();
-  config.num_processes = 2;
-  config.deadline_s = 4;
+  config.limits.num_processes = 2;
+  config.limits.deadline_s = 4;
   Graders graders(config);
   const std::vector<std::string> attacks = {"memfd=900000000", "many_files=17000",     "kill_sibling",
                                             "reach_sibling",   "leave_child",          "children_take_memory=268435456",

@@ -136,7 +136,7 @@ TEST(TrlDialect, NamesTheLabelByTheLastPartOfItsKey) {
 
 TEST(TrlDialect, HasTheDeadlineOfEachSampleForAGroup) {
   GraderConfig config = function("logs.py:takes_its_time");
-  config.deadline_s = 0.6;
+  config.limits.deadline_s = 0.6;
   Graders graders(config);
   graders.submit({request(1, "0.3"), request(2, "0.3"), request(3, "0.3")});
   for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;

@@ -100,8 +100,8 @@ const std::vector<Fault> kFaultsOfTheTable = {
 
 GraderConfig faults() {
   GraderConfig config = function("faults.py:score");
-  config.num_processes = 2;
-  config.memory_bytes = int64_t{512} << 20;
+  config.limits.num_processes = 2;
+  config.limits.memory_bytes = int64_t{512} << 20;
   return config;
 }
 
@@ -162,8 +162,8 @@ TEST(GraderFaults, KeepToTheTable) {
   double worst_overshoot_s = 0;
   {
     GraderConfig config = faults();
-    config.deadline_s = 1.5;
-    config.memory_bytes = int64_t{256} << 20;
+    config.limits.deadline_s = 1.5;
+    config.limits.memory_bytes = int64_t{256} << 20;
     config.worker.max_file_bytes = int64_t{64} << 20;
     Graders graders(config);
     folder = "TMPDIR=" + graders.scratch_folder();
@@ -177,7 +177,7 @@ TEST(GraderFaults, KeepToTheTable) {
         graders.submit({request(1, "0.5"), request(2, kind.response), request(3, "0.25"), request(4, "0.125")});
         const std::vector<Grade> grades = graders.collect();
         const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin).count();
-        worst_overshoot_s = std::max(worst_overshoot_s, elapsed_s - config.deadline_s);
+        worst_overshoot_s = std::max(worst_overshoot_s, elapsed_s - config.limits.deadline_s);
         ASSERT_EQ(grades.size(), 4U);
         for (const size_t i : {0, 2, 3}) EXPECT_FALSE(grades[i].failed) << kind.response << ": " << grades[i].reason;
         EXPECT_EQ(grades[0].reward, 0.5) << kind.response;
@@ -190,7 +190,7 @@ TEST(GraderFaults, KeepToTheTable) {
         EXPECT_EQ(grade.reward, kind.reward) << kind.response;
         EXPECT_NE(grade.reason.find(kind.reason), std::string::npos) << kind.response << ": " << grade.reason;
         EXPECT_LT(grade.reason.size(), 1000U) << kind.response;
-        EXPECT_LE(elapsed_s, config.deadline_s + late_s) << kind.response;
+        EXPECT_LE(elapsed_s, config.limits.deadline_s + late_s) << kind.response;
         if (!expected.empty()) ++counts[expected];
         if (expected == "died" || expected == "deadline" || expected == "memory") ++num_lost;
         ++num_faults;
@@ -205,7 +205,7 @@ TEST(GraderFaults, KeepToTheTable) {
     }
     EXPECT_EQ(graders.failures(), counts);
     EXPECT_LE(graders.restarts(), num_lost);
-    EXPECT_GE(graders.restarts(), num_lost - config.num_processes);
+    EXPECT_GE(graders.restarts(), num_lost - config.limits.num_processes);
   }
   EXPECT_EQ(num_descriptors(), descriptors_before);
   EXPECT_EQ(num_children(), 0);
@@ -217,8 +217,8 @@ TEST(GraderFaults, KeepToTheTable) {
 
 TEST(GraderFaults, EndAtTheDeadline) {
   GraderConfig config = faults();
-  config.deadline_s = 1.0;
-  config.num_processes = 1;
+  config.limits.deadline_s = 1.0;
+  config.limits.num_processes = 1;
   Graders graders(config);
   for (const char* fault : {"hangs", "busy", "bignum", "stops_itself"}) {
     const auto begin = Clock::now();
@@ -232,7 +232,7 @@ TEST(GraderFaults, EndAtTheDeadline) {
 
 TEST(GraderFaults, DoNotOutliveTheirCall) {
   GraderConfig config = faults();
-  config.num_processes = 1;
+  config.limits.num_processes = 1;
   Graders graders(config);
   EXPECT_EQ(grade_one(graders, request(1, "alarm")).reward, 0.5);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the alarm would ring now
@@ -242,9 +242,9 @@ TEST(GraderFaults, DoNotOutliveTheirCall) {
 
 TEST(GraderFaults, MemoryIsLimited) {
   GraderConfig config = faults();
-  config.num_processes = 1;
+  config.limits.num_processes = 1;
   Graders graders(config);
-  EXPECT_EQ(grade_one(graders, request(1, "limit")).reward, static_cast<double>(config.memory_bytes));
+  EXPECT_EQ(grade_one(graders, request(1, "limit")).reward, static_cast<double>(config.limits.memory_bytes));
   EXPECT_EQ(grade_one(graders, request(2, "memory")).reason_class, "memory");
   EXPECT_EQ(grade_one(graders, request(3, "2")).reward, 2.0);
   EXPECT_EQ(graders.restarts(), 1);  // a process that ran out of memory is not used again
@@ -252,7 +252,7 @@ TEST(GraderFaults, MemoryIsLimited) {
 
 TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
   GraderConfig config = faults();
-  config.num_processes = 1;
+  config.limits.num_processes = 1;
   Graders graders(config);
   const int64_t pid = graders.process_ids().at(0);
   ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
@@ -268,8 +268,8 @@ TEST(GraderFaults, AProcessThatCannotBeReplacedIsTheMachinesFault) {
   std::ofstream(python) << "#!/bin/sh\nexec " << default_worker_config().python << " \"$@\"\n";
   std::filesystem::permissions(python, std::filesystem::perms::owner_all);
   GraderConfig config = faults();
-  config.num_processes = 1;
-  config.deadline_s = 0.1;
+  config.limits.num_processes = 1;
+  config.limits.deadline_s = 0.1;
   config.worker.python = python;
   Graders graders(config);
   std::filesystem::remove(python);
@@ -312,7 +312,7 @@ TEST(GraderFaults, WrongListsFailTheirSamples) {
 
 TEST(GraderFaults, OutputGoesToItsFileUpToTheLimit) {
   GraderConfig config = faults();
-  config.num_processes = 1;
+  config.limits.num_processes = 1;
   config.output_path = testing::TempDir() + "grader_output_" + std::to_string(::getpid());
   config.max_output_bytes = 10000;
   {
@@ -333,7 +333,7 @@ TEST(GraderFaults, LeaveNoProcessAndNoDescriptor) {
   int64_t left_behind = 0;
   {
     GraderConfig config = faults();
-    config.num_processes = 1;
+    config.limits.num_processes = 1;
     Graders graders(config);
     const int with_child = num_descriptors();
     for (uint64_t i = 0; i < 5; ++i)
@@ -353,7 +353,7 @@ TEST(GraderFaults, DoNotHoldUpTheEnd) {
   const auto begin = Clock::now();
   {
     GraderConfig config = faults();
-    config.deadline_s = 600;
+    config.limits.deadline_s = 600;
     Graders graders(config);
     for (uint64_t i = 0; i < 4; ++i) graders.submit({request(i, "busy")});
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -368,7 +368,7 @@ TEST(GraderFaults, DieWithTheTrainer) {
   const pid_t trainer = ::fork();
   if (trainer == 0) {
     GraderConfig config = faults();
-    config.num_processes = 1;
+    config.limits.num_processes = 1;
     Graders graders(config);
     graders.submit({request(1, "bignum")});
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

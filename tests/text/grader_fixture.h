@@ -12,7 +12,9 @@ inline GraderConfig rule(const std::string& rm_type) {
   GraderConfig config;
   config.worker = default_worker_config();
   config.rm_type = rm_type;
-  config.num_processes = 1;
+  config.label_key = "label";
+  config.metadata_key = "metadata";
+  config.limits.num_processes = 1;
   return config;
 }
 

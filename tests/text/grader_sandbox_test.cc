@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 std::optional<std::string> incomplete() {
   static const auto reason = []() -> std::optional<std::string> {
     GraderConfig config = rule("exact");
-    config.num_processes = 1;
+    config.limits.num_processes = 1;
     config.sandbox = Sandbox::kRequire;
     try {
       Graders graders(config);
@@ -187,7 +187,7 @@ TEST_F(GraderSandbox, SaysOnceWhatTheKernelLacks) {
   const int64_t warnings = base::num_warnings();
   GraderConfig config = rule("exact");
   config.worker.worker_directory = "tests/text/strange_sandbox:python";
-  config.num_processes = 2;
+  config.limits.num_processes = 2;
   {
     Graders graders(config);
     EXPECT_EQ(grade_one(graders, request(1, "1", "1")).reward, 1.0);

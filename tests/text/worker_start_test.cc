@@ -87,7 +87,7 @@ GraderConfig exact_graders() {
   GraderConfig config;
   config.worker = default_worker_config();
   config.rm_type = "exact";
-  config.num_processes = 1;
+  config.limits.num_processes = 1;
   return config;
 }
 

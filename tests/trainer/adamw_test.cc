@@ -67,7 +67,7 @@ TEST_P(AdamWTest, FollowsTheReferenceAndDecaysWhatTheLayoutSays) {
       EXPECT_NEAR(adamw.gradient_norm(), std::sqrt(sum_of_squares), 1e-5);
       adamw.step(lr, scale);
     }
-    const std::map<std::string, at::Tensor> state = adamw.state();
+    const std::map<std::string, at::Tensor> state = named_state(adamw);
     for (const char* name : {"matrix", "norm"}) {
       const std::vector<double> master = doubles(state.at(std::string("master.") + name));
       for (size_t i = 0; i < master.size(); ++i) EXPECT_NEAR(master[i], reference[name].weight[i], 2e-6);
@@ -108,7 +108,7 @@ TEST_P(AdamWTest, RestoredStateContinuesBitForBit) {
     adamw.step(0.01, 1.0);
   };
   step(first, 1);
-  for (const auto& [name, tensor] : second.state()) tensor.copy_(first.state().at(name));
+  for (const auto& [name, tensor] : named_state(second)) tensor.copy_(named_state(first).at(name));
   second.restore(first.num_steps());
   for (const char* name : {"matrix", "norm"}) EXPECT_TRUE(other.tensor(name).equal(store.tensor(name)));
   step(first, 2);

@@ -33,6 +33,16 @@ TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& o
 std::vector<rl::Sample> random_samples(uint32_t seed, int num_groups, int group_size);
 std::vector<const rl::Sample*> pointers(const std::vector<rl::Sample>& samples);
 
+// The optimizer's state of a Trainer or an AdamW, by names like "exp_avg.layers.0.qkv".
+template <typename HasState>
+std::map<std::string, at::Tensor> named_state(const HasState& optimizer) {
+  std::map<std::string, at::Tensor> state;
+  for (const OptimizerTensor& one : optimizer.state()) {
+    state[std::string(to_string(one.kind)) + "." + one.packed->name] = one.tensor;
+  }
+  return state;
+}
+
 // Every gradient of the last step, by packed name.
 std::map<std::string, at::Tensor> gradients(const Trainer& trainer, const weights::WeightStore& store);
 // max |a - b| / max |b|, over all tensors together.

@@ -11,6 +11,7 @@
 #include "model/registry.h"
 #include "tests/golden/golden.h"
 #include "tests/trainer/fixture.h"
+#include "trainer/score.h"
 #include "weights/tensor_file.h"
 
 namespace tandem::trainer {
@@ -66,10 +67,10 @@ std::vector<rl::Sample> sft_samples(const std::map<std::string, at::Tensor>& gol
 
 TrainerConfig golden_config() {
   TrainerConfig config;
-  config.lr = 1e-3;
-  config.weight_decay = 0.1;
-  config.weight_decay_all = true;
-  config.clip_grad = 1.0;
+  config.schedule.max_lr = 1e-3;
+  config.adamw.weight_decay = 0.1;
+  config.adamw.weight_decay_all = true;
+  config.gradient.clip_grad = 1.0;
   config.loss.calculate_per_token_loss = true;
   return config;
 }
@@ -187,7 +188,7 @@ TEST(GoldenGrpoStep, IsTrlsDapoStep) {
     const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
     const std::vector<rl::Sample> samples = trl_samples(json, golden);
 
-    const Trainer::Scores scores = trainer->score(*m.model, pointers(samples));
+    const Scores scores = score(*m.model, pointers(samples), config.batch, config.temperature);
     for (size_t row = 0; row < samples.size(); ++row) {
       for (size_t t = 0; t < samples[row].completion.size(); ++t) {
         const auto at = [&](const char* name) {

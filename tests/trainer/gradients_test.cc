@@ -6,6 +6,7 @@
 #include "tandem/error.h"
 #include "tests/trainer/fixture.h"
 #include "tests/trainer/optimizer_fixture.h"
+#include "trainer/score.h"
 
 namespace tandem::trainer {
 namespace {
@@ -51,7 +52,7 @@ TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TestModel a = make_small_model(dtype, true, test_ops()), b = make_small_model(dtype, true, test_ops());
     TrainerConfig config;
-    config.lr = 1e-2;
+    config.schedule.max_lr = 1e-2;
     const std::unique_ptr<Trainer> kept = make_trainer(config, *a.store, *a.model);
     const std::unique_ptr<Trainer> released = make_trainer(config, *b.store, *b.model);
     released->end_phase();  // nothing yet
@@ -63,8 +64,9 @@ TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {
         EXPECT_TRUE(gradient.equal(expected.at(name)));
       released->end_phase();
       EXPECT_THROW(released->gradient("final_norm"), BugError);
-      for (const auto& [name, tensor] : released->state()) EXPECT_TRUE(tensor.equal(kept->state().at(name))) << name;
-      released->score(*b.model, pointers(samples));  // needs no gradients
+      for (const auto& [name, tensor] : named_state(*released))
+        EXPECT_TRUE(tensor.equal(named_state(*kept).at(name))) << name;
+      score(*b.model, pointers(samples), config.batch, config.temperature);  // needs no gradients
     }
   }
 }

@@ -96,7 +96,7 @@ TEST_P(OffloadTest, MastersBeginAsTheWeightsOfTheFirstUse) {
   const AdamW adamw({}, store, test_ops(), OptimizerOffload{.host_memory = host_memory, .piece_elements = 7});
   std::mt19937 random(2);
   fill_random(store.tensor("matrix"), random);  // a checkpoint that is loaded after the trainer was made
-  const std::map<std::string, at::Tensor> state = adamw.state();
+  const std::map<std::string, at::Tensor> state = named_state(adamw);
   for (const char* name : {"matrix", "norm"}) {
     const at::Tensor& master = state.at(std::string("master.") + name);
     EXPECT_EQ(master.scalar_type(), at::kFloat);
@@ -116,7 +116,7 @@ TEST_P(OffloadTest, StateOfEitherModeContinuesInTheOther) {
     AdamW first({}, store, test_ops(), to_offloaded ? std::nullopt : offload);
     AdamW second({}, other, test_ops(), to_offloaded ? offload : std::nullopt);
     random_step(first, store, 2);
-    for (const auto& [name, tensor] : second.state()) tensor.copy_(first.state().at(name));
+    for (const auto& [name, tensor] : named_state(second)) tensor.copy_(named_state(first).at(name));
     second.restore(first.num_steps());
     expect_same_optimizer(first, store, second, other);
     random_step(first, store, 3);
@@ -268,7 +268,7 @@ TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
   const std::optional<OptimizerOffload> offload = OptimizerOffload{.host_memory = host_memory, .piece_elements = 700};
   TestModel a = make_small_model(GetParam(), true, test_ops()), b = make_small_model(GetParam(), true, test_ops());
   TrainerConfig config;
-  config.lr = 1e-2;
+  config.schedule.max_lr = 1e-2;
   {
     std::unique_ptr<Trainer> resident = make_trainer(config, *a.store, *a.model);
     std::unique_ptr<Trainer> offloaded = make_trainer(config, *b.store, *b.model, offload);
@@ -291,7 +291,7 @@ TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
       if (seed != 3) continue;
       // Each goes on as the other, from what the other would have saved.
       std::map<std::string, at::Tensor> saved;
-      for (const auto& [name, tensor] : offloaded->state()) saved[name] = tensor.clone();
+      for (const auto& [name, tensor] : named_state(*offloaded)) saved[name] = tensor.clone();
       const OptimizerProgress progress = offloaded->progress();
       resident.reset();
       offloaded.reset();
@@ -299,7 +299,7 @@ TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
       resident = make_trainer(config, *a.store, *a.model);
       offloaded = make_trainer(config, *b.store, *b.model, offload);
       for (const auto& trainer : {resident.get(), offloaded.get()}) {
-        for (const auto& [name, tensor] : trainer->state()) tensor.copy_(saved.at(name));
+        for (const auto& [name, tensor] : named_state(*trainer)) tensor.copy_(saved.at(name));
         trainer->restore(progress);
       }
     }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "tests/trainer/fixture.h"
 
 namespace tandem::trainer {
 
@@ -45,7 +46,7 @@ void expect_same_optimizer(const AdamW& a, const weights::WeightStore& a_store, 
   for (const weights::PackedTensor& packed : a_store.layout().tensors) {
     EXPECT_TRUE(a_store.tensor(packed.name).equal(b_store.tensor(packed.name))) << packed.name;
   }
-  const std::map<std::string, at::Tensor> a_state = a.state(), b_state = b.state();
+  const std::map<std::string, at::Tensor> a_state = named_state(a), b_state = named_state(b);
   ASSERT_EQ(a_state.size(), b_state.size());
   for (const auto& [name, tensor] : a_state) EXPECT_TRUE(tensor.equal(b_state.at(name))) << name;
 }

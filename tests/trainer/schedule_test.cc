@@ -42,24 +42,5 @@ TEST(Schedule, DecaysAsHalfACosine) {
   EXPECT_EQ(learning_rate(schedule, 9), 1.0);
 }
 
-TEST(Schedule, NamesTheFlagThatIsWrong) {
-  const auto message = [](const Schedule& schedule) -> std::string {
-    try {
-      check_schedule(schedule);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
-  EXPECT_EQ(message({}), "accepted");
-  EXPECT_EQ(message({.decay_style = "linear", .warmup_steps = 3, .decay_steps = 4}), "accepted");
-  EXPECT_NE(message({.decay_style = "wsd"}).find("--lr-decay-style"), std::string::npos);
-  EXPECT_NE(message({.max_lr = NAN}).find("--lr"), std::string::npos);
-  EXPECT_NE(message({.max_lr = 1.0, .min_lr = 2.0}).find("--min-lr"), std::string::npos);
-  EXPECT_NE(message({.warmup_steps = -1}).find("--lr-warmup-iters"), std::string::npos);
-  EXPECT_NE(message({.decay_style = "cosine", .warmup_steps = 4, .decay_steps = 4}).find("--lr-decay-iters"),
-            std::string::npos);
-}
-
 }  // namespace
 }  // namespace tandem::trainer

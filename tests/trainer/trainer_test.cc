@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <random>
 
 #include "tandem/error.h"
 #include "tests/trainer/fixture.h"
+#include "trainer/score.h"
 #include "trainer/trainer_plan.h"
 
 namespace tandem::trainer {
@@ -17,7 +19,7 @@ namespace {
 
 TrainerConfig all_terms() {
   TrainerConfig config;
-  config.lr = 1e-2;
+  config.schedule.max_lr = 1e-2;
   config.temperature = 0.8;
   config.loss.kl_loss_coef = 0.05;
   config.loss.kl_loss_type = "low_var_kl";
@@ -49,13 +51,10 @@ void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map
   for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
 }
 
-std::vector<std::vector<float>> score(const std::vector<rl::Sample>& samples, at::ScalarType dtype,
-                                      int64_t max_tokens = 8192, int64_t chunk_rows = 1024) {
-  TestModel m = make_small_model(dtype, /*tied=*/true, test_ops());
-  TrainerConfig config = all_terms();
-  config.max_tokens_per_gpu = max_tokens;
-  config.logprob_chunk_rows = chunk_rows;
-  return make_trainer(config, *m.store, *m.model)->score(*m.model, pointers(samples)).logprobs;
+std::vector<std::vector<float>> logprobs_of(const std::vector<rl::Sample>& samples, at::ScalarType dtype,
+                                            const BatchConfig& batch = {}) {
+  const TestModel m = make_small_model(dtype, /*tied=*/true, test_ops());
+  return score(*m.model, pointers(samples), batch, all_terms().temperature).logprobs;
 }
 
 // The same samples as groups of one: every completion with its own copy of the prompt.
@@ -72,8 +71,8 @@ TEST(Trainer, GradientDoesNotDependOnTheSplit) {
     for (const auto& [max_tokens, chunk_rows] : {std::pair{1, 1024}, {90, 1024}, {8192, 7}, {150, 16}}) {
       SCOPED_TRACE(testing::Message() << max_tokens << " tokens, " << chunk_rows << " rows");
       TrainerConfig config = all_terms();
-      config.max_tokens_per_gpu = max_tokens;
-      config.logprob_chunk_rows = chunk_rows;
+      config.batch.max_tokens_per_gpu = max_tokens;
+      config.batch.logprob_chunk_rows = chunk_rows;
       const Outcome split = one_step(config, samples);
       // float32 sums in another order; the largest gradient is the scale.
       EXPECT_LT(relative_difference(split.gradients, whole.gradients), 3e-6);
@@ -89,7 +88,7 @@ TEST(Trainer, SharedPromptsChangeNoLogProbAndNoGradient) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const std::vector<rl::Sample> samples = random_samples(seed, 3, 4);
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      EXPECT_EQ(score(samples, dtype), score(unshared(samples), dtype));
+      EXPECT_EQ(logprobs_of(samples, dtype), logprobs_of(unshared(samples), dtype));
     }
     const Outcome shared = one_step(all_terms(), samples), separate = one_step(all_terms(), unshared(samples));
     EXPECT_EQ(shared.metrics.at("loss"), separate.metrics.at("loss"));
@@ -102,12 +101,12 @@ TEST(Trainer, LogProbsDoNotDependOnTheBatch) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const std::vector<rl::Sample> samples = random_samples(seed, 5, 2);
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      const std::vector<std::vector<float>> whole = score(samples, dtype);
-      EXPECT_EQ(score(samples, dtype, /*max_tokens=*/1), whole);
-      EXPECT_EQ(score(samples, dtype, /*max_tokens=*/8192, /*chunk_rows=*/3), whole);
+      const std::vector<std::vector<float>> whole = logprobs_of(samples, dtype);
+      EXPECT_EQ(logprobs_of(samples, dtype, {.max_tokens_per_gpu = 1}), whole);
+      EXPECT_EQ(logprobs_of(samples, dtype, {.logprob_chunk_rows = 3}), whole);
       for (size_t s = 0; s < samples.size(); ++s) {
         ASSERT_EQ(whole[s].size(), samples[s].completion.size());
-        EXPECT_EQ(score({samples[s]}, dtype)[0], whole[s]);
+        EXPECT_EQ(logprobs_of({samples[s]}, dtype)[0], whole[s]);
       }
     }
   }
@@ -121,7 +120,7 @@ TEST(Trainer, RecomputedBlocksGiveTheSameBits) {
       SCOPED_TRACE(testing::Message() << recompute_layers << " layers");
       TrainerConfig config = all_terms();
       config.recompute_layers = recompute_layers;
-      config.activation_bytes = activation_bytes;
+      config.batch.activation_bytes = activation_bytes;
       expect_same_bits(one_step(config, samples, dtype).gradients, kept.gradients);
     }
   }
@@ -134,7 +133,7 @@ TEST(Trainer, RunsABlockAgainOnlyWhereItsGraphWasDropped) {
     WatchedModel watched(*m.model);
     TrainerConfig config = all_terms();
     config.recompute_layers = recompute_layers;
-    config.activation_bytes = activation_bytes;
+    config.batch.activation_bytes = activation_bytes;
     make_trainer(config, *m.store, watched)->step(pointers(samples));
     return watched.num_block_runs();
   };
@@ -153,7 +152,7 @@ TEST(Trainer, LogitsOfAWholeBatchNeverExist) {
     TestModel m = make_small_model(at::kFloat, true, test_ops());
     WatchedModel watched(*m.model);
     TrainerConfig config = all_terms();
-    config.logprob_chunk_rows = chunk_rows;
+    config.batch.logprob_chunk_rows = chunk_rows;
     make_trainer(config, *m.store, watched)->step(pointers(samples));
     EXPECT_LE(watched.max_live_logit_rows(), chunk_rows);
     return watched.num_logit_rows();
@@ -165,12 +164,12 @@ TEST(Trainer, LogitsOfAWholeBatchNeverExist) {
 TEST(Trainer, ReportsDifferenceZeroForItsOwnLogProbs) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     std::vector<rl::Sample> samples = random_samples(12, 4, 3);
-    const std::vector<std::vector<float>> logprobs = score(samples, dtype);
+    const std::vector<std::vector<float>> logprobs = logprobs_of(samples, dtype);
     for (size_t s = 0; s < samples.size(); ++s) samples[s].rollout_logprobs = logprobs[s];
     TestModel m = make_small_model(dtype, true, test_ops());
     TrainerConfig config = all_terms();
     config.loss.get_mismatch_metrics = true;
-    config.max_tokens_per_gpu = 77;
+    config.batch.max_tokens_per_gpu = 77;
     const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
     const Metrics first = trainer->step(pointers(samples));
     EXPECT_EQ(first.at("train_rollout_logprob_abs_diff"), 0.0);
@@ -231,7 +230,7 @@ TEST(Trainer, SamplesWithoutTokensAreHarmless) {
   EXPECT_TRUE(std::isfinite(outcome.metrics.at("loss")));
   EXPECT_GT(outcome.metrics.at("grad_norm"), 0.0);
   for (const rl::Sample& sample : samples) {
-    EXPECT_EQ(score(samples, at::kFloat)[&sample - samples.data()].size(), sample.completion.size());
+    EXPECT_EQ(logprobs_of(samples, at::kFloat)[&sample - samples.data()].size(), sample.completion.size());
   }
 }
 
@@ -239,9 +238,9 @@ TEST(Trainer, WithoutSignalOnlyTheDecayMovesWeightsWhereThatIsAskedFor) {
   std::vector<rl::Sample> samples = random_samples(17, 3, 3);
   for (rl::Sample& sample : samples) sample.advantages.assign(sample.completion.size(), 0.0);
   TrainerConfig config;
-  config.lr = 1e-2;
-  config.weight_decay = 0.1;
-  config.skip_zero_gradient = false;
+  config.schedule.max_lr = 1e-2;
+  config.adamw.weight_decay = 0.1;
+  config.gradient.skip_zero_gradient = false;
   const Outcome outcome = one_step(config, samples);
   EXPECT_EQ(outcome.metrics.at("grad_norm"), 0.0);
   EXPECT_EQ(outcome.metrics.at("zero_gradient"), 1.0);
@@ -260,11 +259,11 @@ TEST(Trainer, AGradientOfZeroChangesNothingButTheStepCount) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TestModel m = make_small_model(dtype, true, test_ops());
     TrainerConfig config;
-    config.lr = 1e-2;
+    config.schedule.max_lr = 1e-2;
     const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
     EXPECT_EQ(trainer->step(pointers(samples)).at("zero_gradient"), 0.0);
     std::map<std::string, at::Tensor> before;
-    for (const auto& [name, tensor] : trainer->state()) before[name] = tensor.clone();
+    for (const auto& [name, tensor] : named_state(*trainer)) before[name] = tensor.clone();
     for (const auto& packed : m.store->layout().tensors) before[packed.name] = m.store->tensor(packed.name).clone();
     for (int64_t i = 1; i <= 3; ++i) {
       const Metrics metrics = trainer->step(pointers(silent));
@@ -273,7 +272,7 @@ TEST(Trainer, AGradientOfZeroChangesNothingButTheStepCount) {
       EXPECT_EQ(metrics.at("step_skipped"), 0.0) << "nothing went wrong";
       EXPECT_EQ(trainer->progress(), (OptimizerProgress{.updates = 1, .steps = 1 + i}));
       EXPECT_EQ(m.store->version(), 1U);
-      for (const auto& [name, tensor] : trainer->state()) EXPECT_TRUE(tensor.equal(before.at(name))) << name;
+      for (const auto& [name, tensor] : named_state(*trainer)) EXPECT_TRUE(tensor.equal(before.at(name))) << name;
       for (const auto& packed : m.store->layout().tensors) {
         EXPECT_TRUE(m.store->tensor(packed.name).equal(before.at(packed.name))) << packed.name;
       }
@@ -309,14 +308,14 @@ TEST(Trainer, AStepThatGoesWrongChangesNoBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TestModel m = make_small_model(dtype, true, test_ops());
     TrainerConfig config = all_terms();
-    config.max_grad_norm_skip = 1e4;
+    config.gradient.max_grad_norm_skip = 1e4;
     const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
     trainer->step(pointers(random_samples(30, 2, 2)));
     std::mt19937_64 random(31);
     for (int i = 0; num_wrong < (dtype == at::kFloat ? kInjections / 2 : kInjections); ++i) {
       SCOPED_TRACE("injection " + std::to_string(i));
       std::map<std::string, at::Tensor> before;
-      for (const auto& [name, tensor] : trainer->state()) before[name] = tensor.clone();
+      for (const auto& [name, tensor] : named_state(*trainer)) before[name] = tensor.clone();
       for (const auto& packed : m.store->layout().tensors) before[packed.name] = m.store->tensor(packed.name).clone();
       const uint64_t version = m.store->version();
       const int64_t updates = trainer->progress().updates, steps = trainer->progress().steps;
@@ -334,13 +333,13 @@ TEST(Trainer, AStepThatGoesWrongChangesNoBit) {
       }
       const Metrics metrics = trainer->step(pointers(samples));
       // A spike whose ratios the loss clips has no gradient: that step is healthy.
-      if (kind == 2 && metrics.at("grad_norm") <= config.max_grad_norm_skip) {
+      if (kind == 2 && metrics.at("grad_norm") <= config.gradient.max_grad_norm_skip) {
         EXPECT_EQ(metrics.at("step_skipped"), 0.0);
         continue;
       }
       ++num_wrong;
       ASSERT_EQ(metrics.at("step_skipped"), 1.0) << "kind " << kind << ", norm " << metrics.at("grad_norm");
-      for (const auto& [name, tensor] : trainer->state()) ASSERT_TRUE(tensor.equal(before.at(name))) << name;
+      for (const auto& [name, tensor] : named_state(*trainer)) ASSERT_TRUE(tensor.equal(before.at(name))) << name;
       for (const auto& packed : m.store->layout().tensors) {
         ASSERT_TRUE(m.store->tensor(packed.name).equal(before.at(packed.name))) << packed.name;
       }
@@ -355,10 +354,10 @@ TEST(Trainer, AStepThatGoesWrongChangesNoBit) {
 TEST(Trainer, ClipsToTheNormAndSaysSo) {
   const std::vector<rl::Sample> samples = random_samples(19, 2, 3);
   TrainerConfig config = all_terms();
-  config.clip_grad = 0.0;
+  config.gradient.clip_grad = 0.0;
   const Outcome free = one_step(config, samples);
   EXPECT_EQ(free.metrics.at("grad_clipped"), 0.0);
-  config.clip_grad = free.metrics.at("grad_norm") / 4;
+  config.gradient.clip_grad = free.metrics.at("grad_norm") / 4;
   const Outcome clipped = one_step(config, samples);
   EXPECT_EQ(clipped.metrics.at("grad_clipped"), 1.0);
   EXPECT_EQ(clipped.metrics.at("grad_norm"), free.metrics.at("grad_norm")) << "reported before clipping";
@@ -368,14 +367,14 @@ TEST(Trainer, ClipsToTheNormAndSaysSo) {
 TEST(Trainer, ARestoredTrainerTakesTheSameNextStep) {
   const std::vector<rl::Sample> first = random_samples(20, 2, 3), second = random_samples(21, 2, 3);
   TrainerConfig config = all_terms();
-  config.lr_decay_style = "cosine";
-  config.lr_decay_steps = 5;
+  config.schedule.decay_style = "cosine";
+  config.schedule.decay_steps = 5;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TestModel a = make_small_model(dtype, true, test_ops()), b = make_small_model(dtype, true, test_ops());
     const std::unique_ptr<Trainer> run = make_trainer(config, *a.store, *a.model);
     run->step(pointers(first));
     const std::unique_ptr<Trainer> resumed = make_trainer(config, *b.store, *b.model);
-    for (const auto& [name, tensor] : resumed->state()) tensor.copy_(run->state().at(name));
+    for (const auto& [name, tensor] : named_state(*resumed)) tensor.copy_(named_state(*run).at(name));
     resumed->restore(run->progress());
     EXPECT_EQ(resumed->step(pointers(second)), run->step(pointers(second)));
     for (const auto& packed : a.store->layout().tensors) {
@@ -384,28 +383,40 @@ TEST(Trainer, ARestoredTrainerTakesTheSameNextStep) {
   }
 }
 
-TEST(Trainer, RefusesFlagsThatMakeNoSense) {
+// In the order in which checkpoint files have always held it.
+TEST(Trainer, StateIsOrderedByKindAndThenByName) {
+  TestModel m = make_small_model(at::kBFloat16, true, test_ops());
+  const std::unique_ptr<Trainer> trainer = make_trainer({}, *m.store, *m.model);
+  std::vector<std::string> names, sorted;
+  for (const auto& [kind, packed, tensor] : trainer->state()) {
+    names.push_back(std::string(to_string(kind)) + "." + packed->name);
+    EXPECT_EQ(tensor.sizes().vec(), packed->shape) << names.back();
+    EXPECT_EQ(tensor.scalar_type(), at::kFloat) << names.back();
+  }
+  for (const auto& [name, tensor] : named_state(*trainer)) sorted.push_back(name);
+  EXPECT_EQ(names, sorted);
+  EXPECT_EQ(names.size(), 3 * m.store->layout().tensors.size());
+}
+
+TEST(Trainer, WhatOptionsRefuseIsABug) {
   TestModel m = make_small_model(at::kFloat, true, test_ops());
-  const auto message = [&](auto change) -> std::string {
-    TrainerConfig config;
-    change(config);
-    try {
-      make_trainer(config, *m.store, *m.model);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const std::vector<std::function<void(TrainerConfig&)>> changes = {
+      [](TrainerConfig& c) { c.batch.max_tokens_per_gpu = 0; },
+      [](TrainerConfig& c) { c.batch.logprob_chunk_rows = 0; },
+      [](TrainerConfig& c) { c.recompute_layers = 4; },
+      [](TrainerConfig& c) { c.gradient.clip_grad = -1; },
+      [](TrainerConfig& c) { c.adamw.beta2 = 1; },
+      [](TrainerConfig& c) { c.schedule.decay_style = "wsd"; },
+      [](TrainerConfig& c) { c.schedule.decay_style = "linear"; },  // over no steps
+      [](TrainerConfig& c) { c.schedule.min_lr = 1.0; },
+      [](TrainerConfig& c) { c.loss.loss_type = "hinge"; },
   };
-  EXPECT_EQ(message([](TrainerConfig&) {}), "accepted");
-  EXPECT_NE(message([](TrainerConfig& c) { c.max_tokens_per_gpu = 0; }).find("--max-tokens-per-gpu"),
-            std::string::npos);
-  EXPECT_NE(message([](TrainerConfig& c) { c.logprob_chunk_rows = 0; }).find("--logprob-chunk-rows"),
-            std::string::npos);
-  EXPECT_NE(message([](TrainerConfig& c) { c.recompute_layers = 4; }).find("--recompute-num-layers"),
-            std::string::npos);
-  EXPECT_NE(message([](TrainerConfig& c) { c.clip_grad = -1; }).find("--clip-grad"), std::string::npos);
-  EXPECT_NE(message([](TrainerConfig& c) { c.adam_beta2 = 1; }).find("--adam-beta2"), std::string::npos);
-  EXPECT_NE(message([](TrainerConfig& c) { c.loss.loss_type = "hinge"; }), "accepted");
+  for (size_t i = 0; i < changes.size(); ++i) {
+    TrainerConfig config;
+    changes[i](config);
+    EXPECT_THROW(make_trainer(config, *m.store, *m.model), BugError) << "change " << i;
+  }
+  EXPECT_NO_THROW(make_trainer({}, *m.store, *m.model));
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+// One tensor of the optimizer's state, as a checkpoint holds it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "weights/layout.h"
+
+namespace tandem::trainer {
+
+// In the order in which checkpoints hold them.
+enum class StateKind : uint8_t { kExpAvg, kExpAvgSq, kMaster };
+
+// The beginning of a tensor's name in a checkpoint.
+constexpr const char* to_string(StateKind kind) {
+  if (kind == StateKind::kMaster) return "master";
+  return kind == StateKind::kExpAvg ? "exp_avg" : "exp_avg_sq";
+}
+
+struct OptimizerTensor {
+  StateKind kind = StateKind::kMaster;
+  const weights::PackedTensor* packed = nullptr;  // of the store's layout, which lives as long as the store
+  at::Tensor tensor;                              // float32, in the packed tensor's shape
+};
+
+}  // namespace tandem::trainer

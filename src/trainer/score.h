@@ -1,0 +1,26 @@
+// Log-probs and entropies of given completions under a model: the trainer's forward, without gradients and without an
+// optimizer.
+#pragma once
+
+#include <vector>
+
+#include "model/model.h"
+#include "rl/sample.h"
+#include "trainer/packed_batch.h"
+#include "trainer/token_scores.h"
+#include "trainer/trainer_config.h"
+
+namespace tandem::trainer {
+
+struct Scores {
+  std::vector<std::vector<float>> logprobs, entropy;  // [sample][token of its completion]
+};
+
+// In the order of `samples`; masks do not matter. `temperature`: that logits are divided by, > 0.
+Scores score(const model::Model& model, const std::vector<const rl::Sample*>& samples, const BatchConfig& batch,
+             double temperature);
+
+// Of one packed micro-batch; undefined tensors where it has no targets.
+TokenScores score_batch(const model::Model& model, const PackedBatch& batch, const HeadOptions& head);
+
+}  // namespace tandem::trainer

@@ -1,0 +1,46 @@
+// What a trainer is told. Plain data without torch: the options of a run hold these very structs, so that each default
+// stands here alone. The options refuse what is out of range; the trainer takes that for granted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "rl/loss_config.h"
+#include "trainer/schedule.h"
+
+namespace tandem::trainer {
+
+struct AdamWConfig {
+  double beta1 = 0.9, beta2 = 0.98;  // in [0, 1)
+  double eps = 1e-8;                 // > 0
+  double weight_decay = 0.1;
+  bool weight_decay_all = false;  // false: only the tensors whose layout says that they decay
+};
+
+// What becomes of a step's gradient before the optimizer sees it.
+struct GradientConfig {
+  double clip_grad = 1.0;           // 0: off
+  double max_grad_norm_skip = 0.0;  // a step with a larger gradient norm is skipped; 0: off
+  bool skip_zero_gradient = true;   // a gradient of exactly 0 changes nothing but the step count
+};
+
+// How samples are spread over forwards, and what a forward may keep.
+struct BatchConfig {
+  int64_t max_tokens_per_gpu = 8192;  // packed tokens of one micro-batch (a longer sample gets its own), > 0
+  int64_t logprob_chunk_rows = 1024;  // rows of logits alive at once, > 0
+  int64_t activation_bytes = 0;       // budget for kept graphs when TrainerConfig::recompute_layers is -1; 0: no limit
+};
+
+struct TrainerConfig {
+  AdamWConfig adamw;
+  Schedule schedule;
+  GradientConfig gradient;
+  BatchConfig batch;
+  rl::LossConfig loss;
+  double temperature = 1.0;      // that logits are divided by, > 0
+  int64_t recompute_layers = 0;  // blocks whose graph is dropped and re-run; -1: as batch.activation_bytes asks
+  // Asked between micro-batches; true ends the step with StepAbandoned, and nothing has changed. Null: never.
+  std::function<bool()> abandon = {};
+};
+
+}  // namespace tandem::trainer

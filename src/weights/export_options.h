@@ -1,0 +1,15 @@
+// How an export of weights is written. No torch: options and export share it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem::weights {
+
+struct ExportOptions {
+  std::string source_directory = {};           // whose configuration, tokenizer and generation files are copied
+  int64_t max_shard_bytes = int64_t{5} << 30;  // of a file of weights, > 0; a larger tensor gets its own
+  bool overwrite = false;  // an earlier export is replaced; a directory with any other file in it is still refused
+};
+
+}  // namespace tandem::weights
