@@ -8,44 +8,47 @@ void MemoryOptions::visit(base::Options& options) {
   const char* const group = "memory plan";
   options
       .option(gpu_memory_utilization, "gpu-memory-utilization", group,
-              "keys and values take what is left of this share of the device while sampling")
+              "share of the device's memory that a run may take while sampling: the KV cache takes what is left of it")
       .greater_than(0.0)
       .at_most(1.0)
       .does_not_affect_results();
   options
       .option(train_memory_margin_bytes, "train-memory-margin-bytes", group,
-              "bytes that keys and values leave free while training")
+              "bytes of device memory that the KV cache leaves free for training")
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();
   options
-      .option(device_memory_bytes, "device-memory-bytes", group,
-              "bytes of device memory to plan for; 0: the machine's (cpu), what is free (cuda; tandem plan: unknown)")
+      .option(
+          device_memory_bytes, "device-memory-bytes", group,
+          "bytes of device memory to plan for; 0: the machine's (cpu), or what is free (cuda; tandem plan: unknown)")
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();
   options
       .option(arena_slack, "arena-slack", group,
-              "share that the arena of rollout and training is larger than what it has to hold, for holes between "
+              "share by which the arena of rollout and training is larger than what it has to hold, for holes between "
               "tensors; unset: 0.05, and on a GPU at least 256 MiB, but within 0.15")
       .at_least(0.0)
       .at_most(1.0)
       .does_not_affect_results();
   options
       .option(offload_train, "offload-train", group,
-              "while sampling, the host has all that only training needs: --offload-optimizer and --offload-reference")
+              "keep on the host what only training needs: --offload-optimizer and --offload-reference together")
       .does_not_affect_results();
   options
       .option(offload_optimizer, "offload-optimizer", group,
-              "float32 masters and moments live in pinned host memory; an update streams them through the device")
+              "keep float32 master weights and AdamW's moments in pinned host memory; an update streams them through "
+              "the device")
       .does_not_affect_results();
   options
       .option(offload_reference, "offload-reference", group,
-              "the weights of the KL reference live in pinned host memory and come to the device to score")
+              "keep the weights of the KL reference in pinned host memory; they come to the device to score")
       .does_not_affect_results();
   options
       .option(debug_unmap_idle_view, "debug-unmap-idle-view", group,
-              "unmap what the phase does not own, so that a stray access ends the run; costs time at each phase change")
+              "unmap memory that a phase does not own, so that a stray access ends the run; costs time at each phase "
+              "change")
       .does_not_affect_results();
 }
 

@@ -14,7 +14,7 @@ void ModelOptions::visit(base::Options& options) {
       .one_of({"auto", "float32", "bfloat16"});
   options.option(random_init, "random-init", group,
                  "draw the weights from --seed instead of reading them (initializer_range of config.json)");
-  options.option(seed, "seed", group, "of drawn weights").at_least(0);
+  options.option(seed, "seed", group, "seed of the weights that --random-init draws").at_least(0);
   const char* const device_group = "device";
   options.option(device, "device", device_group, "where to compute: cpu, cuda, or cuda:N for GPU N");
   options

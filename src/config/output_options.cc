@@ -15,10 +15,9 @@ void OutputOptions::visit_run(base::Options& options) {
   options
       .option(
           save_interval, "save-interval", group,
-          fmt::format(
-              "save and export every so many rollouts (sft: steps), besides the last; unset: checkpoints/ every {}, of "
-              "which --keep-latest stay, and hf/ at the end alone",
-              default_save_interval))
+          fmt::format("rollouts (sft: steps) between two checkpoints with an export, besides those at the end; unset: "
+                      "checkpoints/ every {}, of which --keep-latest stay, and hf/ at the end alone",
+                      default_save_interval))
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
@@ -30,12 +29,14 @@ void OutputOptions::visit_run(base::Options& options) {
 void OutputOptions::visit(base::Options& options) {
   visit_run(options);
   const char* const group = "output";
-  options.option(sample_dump_interval, "sample-dump-interval", group, "write samples/ every so many rollouts; 0: never")
+  options
+      .option(sample_dump_interval, "sample-dump-interval", group,
+              "rollouts between two files of samples/; 0: write none")
       .at_least(0)
       .does_not_affect_results();
   options
       .option(save_debug_rollout_data, "save-debug-rollout-data", group,
-              "file for all data of a rollout, tokens and log-probs too; {rollout_id} in it is replaced")
+              "file for all data of a rollout, with tokens and log-probs; {rollout_id} in its name is replaced")
       .path()
       .does_not_affect_results();
   options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups").does_not_affect_results();

@@ -111,7 +111,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"qkv-format", "thd", "batches are always packed"},
     {"variable-global-batch-size", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
     {"global-batch-size-schedule", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
-    {"recompute-method", "uniform|block", "--recompute-num-layers says how many blocks are run twice"},
+    {"recompute-method", "uniform|block", "--recompute-num-layers says how many layers are recomputed"},
     {"recompute-loss-function", "", "the head is always chunked: --logprob-chunk-rows"},
     {"optimizer", "adam", "AdamW is the only optimizer"},
     {"bf16", "", kPrecision},

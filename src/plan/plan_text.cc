@@ -36,7 +36,7 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
       fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
                   plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
   text +=
-      fmt::format("micro-batch   {} rows, {} targets; {} of {} blocks are run twice\n", int64_t{plan.micro_batch.rows},
+      fmt::format("micro-batch   {} rows, {} targets; {} of {} layers are recomputed\n", int64_t{plan.micro_batch.rows},
                   int64_t{plan.micro_batch.targets}, plan.recomputed_layers, model.num_layers);
   text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
                       gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,

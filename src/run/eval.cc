@@ -34,8 +34,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();
-    report.print(fmt::format("{} completions at most in one data set; keys and values {} bytes",
-                             evaluation.max_sequences(), kv_bytes));
+    report.print(
+        fmt::format("{} completions at most in one data set; KV cache {} bytes", evaluation.max_sequences(), kv_bytes));
     report.print("everything is in order; nothing was written (--dry-run)");
     return 0;
   }

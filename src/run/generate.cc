@@ -69,7 +69,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();
-    report.print(fmt::format("{} prompts, the longest of {} tokens; keys and values {} bytes", prompts.prompts.size(),
+    report.print(fmt::format("{} prompts, the longest of {} tokens; KV cache {} bytes", prompts.prompts.size(),
                              prompts.longest_tokens, kv_bytes));
     report.print("everything is in order; nothing was written (--dry-run)");
     return 0;
