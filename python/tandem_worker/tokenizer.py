@@ -82,7 +82,6 @@ class Worker:
             "vocab_size": vocab_size,
             "has_chat_template": self._template.exists,
             "template_path": self._template.path,
-            "byte_level": self._byte_level,
             "special_ids": sorted(id for id, token in added.items() if token.special),
         }
 

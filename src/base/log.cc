@@ -28,7 +28,6 @@ LogState& state() {
 
 std::string_view prefix(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return "debug: ";
     case LogLevel::kInfo: return "";
     case LogLevel::kWarning: return "warning: ";
     case LogLevel::kError: return "error: ";

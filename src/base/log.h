@@ -10,7 +10,7 @@
 
 namespace tandem::base {
 
-enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+enum class LogLevel : uint8_t { kInfo, kWarning, kError };
 
 void set_log_level(LogLevel level);
 // Where lines go besides stderr (a run's log file); empty: nowhere else.
@@ -22,10 +22,6 @@ void set_log_terminal(std::function<void(const std::string& line)> terminal);
 void log_line(LogLevel level, const std::string& message);
 int64_t num_warnings();
 
-template <typename... Args>
-void log_debug(fmt::format_string<Args...> format, Args&&... args) {
-  log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
-}
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));

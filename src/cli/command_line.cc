@@ -33,7 +33,7 @@ constexpr const char* kNoThread =
 std::string usage() {
   std::string text = "Usage: tandem VERB [options]\n\nPost-trains Hugging Face language models with GRPO.\n\n";
   for (const Verb& verb : verbs()) {
-    text += fmt::format("  {:<10}{}{}\n", verb.name, verb.description, verb.run ? "" : " (not in this version)");
+    text += fmt::format("  {:<10}{}\n", verb.name, verb.description);
   }
   return text + "\n`tandem VERB --help` lists a verb's options.\n";
 }
@@ -61,9 +61,6 @@ int dispatch(const std::vector<std::string>& arguments) {
     return 0;
   }
   const Verb& verb = find_verb(arguments[0]);
-  TANDEM_USER_CHECK(verb.run != nullptr, fmt::format("`tandem {}` is not in this version; `tandem --help` lists the "
-                                                     "verbs that are",
-                                                     verb.name));
   const int code = verb.run(verb, {arguments.begin() + 1, arguments.end()});
   if (!verb.keeps_run) check_printed();
   return code;

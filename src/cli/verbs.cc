@@ -77,8 +77,6 @@ constexpr auto kVerbs = std::to_array<Verb>({
      run_verb<config::ExportConfig, run::export_checkpoint>},
     {"plan", "the memory that `tandem train` would take, by what and when; loads nothing",
      run_verb<config::PlanConfig, run::print_plan>},
-    {"view", "an HTML page of a run", nullptr},
-    {"bench", "the measured speed of this machine", nullptr},
 });
 
 }  // namespace

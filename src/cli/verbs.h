@@ -10,7 +10,6 @@ namespace tandem::cli {
 struct Verb {
   const char* name;
   const char* description;
-  // Null: the verb is known but not in this version.
   int (*run)(const Verb& verb, const std::vector<std::string>& arguments);
   // The verb's result is a run directory, so a lost standard output is no failure. Other verbs print their result.
   bool keeps_run = false;

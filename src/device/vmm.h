@@ -28,7 +28,7 @@ struct DeviceBytes {
 // What a Vmm has given and not got back.
 struct VmmCounts {
   int64_t num_reservations = 0;
-  int64_t num_extents = 0;  // created or imported, and not yet released
+  int64_t num_extents = 0;  // created and not yet released
   int64_t num_mappings = 0;
   bool operator==(const VmmCounts&) const = default;
 };
@@ -51,7 +51,7 @@ class Vmm {
 
   // Memory without an address. Its contents are not defined. std::nullopt: out of memory.
   virtual std::optional<ExtentId> create_extent(int64_t bytes) = 0;
-  // Legal while mapped: the bytes go back to the device with the last mapping, here or in another process.
+  // Legal while mapped: the bytes go back to the device with the last mapping.
   virtual void release_extent(ExtentId extent) = 0;
 
   // The whole extent, onto addresses of one reservation where nothing is mapped. It cannot be touched before
@@ -61,11 +61,6 @@ class Vmm {
   virtual void unmap(std::byte* address, int64_t bytes) = 0;
   // The same, for access. False: no memory for page tables; the access is then undefined until it is set again.
   virtual bool set_access(std::byte* address, int64_t bytes, Access access) = 0;
-
-  // A new file descriptor by which another process, or this one, imports the extent. The caller closes it.
-  virtual int export_extent(ExtentId extent) = 0;
-  // The memory of an exported extent of that many bytes; the descriptor stays the caller's. Released like one created.
-  virtual std::optional<ExtentId> import_extent(int file_descriptor, int64_t bytes) = 0;
 };
 
 }  // namespace tandem::device

@@ -12,8 +12,8 @@ const char* to_string(Phase phase) {
 
 const char* to_string(Tag tag) {
   constexpr std::array<const char*, kNumTags> kNames = {
-      "weights", "reference",    "master",       "moments",       "gradients", "kv",     "engine_scratch", "graphs",
-      "batch",   "block_inputs", "block_graphs", "block_scratch", "head",      "gather", "staging",        "overhead"};
+      "weights", "reference",    "master",       "moments",       "gradients", "kv",      "engine_scratch", "graphs",
+      "batch",   "block_inputs", "block_graphs", "block_scratch", "head",      "staging", "overhead"};
   return kNames[static_cast<size_t>(tag)];
 }
 

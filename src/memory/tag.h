@@ -26,7 +26,6 @@ enum class Tag : uint8_t {
   kSavedActivations,    // what the backward of kept blocks reads
   kLayerWorkspace,      // the one block that is being run or differentiated
   kHead,                // final norm, logits of one chunk, log-probs
-  kGather,              // whole tensors put together from shards
   // Any time.
   kStaging,   // between files or host memory and the device
   kOverhead,  // what the driver and libraries take beyond all tags

@@ -12,7 +12,6 @@
 #include "text/child_process.h"
 #include "text/message.h"
 #include "text/tokenizer_messages.h"
-#include "text/utf8_stream.h"
 #include "text/worker_place.h"
 
 namespace tandem::text {
@@ -42,53 +41,6 @@ template <typename Result>
 void append(std::vector<Result>& results, std::vector<Result> more) {
   std::move(more.begin(), more.end(), std::back_inserter(results));
 }
-
-// For byte-level tokenizers: a text is the bytes of its tokens, so the table is all it takes.
-class ByteStream : public TextWorker::Stream {
- public:
-  ByteStream(const std::vector<std::string>& token_bytes, const std::vector<bool>& skipped)
-      : token_bytes_(token_bytes), skipped_(skipped) {}
-
-  std::string push(int32_t id) override {
-    const auto index = static_cast<size_t>(id);
-    if (id < 0 || index >= token_bytes_.size() || skipped_[index]) return "";
-    return text_.push(token_bytes_[index]);
-  }
-  std::string finish() override { return text_.finish(); }
-
- private:
-  const std::vector<std::string>& token_bytes_;
-  std::vector<bool> skipped_;
-  Utf8Stream text_;
-};
-
-// For the others, whose decoders look at neighbours: all ids so far are decoded again, and what follows the text
-// already given is new. A replacement character at the end may still become a character.
-class WorkerStream : public TextWorker::Stream {
- public:
-  WorkerStream(TextWorker& worker, bool skip_special_tokens) : worker_(worker), skip_(skip_special_tokens) {}
-
-  std::string push(int32_t id) override {
-    ids_.push_back(id);
-    std::string text = worker_.decode({ids_}, skip_)[0];
-    while (text.ends_with("\xEF\xBF\xBD")) text.resize(text.size() - 3);
-    return extend(text);
-  }
-  std::string finish() override { return extend(ids_.empty() ? "" : worker_.decode({ids_}, skip_)[0]); }
-
- private:
-  std::string extend(const std::string& text) {
-    if (!text.starts_with(given_)) return "";  // a decoder changed its mind; later text or finish() decides
-    std::string added = text.substr(given_.size());
-    given_ = text;
-    return added;
-  }
-
-  TextWorker& worker_;
-  bool skip_;
-  std::vector<int32_t> ids_;
-  std::string given_;
-};
 
 }  // namespace
 
@@ -210,13 +162,6 @@ std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base:
     }
   }
   return rendered;
-}
-
-std::unique_ptr<TextWorker::Stream> TextWorker::stream(bool skip_special_tokens) {
-  if (!impl_->facts.byte_level) return std::make_unique<WorkerStream>(*this, skip_special_tokens);
-  std::vector<bool> skipped = impl_->facts.is_special;
-  if (!skip_special_tokens) skipped.assign(skipped.size(), false);
-  return std::make_unique<ByteStream>(token_bytes(), skipped);
 }
 
 int64_t TextWorker::vocab_size() const { return impl_->facts.vocab_size; }

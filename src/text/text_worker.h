@@ -58,11 +58,6 @@ class TextWorker {
   // template refuses (its message), per call.
   std::vector<std::string> apply_chat_template(const std::vector<base::Json>& conversations, const base::Json& kwargs);
 
-  // Incremental decoding: push() returns the text that became certain (whole UTF-8 characters), finish() the rest;
-  // joined they are decode() of all ids. The worker outlives its streams.
-  class Stream;
-  std::unique_ptr<Stream> stream(bool skip_special_tokens);
-
   int64_t vocab_size() const;                     // largest id + 1, added tokens included
   const std::vector<std::string>& token_bytes();  // id -> bytes; special tokens too; empty: no token
   bool is_special(int32_t id) const;              // of no text: <|im_end|>, ...
@@ -73,13 +68,6 @@ class TextWorker {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
-};
-
-class TextWorker::Stream {
- public:
-  virtual ~Stream() = default;
-  virtual std::string push(int32_t id) = 0;
-  virtual std::string finish() = 0;
 };
 
 }  // namespace tandem::text

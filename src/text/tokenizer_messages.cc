@@ -71,7 +71,6 @@ TokenizerFacts tokenizer_facts(const Json& answer) {
   TokenizerFacts facts;
   facts.vocab_size = number_below(member(answer, "vocab_size"), kMaxTokenizerIds + 1);
   facts.has_chat_template = flag(answer, "has_chat_template");
-  facts.byte_level = flag(answer, "byte_level");
   if (const auto path = answer.find("template_path"); path != answer.end()) {
     facts.template_path = base::one_line(text(*path), kMaxPathBytes);
   }

@@ -19,8 +19,7 @@ constexpr int64_t kMaxTokenizerIds = int64_t{1} << 24;
 struct TokenizerFacts {
   int64_t vocab_size = 0;  // largest id + 1: 0 to kMaxTokenizerIds
   bool has_chat_template = false;
-  std::string template_path;  // "" without a template; on one line
-  bool byte_level = false;
+  std::string template_path;     // "" without a template; on one line
   std::vector<bool> is_special;  // [vocab_size]
 };
 TokenizerFacts tokenizer_facts(const base::Json& answer);

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "memory/arena_allocator.h"
 #include "memory/memory_plan.h"
 
@@ -17,32 +18,27 @@ OffloadedStore::OffloadedStore(Layout layout, at::ScalarType dtype, at::Device d
   host_.attach(data_);
 }
 
-OffloadedStore::OnDeviceScope OffloadedStore::to_device(bool keep_on_device) {
-  if (!on_device_) {
-    at::Tensor bytes;
-    {
-      const memory::TagScope reference(memory::Tag::kReference, "weights on a visit");
-      bytes = at::empty({host_.bytes()}, at::TensorOptions(at::kByte).device(device_));
-    }
-    auto* const address = static_cast<std::byte*>(bytes.mutable_data_ptr());
-    pinned_.memory().copy_to_device(address, data_, host_.bytes());
-    pinned_.memory().synchronize();
-    WeightStore store = WeightStore::without_storage(host_.layout(), host_.dtype(), device_);
-    store.attach(address);
-    store.set_version(host_.version());
-    on_device_.emplace(std::move(store));
-    bytes_on_device_ = std::move(bytes);
+OffloadedStore::OnDeviceScope OffloadedStore::to_device() {
+  TANDEM_CHECK(!on_device_, "visits do not nest");
+  at::Tensor bytes;
+  {
+    const memory::TagScope reference(memory::Tag::kReference, "weights on a visit");
+    bytes = at::empty({host_.bytes()}, at::TensorOptions(at::kByte).device(device_));
   }
-  return OnDeviceScope(*this, keep_on_device);
-}
-
-void OffloadedStore::leave_device() {
-  on_device_.reset();
-  bytes_on_device_.reset();
+  auto* const address = static_cast<std::byte*>(bytes.mutable_data_ptr());
+  pinned_.memory().copy_to_device(address, data_, host_.bytes());
+  pinned_.memory().synchronize();
+  WeightStore store = WeightStore::without_storage(host_.layout(), host_.dtype(), device_);
+  store.attach(address);
+  store.set_version(host_.version());
+  on_device_.emplace(std::move(store));
+  bytes_on_device_ = std::move(bytes);
+  return OnDeviceScope(*this);
 }
 
 OffloadedStore::OnDeviceScope::~OnDeviceScope() {
-  if (!keep_on_device_) owner_.leave_device();
+  owner_.on_device_.reset();
+  owner_.bytes_on_device_.reset();
 }
 
 }  // namespace tandem::weights

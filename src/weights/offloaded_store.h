@@ -24,10 +24,8 @@ class OffloadedStore {
   WeightStore& host() { return host_; }
   const WeightStore& host() const { return host_; }
   WeightSpec info() const { return host_.info(); }  // the same wherever the weights are
-  bool is_on_device() const { return on_device_.has_value(); }
 
-  // The weights on the device while it lives: then they leave it again, on every path, unless `keep_on_device` was
-  // asked for. Visits do not nest.
+  // The weights on the device while it lives; then they leave it again, on every path. Visits do not nest.
   class OnDeviceScope {
    public:
     ~OnDeviceScope();
@@ -37,15 +35,12 @@ class OffloadedStore {
 
    private:
     friend class OffloadedStore;
-    OnDeviceScope(OffloadedStore& owner, bool keep_on_device) : owner_(owner), keep_on_device_(keep_on_device) {}
+    explicit OnDeviceScope(OffloadedStore& owner) : owner_(owner) {}
     OffloadedStore& owner_;
-    const bool keep_on_device_;
   };
-  // Brings them unless they were kept there. EnvironmentError: the device has too little memory, or the copy failed;
-  // nothing of it is on the device then.
-  OnDeviceScope to_device(bool keep_on_device = false);
-  // Ends what `keep_on_device` began.
-  void leave_device();
+  // BugError: they are there already. EnvironmentError: the device has too little memory, or the copy failed; nothing
+  // of it is on the device then.
+  OnDeviceScope to_device();
 
  private:
   const at::Device device_;

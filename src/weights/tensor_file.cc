@@ -48,13 +48,6 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
-  const SafetensorsFile file(path);
-  std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, info] : file.tensors()) tensors.emplace(name, read_tensor(file, name));
-  return tensors;
-}
-
 TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {
   TANDEM_CHECK(tensor.is_contiguous(), name, "must be contiguous");
   TensorBytes result{
@@ -68,14 +61,6 @@ TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {
     };
   }
   return result;
-}
-
-void write_tensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
-                   const std::map<std::string, std::string>& metadata) {
-  std::vector<TensorBytes> entries;
-  entries.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) entries.push_back(tensor_bytes(name, tensor));
-  write_safetensors(path, std::move(entries), metadata);
 }
 
 }  // namespace tandem::weights

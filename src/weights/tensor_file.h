@@ -1,9 +1,8 @@
-// Whole tensors in and out of a safetensors file: optimizer checkpoints, golden data.
+// Whole tensors in and out of a safetensors file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <string>
 
 #include "weights/safetensors.h"
@@ -17,15 +16,8 @@ at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for
 // One tensor of an open file, in a new contiguous CPU tensor. UserError when it is absent.
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
 
-// All tensors of a file, by name.
-std::map<std::string, at::Tensor> read_tensors(const std::string& path);
-
 // The bytes of a contiguous tensor, in host memory or on a device, as write_safetensors() takes them. The tensor must
 // outlive the result.
 TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor);
-
-// Writes contiguous tensors durably. EnvironmentError when the disk refuses.
-void write_tensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
-                   const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace tandem::weights

@@ -17,18 +17,10 @@ namespace {
 TEST(CommandLine, ListsItsVerbs) {
   const Captured help = run({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "view", "bench"}) {
+  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan"}) {
     EXPECT_NE(help.out.find(std::string("\n  ") + verb), std::string::npos) << verb;
   }
   EXPECT_EQ(run({}).code, 2);
-}
-
-TEST(CommandLine, VerbsOfLaterVersionsAreKnown) {
-  for (const char* verb : {"view", "bench"}) {
-    const Captured result = run({verb});
-    EXPECT_EQ(result.code, 2);
-    EXPECT_NE(result.err.find("not in this version"), std::string::npos) << result.err;
-  }
 }
 
 TEST(CommandLine, UnknownVerbIsAnsweredWithTheNearest) {

@@ -45,13 +45,6 @@ class ForwardingVmm : public Vmm {
   bool set_access(std::byte* address, int64_t bytes, Access access) override {
     return may("set_access", bytes) && real_.set_access(address, bytes, access);
   }
-  int export_extent(ExtentId extent) override {
-    must("export_extent", 0);
-    return real_.export_extent(extent);
-  }
-  std::optional<ExtentId> import_extent(int file_descriptor, int64_t bytes) override {
-    return may("import_extent", bytes) ? real_.import_extent(file_descriptor, bytes) : std::nullopt;
-  }
 
  protected:
   virtual Outcome before(const std::string& call) = 0;

@@ -1,8 +1,6 @@
 // The questions of vmm_conformance.h.
 #include "tests/device/vmm_conformance.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -152,26 +150,6 @@ TEST_P(VmmConformance, AReleasedExtentLivesAsLongAsItsMapping) {
   vmm_->free_addresses(range, extent_bytes_);
 }
 
-TEST_P(VmmConformance, AnImportedDescriptorShowsTheSameBytes) {
-  std::byte* const range = reserve(2);
-  const ExtentId extent = create();
-  const int exported = vmm_->export_extent(extent);
-  ASSERT_GE(exported, 0);
-  const std::optional<ExtentId> imported = vmm_->import_extent(exported, extent_bytes_);
-  ::close(exported);  // an import does not need it any more
-  ASSERT_TRUE(imported.has_value());
-  map_open(range, extent);
-  map_open(range + extent_bytes_, *imported);
-  write(range, extent_bytes_, 21);
-  EXPECT_EQ(read(range + extent_bytes_, extent_bytes_), 21);
-  vmm_->unmap(range, extent_bytes_);
-  vmm_->release_extent(extent);
-  EXPECT_EQ(read(range + extent_bytes_, extent_bytes_), 21) << "the import keeps the memory";
-  vmm_->unmap(range + extent_bytes_, extent_bytes_);
-  vmm_->release_extent(*imported);
-  vmm_->free_addresses(range, 2 * extent_bytes_);
-}
-
 TEST_P(VmmConformance, MisuseIsABugAndChangesNothing) {
   const int64_t granule = vmm_->granularity_bytes();
   EXPECT_THROW(vmm_->reserve_addresses(granule + 1), BugError);
@@ -201,7 +179,6 @@ TEST_P(VmmConformance, MisuseIsABugAndChangesNothing) {
   vmm_->release_extent(second);
   EXPECT_THROW(vmm_->release_extent(first), BugError) << "twice";
   EXPECT_THROW(vmm_->map(range, first), BugError) << "released";
-  EXPECT_THROW(vmm_->export_extent(first), BugError) << "released";
   EXPECT_THROW(vmm_->free_addresses(range, extent_bytes_), BugError) << "part of a reservation";
   vmm_->free_addresses(range, 3 * extent_bytes_);
   EXPECT_THROW(vmm_->free_addresses(range, 3 * extent_bytes_), BugError) << "twice";

@@ -1,4 +1,4 @@
-// See simulated_vmm.h. A descriptor of an export is the number of the extent's memory plus kFirstDescriptor.
+// See simulated_vmm.h.
 #include "tests/memory/simulated_vmm.h"
 
 #include <algorithm>
@@ -11,8 +11,6 @@ using device::Access;
 using device::ExtentId;
 
 namespace {
-
-constexpr int kFirstDescriptor = 1 << 20;  // closing it does no harm: no process has so many
 
 uintptr_t number(const std::byte* address) { return reinterpret_cast<uintptr_t>(address); }
 
@@ -97,22 +95,6 @@ bool SimulatedVmm::set_access(std::byte* address, int64_t bytes, Access access) 
   const auto [first, last] = run(address, bytes);
   for (auto mapping = first; mapping != last; ++mapping) mapping->second.is_open = access == Access::kReadWrite;
   return true;
-}
-
-int SimulatedVmm::export_extent(ExtentId extent) {
-  TANDEM_CHECK(extents_.contains(extent), "no such extent");
-  for (size_t i = 0; i < created_.size(); ++i)
-    if (created_[i].lock() == extents_.at(extent)) return kFirstDescriptor + static_cast<int>(i);
-  TANDEM_CHECK(false, "the extent has no memory");
-  return -1;
-}
-
-std::optional<ExtentId> SimulatedVmm::import_extent(int file_descriptor, int64_t bytes) {
-  const Contents contents = created_.at(static_cast<size_t>(file_descriptor - kFirstDescriptor)).lock();
-  TANDEM_CHECK(contents && std::ssize(*contents) == bytes, bytes);
-  const ExtentId extent{next_id_++};
-  extents_[extent] = contents;
-  return extent;
 }
 
 std::byte& SimulatedVmm::at(const std::byte* address) {

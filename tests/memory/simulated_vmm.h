@@ -28,8 +28,6 @@ class SimulatedVmm : public device::Vmm {
   bool map(std::byte* address, device::ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
   bool set_access(std::byte* address, int64_t bytes, device::Access access) override;
-  int export_extent(device::ExtentId extent) override;
-  std::optional<device::ExtentId> import_extent(int file_descriptor, int64_t bytes) override;
 
   // The byte behind an address; BugError where a device would fault.
   std::byte& at(const std::byte* address);

@@ -8,7 +8,7 @@
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
-#include "weights/tensor_file.h"
+#include "tests/weights/tensor_files.h"
 
 namespace tandem::rollout {
 namespace {

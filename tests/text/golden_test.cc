@@ -55,25 +55,6 @@ TEST_P(Golden, DecodesAnyIdsAsPublished) {
   }
 }
 
-TEST_P(Golden, StreamsAddUpToTheDecodedText) {
-  TextWorker worker(default_worker_config(), directory());
-  for (const char* name : {"decode_cases.jsonl", "tokenizer_cases.jsonl"}) {
-    for (const base::Json& expected : cases(name)) {
-      for (const bool skip : {false, true}) {
-        auto stream = worker.stream(skip);
-        std::string text;
-        for (const auto& id : expected["ids"]) {
-          const std::string piece = stream->push(id);
-          EXPECT_NO_THROW(base::Json(piece).dump()) << "half a character came out";  // strict about UTF-8
-          text += piece;
-        }
-        text += stream->finish();
-        EXPECT_EQ(base::Json(text), expected[skip ? "decoded_skip_special" : "decoded"]) << expected["ids"];
-      }
-    }
-  }
-}
-
 TEST_P(Golden, RendersConversationsAsPublished) {
   TextWorker worker(default_worker_config(), directory());
   ASSERT_TRUE(worker.has_chat_template());

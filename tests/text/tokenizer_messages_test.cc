@@ -11,7 +11,7 @@ namespace {
 using base::Json;
 
 Json facts(const Json& vocab_size, const Json& special_ids) {
-  return {{"vocab_size", vocab_size}, {"has_chat_template", true}, {"byte_level", false}, {"special_ids", special_ids}};
+  return {{"vocab_size", vocab_size}, {"has_chat_template", true}, {"special_ids", special_ids}};
 }
 
 TEST(TokenizerMessages, FactsAreRead) {
@@ -20,7 +20,6 @@ TEST(TokenizerMessages, FactsAreRead) {
   const TokenizerFacts read = tokenizer_facts(answer);
   EXPECT_EQ(read.vocab_size, 3);
   EXPECT_TRUE(read.has_chat_template);
-  EXPECT_FALSE(read.byte_level);
   EXPECT_EQ(read.template_path, "m/chat_template.jinja");
   EXPECT_EQ(read.is_special, (std::vector<bool>{true, false, true}));
   EXPECT_EQ(tokenizer_facts(facts(0, Json::array())).vocab_size, 0);

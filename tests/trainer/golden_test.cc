@@ -11,8 +11,8 @@
 #include "model/registry.h"
 #include "tests/golden/golden.h"
 #include "tests/trainer/fixture.h"
+#include "tests/weights/tensor_files.h"
 #include "trainer/score.h"
-#include "weights/tensor_file.h"
 
 namespace tandem::trainer {
 namespace {

@@ -17,9 +17,9 @@
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/weights/file_bytes.h"
+#include "tests/weights/tensor_files.h"
 #include "weights/checkpoint_files.h"
 #include "weights/store.h"
-#include "weights/tensor_file.h"
 
 namespace tandem::weights {
 namespace {

@@ -9,9 +9,9 @@
 #include <map>
 #include <string>
 
+#include "tests/weights/tensor_files.h"
 #include "weights/adopt.h"
 #include "weights/store.h"
-#include "weights/tensor_file.h"
 
 namespace tandem::weights {
 

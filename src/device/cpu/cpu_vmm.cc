@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -135,27 +134,6 @@ bool CpuVmm::set_access(std::byte* address, int64_t bytes, Access access) {
   if (::mprotect(address, static_cast<size_t>(bytes), protection) == 0) return true;
   if (!is_out_of_memory(errno)) fail_call("mprotect", bytes, errno);
   return false;
-}
-
-int CpuVmm::export_extent(ExtentId extent) {
-  std::lock_guard lock(mutex_);
-  table_.check_extent(extent);
-  const int descriptor = ::fcntl(descriptors_.at(extent), F_DUPFD_CLOEXEC, 0);
-  if (descriptor < 0) fail_call("fcntl(F_DUPFD_CLOEXEC)", table_.extent_bytes(extent), errno);
-  return descriptor;
-}
-
-std::optional<ExtentId> CpuVmm::import_extent(int file_descriptor, int64_t bytes) {
-  std::lock_guard lock(mutex_);
-  table_.check_bytes(bytes);
-  struct stat status {};
-  if (::fstat(file_descriptor, &status) != 0) fail_call("fstat", bytes, errno);
-  TANDEM_CHECK_EQ(static_cast<int64_t>(status.st_size), bytes, "bytes: an extent is imported whole");
-  const int descriptor = ::fcntl(file_descriptor, F_DUPFD_CLOEXEC, 0);
-  if (descriptor < 0) fail_call("fcntl(F_DUPFD_CLOEXEC)", bytes, errno);
-  const ExtentId extent = table_.created(bytes);
-  descriptors_[extent] = descriptor;
-  return extent;
 }
 
 }  // namespace tandem::device

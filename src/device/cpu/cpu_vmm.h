@@ -37,8 +37,6 @@ class CpuVmm : public Vmm {
   bool map(std::byte* address, ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
   bool set_access(std::byte* address, int64_t bytes, Access access) override;
-  int export_extent(ExtentId extent) override;
-  std::optional<ExtentId> import_extent(int file_descriptor, int64_t bytes) override;
 
  private:
   int64_t granularity_bytes_, total_bytes_;

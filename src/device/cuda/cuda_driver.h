@@ -23,12 +23,10 @@ namespace tandem::device {
   X(cuMemAddressFree)               \
   X(cuMemAddressReserve)            \
   X(cuMemCreate)                    \
-  X(cuMemExportToShareableHandle)   \
   X(cuMemGetAllocationGranularity)  \
   X(cuMemGetInfo)                   \
   X(cuMemHostRegister)              \
   X(cuMemHostUnregister)            \
-  X(cuMemImportFromShareableHandle) \
   X(cuMemMap)                       \
   X(cuMemRelease)                   \
   X(cuMemSetAccess)                 \

@@ -17,6 +17,7 @@ CUmemAllocationProp extent_properties(const PrimaryContext& context) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context.device()};
+  // NCCL registers only buffers whose memory could be exported.
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   // Libraries of the network refuse memory that was created without this.
   properties.allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(
@@ -134,33 +135,6 @@ bool CudaVmm::set_access(std::byte* address, int64_t bytes, Access access) {
   description.flags = access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return had_memory(driver().cuMemSetAccess(pointer(address), static_cast<size_t>(bytes), &description, 1),
                     "cuMemSetAccess", bytes);
-}
-
-int CudaVmm::export_extent(ExtentId extent) {
-  std::lock_guard lock(mutex_);
-  const CurrentContext current(*context_);
-  table_->check_extent(extent);
-  int descriptor = -1;
-  check_driver(driver().cuMemExportToShareableHandle(&descriptor, handles_.at(extent),
-                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-               "cuMemExportToShareableHandle", table_->extent_bytes(extent));
-  return descriptor;
-}
-
-std::optional<ExtentId> CudaVmm::import_extent(int file_descriptor, int64_t bytes) {
-  std::lock_guard lock(mutex_);
-  const CurrentContext current(*context_);
-  table_->check_bytes(bytes);
-  CUmemGenericAllocationHandle handle = 0;
-  // The driver takes the descriptor itself where a pointer to a handle stands.
-  auto* const handle_in_os = reinterpret_cast<void*>(static_cast<intptr_t>(file_descriptor));
-  if (!had_memory(
-          driver().cuMemImportFromShareableHandle(&handle, handle_in_os, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-          "cuMemImportFromShareableHandle", bytes))
-    return std::nullopt;
-  const ExtentId extent = table_->created(bytes);
-  handles_[extent] = handle;
-  return extent;
 }
 
 }  // namespace tandem::device

@@ -1,5 +1,5 @@
-// Vmm of an NVIDIA GPU, through the driver's virtual memory calls. Memory lies on the device, can be exported as a
-// POSIX file descriptor, and may be registered for RDMA where the device can. This header needs no CUDA. No torch.
+// Vmm of an NVIDIA GPU, through the driver's virtual memory calls. Memory lies on the device, and
+// may be registered for NCCL and for RDMA where the device can. This header needs no CUDA. No torch.
 #pragma once
 
 #include <map>
@@ -34,8 +34,6 @@ class CudaVmm : public Vmm {
   bool map(std::byte* address, ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
   bool set_access(std::byte* address, int64_t bytes, Access access) override;
-  int export_extent(ExtentId extent) override;
-  std::optional<ExtentId> import_extent(int file_descriptor, int64_t bytes) override;
 
  private:
   using Handle = unsigned long long;  // CUmemGenericAllocationHandle
