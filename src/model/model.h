@@ -24,6 +24,8 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const device::Ops& ops() const = 0;
+  // Of the weights, and of hidden states.
+  virtual at::ScalarType dtype() const = 0;
 
   // ids_T int32 -> hidden_TE
   virtual at::Tensor embed(const at::Tensor& ids_T) const = 0;

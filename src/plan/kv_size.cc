@@ -20,7 +20,7 @@ constexpr int64_t kSpareBlocks = 1;
 
 int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) try {
   const base::Size blocks = (base::Size(tokens) + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
-  return blocks * rollout::kv_block_bytes(config, model::dtype_bytes(config.dtype));
+  return blocks * rollout::kv_block_bytes(config);
 } catch (const base::SizeOverflow&) {
   throw UserError(
       fmt::format("config.json: keys and values of {} tokens are more bytes than 64 bits hold (num_hidden_layers {}, "

@@ -90,11 +90,10 @@ class MemoryEstimate {
     scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
     if (recomputed_layers_ < 0) {
-      recomputed_layers_ =
-          trainer::recomputed_layers_for(model, model.dtype, batch_.rows, config.optimizer.batch.activation_bytes);
+      recomputed_layers_ = trainer::recomputed_layers_for(model, batch_.rows, config.optimizer.batch.activation_bytes);
     }
     const Size weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
-    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, model.dtype);
+    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model);
     standing_[Tag::kWeights] = weights;
     reference_bytes_ = config.loss.needs_reference() ? weights : Size(0);
     gradient_bytes_ = optimizer.gradient;
@@ -102,7 +101,7 @@ class MemoryEstimate {
     const bool is_host = family_ == device::OpsFamily::kCpu;
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
     if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
-    if (offloads_optimizer()) pinned_bytes_ += trainer::offload_bytes(model, model.dtype).pinned_host;
+    if (offloads_optimizer()) pinned_bytes_ += trainer::offload_bytes(model).pinned_host;
     if (!offloads_optimizer() || is_host) {
       standing_[Tag::kMaster] = optimizer.master;
       standing_[Tag::kMoments] = optimizer.moments;
@@ -133,7 +132,7 @@ class MemoryEstimate {
     TagBytes rollout = lasting();
     rollout[Tag::kKv] = kv_bytes;
     rollout::add_engine_peaks(
-        model_, model_.dtype,
+        model_,
         {.max_batch_tokens = std::min<Size>(config_.rollout.limits.max_batch_tokens, sequences_ * engine_context_),
          .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
          .context_tokens = engine_context_,
@@ -144,15 +143,15 @@ class MemoryEstimate {
     train[Tag::kStaging] = 0;
     train[Tag::kGradients] = gradient_bytes_;
     trainer::TrainShape scores = train_shape();
-    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(model_, model_.dtype, scores, train, plan);
+    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(model_, scores, train, plan);
     if (config_.loss.needs_reference()) {
       TagBytes scoring = train;
       scoring[Tag::kGradients] = 0;  // it comes before the first of them
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
       scores.batch = scored_batch_;
-      trainer::add_scoring_peaks(model_, model_.dtype, scores, scoring, plan);
+      trainer::add_scoring_peaks(model_, scores, scoring, plan);
     }
-    trainer::add_train_peaks(model_, model_.dtype, train_shape(), train, plan);
+    trainer::add_train_peaks(model_, train_shape(), train, plan);
     return plan;
   }
 
@@ -262,11 +261,11 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   const Size one = sequence_kv_bytes(model, plan.context_tokens);
   plan.kv_cache_bytes =
       config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
-  const Size element_bytes = model::dtype_bytes(model.dtype);
-  const Size blocks = rollout::num_kv_blocks(model, element_bytes, plan.kv_cache_bytes);
+  const Size blocks = rollout::num_kv_blocks(model, plan.kv_cache_bytes);
+  plan.num_kv_blocks = blocks;
   plan.kv_tokens = blocks * device::kBlockTokens;
   plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.limits.max_running);
-  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model, element_bytes));
+  plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model));
   add_arena(plan, config);
   if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
   plan.host_pinned_bytes = parts.pinned_bytes();

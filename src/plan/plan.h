@@ -46,7 +46,8 @@ struct TrainPlan {
   int64_t arena_bytes = 0;
   int64_t extent_bytes = 0;
 
-  int64_t kv_cache_bytes = 0;    // what the engine is told
+  int64_t kv_cache_bytes = 0;    // --kv-cache-bytes, or what was chosen
+  int64_t num_kv_blocks = 0;     // in them: what the engine is told
   int64_t kv_tokens = 0;         // that its blocks hold
   int64_t kv_completions = 0;    // that it holds at once, each as long as the context, none sharing its prompt
   int64_t persistent_bytes = 0;  // beside the arena, in the phase that has most of it

@@ -126,7 +126,7 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
 
   // Automatic keys and values have shrunk by themselves, to one sequence if need be.
   if (const int64_t kv = config.rollout.kv_cache_bytes; kv > 0) {
-    const int64_t block = rollout::kv_block_bytes(start.model, model::dtype_bytes(start.model.dtype));
+    const int64_t block = rollout::kv_block_bytes(start.model);
     const int64_t one = sequence_kv_bytes(start.model, plan.context_tokens);
     const double useful = static_cast<double>(std::min(kv, one * config.rollout.limits.max_running));
     levers.push_back(lowering(

@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -74,12 +73,13 @@ at::Tensor int32_view(const std::vector<int32_t>& values, at::IntArrayRef shape)
 
 class PagedEngine final : public Engine {
  public:
-  PagedEngine(const EngineConfig& config, model::Model& model, const at::TensorOptions& options, int64_t num_blocks)
+  PagedEngine(const EngineConfig& config, model::Model& model)
       : config_(config),
         model_(model),
-        cache_(model.config(), num_blocks, options, config.kv_memory),
+        cache_(model.config(), config.num_kv_blocks, at::TensorOptions(model.dtype()).device(model.ops().device()),
+               config.kv_memory),
         attention_(model.ops(), cache_, config.limits.max_batch_tokens),
-        scheduler_({.num_blocks = num_blocks,
+        scheduler_({.num_blocks = config.num_kv_blocks,
                     .max_batch_tokens = config.limits.max_batch_tokens,
                     .max_running = config.limits.max_running}),
         max_logits_rows_(logits_window_rows(model.config().vocab)) {}
@@ -149,7 +149,7 @@ int64_t PagedEngine::checked_max_tokens(const GroupRequest& request) const {
                     "tokens: shorten or drop it");
   const int64_t max_tokens = prompt_tokens + std::min(request.sampling.max_new_tokens, context - prompt_tokens);
   TANDEM_USER_CHECK(scheduler_.fits(max_tokens), "group", request.group_id, "may grow to", max_tokens,
-                    "tokens, more than a KV cache of", config_.kv_cache_bytes,
+                    "tokens, more than a KV cache of", cache_.bytes(),
                     "bytes can hold for one sequence: raise --kv-cache-bytes or allow fewer new tokens");
   return max_tokens;
 }
@@ -391,12 +391,8 @@ void PagedEngine::reset_stats() {
 std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& model) {
   const BatchLimits& limits = config.limits;
   TANDEM_CHECK(limits.max_batch_tokens > 0 && limits.max_running > 0, limits.max_batch_tokens, limits.max_running);
-  // The weights' dtype and device, which need not be those of the checkpoint's config: ask the model itself.
-  const at::TensorOptions options =
-      model.embed(at::zeros({1}, at::TensorOptions(at::kInt).device(model.ops().device()))).detach().options();
-  const int64_t num_blocks =
-      num_kv_blocks(model.config(), static_cast<int64_t>(options.dtype().itemsize()), config.kv_cache_bytes);
-  return std::make_unique<PagedEngine>(config, model, options, num_blocks);
+  TANDEM_CHECK(config.num_kv_blocks > 0, config.num_kv_blocks);
+  return std::make_unique<PagedEngine>(config, model);
 }
 
 }  // namespace tandem::rollout

@@ -20,7 +20,9 @@
 namespace tandem::rollout {
 
 struct EngineConfig {
-  int64_t kv_cache_bytes = int64_t{256} << 20;  // --kv-cache-bytes; at least one sequence of max context must fit
+  // Of the KV cache, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A sequence of the
+  // longest context must fit.
+  int64_t num_kv_blocks = 4096;
   // Where they lie, on the model's device: somebody else's, who may have it between rollouts. Null: the engine's own.
   std::byte* kv_memory = nullptr;
   BatchLimits limits;

@@ -11,12 +11,12 @@ namespace tandem::rollout {
 
 constexpr int64_t kFloatBytes = 4;
 
-Size kv_block_bytes(const model::ModelConfig& config, Size element_bytes) {
-  return config.num_layers * model::layer_kv_block_bytes(config, element_bytes);
+Size kv_block_bytes(const model::ModelConfig& config) {
+  return config.num_layers * model::layer_kv_block_bytes(config, model::dtype_bytes(config.dtype));
 }
 
-Size num_kv_blocks(const model::ModelConfig& config, Size element_bytes, Size kv_cache_bytes) {
-  const Size block_bytes = kv_block_bytes(config, element_bytes);
+Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes) {
+  const Size block_bytes = kv_block_bytes(config);
   TANDEM_USER_CHECK(kv_cache_bytes >= block_bytes, "--kv-cache-bytes is", kv_cache_bytes, "but one block of",
                     device::kBlockTokens, "tokens of this model takes", block_bytes, "bytes: raise it");
   // Slots are 32-bit numbers. More blocks than that can be named are no use.
@@ -28,11 +28,11 @@ Size logits_window_rows(Size vocab) {
   return std::max<Size>(1, kLogitsBytes / (vocab * kFloatBytes));
 }
 
-void add_engine_peaks(const model::ModelConfig& config, model::Dtype dtype, const EngineShape& shape,
-                      const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape, const memory::TagBytes& standing,
+                      memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
-  const device::OpsPlan ops = model::ops_plan(shape.family, config, dtype);
+  const device::OpsPlan ops = model::ops_plan(shape.family, config, config.dtype);
   const Size rows = shape.max_batch_tokens;
   const Size num_blocks = (shape.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
   // Every sequence may begin a tile of its own.
@@ -46,14 +46,14 @@ void add_engine_peaks(const model::ModelConfig& config, model::Dtype dtype, cons
   const device::OpBytes read = ops.paged_attention(load), write = ops.kv_append(rows);
   const model::AttentionBytes attention = {
       .forward = {.result = read.result, .most = std::max(read.most, write.most)}, .kept = 0, .backward = {}};
-  const Size hidden = model::hidden_bytes(config, dtype, rows);
+  const Size hidden = model::hidden_bytes(config, config.dtype, rows);
   // What a device is sent: id, position and slot of each row, which rows draw.
   const Size indices =
       shape.family == device::OpsFamily::kCpu ? Size(0) : 4 * memory::allocated_bytes(rows * sizeof(int32_t));
 
   memory::TagBytes block = standing;
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
-                                model::block_bytes(config, dtype, ops, rows, attention).inference +
+                                model::block_bytes(config, config.dtype, ops, rows, attention).inference +
                                 memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
 
@@ -61,7 +61,7 @@ void add_engine_peaks(const model::ModelConfig& config, model::Dtype dtype, cons
   const Size logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
   const Size logits = logits_rows * config.vocab * kFloatBytes;
   memory::TagBytes window = standing;
-  window[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, dtype, logits_rows) +
+  window[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
                                  std::max(ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most,
                                           2 * logits + ops.logprob(logits_rows).most) +
                                  memory::rounding_of(8);

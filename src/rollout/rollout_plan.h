@@ -13,10 +13,10 @@ namespace tandem::rollout {
 using base::Size;
 
 // K and V of all layers for device::kBlockTokens tokens.
-Size kv_block_bytes(const model::ModelConfig& config, Size element_bytes);
+Size kv_block_bytes(const model::ModelConfig& config);
 
 // Blocks of a cache of at most that many bytes. UserError when not even one fits.
-Size num_kv_blocks(const model::ModelConfig& config, Size element_bytes, Size kv_cache_bytes);
+Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes);
 
 // Rows of logits that the engine computes at once: 32 MiB of them, at least one.
 Size logits_window_rows(Size vocab);
@@ -31,7 +31,7 @@ struct EngineShape {
 
 // Adds the moments of a step with as many rows as it may have: `standing` is what lasts through the phase, the cache
 // among it.
-void add_engine_peaks(const model::ModelConfig& config, model::Dtype dtype, const EngineShape& shape,
-                      const memory::TagBytes& standing, memory::MemoryPlan& plan);
+void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape, const memory::TagBytes& standing,
+                      memory::MemoryPlan& plan);
 
 }  // namespace tandem::rollout

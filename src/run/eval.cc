@@ -9,6 +9,7 @@
 #include "report/json_output.h"
 #include "report/report.h"
 #include "report/sample_file.h"
+#include "rollout/rollout_plan.h"
 #include "run/evaluation.h"
 #include "run/model_session.h"
 #include "run/read_model.h"
@@ -41,7 +42,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   }
   session.load_weights();
   const auto model = session.make_model();
-  const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
+  const auto engine = rollout::make_engine(
+      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes)), *model);
   defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
   text::Graders graders(evaluation.graders(told));
   RolloutPhase phase(*engine, session.text());

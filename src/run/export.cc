@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "checkpoint/run_directory.h"
+#include "model/dtype.h"
 #include "model/registry.h"
 #include "report/report.h"
 #include "run/read_model.h"
@@ -29,8 +30,7 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
                              model::to_string(shape.dtype)));
     return 0;
   }
-  weights::WeightStore store(model::build_layout(shape),
-                             shape.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16);
+  weights::WeightStore store(model::build_layout(shape), model::scalar_type(shape.dtype));
   weights::load_hf_checkpoint(source, store);
   defer_stops("stopping when the export is written (a second signal ends it at once)");
   weights::ExportOptions files = config.files;

@@ -11,6 +11,7 @@
 #include "report/json_output.h"
 #include "report/report.h"
 #include "report/sample_file.h"
+#include "rollout/rollout_plan.h"
 #include "run/model_session.h"
 #include "run/prompt_set.h"
 #include "run/read_model.h"
@@ -76,7 +77,8 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   }
   session.load_weights();
   const auto model = session.make_model();
-  const auto engine = rollout::make_engine(session.engine_config(config.rollout, kv_bytes), *model);
+  const auto engine = rollout::make_engine(
+      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes)), *model);
   RolloutPhase phase(*engine, session.text());
   defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
   report::JsonOutput output(config.output);

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "device/registry.h"
 #include "model/registry.h"
 #include "run/read_model.h"
 #include "weights/checkpoint_files.h"
@@ -25,8 +24,8 @@ void check_text_files(const std::string& directory) {
 
 }  // namespace
 
-ModelSession::ModelSession(const config::ModelOptions& options) : options_(options), config_(read_model(options)) {
-  const device::DeviceSpec device = device::parse_device(options_.device);
+ModelSession::ModelSession(const config::ModelOptions& options)
+    : options_(options), config_(read_model(options)), device_(device::parse_device(options.device)) {
   check_text_files(options_.hf_checkpoint);
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
   TANDEM_USER_CHECK(
@@ -35,7 +34,7 @@ ModelSession::ModelSession(const config::ModelOptions& options) : options_(optio
                   "ends at {}; use the checkpoint's own tokenizer",
                   options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
   warn_of_other_tokenizer();
-  ops_ = device::make_ops(device, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)});
+  ops_ = device::make_ops(device_, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)});
 }
 
 // Published vocabularies are padded by a few hundred ids; a tokenizer of half the size, or without the model's EOS, is
@@ -53,10 +52,6 @@ void ModelSession::warn_of_other_tokenizer() const {
     base::log_warning("{}: has {} ids where the model's vocabulary has {}: is it another model's?", file, num_ids,
                       config_.vocab);
   }
-}
-
-at::ScalarType ModelSession::dtype() const {
-  return config_.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
 }
 
 int64_t ModelSession::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
@@ -94,9 +89,9 @@ std::unique_ptr<model::Model> ModelSession::make_model() const {
   return model::make_model(config_, store_->view(), *ops_);
 }
 
-rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes) {
+rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks) {
   rollout::EngineConfig config;
-  config.kv_cache_bytes = kv_cache_bytes;
+  config.num_kv_blocks = num_kv_blocks;
   config.limits = options.limits;
   if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
   config.why_not_finite = [this] { return why_not_finite(); };

@@ -10,6 +10,8 @@
 #include "config/model_options.h"
 #include "config/rollout_options.h"
 #include "device/ops.h"
+#include "device/registry.h"
+#include "model/dtype.h"
 #include "model/model.h"
 #include "rollout/engine.h"
 #include "text/text_worker.h"
@@ -33,10 +35,11 @@ class ModelSession {
 
   const model::ModelConfig& config() const { return config_; }
   const std::string& directory() const { return options_.hf_checkpoint; }
+  const device::DeviceSpec& device() const { return device_; }
   const device::Ops& ops() const { return *ops_; }
   text::TextWorker& text() { return *text_; }
   weights::WeightStore& store() const { return *store_; }
-  at::ScalarType dtype() const;
+  at::ScalarType dtype() const { return model::scalar_type(config_.dtype); }
   int64_t weight_bytes() const;
 
   // A model over this session's weights.
@@ -44,13 +47,14 @@ class ModelSession {
   // Why it gave numbers that are not finite: the end of an error's line.
   std::string why_not_finite() const;
   // The token table goes along only where stop texts need it. Valid while the session lives.
-  rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t kv_cache_bytes);
+  rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks);
 
  private:
   void warn_of_other_tokenizer() const;
 
   config::ModelOptions options_;
   model::ModelConfig config_;
+  device::DeviceSpec device_;
   std::unique_ptr<device::Ops> ops_;
   std::unique_ptr<text::TextWorker> text_;
   std::unique_ptr<weights::WeightStore> store_;

@@ -14,7 +14,7 @@ namespace tandem::run {
 namespace {
 
 std::unique_ptr<rollout::Engine> make_engine(TrainInputs& inputs, const RunMemory& memory, model::Model& model) {
-  rollout::EngineConfig config = inputs.session.engine_config(inputs.config.rollout, inputs.plan.kv_cache_bytes);
+  rollout::EngineConfig config = inputs.session.engine_config(inputs.config.rollout, inputs.plan.num_kv_blocks);
   config.kv_memory = memory.kv();
   return rollout::make_engine(config, model);
 }

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "device/registry.h"
 #include "memory/ledger_events.h"
 
 namespace tandem::run {
@@ -40,20 +39,20 @@ base::Json tag_bytes(const auto& bytes_of) {
 
 }  // namespace
 
-RunMemory::RunMemory(const config::TrainConfig& config, const plan::TrainPlan& plan)
+RunMemory::RunMemory(const config::MemoryOptions& config, const plan::TrainPlan& plan, const device::DeviceSpec& device)
     : plan_(plan.memory),
       kv_bytes_(plan.memory.bytes(Tag::kKv, Phase::kRollout)),
-      driver_(device::open_memory(device::parse_device(config.model.device))),
+      driver_(device::open_memory(device)),
       ledger_(ledger_options(plan)),
       pool_(*driver_.vmm, ledger_, plan.extent_bytes),
       arena_(pool_, {.num_extents = plan.arena_bytes / plan.extent_bytes,
-                     .hide_idle_view = config.memory.debug_unmap_idle_view,
+                     .hide_idle_view = config.debug_unmap_idle_view,
                      .synchronize = driver_.synchronize,
                      .size_flag = "--kv-cache-bytes or --max-tokens-per-gpu",
                      .slack_flag = "--arena-slack"}),
       tensors_(arena_) {
   if (!driver_.note.empty()) base::log_info("{}", driver_.note);
-  if (config.model.device == "cpu" && (config.memory.offloads_optimizer() || config.memory.offloads_reference())) {
+  if (device.backend == "cpu" && (config.offloads_optimizer() || config.offloads_reference())) {
     base::log_info("--offload-*: saves nothing with --device cpu, where the host's memory is the device's");
   }
   driver_.set_tensor_source(&tensors_);

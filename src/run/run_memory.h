@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "config/train_config.h"
+#include "config/memory_options.h"
 #include "device/memory_driver.h"
+#include "device/registry.h"
 #include "memory/arena.h"
 #include "memory/arena_allocator.h"
 #include "memory/extent_pool.h"
@@ -22,13 +23,14 @@ namespace tandem::run {
 // Made before the weights are read and destroyed after everything that allocates from it.
 class RunMemory {
  public:
-  // Takes the arena that the plan asks for. EnvironmentError: the device has not as much left as when it was planned.
-  RunMemory(const config::TrainConfig& config, const plan::TrainPlan& plan);
+  // Takes the arena that the plan asks for, on that device, whose operations are made. EnvironmentError: the device has
+  // not as much left as when it was planned.
+  RunMemory(const config::MemoryOptions& config, const plan::TrainPlan& plan, const device::DeviceSpec& device);
   ~RunMemory();
   RunMemory(const RunMemory&) = delete;
   RunMemory& operator=(const RunMemory&) = delete;
 
-  // Where the keys and values of plan.kv_cache_bytes lie, for life; theirs in the rollout phase alone.
+  // Where the keys and values of plan.num_kv_blocks lie, for life; theirs in the rollout phase alone.
   std::byte* kv() const { return arena_.data(memory::View::kRollout); }
   // Pinned memory of the host, for one user.
   std::unique_ptr<device::HostMemory> make_host() const { return driver_.make_host(); }

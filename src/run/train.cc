@@ -26,7 +26,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   if (mode.dry_run) return print_dry_run(inputs);
 
   // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
-  RunMemory memory(config, inputs.plan);
+  RunMemory memory(config.memory, inputs.plan, inputs.session.device());
   inputs.session.load_weights();
   memory.add_persistent(memory::Tag::kWeights, inputs.session.store().bytes());
   Learner learner(inputs, memory);

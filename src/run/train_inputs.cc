@@ -8,7 +8,6 @@
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
-#include "device/registry.h"
 #include "plan/kv_size.h"
 #include "plan/plan_text.h"
 #include "report/sample_file.h"
@@ -29,15 +28,15 @@ config::TrainConfig checked(config::TrainConfig config) {
 
 int64_t num_prompts(const PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
 
-plan::TrainPlan plan_of(const config::TrainConfig& config, const model::ModelConfig& model, const PromptSet& prompts,
+plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& session, const PromptSet& prompts,
                         const Evaluation& evaluation) {
+  const model::ModelConfig& model = session.config();
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!evaluation.empty()) {
     facts.eval_context_tokens = plan::choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt());
   }
-  return plan::plan_or_refuse(
-      config, model, facts,
-      plan::device_memory(config, device::device_bytes(device::parse_device(config.model.device))));
+  return plan::plan_or_refuse(config, model, facts,
+                              plan::device_memory(config, device::device_bytes(session.device())));
 }
 
 // The room that a run takes which has `begin` of its rollouts behind it.
@@ -72,7 +71,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       prompts(load_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),
-      plan(plan_of(config, session.config(), prompts, evaluation)),
+      plan(plan_of(config, session, prompts, evaluation)),
       trainer(trainer_config(config, session.config().num_layers, num_rollouts)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),

@@ -27,7 +27,7 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
   trainer::OptimizerBytes bytes;
   if (is_offloaded) {
     if (!session.ops().device().is_cpu()) return;
-    bytes = trainer::optimizer_bytes(session.config(), session.config().dtype);
+    bytes = trainer::optimizer_bytes(session.config());
   } else {
     for (const auto& [kind, packed, tensor] : trainer.state()) {
       const bool is_master = kind == trainer::StateKind::kMaster;

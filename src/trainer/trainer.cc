@@ -113,8 +113,7 @@ class TrainerImpl final : public Trainer {
 
   int64_t num_recomputed_layers(int64_t num_tokens) const {
     if (config_.recompute_layers >= 0) return config_.recompute_layers;
-    const model::Dtype dtype = store_.dtype() == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
-    return recomputed_layers_for(model_.config(), dtype, num_tokens, config_.batch.activation_bytes);
+    return recomputed_layers_for(model_.config(), num_tokens, config_.batch.activation_bytes);
   }
 
   // |log-probs of a pass of their own - the engine's|, reduced as the metrics are.

@@ -12,9 +12,9 @@ namespace tandem::trainer {
 
 constexpr int64_t kFloatBytes = 4;
 
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype) {
+OptimizerBytes optimizer_bytes(const model::ModelConfig& config) {
   const Size one = Size(config.num_parameters()) * kFloatBytes;
-  return {.master = store_dtype == model::Dtype::kFloat32 ? Size(0) : one,
+  return {.master = config.dtype == model::Dtype::kFloat32 ? Size(0) : one,
           .moments = 2 * one,
           .gradient = memory::allocated_bytes(weights::store_bytes(model::build_layout(config), kFloatBytes))};
 }
@@ -31,38 +31,39 @@ Size largest_parameter(const model::ModelConfig& config) {
 
 }  // namespace
 
-OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype, Size piece_elements) {
-  const OptimizerBytes resident = optimizer_bytes(config, store_dtype);
-  const Size kinds = store_dtype == model::Dtype::kFloat32 ? 2 : 3;
+OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements) {
+  const OptimizerBytes resident = optimizer_bytes(config);
+  const Size kinds = config.dtype == model::Dtype::kFloat32 ? 2 : 3;
   const Size piece = std::min(piece_elements, largest_parameter(config));
   return {.pinned_host = resident.master + resident.moments,
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
 
-TokenBytes token_bytes(const model::ModelConfig& c, model::Dtype dtype) {
+TokenBytes token_bytes(const model::ModelConfig& c) {
   // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
-  const Size kept = 2 * c.num_kv_heads * c.head_dim * model::dtype_bytes(dtype) + c.num_heads * kFloatBytes;
-  const device::OpsPlan ops = model::ops_plan(device::OpsFamily::kCpu, c, dtype);  // a graph is the same on any device
-  const Size hidden = model::hidden_bytes(c, dtype, 1);
+  const Size kept = 2 * c.num_kv_heads * c.head_dim * model::dtype_bytes(c.dtype) + c.num_heads * kFloatBytes;
+  const device::OpsPlan ops =
+      model::ops_plan(device::OpsFamily::kCpu, c, c.dtype);  // a graph is the same on any device
+  const Size hidden = model::hidden_bytes(c, c.dtype, 1);
   return {.block_input = hidden,
-          .block_graph = model::block_bytes(c, dtype, ops, 1, {.forward = {}, .kept = kept, .backward = {}}).graph,
+          .block_graph = model::block_bytes(c, c.dtype, ops, 1, {.forward = {}, .kept = kept, .backward = {}}).graph,
           .head = 2 * hidden + c.hidden * kFloatBytes};
 }
 
 Size logits_bytes(const model::ModelConfig& config, Size chunk_rows) { return config.vocab * chunk_rows * kFloatBytes; }
 
-Size activation_bytes(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size recomputed_layers) {
-  const TokenBytes token = token_bytes(config, dtype);
+Size activation_bytes(const model::ModelConfig& config, Size num_tokens, Size recomputed_layers) {
+  const TokenBytes token = token_bytes(config);
   const Size kept_layers = config.num_layers - recomputed_layers;
   // While a dropped block is re-run all kept graphs are gone, so its own counts only where no block is kept.
   const Size graphs = std::max<Size>(kept_layers, 1);
   return num_tokens * (config.num_layers * token.block_input + graphs * token.block_graph + token.head);
 }
 
-Size recomputed_layers_for(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size budget_bytes) {
+Size recomputed_layers_for(const model::ModelConfig& config, Size num_tokens, Size budget_bytes) {
   if (budget_bytes == 0) return 0;
   Size recomputed = 0;
-  while (recomputed < config.num_layers && activation_bytes(config, dtype, num_tokens, recomputed) > budget_bytes) {
+  while (recomputed < config.num_layers && activation_bytes(config, num_tokens, recomputed) > budget_bytes) {
     ++recomputed;
   }
   return recomputed;
@@ -110,21 +111,21 @@ namespace {
 
 // What a micro-batch's forward and backward are planned with.
 struct BatchPlan {
-  BatchPlan(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape, bool trains)
-      : ops(model::ops_plan(shape.family, config, dtype)),
+  BatchPlan(const model::ModelConfig& config, const TrainShape& shape, bool trains)
+      : ops(model::ops_plan(shape.family, config, config.dtype)),
         load{.rows = shape.batch.rows,
              .tiles = shape.batch.tiles,
              .longest_rows = shape.batch.context_tokens - 1,
              .longest_keys = (shape.batch.context_tokens - 1 + device::kBlockTokens - 1) / device::kBlockTokens *
                              device::kBlockTokens,
              .sequences = shape.batch.sequences},
-        residual(memory::allocated_bytes(model::hidden_bytes(config, dtype, load.rows))),
-        cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(dtype))),
+        residual(memory::allocated_bytes(model::hidden_bytes(config, config.dtype, load.rows))),
+        cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(config.dtype))),
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
-        chunk_hidden(model::hidden_bytes(config, dtype, chunk_rows)),
+        chunk_hidden(model::hidden_bytes(config, config.dtype, chunk_rows)),
         logits(logits_bytes(config, chunk_rows)),
         head(ops.linear(chunk_rows, config.hidden, config.vocab, kFloatBytes)),
-        block(model::block_bytes(config, dtype, ops, load.rows, attention(config, shape, trains))) {}
+        block(model::block_bytes(config, config.dtype, ops, load.rows, attention(config, shape, trains))) {}
 
   // VarlenAttention: without backward, the cache is its caller's.
   model::AttentionBytes attention(const model::ModelConfig& config, const TrainShape& shape, bool trains) const {
@@ -168,11 +169,11 @@ struct BatchPlan {
 
 }  // namespace
 
-void add_scoring_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                       const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+void add_scoring_peaks(const model::ModelConfig& config, const TrainShape& shape, const memory::TagBytes& standing,
+                       memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
-  const BatchPlan p(config, dtype, shape, /*trains=*/false);
+  const BatchPlan p(config, shape, /*trains=*/false);
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/shape.family == device::OpsFamily::kAten);
   memory::TagBytes block = base;
@@ -188,11 +189,11 @@ void add_scoring_peaks(const model::ModelConfig& config, model::Dtype dtype, con
   plan.add(Phase::kTrain, "logits of the reference", head);
 }
 
-void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                     const memory::TagBytes& standing, memory::MemoryPlan& plan) {
+void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, const memory::TagBytes& standing,
+                     memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
-  const BatchPlan p(config, dtype, shape, /*trains=*/true);
+  const BatchPlan p(config, shape, /*trains=*/true);
   const Size T = shape.batch.rows, R = shape.batch.targets;
   const Size kept_layers = config.num_layers - shape.recomputed_layers;
   const Size graph_rounding = memory::rounding_of(8);
@@ -231,7 +232,7 @@ void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const
       p.ops.linear_grad_input(p.chunk_rows, config.hidden, config.vocab, /*is_float32=*/true);
   const Size gradients =
       std::max({p.ops.logprob_backward(p.chunk_rows, shape.has_entropy_term).most, dhidden.most,
-                dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(dtype)).most});
+                dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(config.dtype)).most});
   logits = head;
   // Logits of a single chunk are still there from the forward.
   const Size again = p.chunk_rows < R ? p.head.most : Size(0);
@@ -240,7 +241,7 @@ void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;
-  const Size rounded = dtype == model::Dtype::kFloat32 ? Size(0) : p.residual;
+  const Size rounded = config.dtype == model::Dtype::kFloat32 ? Size(0) : p.residual;
   norm[Tag::kHead] +=
       std::max(T * config.hidden * kFloatBytes + rounded, p.residual + p.ops.rms_norm_backward(T).most) +
       memory::rounding_of(3);
@@ -273,7 +274,7 @@ void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const
   const Size norm_bytes = p.ops.sum_of_squares(largest).most;
   if (shape.offloads_optimizer) {
     largest = std::min(largest, Size(kOffloadPieceElements));
-    update[Tag::kStaging] += offload_bytes(config, dtype).device_buffers;
+    update[Tag::kStaging] += offload_bytes(config).device_buffers;
   }
   const Size temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
   update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : Size(0));

@@ -1,5 +1,5 @@
-// The trainer's bytes, from a configuration alone: what it holds between steps, what a micro-batch holds, and how many
-// blocks must drop their graphs to fit a budget. No torch.
+// The trainer's bytes, from a configuration alone, whose dtype is that of the weights' store: what it holds between
+// steps, what a micro-batch holds, and how many blocks must drop their graphs to fit a budget. No torch.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct OptimizerBytes {
   Size gradient = 0;  // float32
   Size total() const { return master + moments + gradient; }
 };
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config, model::Dtype store_dtype);
+OptimizerBytes optimizer_bytes(const model::ModelConfig& config);
 
 // With an OptimizerOffload the device has no master and no moments: the host has them, pinned, as long as the trainer.
 // An update streams them through buffers on the device, which last as long as it.
@@ -30,8 +30,7 @@ struct OffloadBytes {
   Size pinned_host = 0;
   Size device_buffers = 0;  // at most kOffloadBufferSets times two or three pieces
 };
-OffloadBytes offload_bytes(const model::ModelConfig& config, model::Dtype store_dtype,
-                           Size piece_elements = kOffloadPieceElements);
+OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements);
 
 // What one token of a micro-batch keeps alive between forward and backward.
 struct TokenBytes {
@@ -39,7 +38,7 @@ struct TokenBytes {
   Size block_graph = 0;  // of each kept block, besides its input: what its backward reads
   Size head = 0;         // once: final norm's input and output, and the gradient of the output in float32
 };
-TokenBytes token_bytes(const model::ModelConfig& config, model::Dtype dtype);
+TokenBytes token_bytes(const model::ModelConfig& config);
 
 // Logits of one chunk (float32); backward turns them into their gradient in place.
 Size logits_bytes(const model::ModelConfig& config, Size chunk_rows);
@@ -73,18 +72,18 @@ struct TrainShape {
 };
 
 // Adds the moments of the train phase at which most is alive: `standing` is what lasts through it.
-void add_train_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                     const memory::TagBytes& standing, memory::MemoryPlan& plan);
+void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, const memory::TagBytes& standing,
+                     memory::MemoryPlan& plan);
 
 // The same for a pass without gradients: log-probs under a reference.
-void add_scoring_peaks(const model::ModelConfig& config, model::Dtype dtype, const TrainShape& shape,
-                       const memory::TagBytes& standing, memory::MemoryPlan& plan);
+void add_scoring_peaks(const model::ModelConfig& config, const TrainShape& shape, const memory::TagBytes& standing,
+                       memory::MemoryPlan& plan);
 
 // Activations of a micro-batch with `recomputed_layers` blocks' graphs dropped; the block that is being re-run counts.
-Size activation_bytes(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size recomputed_layers);
+Size activation_bytes(const model::ModelConfig& config, Size num_tokens, Size recomputed_layers);
 
 // The fewest blocks to recompute so that activation_bytes() stays within `budget_bytes` (0: no limit). All of them
 // where even that does not fit: one block's graph is the least that backward needs.
-Size recomputed_layers_for(const model::ModelConfig& config, model::Dtype dtype, Size num_tokens, Size budget_bytes);
+Size recomputed_layers_for(const model::ModelConfig& config, Size num_tokens, Size budget_bytes);
 
 }  // namespace tandem::trainer

@@ -129,12 +129,11 @@ TEST(Plan, KeysAndValuesTakeWhatIsLeftAndNoMore) {
     drawn.config.memory.train_memory_margin_bytes = static_cast<int64_t>(random() % 1000) << 20;
     const TrainPlan unlimited = plan_of(drawn, {.bytes = int64_t{1} << 50});
     const int64_t one = sequence_kv_bytes(drawn.model, unlimited.context_tokens);
-    const int64_t element_bytes = model::dtype_bytes(drawn.model.dtype);
     const DeviceMemory device{.bytes = unlimited.peak_bytes() / 4 * (1 + static_cast<int64_t>(random() % 8))};
     const TrainPlan plan = plan_of(drawn, device);
     ASSERT_GE(plan.kv_cache_bytes, one);
     ASSERT_LE(plan.kv_cache_bytes, unlimited.kv_cache_bytes);
-    ASSERT_LE(plan.kv_tokens * (rollout::kv_block_bytes(drawn.model, element_bytes) / 16), plan.kv_cache_bytes);
+    ASSERT_LE(plan.kv_tokens * (rollout::kv_block_bytes(drawn.model) / 16), plan.kv_cache_bytes);
     if (plan.kv_cache_bytes == one) continue;  // the least there can be
     shrunk += plan.kv_cache_bytes < unlimited.kv_cache_bytes ? 1 : 0;
     ASSERT_LE(plan.memory.bytes(Phase::kRollout),

@@ -5,7 +5,6 @@
 #include <limits>
 #include <string>
 
-#include "rollout/rollout_plan.h"
 #include "tandem/error.h"
 #include "tests/rollout/engine_fixture.h"
 
@@ -204,7 +203,7 @@ TEST(Engine, EndsAtTheContextsEnd) {
 TEST(Engine, RefusesWhatCanNeverRun) {
   const TestModel m = make_small_model(at::kFloat);
   EngineConfig config;
-  config.kv_cache_bytes = 4 * kv_block_bytes(m.config, 4) + 1;
+  config.num_kv_blocks = 4;
   const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
   engine->add(request_of(1, 32, 1, 33));  // 64 tokens of KV: 4 blocks
   EXPECT_THROW(engine->add(request_of(2, 32, 1, 34)), UserError);
@@ -229,8 +228,8 @@ TEST(Engine, RefusesWhatCanNeverRun) {
   refused([](GroupRequest& r) { r.sampling.min_p = 1.5; });
   refused([](GroupRequest& r) { r.sampling.stop = {""}; });
   EXPECT_EQ(finish_all(*engine).size(), 1U);
-  config.kv_cache_bytes = 100;
-  EXPECT_THROW(make_engine(config, *m.model), UserError);
+  config.num_kv_blocks = 0;
+  EXPECT_THROW(make_engine(config, *m.model), BugError);
 }
 
 TEST(Engine, SaysWhenTheModelGivesNoNumbers) {

@@ -14,7 +14,6 @@
 #include "device/block.h"
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
-#include "rollout/rollout_plan.h"
 #include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
 
@@ -68,7 +67,6 @@ std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
 TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
   const TestModel m = make_model();
   const TestModel on_two_threads = make_model(2);
-  const int64_t block_bytes = kv_block_bytes(m.config, static_cast<int64_t>(c10::elementSize(dtype())));
   EngineStats total;
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -82,7 +80,7 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       EngineConfig config;
       config.limits.max_batch_tokens = 1 + static_cast<int64_t>(random() % 70);
       config.limits.max_running = 1 + static_cast<int64_t>(random() % 20);
-      config.kv_cache_bytes = (7 + static_cast<int64_t>(random() % 12)) * block_bytes;  // 100 tokens: 7 blocks
+      config.num_kv_blocks = 7 + static_cast<int64_t>(random() % 12);  // 100 tokens: 7 blocks
       const bool two_threads = variant == 0 && seed % 3 == 1;
       const std::unique_ptr<Engine> engine = make_engine(config, two_threads ? *on_two_threads.model : *m.model);
       std::shuffle(requests.begin(), requests.end(), random);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device/block.h"
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
@@ -45,11 +46,10 @@ TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
   const TestModel m = model::load_model(golden::directory() + "/models/" + GetParam(), test_ops());
   size_t longest = 0;
   for (const GoldenSequence& s : sequences) longest = std::max(longest, s.prompt.size() + s.greedy_ids.size());
-  const int64_t token_bytes = m.config.num_layers * 2 * m.config.num_kv_heads * m.config.head_dim * 4;
   const EngineConfig roomy;
   EngineConfig tight;
   tight.limits.max_batch_tokens = 13;
-  tight.kv_cache_bytes = static_cast<int64_t>(longest + 16) * token_bytes;
+  tight.num_kv_blocks = static_cast<int64_t>(longest + 16) / device::kBlockTokens;
   for (const EngineConfig& config : {roomy, tight}) {
     const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
     for (size_t i = 0; i < sequences.size(); ++i) {

@@ -14,11 +14,11 @@ TEST(RolloutPlan, CountsBlocksOfAllLayers) {
   config.num_layers = 28;
   config.num_kv_heads = 8;
   config.head_dim = 128;
-  EXPECT_EQ(kv_block_bytes(config, 2), 16 * 114688);
-  EXPECT_EQ(num_kv_blocks(config, 2, 16 * 114688), 1);
-  EXPECT_EQ(num_kv_blocks(config, 2, int64_t{1} << 30), 585);
-  EXPECT_THROW(num_kv_blocks(config, 2, 16 * 114688 - 1), UserError);
-  EXPECT_LT(num_kv_blocks(config, 2, int64_t{1} << 60) * 16, int64_t{1} << 31);  // slots are 32-bit
+  EXPECT_EQ(kv_block_bytes(config), 16 * 114688);
+  EXPECT_EQ(num_kv_blocks(config, 16 * 114688), 1);
+  EXPECT_EQ(num_kv_blocks(config, int64_t{1} << 30), 585);
+  EXPECT_THROW(num_kv_blocks(config, 16 * 114688 - 1), UserError);
+  EXPECT_LT(num_kv_blocks(config, int64_t{1} << 60) * 16, int64_t{1} << 31);  // slots are 32-bit
 }
 
 TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
@@ -27,8 +27,7 @@ TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   memory::TagBytes standing;
   standing[memory::Tag::kKv] = 77;
   memory::MemoryPlan plan;
-  add_engine_peaks(config, model::Dtype::kBFloat16, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33},
-                   standing, plan);
+  add_engine_peaks(config, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33}, standing, plan);
   const auto bytes = [&](memory::Tag tag) { return plan.bytes(tag, memory::Phase::kRollout); };
   EXPECT_EQ(bytes(memory::Tag::kKv), 77);
   EXPECT_EQ(bytes(memory::Tag::kBatch), 0) << "the host's vectors";

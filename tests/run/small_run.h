@@ -40,7 +40,8 @@ inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) 
 class SmallRun {
  public:
   explicit SmallRun(const std::function<void(config::TrainConfig&)>& change = {})
-      : inputs_(changed(small_config(folder_), change), {}), memory_(inputs_.config, inputs_.plan) {
+      : inputs_(changed(small_config(folder_), change), {}),
+        memory_(inputs_.config.memory, inputs_.plan, inputs_.session.device()) {
     inputs_.session.load_weights();
     inputs_.directory.create();
     log_ = std::make_unique<RunLog>(inputs_.directory, RunLog::Options{});

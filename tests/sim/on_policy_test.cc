@@ -77,12 +77,9 @@ struct Mix {
       longest = std::max(longest, static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens);
       requests.push_back(std::move(request));
     }
-    const int64_t block_bytes = config.num_layers * 2 * config.num_kv_heads * config.head_dim * device::kBlockTokens *
-                                model::dtype_bytes(config.dtype);
     // From barely one sequence (preemption all the time) to room for all.
-    const int64_t blocks =
+    engine.num_kv_blocks =
         (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
-    engine.kv_cache_bytes = blocks * block_bytes;
     engine.limits.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
     engine.limits.max_running = draw.choose<int64_t>({1, 3, 64});
     trainer.batch.max_tokens_per_gpu = draw.choose<int64_t>({16, 100, 4096});
@@ -96,9 +93,9 @@ struct Mix {
     out << config.architecture << ", " << to_string(config.dtype) << " E " << config.hidden << " L "
         << config.num_layers << " H " << config.num_heads << "/" << config.num_kv_heads << " K " << config.head_dim
         << " F " << config.mlp << " V " << config.vocab << ", isa " << isa << ", threads " << engine_threads << " and "
-        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.limits.max_batch_tokens
-        << ", running " << engine.limits.max_running << ", kv " << engine.kv_cache_bytes << ", micro-batch "
-        << trainer.batch.max_tokens_per_gpu << ", chunk " << trainer.batch.logprob_chunk_rows;
+        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.limits.max_batch_tokens << ", running "
+        << engine.limits.max_running << ", blocks " << engine.num_kv_blocks << ", micro-batch " << trainer.batch.max_tokens_per_gpu
+        << ", chunk " << trainer.batch.logprob_chunk_rows;
     return out.str();
   }
 };

@@ -59,6 +59,7 @@ class WatchedModel final : public model::Model {
 
   const model::ModelConfig& config() const override { return inner_.config(); }
   const device::Ops& ops() const override { return inner_.ops(); }
+  at::ScalarType dtype() const override { return inner_.dtype(); }
   at::Tensor embed(const at::Tensor& ids_T) const override { return inner_.embed(ids_T); }
   at::Tensor block(int64_t layer, const at::Tensor& hidden_TE, const at::Tensor& positions_T,
                    model::Attention& attention) const override;

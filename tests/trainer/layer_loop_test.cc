@@ -68,7 +68,7 @@ TEST(LayerLoop, KeepsTheBytesThatThePlanStates) {
   for (const auto& [architecture, dtype] : cases) {
     SCOPED_TRACE(architecture);
     const TestModel m = make_small_model(dtype, true, test_ops(), architecture);
-    const TokenBytes token = token_bytes(m.config, m.config.dtype);
+    const TokenBytes token = token_bytes(m.config);
     const int64_t layers = m.config.num_layers, tokens = batch.num_tokens();
     const int64_t dropped = live_bytes_after_forward(*m.model, batch, layers);
     // Blocks' inputs, the final norm's input and its output; and the one cache that all layers share.

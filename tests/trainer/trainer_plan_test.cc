@@ -14,35 +14,33 @@
 namespace tandem::trainer {
 namespace {
 
-model::ModelConfig small() { return model::tiny_config(/*num_layers=*/6); }
+model::ModelConfig small(model::Dtype dtype = model::Dtype::kBFloat16) {
+  return model::tiny_config(/*num_layers=*/6, dtype);
+}
 
 TEST(TrainerPlan, AFloat32StoreNeedsNoMaster) {
   const int64_t one = small().num_parameters() * 4;
-  EXPECT_EQ(optimizer_bytes(small(), model::Dtype::kFloat32).total(), 2 * one + memory::allocated_bytes(one));
-  EXPECT_EQ(optimizer_bytes(small(), model::Dtype::kBFloat16).total(), 3 * one + memory::allocated_bytes(one));
+  EXPECT_EQ(optimizer_bytes(small(model::Dtype::kFloat32)).total(), 2 * one + memory::allocated_bytes(one));
+  EXPECT_EQ(optimizer_bytes(small()).total(), 3 * one + memory::allocated_bytes(one));
 }
 
 TEST(TrainerPlan, AnOffloadedOptimizerIsOnTheHostButForItsBuffers) {
   const int64_t one = small().num_parameters() * 4;
   // The largest tensor, embed, is 512 x 32 = 16384.
-  const OffloadBytes float32 = offload_bytes(small(), model::Dtype::kFloat32);
+  const OffloadBytes float32 = offload_bytes(small(model::Dtype::kFloat32));
   EXPECT_EQ(float32.pinned_host, 2 * one);
   EXPECT_EQ(float32.device_buffers, 3 * 2 * 16384 * 4);
-  const OffloadBytes bfloat16 = offload_bytes(small(), model::Dtype::kBFloat16, 1001);
+  const OffloadBytes bfloat16 = offload_bytes(small(), 1001);
   EXPECT_EQ(bfloat16.pinned_host, 3 * one);
   EXPECT_EQ(bfloat16.device_buffers, 3 * 3 * 1008 * 4) << "each begins at a multiple of 64 bytes";
   model::ModelConfig large = small();
   large.vocab = 1 << 20;
-  EXPECT_EQ(offload_bytes(large, model::Dtype::kBFloat16).device_buffers, int64_t{9} * (16 << 20));
+  EXPECT_EQ(offload_bytes(large).device_buffers, int64_t{9} * (16 << 20));
 }
 
 TEST(TrainerPlan, RecomputesTheFewestBlocksThatFit) {
-  const auto bytes = [](int64_t recomputed) {
-    return activation_bytes(small(), model::Dtype::kBFloat16, 1000, recomputed);
-  };
-  const auto chosen = [](int64_t budget) {
-    return recomputed_layers_for(small(), model::Dtype::kBFloat16, 1000, budget);
-  };
+  const auto bytes = [](int64_t recomputed) { return activation_bytes(small(), 1000, recomputed); };
+  const auto chosen = [](int64_t budget) { return recomputed_layers_for(small(), 1000, budget); };
   EXPECT_EQ(chosen(0), 0) << "0 is no limit";
   for (int64_t n = 0; n < 5; ++n) {
     EXPECT_LT(bytes(n + 1), bytes(n));
@@ -138,7 +136,7 @@ memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int
   memory::MemoryPlan plan;
   memory::TagBytes standing;
   standing[Tag::kWeights] = 1'000'000;
-  add_train_peaks(small(), dtype,
+  add_train_peaks(small(dtype),
                   {.batch = largest_micro_batch(kStep, 1000),
                    .recomputed_layers = recomputed_layers,
                    .logprob_chunk_rows = chunk_rows},
@@ -170,7 +168,7 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
 
 TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
   const auto graph = [](const std::string& architecture) {
-    return token_bytes(model::in_family(small(), architecture), model::Dtype::kFloat32).block_graph;
+    return token_bytes(model::in_family(small(model::Dtype::kFloat32), architecture)).block_graph;
   };
   // q 64, attn_out 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
   EXPECT_EQ(graph("LlamaForCausalLM"), (64 + 64 + 32 + 192 + 64 + 4) * 4);
@@ -195,7 +193,7 @@ TEST(TrainerPlan, AnOffloadedUpdateNeedsItsBuffersAndTemporariesOfAPiece) {
   large.vocab = 1 << 20;
   const auto staging = [&](bool offloads, device::OpsFamily family) {
     memory::MemoryPlan plan;
-    add_train_peaks(large, model::Dtype::kBFloat16,
+    add_train_peaks(large,
                     {.batch = largest_micro_batch(kStep, 1000),
                      .logprob_chunk_rows = 4,
                      .family = family,

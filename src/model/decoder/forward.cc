@@ -26,6 +26,7 @@ class Decoder final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const device::Ops& ops() const override { return ops_; }
+  at::ScalarType dtype() const override { return embed_VE_.scalar_type(); }
 
   Tensor embed(const Tensor& ids_T) const override { return ops_.embedding(embed_VE_, ids_T); }
   Tensor block(int64_t layer, const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const override {
