@@ -30,9 +30,9 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   base::Json record = base::Json::object();
   record["group_id"] = sample.group_id;
   record["sample_id"] = sample.sample_id;
-  record["prompt"] = sample.prompt_text;
+  record["prompt"] = sample.prompt->text;
   record["response"] = sample.text;
-  record["label"] = sample.label;
+  record["label"] = sample.prompt->label;
   if (grade != nullptr) {
     record["reward"] = sample.has_reward ? base::Json(sample.reward) : base::Json(nullptr);
     if (grade->failed) {
@@ -48,7 +48,7 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
   record["weight_versions"] = versions_of(sample);
   if (detail == SampleDetail::kReadable) return record;
-  record["prompt_tokens"] = sample.prompt;
+  record["prompt_tokens"] = sample.prompt->tokens;
   record["response_tokens"] = sample.completion;
   record["rollout_log_probs"] = sample.rollout_logprobs;
   if (!sample.behavior_logprobs.empty()) record["sampled_log_probs"] = sample.behavior_logprobs;

@@ -100,14 +100,14 @@ void discount(const LossConfig& config, Sample& sample, double reward) {
 
 // (x - mean) / sqrt(variance + epsilon) over all trained tokens; verl's and slime's masked whitening, variance
 // unbiased. Equal ones become 0, not their rounding over sqrt(epsilon).
-void whiten(const LossConfig& config, std::span<Sample* const> samples) {
+void whiten(const LossConfig& config, std::span<Sample> samples) {
   double sum = 0.0, lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   int64_t count = 0;
   const auto for_each_token = [&](auto body) {
-    for (Sample* sample : samples) {
-      if (!is_trained(*sample)) continue;
-      for (size_t t = 0; t < sample->loss_mask.size(); ++t) {
-        if (sample->loss_mask[t] != 0) body(advantage_at(*sample, t));
+    for (Sample& sample : samples) {
+      if (!is_trained(sample)) continue;
+      for (size_t t = 0; t < sample.loss_mask.size(); ++t) {
+        if (sample.loss_mask[t] != 0) body(advantage_at(sample, t));
       }
     }
   };
@@ -122,9 +122,9 @@ void whiten(const LossConfig& config, std::span<Sample* const> samples) {
   for_each_token([&](double a) { squares += (a - mean) * (a - mean); });
   const double spread = std::sqrt(squares / static_cast<double>(count - 1) + config.whiten_epsilon);
   const double scale = is_flat ? 0.0 : 1.0 / spread;
-  for (Sample* sample : samples) {
-    if (!sample->has_reward) continue;
-    for (double& a : sample->advantages) a = (a - mean) * scale;
+  for (Sample& sample : samples) {
+    if (!sample.has_reward) continue;
+    for (double& a : sample.advantages) a = (a - mean) * scale;
   }
 }
 
@@ -151,16 +151,16 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
 
 }  // namespace
 
-void assign_advantages(const LossConfig& config, std::span<Sample* const> samples) {
+void assign_advantages(const LossConfig& config, std::span<Sample> samples) {
   std::map<uint64_t, std::vector<Sample*>> groups;
   std::vector<double> all_rewards;
-  for (Sample* sample : samples) {
-    sample->advantages.assign(1, 0.0);
-    if (!sample->has_reward) continue;
-    TANDEM_CHECK(std::isfinite(sample->reward), "sample", sample->sample_id);
-    TANDEM_CHECK_EQ(sample->loss_mask.size(), sample->completion.size());
-    groups[sample->group_id].push_back(sample);
-    all_rewards.push_back(sample->reward);
+  for (Sample& sample : samples) {
+    sample.advantages.assign(1, 0.0);
+    if (!sample.has_reward) continue;
+    TANDEM_CHECK(std::isfinite(sample.reward), "sample", sample.sample_id);
+    TANDEM_CHECK_EQ(sample.loss_mask.size(), sample.completion.size());
+    groups[sample.group_id].push_back(&sample);
+    all_rewards.push_back(sample.reward);
   }
   const AdvantageKind kind = advantage_kind(config);
   const double batch_deviation = all_rewards.size() < 2 ? 0.0 : standard_deviation(all_rewards, mean_of(all_rewards));

@@ -15,6 +15,6 @@ namespace tandem::rl {
 // and its advantage is 0. Where the estimator subtracts the group's mean, equal rewards have advantages of exactly 0
 // before any whitening, and so has a sample alone in its group. `samples`: the whole rollout, which is what whitening
 // goes over. BugError when a reward is not finite.
-void assign_advantages(const LossConfig& config, std::span<Sample* const> samples);
+void assign_advantages(const LossConfig& config, std::span<Sample> samples);
 
 }  // namespace tandem::rl

@@ -45,7 +45,7 @@ void add_lengths(std::span<const Sample* const> samples, std::map<std::string, d
   std::vector<double> response, total, trained;
   for (const Sample* sample : samples) {
     response.push_back(static_cast<double>(sample->completion.size()));
-    total.push_back(static_cast<double>(sample->prompt.size() + sample->completion.size()));
+    total.push_back(static_cast<double>(sample->num_tokens()));
     trained.push_back(static_cast<double>(trained_tokens(*sample)));
   }
   metrics["response_lengths"] = mean_of(response);

@@ -16,12 +16,10 @@ struct Run {
   int64_t num_tokens = 0;
 };
 
-bool share_prompt(const Sample& a, const Sample& b) { return a.group_id == b.group_id && a.prompt == b.prompt; }
-
 // The longest run from `begin` on that stays in one group and, beyond its first sample, within `max_tokens`.
 Run take_run(std::span<const Sample* const> samples, int64_t begin, int64_t max_tokens) {
   const Sample& first = *samples[static_cast<size_t>(begin)];
-  Run run{begin, begin + 1, static_cast<int64_t>(first.prompt.size()) + completion_tokens(first)};
+  Run run{begin, begin + 1, first.num_tokens()};
   for (; run.end < static_cast<int64_t>(samples.size()); ++run.end) {
     const Sample& next = *samples[static_cast<size_t>(run.end)];
     if (!share_prompt(first, next) || run.num_tokens + completion_tokens(next) > max_tokens) break;

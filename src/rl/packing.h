@@ -15,8 +15,8 @@ struct MicroBatch {
   int64_t num_tokens = 0;        // each group's prompt once, and all completions
 };
 
-// Deterministic: a function of the samples' order, lengths and the budget. Neighbours of equal group_id and prompt are
-// one group. A group goes, in order, into the first micro-batch with room for all of it; one that is longer than the
+// Deterministic: a function of the samples' order, lengths and the budget. Neighbours that share_prompt() are one
+// group. A group goes, in order, into the first micro-batch with room for all of it; one that is longer than the
 // budget is split into runs that each fill a micro-batch. A single sample beyond the budget gets a micro-batch of its
 // own. BugError when the budget is not positive.
 std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, int64_t max_tokens);

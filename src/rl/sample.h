@@ -3,13 +3,29 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tandem::rl {
 
 // Tokens of a completion where nobody gives a limit: most answers fit in them.
 constexpr int64_t kDefaultResponseTokens = 1024;
+
+// What a group is asked. It exists once, whatever is made of it: the data set, the engine and all samples of a group
+// hold the same object.
+struct Prompt {
+  std::vector<int32_t> tokens;  // at least one
+  std::string text;             // what was encoded; empty where tokens were given
+  std::string label;            // as dumps show it; empty: none
+};
+using SharedPrompt = std::shared_ptr<const Prompt>;
+
+inline SharedPrompt make_prompt(std::vector<int32_t> tokens, std::string text = {}, std::string label = {}) {
+  return std::make_shared<const Prompt>(
+      Prompt{.tokens = std::move(tokens), .text = std::move(text), .label = std::move(label)});
+}
 
 // How one group is sampled. Defaults are the engine's; those of the flags are in config/rollout_options.h.
 struct SamplingParams {
@@ -50,7 +66,7 @@ struct Completion {
 // A prompt and its completions, in sample order.
 struct Group {
   uint64_t group_id = 0;
-  std::vector<int32_t> prompt;  // token ids
+  SharedPrompt prompt;
   std::vector<Completion> completions;
 };
 
@@ -62,7 +78,7 @@ const char* to_string(SampleStatus status);  // "completed", "truncated", "abort
 struct Sample {
   uint64_t group_id = 0;
   uint64_t sample_id = 0;
-  std::vector<int32_t> prompt;           // equal for all samples of a group
+  SharedPrompt prompt;                   // the same object for all samples of a group
   std::vector<int32_t> completion;       // [N]
   std::vector<float> rollout_logprobs;   // [N] the engine's policy log-probs
   std::vector<float> behavior_logprobs;  // [N] or empty
@@ -75,7 +91,13 @@ struct Sample {
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // out of the loss, still counted in G
   std::vector<VersionSpan> versions;
-  std::string prompt_text, text, label;  // for dumps
+  std::string text;  // of the completion, for dumps
+
+  int64_t num_tokens() const { return static_cast<int64_t>(prompt->tokens.size() + completion.size()); }
 };
+
+// Whether two neighbours are of one group, whose prompt the trainer's forward runs once. Another group may well have
+// the same prompt: where an epoch ends, the next one begins with any.
+inline bool share_prompt(const Sample& a, const Sample& b) { return a.group_id == b.group_id && a.prompt == b.prompt; }
 
 }  // namespace tandem::rl

@@ -132,10 +132,10 @@ class PagedEngine final : public Engine {
 };
 
 int64_t PagedEngine::checked_max_tokens(const GroupRequest& request) const {
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt->tokens.size());
   const model::ModelConfig& model = model_.config();
   TANDEM_USER_CHECK(prompt_tokens > 0, "the prompt of group", request.group_id, "has no tokens");
-  for (const int32_t id : request.prompt) {
+  for (const int32_t id : request.prompt->tokens) {
     TANDEM_USER_CHECK(id >= 0 && id < model.vocab, "the prompt of group", request.group_id, "has token", id,
                       "but the model's vocabulary has", model.vocab, "tokens: use the checkpoint's own tokenizer");
   }
@@ -164,7 +164,7 @@ void PagedEngine::add(GroupRequest request) {
   auto group = std::make_unique<ActiveGroup>();
   const size_t num_samples = request.sample_ids.size();
   group->sequences = scheduler_.add_group(request.prompt, static_cast<int64_t>(num_samples), max_tokens);
-  group->max_new_tokens = static_cast<size_t>(max_tokens) - request.prompt.size();
+  group->max_new_tokens = static_cast<size_t>(max_tokens) - request.prompt->tokens.size();
   group->num_unfinished = static_cast<int64_t>(num_samples);
   group->stop_tails.resize(num_samples);
   group->sampling = std::move(request.sampling);

@@ -34,7 +34,7 @@ struct EngineConfig {
 
 struct GroupRequest {
   uint64_t group_id = 0;
-  std::vector<int32_t> prompt;       // at least one token
+  rl::SharedPrompt prompt;           // at least one token
   std::vector<uint64_t> sample_ids;  // n of them: one completion each
   rl::SamplingParams sampling;
 };

@@ -33,9 +33,9 @@ Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(con
 
 bool Scheduler::fits(int64_t max_tokens) const { return max_blocks_for(max_tokens) <= pool_.num_blocks(); }
 
-std::vector<SequenceId> Scheduler::add_group(std::vector<int32_t> prompt, int64_t num_samples, int64_t max_tokens) {
-  TANDEM_CHECK(!prompt.empty() && num_samples > 0);
-  TANDEM_CHECK(max_tokens > static_cast<int64_t>(prompt.size()) && fits(max_tokens), max_tokens);
+std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens) {
+  TANDEM_CHECK(!prompt->tokens.empty() && num_samples > 0);
+  TANDEM_CHECK(max_tokens > static_cast<int64_t>(prompt->tokens.size()) && fits(max_tokens), max_tokens);
   auto group = std::make_shared<PromptGroup>();
   group->prompt = std::move(prompt);
   group->num_unfinished = num_samples;
@@ -145,7 +145,7 @@ std::optional<SequenceId> Scheduler::running_sibling(const Sequence& sequence) c
 }
 
 int64_t Scheduler::full_prompt_blocks(const Sequence& sequence) {
-  return static_cast<int64_t>(sequence.group->prompt.size()) / kBlockTokens;
+  return static_cast<int64_t>(sequence.group->prompt->tokens.size()) / kBlockTokens;
 }
 
 void Scheduler::adopt_prompt_blocks(Sequence& sequence) {
@@ -185,7 +185,7 @@ int64_t Scheduler::grow(Sequence& sequence, int64_t end) {
 
 void Scheduler::add_rows(SequenceId id, int64_t end) {
   Sequence& sequence = at(id);
-  const std::vector<int32_t>& prompt = sequence.group->prompt;
+  const std::vector<int32_t>& prompt = sequence.group->prompt->tokens;
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto plan_index = static_cast<int32_t>(plan_.sequences.size());
   plan_.sequences.push_back(id);
@@ -338,8 +338,8 @@ void Scheduler::check_invariants() const {
       const int32_t block = sequence.blocks[i];
       ++references[static_cast<size_t>(block)];
       // Only the prompt is common to several sequences.
-      TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt.size(), "block",
-                   block);
+      TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt->tokens.size(),
+                   "block", block);
     }
   }
   for (int64_t block = 0; block < pool_.num_blocks(); ++block) {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "rl/sample.h"
 #include "rollout/kv_blocks.h"
 
 namespace tandem::rollout {
@@ -70,7 +71,7 @@ class Scheduler {
   bool fits(int64_t max_tokens) const;
 
   // Queues `num_samples` sequences over one prompt, each of at most max_tokens tokens in all. Returns their ids.
-  std::vector<SequenceId> add_group(std::vector<int32_t> prompt, int64_t num_samples, int64_t max_tokens);
+  std::vector<SequenceId> add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens);
 
   // The next forward; empty when nothing is left. Each of its draws must be answered by append() before the next plan,
   // and finish() for those that have ended. The plan stays valid until the next call.
@@ -99,7 +100,7 @@ class Scheduler {
 
  private:
   struct PromptGroup {
-    std::vector<int32_t> prompt;
+    rl::SharedPrompt prompt;
     std::vector<SequenceId> members;
     int64_t num_unfinished = 0;
   };
@@ -119,7 +120,7 @@ class Scheduler {
     int64_t computed = 0;         // tokens whose KV is in the cache once the planned forward has run
     int64_t ever_computed = 0;    // largest value that `computed` has had
     int64_t max_tokens = 0;
-    int64_t num_tokens() const { return static_cast<int64_t>(group->prompt.size() + generated.size()); }
+    int64_t num_tokens() const { return static_cast<int64_t>(group->prompt->tokens.size() + generated.size()); }
   };
 
   Sequence& at(SequenceId id) { return sequences_[static_cast<size_t>(id)]; }

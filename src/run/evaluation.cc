@@ -82,7 +82,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
   std::vector<Result> results;
   for (size_t s = 0; s < sets_.size(); ++s) {
     RolloutRequest request;
-    for (const Prompt& prompt : sets_[s].prompts.prompts) request.prompts.push_back(&prompt);
+    for (const PromptLine& line : sets_[s].prompts.prompts) request.prompts.push_back(&line);
     request.n_samples_per_prompt = rollout_.n_samples_per_prompt;
     request.sampling = rollout_.sampling();
     const uint64_t begin = kFirstEvalSample + s * kSamplesPerSet;

@@ -42,12 +42,12 @@ base::Json completion_record(const rl::Sample& sample) {
 void write_batch(const RolloutRequest& request, const Rollout& rollout, report::JsonOutput& output) {
   const auto n = static_cast<size_t>(request.n_samples_per_prompt);
   for (size_t p = 0; p < request.prompts.size(); ++p) {
-    const Prompt& prompt = *request.prompts[p];
+    const auto& [line, prompt] = *request.prompts[p];
     base::Json record = base::Json::object();
-    record["line"] = prompt.record.line;
-    record["prompt"] = prompt.text;
-    if (!prompt.record.label.is_null()) record["label"] = prompt.record.label;
-    record["prompt_tokens"] = prompt.tokens;
+    record["line"] = line.line;
+    record["prompt"] = prompt->text;
+    if (!line.label.is_null()) record["label"] = line.label;
+    record["prompt_tokens"] = prompt->tokens;
     base::Json completions = base::Json::array();
     for (size_t i = 0; i < n; ++i) completions.push_back(completion_record(rollout.samples[p * n + i]));
     record["completions"] = std::move(completions);

@@ -57,7 +57,7 @@ void Learner::score_reference(Rollout& rollout, RunLog& log) {
 void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log) {
   const Clock::time_point begin = Clock::now();
   const rl::LossConfig& loss = inputs_.config.loss.loss;
-  rl::assign_advantages(loss, rollout.pointers());
+  rl::assign_advantages(loss, rollout.samples);
   warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   log.add(rollout_report(rollout, per_token, inputs_.config.output.log_passrate));
@@ -86,7 +86,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
     return std::nullopt;
   }
   for (const rl::Sample* sample : samples) {
-    tokens += static_cast<double>(sample->prompt.size() + sample->completion.size());
+    tokens += static_cast<double>(sample->num_tokens());
   }
   const double seconds = std::max(seconds_since(begin), 1e-9);
   log.add({{"perf/actor_train_time", seconds},

@@ -150,18 +150,6 @@ std::vector<std::string> render_prompts(const config::DataOptions& options, text
   return texts;
 }
 
-std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts) {
-  std::vector<std::vector<int32_t>> ids;
-  for (size_t begin = 0; begin < texts.size(); begin += kTextsPerCall) {
-    const size_t end = std::min(texts.size(), begin + kTextsPerCall);
-    for (auto& one :
-         text.encode({texts.begin() + static_cast<int64_t>(begin), texts.begin() + static_cast<int64_t>(end)})) {
-      ids.push_back(std::move(one));
-    }
-  }
-  return ids;
-}
-
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
   // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
   report::Report report;
@@ -170,20 +158,20 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   rl::PromptData data = rl::read_prompts(options.lines);
   warn_of_missing_labels(options, data);
   const std::string file = rl::parse_data_path(options.lines.path).file;
-  std::vector<Conversation> conversations;
-  for (const rl::PromptRecord& record : data.records) {
-    conversations.push_back({record.prompt, record.tools, fmt::format("{}:{}", file, record.line)});
-  }
-  const auto num_prompts = static_cast<int64_t>(conversations.size());
+  const auto place_of = [&file](const rl::PromptRecord& record) { return fmt::format("{}:{}", file, record.line); };
+  const size_t num_prompts = data.records.size();
   std::vector<std::string> texts;
   std::vector<std::vector<int32_t>> tokens;
-  while (texts.size() < conversations.size()) {
-    const auto begin = conversations.begin() + std::ssize(texts);
-    const auto end = begin + std::min<int64_t>(kTextsPerCall, conversations.end() - begin);
-    const std::vector<std::string> part = render_prompts(options, text, {begin, end});
-    std::ranges::move(encode_texts(text, part), std::back_inserter(tokens));
-    texts.insert(texts.end(), part.begin(), part.end());
-    report.progress(title, std::ssize(texts), num_prompts, "prompts");
+  while (texts.size() < num_prompts) {
+    std::vector<Conversation> conversations;
+    for (size_t i = texts.size(); i < std::min(num_prompts, texts.size() + kTextsPerCall); ++i) {
+      const rl::PromptRecord& record = data.records[i];
+      conversations.push_back({record.prompt, record.tools, place_of(record)});
+    }
+    std::vector<std::string> part = render_prompts(options, text, conversations);
+    std::ranges::move(text.encode(part), std::back_inserter(tokens));
+    std::ranges::move(part, std::back_inserter(texts));
+    report.progress(title, std::ssize(texts), static_cast<int64_t>(num_prompts), "prompts");
   }
 
   const auto by_template = [&options](const rl::PromptRecord& record) {
@@ -193,17 +181,19 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   if (std::ranges::any_of(data.records, by_template)) set.template_opens_answer = opens_answer(options, text);
   set.path = options.lines.path;
   set.num_bad_lines = data.bad_lines.count;
-  for (size_t i = 0; i < data.records.size(); ++i) {
+  for (size_t i = 0; i < num_prompts; ++i) {
+    rl::PromptRecord& record = data.records[i];
     const auto length = static_cast<int64_t>(tokens[i].size());
-    TANDEM_USER_CHECK(length > 0, fmt::format("{}: the prompt has no tokens; remove the line", conversations[i].place));
+    TANDEM_USER_CHECK(length > 0, fmt::format("{}: the prompt has no tokens; remove the line", place_of(record)));
     if (options.max_prompt_len > 0 && length > options.max_prompt_len) {
       ++set.num_too_long;
       continue;
     }
     set.longest_tokens = std::max(set.longest_tokens, length);
-    set.prompts.push_back({std::move(data.records[i]), std::move(texts[i]), std::move(tokens[i])});
+    rl::SharedPrompt prompt = rl::make_prompt(std::move(tokens[i]), std::move(texts[i]), rl::label_text(record.label));
+    set.prompts.push_back({std::move(record), std::move(prompt)});
   }
-  log_left_out(options, data.bad_lines, set.num_too_long, data.records.size());
+  log_left_out(options, data.bad_lines, set.num_too_long, num_prompts);
   TANDEM_USER_CHECK(!set.prompts.empty(),
                     fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
                                 options.max_prompt_len, options.max_prompt_flag));

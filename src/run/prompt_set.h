@@ -8,21 +8,22 @@
 
 #include "config/data_options.h"
 #include "rl/prompts.h"
+#include "rl/sample.h"
 #include "text/text_worker.h"
 
 namespace tandem::run {
 
-struct Prompt {
+// A line of the data, and the prompt that was made of it.
+struct PromptLine {
   rl::PromptRecord record;
-  std::string text;             // what was encoded
-  std::vector<int32_t> tokens;  // at least one
+  rl::SharedPrompt prompt;
 };
 
 struct PromptSet {
   std::string path;
-  std::vector<Prompt> prompts;  // never empty
-  int64_t num_bad_lines = 0;    // left out, with --skip-bad-lines
-  int64_t num_too_long = 0;     // left out, beyond --rollout-max-prompt-len
+  std::vector<PromptLine> prompts;  // never empty
+  int64_t num_bad_lines = 0;        // left out, with --skip-bad-lines
+  int64_t num_too_long = 0;         // left out, beyond --rollout-max-prompt-len
   int64_t longest_tokens = 0;
   bool template_opens_answer = true;  // opens_answer(), where a template rendered prompts
 };
@@ -43,8 +44,5 @@ std::vector<std::string> render_prompts(const config::DataOptions& options, text
 // would go on with the user's. A template that always writes the header, has none (its user's turn ends with what
 // stands before an answer) or refuses the question opens it.
 bool opens_answer(const config::DataOptions& options, text::TextWorker& text);
-
-// The tokens of each text, in as many calls as deadlines ask for.
-std::vector<std::vector<int32_t>> encode_texts(text::TextWorker& text, const std::vector<std::string>& texts);
 
 }  // namespace tandem::run

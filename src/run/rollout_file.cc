@@ -35,15 +35,17 @@ class SampleReader {
     rl::Sample sample;
     sample.group_id = id("group_id");
     sample.sample_id = id("sample_id");
-    sample.prompt_text = text("prompt");
+    rl::Prompt prompt;
+    prompt.text = text("prompt");
     sample.text = text("response");
-    sample.label = text("label");
+    prompt.label = text("label");
     sample.grading_failed = record_.contains("failure");
     sample.has_reward = !member("reward").is_null();
     if (!sample.has_reward && !sample.grading_failed) fail("reward", "is null, and no failure says why; give a number");
     sample.reward = sample.has_reward ? number("reward", member("reward"), kMax) : 0.0;
     sample.status = status();
-    sample.prompt = tokens("prompt_tokens");
+    prompt.tokens = tokens("prompt_tokens");
+    sample.prompt = std::make_shared<const rl::Prompt>(std::move(prompt));
     sample.completion = tokens("response_tokens");
     check_length(sample);
     const size_t length = sample.completion.size();
@@ -150,7 +152,7 @@ class SampleReader {
   }
 
   void check_length(const rl::Sample& sample) const {
-    const auto length = static_cast<int64_t>(sample.prompt.size() + sample.completion.size());
+    const int64_t length = sample.num_tokens();
     if (length <= bounds_.context_tokens) return;
     fail("response_tokens", fmt::format("prompt and response are {} tokens, and sequences of this run have at most {}; "
                                         "give the lengths of the run that wrote the file (--rollout-max-response-len)",
@@ -207,10 +209,15 @@ Rollout read_rollout(const std::string& path, const RolloutBounds& bounds) {
       reader.fail("sample_id",
                   fmt::format("{} is that of an earlier line too; each sample has its own", sample.sample_id));
     const size_t first = first_of_group.try_emplace(sample.group_id, rollout.samples.size()).first->second;
-    if (first < rollout.samples.size() && rollout.samples[first].prompt != sample.prompt)
-      reader.fail("prompt_tokens", fmt::format("are others than in line {}, which has the same group_id {}; give each "
-                                               "prompt a group of its own",
-                                               first + 1, sample.group_id));
+    if (first < rollout.samples.size()) {
+      const rl::SharedPrompt& prompt = rollout.samples[first].prompt;
+      if (prompt->tokens != sample.prompt->tokens)
+        reader.fail("prompt_tokens",
+                    fmt::format("are others than in line {}, which has the same group_id {}; give each "
+                                "prompt a group of its own",
+                                first + 1, sample.group_id));
+      sample.prompt = prompt;
+    }
     rollout.grades.push_back(reader.grade(sample));
     rollout.samples.push_back(std::move(sample));
   }

@@ -19,7 +19,7 @@ struct RolloutBounds {
 // UserError "FILE:LINE:COLUMN: what is wrong, remedy": no JSON, a key that is missing or of another type, a token that
 // the model has not, lists that differ in length, a number that is not finite, a mask of other numbers than 0 and 1, an
 // empty prompt or response, a sequence that is too long, samples of a group whose prompts differ, an id twice, another
-// number of samples.
+// number of samples. The samples of a group share one prompt again, with the text and label of its first line.
 Rollout read_rollout(const std::string& path, const RolloutBounds& bounds);
 
 }  // namespace tandem::run

@@ -25,32 +25,31 @@ rl::SampleStatus status_of(rl::FinishReason reason) {
   return rl::SampleStatus::kAborted;
 }
 
-rl::Sample make_sample(const Prompt& prompt, uint64_t group_id, rl::Completion completion) {
+rl::Sample make_sample(rl::SharedPrompt prompt, uint64_t group_id, rl::Completion completion, std::string text) {
   rl::Sample sample;
   sample.group_id = group_id;
   sample.sample_id = completion.sample_id;
-  sample.prompt = prompt.tokens;
+  sample.prompt = std::move(prompt);
   sample.loss_mask.assign(completion.tokens.size(), 1);
   sample.completion = std::move(completion.tokens);
   sample.rollout_logprobs = std::move(completion.logprobs);
   sample.behavior_logprobs = std::move(completion.behavior_logprobs);
   sample.status = status_of(completion.finish_reason);
   sample.versions = std::move(completion.versions);
-  sample.prompt_text = prompt.text;
-  sample.label = rl::label_text(prompt.record.label);
+  sample.text = std::move(text);
   return sample;
 }
 
-text::GradeRequest grade_request(const Prompt& prompt, const rl::Sample& sample) {
+text::GradeRequest grade_request(const rl::PromptRecord& record, const rl::Sample& sample) {
   text::GradeRequest request;
   request.group_id = sample.group_id;
   request.sample_id = sample.sample_id;
-  request.prompt = prompt.record.prompt;
-  request.prompt_text = prompt.text;
+  request.prompt = record.prompt;
+  request.prompt_text = sample.prompt->text;
   request.response = sample.text;
-  request.label = prompt.record.label;
-  request.metadata = prompt.record.metadata;
-  request.prompt_tokens = sample.prompt;
+  request.label = record.label;
+  request.metadata = record.metadata;
+  request.prompt_tokens = sample.prompt->tokens;
   request.response_tokens = sample.completion;
   request.truncated = sample.status == rl::SampleStatus::kTruncated;
   return request;
@@ -108,12 +107,6 @@ std::vector<const rl::Sample*> Rollout::views() const {
   return result;
 }
 
-std::vector<rl::Sample*> Rollout::pointers() {
-  std::vector<rl::Sample*> result;
-  for (rl::Sample& sample : samples) result.push_back(&sample);
-  return result;
-}
-
 void Rollout::count_failures() {
   num_failed = num_dropped = 0;
   first_failure.clear();
@@ -135,7 +128,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     rollout::GroupRequest group;
     group.group_id = request.first_sample_id / n + p;
-    group.prompt = request.prompts[p]->tokens;
+    group.prompt = request.prompts[p]->prompt;
     for (uint64_t i = 0; i < n; ++i) group.sample_ids.push_back(request.first_sample_id + p * n + i);
     group.sampling = request.sampling;
     engine_.add(std::move(group));
@@ -186,18 +179,19 @@ std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request,
 }
 
 void RolloutPhase::take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders) {
-  const auto n = static_cast<size_t>(request.n_samples_per_prompt);
-  const size_t position = group.group_id - request.first_sample_id / n;
-  const Prompt& prompt = *request.prompts[position];
   std::vector<std::vector<int32_t>> tokens;
   for (const rl::Completion& completion : group.completions) tokens.push_back(completion.tokens);
-  const std::vector<std::string> texts = decode(tokens, request.skip_special_tokens);
+  std::vector<std::string> texts = decode(tokens, request.skip_special_tokens);
   std::vector<text::GradeRequest> requests;
-  for (size_t i = 0; i < n; ++i) {
-    rl::Sample& sample = rollout.samples[position * n + i];
-    sample = make_sample(prompt, group.group_id, std::move(group.completions[i]));
-    sample.text = texts[i];
-    if (graders != nullptr) requests.push_back(grade_request(prompt, sample));
+  for (size_t i = 0; i < group.completions.size(); ++i) {
+    rl::Completion& completion = group.completions[i];
+    const size_t index = completion.sample_id - request.first_sample_id;
+    TANDEM_CHECK(index < rollout.samples.size(), "a completion of unknown sample", completion.sample_id);
+    rl::Sample& sample = rollout.samples[index];
+    sample = make_sample(group.prompt, group.group_id, std::move(completion), std::move(texts[i]));
+    if (graders == nullptr) continue;
+    const size_t position = index / static_cast<size_t>(request.n_samples_per_prompt);
+    requests.push_back(grade_request(request.prompts[position]->record, sample));
   }
   if (graders != nullptr) graders->submit(std::move(requests));
 }

@@ -19,11 +19,10 @@
 namespace tandem::run {
 
 struct RolloutRequest {
-  std::vector<const Prompt*> prompts;
+  std::vector<const PromptLine*> prompts;
   int64_t n_samples_per_prompt = 1;
   rl::SamplingParams sampling;
-  // Sample ids are [first_sample_id, + prompts x n): they name the random streams. Group ids are first_sample_id / n +
-  // ...
+  // Sample ids are [first_sample_id, + prompts x n), those of a prompt side by side: they name the random streams.
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
   config::FailureReward failure_reward;
@@ -47,7 +46,6 @@ struct Rollout {
   bool all_failed() const { return num_failed > 0 && num_failed == static_cast<int64_t>(samples.size()); }
 
   std::vector<const rl::Sample*> views() const;
-  std::vector<rl::Sample*> pointers();
 };
 
 class RolloutPhase {

@@ -19,16 +19,16 @@ constexpr int64_t kSampleFieldBytes = 400;            // names and numbers of on
 // Of the data's prompts: what a token takes as text.
 double bytes_per_token(const PromptSet& prompts) {
   double bytes = 0.0, tokens = 0.0;
-  for (const Prompt& prompt : prompts.prompts) {
-    bytes += static_cast<double>(prompt.text.size());
-    tokens += static_cast<double>(prompt.tokens.size());
+  for (const PromptLine& line : prompts.prompts) {
+    bytes += static_cast<double>(line.prompt->text.size());
+    tokens += static_cast<double>(line.prompt->tokens.size());
   }
   return bytes / std::max(tokens, 1.0);
 }
 
 int64_t mean_prompt_bytes(const PromptSet& prompts) {
   int64_t bytes = 0;
-  for (const Prompt& prompt : prompts.prompts) bytes += static_cast<int64_t>(prompt.text.size());
+  for (const PromptLine& line : prompts.prompts) bytes += static_cast<int64_t>(line.prompt->text.size());
   return bytes / static_cast<int64_t>(prompts.prompts.size());
 }
 

@@ -12,7 +12,6 @@
 #include "report/json_output.h"
 #include "report/report.h"
 #include "run/model_session.h"
-#include "run/prompt_set.h"
 #include "run/score_lines.h"
 #include "run/stop_signal.h"
 #include "trainer/score.h"
@@ -37,17 +36,17 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, ModelS
     texts.push_back(text_of(lines[i], "prompt"));
     texts.push_back(text_of(lines[i], "response"));
   }
-  std::vector<std::vector<int32_t>> tokens = encode_texts(session.text(), texts);
+  std::vector<std::vector<int32_t>> tokens = session.text().encode(texts);
   for (size_t j = 0; j < with_text.size(); ++j) {
-    samples[with_text[j]].prompt = std::move(tokens[2 * j]);
+    samples[with_text[j]].prompt = rl::make_prompt(std::move(tokens[2 * j]));
     samples[with_text[j]].completion = std::move(tokens[2 * j + 1]);
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     rl::Sample& sample = samples[i];
     sample.group_id = sample.sample_id = i;
     sample.loss_mask.assign(sample.completion.size(), 1);
-    const auto length = static_cast<int64_t>(sample.prompt.size() + sample.completion.size());
-    TANDEM_USER_CHECK(!sample.prompt.empty() && !sample.completion.empty(),
+    const int64_t length = sample.num_tokens();
+    TANDEM_USER_CHECK(!sample.prompt->tokens.empty() && !sample.completion.empty(),
                       fmt::format("{}: prompt or response has no tokens", lines[i].place));
     TANDEM_USER_CHECK(length <= session.config().max_positions,
                       fmt::format("{}: {} tokens, the model's context is {}; shorten the sequence", lines[i].place,

@@ -59,7 +59,7 @@ rl::Sample token_sample(const ScoreLine& line, int64_t vocab) {
                     fmt::format("{}: prompt_length {} of {} tokens; at least one token comes before and one after it",
                                 line.place, prompt_length, length));
   rl::Sample sample;
-  sample.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
+  sample.prompt = rl::make_prompt({tokens.begin(), tokens.begin() + prompt_length});
   sample.completion.assign(tokens.begin() + prompt_length, tokens.end());
   return sample;
 }

@@ -39,7 +39,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
     indices.push_back(order_.next());
     const rl::Sample& sample = inputs_.data.samples[static_cast<size_t>(indices.back())];
     batch.push_back(&sample);
-    tokens += static_cast<double>(sample.prompt.size() + sample.completion.size());
+    tokens += static_cast<double>(sample.num_tokens());
   }
   trainer::Metrics raw;
   try {

@@ -181,7 +181,7 @@ void SampleMaker::encode() {
     prompts.push_back(answer.prompt_text);
     texts.emplace_back(answer.is_rendered ? without_space_at_end(answer.text) : std::string_view(answer.text));
   }
-  std::vector<std::vector<int32_t>> prompt_tokens = encode_texts(text_, prompts), tokens = encode_texts(text_, texts);
+  std::vector<std::vector<int32_t>> prompt_tokens = text_.encode(prompts), tokens = text_.encode(texts);
   std::vector<size_t> again;
   std::vector<std::string> again_texts;
   for (size_t i = 0; i < answers_.size(); ++i) {
@@ -192,7 +192,7 @@ void SampleMaker::encode() {
     again.push_back(i);
     again_texts.push_back(answers_[i].text);
   }
-  tokens = encode_texts(text_, again_texts);
+  tokens = text_.encode(again_texts);
   for (size_t i = 0; i < again.size(); ++i) answers_[again[i]].tokens = std::move(tokens[i]);
 }
 
@@ -221,10 +221,10 @@ void SampleMaker::end_answer(Answer& answer) {
 
 // Whether `prompt` begins with all tokens of the sample.
 bool begins_with(const std::vector<int32_t>& prompt, const rl::Sample& sample) {
-  const size_t size = sample.prompt.size() + sample.completion.size();
-  if (prompt.size() < size) return false;
-  const auto rest = prompt.begin() + static_cast<std::ptrdiff_t>(sample.prompt.size());
-  return std::equal(sample.prompt.begin(), sample.prompt.end(), prompt.begin()) &&
+  if (std::ssize(prompt) < sample.num_tokens()) return false;
+  const std::vector<int32_t>& context = sample.prompt->tokens;
+  const auto rest = prompt.begin() + std::ssize(context);
+  return std::equal(context.begin(), context.end(), prompt.begin()) &&
          std::equal(sample.completion.begin(), sample.completion.end(), rest);
 }
 
@@ -250,8 +250,8 @@ void SampleMaker::join(const Answer& answer) {
                                 answer.place, length, model_.max_positions));
   if (!joins_ || !begins_with(answer.prompt, result_.samples.back())) begin_sample(answer);
   rl::Sample& sample = result_.samples.back();
-  const size_t context = sample.prompt.size() + sample.completion.size();
-  append(sample, std::span(answer.prompt).subspan(context), /*is_trained=*/0);
+  const int64_t context = sample.num_tokens();
+  append(sample, std::span(answer.prompt).subspan(static_cast<size_t>(context)), /*is_trained=*/0);
   append(sample, answer.tokens, /*is_trained=*/1);
   result_.num_trained_tokens += static_cast<int64_t>(answer.tokens.size());
 }
@@ -259,7 +259,7 @@ void SampleMaker::join(const Answer& answer) {
 void SampleMaker::begin_sample(const Answer& answer) {
   rl::Sample sample;
   sample.group_id = sample.sample_id = result_.samples.size();
-  sample.prompt = answer.prompt;
+  sample.prompt = rl::make_prompt(answer.prompt);
   result_.samples.push_back(std::move(sample));
   result_.lines.push_back(answer.line);
   joins_ = true;

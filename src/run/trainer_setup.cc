@@ -43,12 +43,10 @@ double forward_flops(const model::ModelConfig& config, const std::vector<const r
   model::ForwardWork work;
   const rl::Sample* previous = nullptr;
   for (const rl::Sample* sample : samples) {
-    const auto prompt = static_cast<double>(sample->prompt.size());
     const auto completion = static_cast<double>(sample->completion.size());
-    const bool is_shared =
-        previous != nullptr && previous->group_id == sample->group_id && previous->prompt == sample->prompt;
-    const double already_run = is_shared ? prompt : 0.0;
-    const double tokens = prompt + completion;
+    const bool is_shared = previous != nullptr && rl::share_prompt(*previous, *sample);
+    const double already_run = is_shared ? static_cast<double>(sample->prompt->tokens.size()) : 0.0;
+    const auto tokens = static_cast<double>(sample->num_tokens());
     work.rows += tokens - already_run;
     work.logit_rows += completion;
     work.key_pairs += (tokens * tokens - already_run * already_run) / 2;

@@ -15,8 +15,6 @@ namespace {
 
 constexpr int64_t kBlock = device::kBlockTokens;
 
-bool share_prompt(const rl::Sample& a, const rl::Sample& b) { return a.group_id == b.group_id && a.prompt == b.prompt; }
-
 at::Tensor int32_tensor(const std::vector<int32_t>& values) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kInt);
   if (!values.empty()) std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(int32_t));
@@ -27,7 +25,7 @@ at::Tensor int32_tensor(const std::vector<int32_t>& values) {
 class Packer {
  public:
   void add_group(std::span<const rl::Sample* const> group) {
-    const std::vector<int32_t>& prompt = group.front()->prompt;
+    const std::vector<int32_t>& prompt = group.front()->prompt->tokens;
     TANDEM_CHECK(!prompt.empty(), "a prompt without tokens");
     const bool has_targets = std::any_of(group.begin(), group.end(), [](auto* s) { return !s->completion.empty(); });
     prompt_begin_ = num_rows();
@@ -70,7 +68,7 @@ class Packer {
   // blocks.
   void add_sequence(const rl::Sample& sample, bool is_first) {
     std::vector<int32_t>& blocks = tables_.back();
-    const auto prompt = static_cast<int64_t>(sample.prompt.size());
+    const auto prompt = static_cast<int64_t>(sample.prompt->tokens.size());
     const auto rows = std::max<int64_t>(static_cast<int64_t>(sample.completion.size()) - 1, 0);
     const int64_t shared = static_cast<int64_t>(full_blocks_.size()) * kBlock;
     blocks = full_blocks_;
@@ -84,7 +82,7 @@ class Packer {
 
   void add_targets(const rl::Sample& sample) {
     const auto length = static_cast<int64_t>(sample.completion.size());
-    const int64_t last_prompt_row = prompt_begin_ + static_cast<int64_t>(sample.prompt.size()) - 1;
+    const int64_t last_prompt_row = prompt_begin_ + static_cast<int64_t>(sample.prompt->tokens.size()) - 1;
     const int64_t completion_begin = num_rows() - (length - 1);
     for (int64_t i = 0; i < length; ++i) {
       predictors_.push_back(static_cast<int32_t>(i == 0 ? last_prompt_row : completion_begin + i - 1));
@@ -131,7 +129,7 @@ PackedBatch pack_batch(std::span<const rl::Sample* const> samples) {
   Packer packer;
   for (size_t begin = 0; begin < samples.size();) {
     size_t end = begin + 1;
-    while (end < samples.size() && share_prompt(*samples[begin], *samples[end])) ++end;
+    while (end < samples.size() && rl::share_prompt(*samples[begin], *samples[end])) ++end;
     packer.add_group(samples.subspan(begin, end - begin));
     begin = end;
   }

@@ -38,7 +38,7 @@ struct PackedBatch {
   int64_t num_targets() const { return targets_R.size(0); }
 };
 
-// Neighbours of equal group_id and prompt share that prompt (rl/packing.h makes them neighbours). A sample without
+// Neighbours that rl::share_prompt() share its rows (rl/packing.h makes them neighbours). A sample without
 // completion tokens has no targets. Prompts have at least one token. All of it on the host.
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples);
 // The same where `ops` computes, and its attention prepared.

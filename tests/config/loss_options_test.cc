@@ -73,9 +73,7 @@ struct Outcome {
 
 Outcome outcome_of(const LossOptions& options, bool was_truncated) {
   MadeUpRollout rollout;
-  std::vector<rl::Sample*> pointers;
-  for (rl::Sample& sample : rollout.samples) pointers.push_back(&sample);
-  rl::assign_advantages(options.loss, pointers);
+  rl::assign_advantages(options.loss, rollout.samples);
   rl::LossNormaliser normaliser(options.loss);
   rl::LossSums sums;
   Outcome outcome;

@@ -22,8 +22,8 @@ bool are_ids(const std::vector<int32_t>& tokens) {
 
 void require_sample(const Sample& sample, const tandem::text::Grade& grade) {
   const size_t n = sample.completion.size();
-  require(!sample.prompt.empty() && n > 0, "a sample has a prompt and a completion");
-  require(are_ids(sample.prompt) && are_ids(sample.completion), "tokens are ids");
+  require(!sample.prompt->tokens.empty() && n > 0, "a sample has a prompt and a completion");
+  require(are_ids(sample.prompt->tokens) && are_ids(sample.completion), "tokens are ids");
   require(sample.rollout_logprobs.size() == n, "each token has its log-prob");
   require(sample.behavior_logprobs.empty() || sample.behavior_logprobs.size() == n, "all or no sampled log-probs");
   require(sample.loss_mask.size() == n, "each token is in the loss or not");

@@ -25,9 +25,9 @@ void check_line(const ScoreLine& line) {
   accepts(
       [&] {
         const tandem::rl::Sample sample = token_sample(line, kVocab);
-        require(!sample.prompt.empty() && !sample.completion.empty(), "one token before and one to score");
-        require(are_known(sample.prompt) && are_known(sample.completion), "all ids are the model's");
-        const size_t length = sample.prompt.size() + sample.completion.size();
+        require(!sample.prompt->tokens.empty() && !sample.completion.empty(), "one token before and one to score");
+        require(are_known(sample.prompt->tokens) && are_known(sample.completion), "all ids are the model's");
+        const size_t length = sample.prompt->tokens.size() + sample.completion.size();
         require(length == line.record.at("tokens").size(), "no token is lost");
       },
       check_message);

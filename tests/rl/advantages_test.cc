@@ -17,12 +17,6 @@ const GoldenLosses& golden() {
   return losses;
 }
 
-std::vector<Sample*> pointers(std::vector<Sample>& samples) {
-  std::vector<Sample*> result;
-  for (Sample& sample : samples) result.push_back(&sample);
-  return result;
-}
-
 // The 16 sequences of a golden batch, each padded to 24 tokens.
 std::vector<Sample> golden_samples(const std::string& batch) {
   const std::vector<double> rewards = golden().doubles(batch + ".in.rewards");
@@ -70,8 +64,7 @@ TEST(Advantages, AgreeWithVerl) {
   for (const VerlCase& one : cases) {
     for (const char* batch : {"b0", "b1"}) {
       std::vector<Sample> samples = golden_samples(batch);
-      const std::vector<Sample*> pointed = pointers(samples);
-      assign_advantages(one.config, pointed);
+      assign_advantages(one.config, samples);
       const std::string tensor = std::string(batch) + ".verl.advantages." + one.name;
       const bool exact = golden().has(tensor + ".f64");
       const std::vector<double> theirs = golden().doubles(exact ? tensor + ".f64" : tensor);
@@ -103,8 +96,7 @@ TEST(Advantages, AgreeWithTrl) {
       if (two_rewards) {
         for (size_t i = 0; i < samples.size(); ++i) samples[i].reward += 0.25 * second[i];
       }
-      const std::vector<Sample*> pointed = pointers(samples);
-      assign_advantages(config, pointed);
+      assign_advantages(config, samples);
       const std::vector<double> theirs = golden().doubles(b + ".trl.advantages." + name);
       ASSERT_EQ(theirs.size(), samples.size());
       for (size_t i = 0; i < samples.size(); ++i) {
@@ -156,9 +148,9 @@ std::vector<Sample> small_samples(const std::vector<double>& rewards, size_t gro
 
 TEST(Advantages, AreGroupLocalWithoutWhitening) {
   std::vector<Sample> together = small_samples({0, 1, 1, 0.5, 0.25, 3}, 3);
-  assign_advantages({}, pointers(together));
+  assign_advantages({}, together);
   std::vector<Sample> alone(together.begin() + 3, together.end());
-  assign_advantages({}, pointers(alone));
+  assign_advantages({}, alone);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(alone[i].advantages, together[i + 3].advantages);
 }
 
@@ -166,8 +158,8 @@ TEST(Advantages, FailedSamplesWithARewardTakePart) {
   std::vector<Sample> samples = small_samples({1, 0, 0}, 3), others = samples;
   samples[2].grading_failed = true;
   LossConfig config;
-  assign_advantages(config, pointers(samples));
-  assign_advantages(config, pointers(others));
+  assign_advantages(config, samples);
+  assign_advantages(config, others);
   for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i].advantages, others[i].advantages);
   EXPECT_LT(samples[2].advantages[0], 0.0);
 }
@@ -177,7 +169,7 @@ TEST(Advantages, FailedSamplesStayOutOfTheGroup) {
   samples[2].grading_failed = true;
   samples[2].has_reward = false;
   samples[2].reward = std::nan("");
-  assign_advantages({}, pointers(samples));
+  assign_advantages({}, samples);
   EXPECT_NEAR(samples[0].advantages[0], 0.5 / (std::sqrt(0.5) + 1e-6), 1e-12);
   EXPECT_EQ(samples[0].advantages[0], -samples[1].advantages[0]);
   EXPECT_EQ(samples[2].advantages[0], 0.0);
@@ -186,7 +178,7 @@ TEST(Advantages, FailedSamplesStayOutOfTheGroup) {
 TEST(Advantages, OfASampleAloneInItsGroupAreZero) {
   for (const char* estimator : {"grpo", "dr_grpo", "rloo"}) {
     std::vector<Sample> samples = small_samples({1}, 1);
-    assign_advantages({.advantage_estimator = estimator}, pointers(samples));
+    assign_advantages({.advantage_estimator = estimator}, samples);
     EXPECT_EQ(samples[0].advantages, std::vector<double>{0.0}) << estimator;
   }
 }
@@ -203,7 +195,7 @@ TEST(Advantages, OfEqualRewardsAreExactlyZeroWithoutAnyEpsilon) {
             config.reward_std_scope = scope;
             config.normalize_advantages = whiten;
             std::vector<Sample> samples = small_samples(std::vector<double>(2 * n, reward), n);
-            assign_advantages(config, pointers(samples));
+            assign_advantages(config, samples);
             // Of `reinforce` alone a reward is a signal in itself.
             const double expected = estimator.needs_group || estimator.name != "reinforce" || whiten ? 0.0 : reward;
             for (const Sample& sample : samples) {
@@ -234,8 +226,8 @@ TEST(Advantages, OfHugeRewardsAreThoseOfSmallOnes) {
     }
     LossConfig config;
     config.group_epsilon = 0.0;
-    assign_advantages(config, pointers(small));
-    assign_advantages(config, pointers(huge));
+    assign_advantages(config, small);
+    assign_advantages(config, huge);
     for (size_t i = 0; i < small.size(); ++i) {
       EXPECT_NEAR(advantage_at(huge[i], 0), advantage_at(small[i], 0), 1e-12) << unit;
     }
@@ -246,7 +238,7 @@ TEST(Advantages, OfAGroupOfEqualRewardsAreExactlyZeroBesideOthers) {
   for (const Estimator& estimator : estimators()) {
     if (!estimator.needs_group || estimator.advantage == AdvantageKind::kGroupMeanWhitened) continue;
     std::vector<Sample> samples = small_samples({0.1, 0.1, 0.1, 0.1, 0.2, 0.3}, 3);
-    assign_advantages({.advantage_estimator = std::string(estimator.name), .group_epsilon = 0.0}, pointers(samples));
+    assign_advantages({.advantage_estimator = std::string(estimator.name), .group_epsilon = 0.0}, samples);
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(samples[i].advantages[0], 0.0) << estimator.name;
     EXPECT_LT(samples[3].advantages[0], 0.0) << estimator.name;
     EXPECT_GT(samples[5].advantages[0], 0.0) << estimator.name;
@@ -265,7 +257,7 @@ TEST(Advantages, AreMadeOfRawRewardsByEveryEstimatorWhenNormalisationIsDisabled)
       std::vector<Sample> samples = small_samples(rewards, n);
       const LossConfig config{.advantage_estimator = std::string(estimator.name),
                               .disable_rewards_normalization = true};
-      assign_advantages(config, pointers(samples));
+      assign_advantages(config, samples);
       const bool whitens = estimator.name.starts_with("reinforce_plus_plus");
       for (size_t i = 0; i < samples.size(); ++i) {
         const double expected = whitens ? (rewards[i] - mean) / deviation : rewards[i];
@@ -286,7 +278,7 @@ TEST(Advantages, WhitenedOnesHaveMeanZeroAndVarianceOneOverTrainedTokens) {
     samples[i].completion.resize(1 + random() % 20);
     for (size_t t = 0; t < samples[i].completion.size(); ++t) samples[i].loss_mask.push_back(random() % 4 != 0);
   }
-  assign_advantages({.normalize_advantages = true}, pointers(samples));
+  assign_advantages({.normalize_advantages = true}, samples);
   double count = 0, sum = 0, squares = 0;
   for (const Sample& sample : samples) {
     for (size_t t = 0; t < sample.loss_mask.size(); ++t) {
@@ -305,7 +297,7 @@ TEST(Advantages, DiscountReachesBackFromTheLastTrainedToken) {
   for (Sample& sample : samples) sample.completion.resize(4);
   samples[0].loss_mask = {1, 0, 1, 0};  // returns 0.25, 0.5, 1 at the first three tokens
   samples[1].loss_mask = {1, 1, 1, 1};  // returns 0.375, 0.75, 1.5, 3
-  assign_advantages(config, pointers(samples));
+  assign_advantages(config, samples);
   // Whitening is affine: differences keep their proportion.
   const std::vector<double>& a = samples[0].advantages;
   const std::vector<double>& b = samples[1].advantages;
@@ -313,7 +305,7 @@ TEST(Advantages, DiscountReachesBackFromTheLastTrainedToken) {
   ASSERT_EQ(b.size(), 4U);
   EXPECT_NEAR((b[3] - b[2]) / (a[2] - a[0]), 1.5 / 0.75, 1e-9);
   config.discount_masked_tokens = false;  // now the tool token costs nothing: 0.5 at the first token
-  assign_advantages(config, pointers(samples));
+  assign_advantages(config, samples);
   EXPECT_NEAR(
       (samples[1].advantages[3] - samples[1].advantages[2]) / (samples[0].advantages[2] - samples[0].advantages[0]),
       1.5 / 0.5, 1e-9);

@@ -44,9 +44,7 @@ void go(SimulatedRun& run, Watched& watched, int64_t index, const Break& spoil =
         const Break& spoil_after_advantages = {}) {
   std::vector<Sample> samples = run.rollout(index);
   if (spoil) spoil(run, samples);
-  std::vector<Sample*> pointers;
-  for (Sample& sample : samples) pointers.push_back(&sample);
-  assign_advantages(run.loss, pointers);
+  assign_advantages(run.loss, samples);
   if (spoil_after_advantages) spoil_after_advantages(run, samples);
   watched.counts = watched.watch.observe_rollout(index, views(samples));
   const std::vector<const Sample*> all = views(samples);

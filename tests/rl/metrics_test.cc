@@ -14,7 +14,7 @@ namespace {
 Sample scored(uint64_t group, double reward, std::vector<uint8_t> mask) {
   Sample sample;
   sample.group_id = group;
-  sample.prompt = {1, 2};
+  sample.prompt = make_prompt({1, 2});
   sample.completion.resize(mask.size());
   sample.loss_mask = std::move(mask);
   sample.reward = reward;
@@ -108,9 +108,7 @@ TEST(RolloutMetrics, GroupsWithoutSignalAreThoseOfTheEstimator) {
                                  scored(1, 1, {1}), scored(2, 0, {1}), scored(2, 0, {1})};
   samples[4].has_reward = samples[5].has_reward = false;
   const auto counts = [&](const char* estimator) {
-    std::vector<Sample*> pointed;
-    for (Sample& sample : samples) pointed.push_back(&sample);
-    assign_advantages({.advantage_estimator = estimator}, pointed);
+    assign_advantages({.advantage_estimator = estimator}, samples);
     const std::map<std::string, double> metrics = rollout_metrics(pointers(samples), false);
     EXPECT_EQ(metrics.at("groups_with_equal_rewards"), 1.0);
     EXPECT_EQ(metrics.at("groups_without_reward"), 1.0);

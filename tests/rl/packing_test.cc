@@ -14,7 +14,7 @@ std::vector<Sample> random_samples(std::mt19937& random) {
   std::vector<Sample> samples;
   const uint32_t num_groups = 1 + random() % 12;
   for (uint64_t group = 0; group < num_groups; ++group) {
-    const std::vector<int32_t> prompt(1 + random() % 30, static_cast<int32_t>(group));
+    const SharedPrompt prompt = make_prompt(std::vector<int32_t>(1 + random() % 30, static_cast<int32_t>(group)));
     const uint32_t group_size = 1 + random() % 8;
     for (uint32_t i = 0; i < group_size; ++i) {
       Sample& sample = samples.emplace_back();
@@ -39,7 +39,7 @@ int64_t count_tokens(const std::vector<Sample>& samples, const MicroBatch& batch
   for (const int64_t i : batch.samples) {
     const Sample& sample = samples[static_cast<size_t>(i)];
     num_tokens += static_cast<int64_t>(sample.completion.size());
-    if (groups.insert(sample.group_id).second) num_tokens += static_cast<int64_t>(sample.prompt.size());
+    if (groups.insert(sample.group_id).second) num_tokens += static_cast<int64_t>(sample.prompt->tokens.size());
   }
   return num_tokens;
 }
@@ -66,17 +66,27 @@ TEST(Packing, KeepsEverySampleOnceWithinBudgetAndGroupMatesAdjacent) {
   }
 }
 
-Sample sample_of(uint64_t group, size_t prompt_tokens, size_t completion_tokens) {
-  Sample sample;
-  sample.group_id = group;
-  sample.prompt.resize(prompt_tokens, 1);
-  sample.completion.resize(completion_tokens);
-  return sample;
+// Samples of one group: a completion of each length.
+std::vector<Sample> group_of(uint64_t group, size_t prompt_tokens, const std::vector<size_t>& completion_tokens) {
+  const SharedPrompt prompt = make_prompt(std::vector<int32_t>(prompt_tokens, 1));
+  std::vector<Sample> samples(completion_tokens.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].group_id = group;
+    samples[i].prompt = prompt;
+    samples[i].completion.resize(completion_tokens[i]);
+  }
+  return samples;
+}
+
+std::vector<Sample> joined(const std::vector<std::vector<Sample>>& groups) {
+  std::vector<Sample> samples;
+  for (const std::vector<Sample>& group : groups) samples.insert(samples.end(), group.begin(), group.end());
+  return samples;
 }
 
 TEST(Packing, CountsAPromptOnceAndFillsTheFirstBatchWithRoom) {
-  const std::vector<Sample> samples = {sample_of(0, 10, 5), sample_of(0, 10, 5), sample_of(1, 10, 15),
-                                       sample_of(2, 2, 3), sample_of(3, 4, 1)};
+  const std::vector<Sample> samples =
+      joined({group_of(0, 10, {5, 5}), group_of(1, 10, {15}), group_of(2, 2, {3}), group_of(3, 4, {1})});
   const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), 30);
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches[0].samples, (std::vector<int64_t>{0, 1, 3, 4}));
@@ -86,7 +96,7 @@ TEST(Packing, CountsAPromptOnceAndFillsTheFirstBatchWithRoom) {
 }
 
 TEST(Packing, SplitsAGroupLongerThanTheBudgetAndRepeatsItsPrompt) {
-  const std::vector<Sample> samples = {sample_of(0, 4, 6), sample_of(0, 4, 6), sample_of(0, 4, 6)};
+  const std::vector<Sample> samples = group_of(0, 4, {6, 6, 6});
   const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), 16);
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches[0].samples, (std::vector<int64_t>{0, 1}));
@@ -95,10 +105,19 @@ TEST(Packing, SplitsAGroupLongerThanTheBudgetAndRepeatsItsPrompt) {
 }
 
 TEST(Packing, GivesASampleBeyondTheBudgetItsOwnBatch) {
-  const std::vector<Sample> samples = {sample_of(0, 4, 96), sample_of(1, 1, 1)};
+  const std::vector<Sample> samples = joined({group_of(0, 4, {96}), group_of(1, 1, {1})});
   const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), 10);
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches[0].num_tokens, 100);
+}
+
+// Where an epoch ends, the next one may begin with the same prompt: another group, which is graded and packed apart.
+TEST(Packing, APromptThatTwoGroupsHaveIsCountedInEach) {
+  std::vector<Sample> samples = joined({group_of(0, 10, {5, 5}), group_of(1, 10, {5})});
+  samples[2].prompt = samples[0].prompt;
+  EXPECT_TRUE(share_prompt(samples[0], samples[1]));
+  EXPECT_FALSE(share_prompt(samples[1], samples[2]));
+  EXPECT_EQ(split_into_micro_batches(pointers(samples), 100).at(0).num_tokens, 20 + 15);
 }
 
 TEST(Packing, OfNothingIsNothing) { EXPECT_TRUE(split_into_micro_batches({}, 10).empty()); }

@@ -56,7 +56,7 @@ struct SimulatedRun {
   Sample sample(uint64_t group, double group_accuracy) {
     Sample result;
     result.group_id = group;
-    result.prompt = {1, 2, 3};
+    result.prompt = make_prompt({1, 2, 3});
     const bool is_truncated = uniform() < truncated_share;
     const bool is_empty = !is_truncated && uniform() < empty_share;
     const int64_t length = is_truncated ? response_tokens : is_empty ? 1 : draw(4, response_tokens - 1);

@@ -31,8 +31,9 @@ void expect_prefix(const rl::Completion& part, const rl::Completion& whole) {
 TEST(Engine, PrefillsAPromptOnceForAllSamplesOfAGroup) {
   const TestModel m = make_small_model(at::kFloat);
   const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
-  engine->add(request_of(1, 40, 8, 10));
-  finish_all(*engine);
+  const GroupRequest request = request_of(1, 40, 8, 10);
+  engine->add(request);
+  EXPECT_EQ(finish_all(*engine).at(1).prompt, request.prompt) << "the same object, not a copy";
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.generated_tokens, 80);
   EXPECT_EQ(stats.prefill_tokens, 40);
@@ -129,7 +130,9 @@ TEST(Engine, RecordsWhichWeightsSampledWhichTokens) {
   // With the KV dropped, what follows is what the new weights alone would have said.
   const rl::Completion& completion = group.completions[0];
   GroupRequest rest = request;
-  rest.prompt.insert(rest.prompt.end(), completion.tokens.begin(), completion.tokens.begin() + 8);
+  std::vector<int32_t> begun = request.prompt->tokens;
+  begun.insert(begun.end(), completion.tokens.begin(), completion.tokens.begin() + 8);
+  rest.prompt = rl::make_prompt(std::move(begun));
   rest.sampling.max_new_tokens = 12;
   const rl::Completion expected = run_alone(*m.model, rest).completions[0];
   EXPECT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), completion.tokens.begin() + 8));
@@ -215,8 +218,8 @@ TEST(Engine, RefusesWhatCanNeverRun) {
     change(request);
     EXPECT_THROW(engine->add(request), UserError);
   };
-  refused([](GroupRequest& r) { r.prompt[3] = 64; });
-  refused([](GroupRequest& r) { r.prompt[3] = -1; });
+  refused([](GroupRequest& r) { r.prompt = rl::make_prompt({1, 2, 3, 64}); });
+  refused([](GroupRequest& r) { r.prompt = rl::make_prompt({1, 2, 3, -1}); });
   refused([](GroupRequest& r) { r.sampling.max_context_tokens = 257; });
   refused([](GroupRequest& r) { r.sampling.max_context_tokens = 8; });
   refused([](GroupRequest& r) { r.sampling.max_new_tokens = 0; });

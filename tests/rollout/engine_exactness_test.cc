@@ -148,7 +148,7 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
     for (const rl::Completion& completion : group.completions) {
       SCOPED_TRACE(testing::Message() << "sample " << completion.sample_id);
       const double temperature = sampling.temperature == 0.0 ? 1.0 : sampling.temperature;
-      EXPECT_EQ(completion.logprobs, score(m, dtype(), group.prompt, completion.tokens, temperature));
+      EXPECT_EQ(completion.logprobs, score(m, dtype(), group.prompt->tokens, completion.tokens, temperature));
       num_tokens += static_cast<int64_t>(completion.tokens.size());
       EXPECT_EQ(completion.behavior_logprobs.size(), sampling.truncates() ? completion.tokens.size() : 0);
       for (size_t t = 0; t < completion.behavior_logprobs.size(); ++t) {

@@ -15,11 +15,11 @@ TestModel make_small_model(at::ScalarType dtype, int num_threads, const std::str
   return model::random_model(config, test_ops(num_threads));
 }
 
-std::vector<int32_t> random_prompt(uint32_t seed, int64_t length) {
+rl::SharedPrompt random_prompt(uint32_t seed, int64_t length) {
   std::mt19937 random(seed);
   std::vector<int32_t> prompt(static_cast<size_t>(length));
   for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
-  return prompt;
+  return rl::make_prompt(std::move(prompt));
 }
 
 std::map<uint64_t, rl::Group> finish_all(Engine& engine) {
@@ -47,7 +47,7 @@ void expect_same_completion(const rl::Completion& a, const rl::Completion& b) {
 }
 
 void expect_same_group(const rl::Group& a, const rl::Group& b) {
-  EXPECT_EQ(a.prompt, b.prompt);
+  EXPECT_EQ(a.prompt->tokens, b.prompt->tokens);
   ASSERT_EQ(a.completions.size(), b.completions.size());
   for (size_t i = 0; i < a.completions.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "group " << a.group_id << ", completion " << i);

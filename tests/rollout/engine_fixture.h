@@ -24,7 +24,7 @@ using model::TestModel;
 TestModel make_small_model(at::ScalarType dtype, int num_threads = 1,
                            const std::string& architecture = "Qwen3ForCausalLM");
 
-std::vector<int32_t> random_prompt(uint32_t seed, int64_t length);
+rl::SharedPrompt random_prompt(uint32_t seed, int64_t length);
 
 // Runs until nothing is left. Groups by id.
 std::map<uint64_t, rl::Group> finish_all(Engine& engine);

@@ -57,7 +57,8 @@ TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
       greedy.temperature = 0.0;
       greedy.ignore_eos = true;
       greedy.max_new_tokens = static_cast<int64_t>(sequences[i].greedy_ids.size());
-      engine->add({.group_id = i, .prompt = sequences[i].prompt, .sample_ids = {i}, .sampling = greedy});
+      engine->add(
+          {.group_id = i, .prompt = rl::make_prompt(sequences[i].prompt), .sample_ids = {i}, .sampling = greedy});
     }
     const auto groups = finish_all(*engine);
     ASSERT_EQ(groups.size(), sequences.size());

@@ -22,7 +22,7 @@ TEST(RolloutPlan, CountsBlocksOfAllLayers) {
 }
 
 TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
-  model::ModelConfig config = model::tiny_config(/*num_layers=*/6);
+  model::ModelConfig config = model::tiny_config(/*num_layers=*/6, model::Dtype::kBFloat16);
   config.tied_embeddings = false;
   memory::TagBytes standing;
   standing[memory::Tag::kKv] = 77;

@@ -47,7 +47,7 @@ class Workload {
 
   std::vector<SequenceId> add(const std::vector<int32_t>& prompt, int64_t num_samples, int64_t max_new) {
     const auto max_tokens = static_cast<int64_t>(prompt.size()) + max_new;
-    const std::vector<SequenceId> ids = scheduler_.add_group(prompt, num_samples, max_tokens);
+    const std::vector<SequenceId> ids = scheduler_.add_group(rl::make_prompt(prompt), num_samples, max_tokens);
     for (const SequenceId id : ids) {
       EXPECT_FALSE(histories_.contains(id));
       histories_[id] = prompt;
@@ -217,8 +217,8 @@ TEST(Scheduler, CopiesOnlyThePartialPromptBlock) {
 
 TEST(Scheduler, PlansDecodesBeforePrefillChunks) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 10, .max_running = 8});
-  const std::vector<SequenceId> first = scheduler.add_group(iota_prompt(4), 2, 30);
-  const std::vector<SequenceId> second = scheduler.add_group(iota_prompt(20), 1, 30);
+  const std::vector<SequenceId> first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 2, 30);
+  const std::vector<SequenceId> second = scheduler.add_group(rl::make_prompt(iota_prompt(20)), 1, 30);
   const ScheduledBatch& plan = scheduler.plan();
   EXPECT_EQ(plan.num_rows(), 10);  // 4 of the first prompt, 6 of the second
   EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{first[0], second[0]}));
@@ -245,7 +245,7 @@ TEST(Scheduler, DecodesNoMoreThanMaxRunning) {
 TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
   // Two samples of 2 + 2 blocks and a third one do not fit into 7 blocks.
   Scheduler scheduler({.num_blocks = 7, .max_batch_tokens = 64, .max_running = 8});
-  const std::vector<SequenceId> ids = scheduler.add_group(iota_prompt(32), 3, 65);
+  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(32)), 3, 65);
   scheduler.plan();
   for (const SequenceId id : ids) scheduler.append(id, 1);
   for (int i = 0; i < 16; ++i) {  // one block of completion each: 2 + 3
@@ -272,7 +272,7 @@ TEST(Scheduler, AnswersOnlyForWhatItPlanned) {
   Scheduler scheduler({.num_blocks = 4, .max_batch_tokens = 8, .max_running = 8});
   EXPECT_TRUE(scheduler.fits(4 * 16 + 1));  // the last token needs no KV
   EXPECT_FALSE(scheduler.fits(4 * 16 + 2));
-  const SequenceId id = scheduler.add_group(iota_prompt(8), 1, 10)[0];
+  const SequenceId id = scheduler.add_group(rl::make_prompt(iota_prompt(8)), 1, 10)[0];
   EXPECT_THROW(scheduler.append(id, 1), BugError);
   EXPECT_THROW(scheduler.finish(id), BugError);
   scheduler.plan();

@@ -174,10 +174,9 @@ class SavedRun {
 
  private:
   void sample(int64_t step, RolloutPhase& phase, text::Graders& graders) {
-    Prompt prompt;
+    PromptLine prompt;
     prompt.record = {.line = 1, .prompt = "1+1?", .label = "2", .metadata = base::Json::object(), .tools = nullptr};
-    prompt.text = "1+1?";
-    prompt.tokens = {1, 2};
+    prompt.prompt = rl::make_prompt({1, 2}, "1+1?", "2");
     RolloutRequest request;
     request.prompts.assign(4, &prompt);
     request.n_samples_per_prompt = 4;

@@ -4,6 +4,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "report/sample_file.h"
+#include "run/rollout_file.h"
 #include "tests/run/small_run.h"
 
 namespace tandem::run {
@@ -16,12 +18,15 @@ Rollout graded() {
     rl::Sample sample;
     sample.sample_id = static_cast<uint64_t>(i);
     sample.group_id = static_cast<uint64_t>(i / kSmallCompletions);
-    sample.prompt = {1, 2, 3};
+    sample.prompt = i % kSmallCompletions == 0 ? rl::make_prompt({1, 2, 3}) : rollout.samples.back().prompt;
     sample.completion = {static_cast<int32_t>(4 + i % 7), 5, static_cast<int32_t>(6 + i % 5)};
     sample.loss_mask = {1, 1, 1};
     sample.rollout_logprobs = {-1.0F, -2.0F, -3.0F};
     sample.reward = static_cast<double>(i % kSmallCompletions);
     sample.has_reward = true;
+    rollout.grades.emplace_back();
+    rollout.grades.back().sample_id = sample.sample_id;
+    rollout.grades.back().reward = sample.reward;
     rollout.samples.push_back(std::move(sample));
   }
   return rollout;
@@ -35,10 +40,9 @@ void use_kl(config::TrainConfig& config, bool is_offloaded) {
   config.memory.offload_optimizer = is_offloaded;
 }
 
-std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id) {
+std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id, Rollout rollout = graded()) {
   const checkpoint::RunState start;
   Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
-  Rollout rollout = graded();
   run.memory().enter(memory::Phase::kTrain);
   learner.score_reference(rollout, run.log());
   learner.assign_advantages(rollout_id, rollout, run.log());
@@ -81,6 +85,30 @@ TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
       ASSERT_TRUE(learn(run, learner, rollout_id).has_value());
     }
   }
+}
+
+// Samples share their group's prompt in the file's rollout too, so they are packed and summed in the same order.
+TEST(Learner, ARolloutReadFromItsFileTrainsToTheSameBits) {
+  const base::TemporaryDirectory folder;
+  const Rollout written = graded();
+  report::write_samples(folder / "0.jsonl", written.samples, written.grades, report::SampleDetail::kFull);
+  std::vector<report::Metrics> metrics;
+  std::vector<std::vector<float>> weights;
+  for (const bool is_read : {false, true}) {
+    SmallRun run;
+    Learner learner(run.inputs(), run.memory());
+    const RolloutBounds bounds = {.num_samples = kSmallPrompts * kSmallCompletions,
+                                  .vocab = run.inputs().session.config().vocab,
+                                  .context_tokens = run.inputs().plan.context_tokens};
+    Rollout rollout = is_read ? read_rollout(folder / "0.jsonl", bounds) : graded();
+    EXPECT_TRUE(rl::share_prompt(rollout.samples[0], rollout.samples[1]));
+    EXPECT_FALSE(rl::share_prompt(rollout.samples[kSmallCompletions - 1], rollout.samples[kSmallCompletions]));
+    metrics.push_back(learn(run, learner, 0, std::move(rollout)).value());
+    const at::Tensor weight = some_weight(run).to(at::kFloat);
+    weights.emplace_back(weight.const_data_ptr<float>(), weight.const_data_ptr<float>() + weight.numel());
+  }
+  EXPECT_EQ(metrics[0], metrics[1]);
+  EXPECT_EQ(weights[0], weights[1]);
 }
 
 TEST(Learner, AnAbandonedStepReturnsNothingAndChangesNothing) {

@@ -42,28 +42,28 @@ TEST_F(PromptSetTest, RendersMessagesAndLeavesTextsAlone) {
       "{\"prompt\": \"1 + 1 =\", \"label\": 2}\n"
       "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}], \"label\": \"2\", \"level\": 3}\n");
   ASSERT_EQ(set.prompts.size(), 2U);
-  EXPECT_EQ(set.prompts[0].text, "1 + 1 =");
+  EXPECT_EQ(set.prompts[0].prompt->text, "1 + 1 =");
   EXPECT_EQ(set.prompts[0].record.label, base::Json(2));
-  EXPECT_NE(set.prompts[1].text.find("1 + 1?"), std::string::npos);
-  EXPECT_GT(set.prompts[1].text.size(), set.prompts[0].text.size());
-  EXPECT_TRUE(set.prompts[1].text.ends_with("assistant\n")) << set.prompts[1].text;
-  EXPECT_EQ(worker().decode({set.prompts[1].tokens}, false).front(), set.prompts[1].text);
-  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[1].tokens.size()));
+  EXPECT_NE(set.prompts[1].prompt->text.find("1 + 1?"), std::string::npos);
+  EXPECT_GT(set.prompts[1].prompt->text.size(), set.prompts[0].prompt->text.size());
+  EXPECT_TRUE(set.prompts[1].prompt->text.ends_with("assistant\n")) << set.prompts[1].prompt->text;
+  EXPECT_EQ(worker().decode({set.prompts[1].prompt->tokens}, false).front(), set.prompts[1].prompt->text);
+  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[1].prompt->tokens.size()));
 }
 
 TEST_F(PromptSetTest, TemplateForTextsOnRequest) {
   const std::string line = "{\"prompt\": \"1 + 1?\"}\n";
   options_.apply_chat_template = true;
-  const std::string as_user = load(line).prompts[0].text;
+  const std::string as_user = load(line).prompts[0].prompt->text;
   options_.apply_chat_template.reset();
-  EXPECT_EQ(as_user, load("{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n").prompts[0].text);
+  EXPECT_EQ(as_user, load("{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n").prompts[0].prompt->text);
 }
 
 TEST_F(PromptSetTest, TemplateArgumentsReachTheTemplate) {
   const std::string line = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n";
-  const std::string thinking = load(line).prompts[0].text;
+  const std::string thinking = load(line).prompts[0].prompt->text;
   options_.apply_chat_template_kwargs = "{\"enable_thinking\": false}";
-  EXPECT_NE(load(line).prompts[0].text, thinking);
+  EXPECT_NE(load(line).prompts[0].prompt->text, thinking);
   options_.apply_chat_template_kwargs = "[1]";
   EXPECT_NE(refusal(line).find("--apply-chat-template-kwargs"), std::string::npos);
 }

@@ -31,16 +31,15 @@ Rollout four_samples() {
     rl::Sample& sample = rollout.samples[i];
     sample.group_id = 7 + i / 2;
     sample.sample_id = 14 + i;
-    sample.prompt = {1, 2, static_cast<int32_t>(i / 2)};
+    sample.prompt = i % 2 == 0 ? rl::make_prompt({1, 2, static_cast<int32_t>(i / 2)}, "1 + 1 =", "2")
+                               : rollout.samples[i - 1].prompt;
     sample.completion = {4, 99};
     sample.rollout_logprobs = {-1.0F, -2.5F};
     sample.behavior_logprobs = {-0.5F, -2.0F};
     sample.loss_mask = {1, 0};
     sample.advantages = {0.5};
     sample.reward = static_cast<double>(i);
-    sample.prompt_text = "1 + 1 =";
     sample.text = "2\n";
-    sample.label = "2";
     sample.versions = {{.begin = 0, .version = 3}};
     rollout.grades[i].sample_id = sample.sample_id;
     rollout.grades[i].reward = sample.reward;
@@ -102,7 +101,10 @@ TEST_F(RolloutFile, IsReadBackAsItWasWritten) {
   ASSERT_EQ(read.samples.size(), 4U);
   for (size_t i = 0; i < 4; ++i) {
     const rl::Sample &a = read.samples[i], &b = wrote.samples[i];
-    EXPECT_EQ(a.prompt, b.prompt);
+    EXPECT_EQ(a.prompt->tokens, b.prompt->tokens);
+    EXPECT_EQ(a.prompt->text, b.prompt->text);
+    EXPECT_EQ(a.prompt->label, b.prompt->label);
+    EXPECT_EQ(a.prompt, read.samples[i / 2 * 2].prompt) << "one object for a group";
     EXPECT_EQ(a.completion, b.completion);
     EXPECT_EQ(a.rollout_logprobs, b.rollout_logprobs);
     EXPECT_EQ(a.behavior_logprobs, b.behavior_logprobs);
@@ -113,6 +115,7 @@ TEST_F(RolloutFile, IsReadBackAsItWasWritten) {
     EXPECT_EQ(a.sample_id, b.sample_id);
     EXPECT_EQ(read.grades[i].extras, wrote.grades[i].extras);
   }
+  EXPECT_NE(read.samples[0].prompt, read.samples[2].prompt);
   EXPECT_EQ(read.num_failed, 1);
 }
 

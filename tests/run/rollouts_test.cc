@@ -44,16 +44,16 @@ TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {
   Sampling sampling;
   const Rollout first = sampling.next(0);
   ASSERT_EQ(first.samples.size(), static_cast<size_t>(kSmallPrompts * kSmallCompletions));
-  const std::vector<Prompt>& prompts = sampling.run().inputs().prompts.prompts;
+  const std::vector<PromptLine>& prompts = sampling.run().inputs().prompts.prompts;
   for (size_t i = 0; i < first.samples.size(); ++i) {
     EXPECT_EQ(first.samples[i].sample_id, i);
-    EXPECT_EQ(first.samples[i].prompt, prompts[i / kSmallCompletions].tokens);
+    EXPECT_EQ(first.samples[i].prompt, prompts[i / kSmallCompletions].prompt) << "the same object, not a copy";
     EXPECT_TRUE(first.samples[i].has_reward);
   }
   EXPECT_EQ(sampling.rollouts().cursor().offset, kSmallPrompts);
   const Rollout second = sampling.next(1);
   EXPECT_EQ(second.samples.front().sample_id, first.samples.size());
-  EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].tokens);
+  EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].prompt);
   // As it was behind no rollout: the same tokens once more.
   sampling.rollouts().restore({});
   EXPECT_EQ(sampling.next(0).samples.back().completion, first.samples.back().completion);

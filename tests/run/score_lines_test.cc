@@ -19,7 +19,7 @@ TEST(ScoreLines, ASequenceIsTokensOrTwoTexts) {
   const std::vector<ScoreLine> lines = read_score_lines(path);
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_TRUE(lines[0].has_tokens());
-  EXPECT_EQ(token_sample(lines[0], kVocab).prompt, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(token_sample(lines[0], kVocab).prompt->tokens, (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(token_sample(lines[0], kVocab).completion, (std::vector<int32_t>{3}));
   EXPECT_EQ(lines[1].place, path + ":3");
   EXPECT_EQ(text_of(lines[1], "response"), "b");

@@ -66,7 +66,7 @@ class SftSamplesTest : public testing::Test {
   }
   // One answer behind one prompt: exactly the tokens of the two texts.
   void expect_tokens(const rl::Sample& sample, const std::string& prompt, const std::string& answer) {
-    EXPECT_EQ(sample.prompt, encode(prompt)) << decode(sample.prompt);
+    EXPECT_EQ(sample.prompt->tokens, encode(prompt)) << decode(sample.prompt->tokens);
     EXPECT_EQ(sample.completion, encode(answer)) << decode(sample.completion);
     EXPECT_EQ(sample.loss_mask, std::vector<uint8_t>(sample.completion.size(), 1));
   }
@@ -133,10 +133,10 @@ TEST_F(SftSamplesTest, LearnReasoningAndToolCalls) {
   // The template's text of the whole conversation, but for the line break at its end.
   const base::Json whole = base::parse_json(line, "line");
   const std::string rendered = text_->apply_chat_template({whole["messages"]}, {{"tools", whole["tools"]}}).front();
-  std::vector<int32_t> all = sample.prompt;
+  std::vector<int32_t> all = sample.prompt->tokens;
   all.insert(all.end(), sample.completion.begin(), sample.completion.end());
   EXPECT_EQ(decode(all) + "\n", rendered);
-  EXPECT_NE(decode(sample.prompt).find("\"name\": \"add\", \"parameters\""), std::string::npos);
+  EXPECT_NE(decode(sample.prompt->tokens).find("\"name\": \"add\", \"parameters\""), std::string::npos);
 }
 
 // Qwen3's template takes the thoughts of earlier answers away: each is trained on where it would be said.
@@ -159,7 +159,7 @@ TEST_F(SftSamplesTest, ShareASampleWhereTheTemplateKeepsThem) {
                                messages(kAsk + "," + kTwo + "," + kAskAgain + "," + kThree));
   ASSERT_EQ(data.samples.size(), 2U) << "records never share one";
   for (const rl::Sample& sample : data.samples) {
-    EXPECT_EQ(sample.prompt, encode(kAsked));
+    EXPECT_EQ(sample.prompt->tokens, encode(kAsked));
     EXPECT_EQ(stretches(sample, true), (std::vector<std::string>{"2<|im_end|>", "3<|im_end|>"}));
     EXPECT_EQ(stretches(sample, false), (std::vector<std::string>{between}));
   }

@@ -8,10 +8,10 @@
 namespace tandem::run {
 namespace {
 
-rl::Sample sample_of(uint64_t group, size_t prompt, size_t completion) {
+rl::Sample sample_of(uint64_t group, const rl::SharedPrompt& prompt, size_t completion) {
   rl::Sample sample;
   sample.group_id = group;
-  sample.prompt.assign(prompt, 1);
+  sample.prompt = prompt;
   sample.completion.assign(completion, 2);
   return sample;
 }
@@ -32,16 +32,17 @@ TEST(ForwardFlops, CountASharedPromptOnce) {
   config.mlp = 16;
   config.vocab = 100;
   config.num_layers = 5;
+  const rl::SharedPrompt prompt = rl::make_prompt(std::vector<int32_t>(10, 1));
   // Query, key, value and output projection, then gate, up and down.
   const double layer = 8 * (12 + 6 + 6 + 12) + 3 * 8 * 16;
   const auto rows = [&](double tokens) { return 2 * tokens * layer * 5; };
   const auto head = [&](double tokens) { return 2 * tokens * 8 * 100; };
   // Two products of half a square.
   const auto attention = [&](double squares) { return 2 * squares * 12 * 5; };
-  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, 10, 3)}), rows(13) + head(3) + attention(13 * 13));
-  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, 10, 3), sample_of(0, 10, 4)}),
+  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3)}), rows(13) + head(3) + attention(13 * 13));
+  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3), sample_of(0, prompt, 4)}),
                    rows(10 + 3 + 4) + head(7) + attention(13 * 13 + 14 * 14 - 10 * 10));
-  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, 10, 3), sample_of(1, 10, 4)}),
+  EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3), sample_of(1, prompt, 4)}),
                    rows(27) + head(7) + attention(13 * 13 + 14 * 14))
       << "two groups";
 }

@@ -69,12 +69,14 @@ struct Mix {
     for (int64_t g = 0; g < num_groups; ++g) {
       rollout::GroupRequest request;
       request.group_id = static_cast<uint64_t>(g);
-      request.prompt = draw.ids(draw.integer(1, draw.choose<int64_t>({4, 20, 60})), 0, config.vocab - 1);
+      request.prompt =
+          rl::make_prompt(draw.ids(draw.integer(1, draw.choose<int64_t>({4, 20, 60})), 0, config.vocab - 1));
       const int64_t n = draw.integer(1, 5);
       for (int64_t i = 0; i < n; ++i) request.sample_ids.push_back(sample_id++);
       request.sampling = sampling;
       request.sampling.max_new_tokens = draw.integer(1, draw.choose<int64_t>({3, 18, 40}));
-      longest = std::max(longest, static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens);
+      longest =
+          std::max(longest, static_cast<int64_t>(request.prompt->tokens.size()) + request.sampling.max_new_tokens);
       requests.push_back(std::move(request));
     }
     // From barely one sequence (preemption all the time) to room for all.
@@ -93,9 +95,9 @@ struct Mix {
     out << config.architecture << ", " << to_string(config.dtype) << " E " << config.hidden << " L "
         << config.num_layers << " H " << config.num_heads << "/" << config.num_kv_heads << " K " << config.head_dim
         << " F " << config.mlp << " V " << config.vocab << ", isa " << isa << ", threads " << engine_threads << " and "
-        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.limits.max_batch_tokens << ", running "
-        << engine.limits.max_running << ", blocks " << engine.num_kv_blocks << ", micro-batch " << trainer.batch.max_tokens_per_gpu
-        << ", chunk " << trainer.batch.logprob_chunk_rows;
+        << trainer_threads << ", " << requests.size() << " groups, batch " << engine.limits.max_batch_tokens
+        << ", running " << engine.limits.max_running << ", blocks " << engine.num_kv_blocks << ", micro-batch "
+        << trainer.batch.max_tokens_per_gpu << ", chunk " << trainer.batch.logprob_chunk_rows;
     return out.str();
   }
 };

@@ -26,7 +26,7 @@ std::vector<rl::Sample> random_samples(uint32_t seed, int num_groups, int group_
   };
   std::vector<rl::Sample> samples;
   for (int g = 0; g < num_groups; ++g) {
-    const std::vector<int32_t> prompt = tokens(draw(1, 40));
+    const rl::SharedPrompt prompt = rl::make_prompt(tokens(draw(1, 40)));
     for (int s = 0; s < group_size; ++s) {
       rl::Sample sample;
       sample.group_id = static_cast<uint64_t>(g);

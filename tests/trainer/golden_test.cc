@@ -52,13 +52,15 @@ std::vector<rl::Sample> sft_samples(const std::map<std::string, at::Tensor>& gol
   for (int64_t row = 0; row < ids.size(0); ++row) {
     rl::Sample sample;
     sample.group_id = sample.sample_id = static_cast<uint64_t>(row);
+    std::vector<int32_t> prompt;
     const int64_t length = attention_mask[row].sum().item<int64_t>();
     for (int64_t t = 0; t < length; ++t) {
       const auto id = ids[row][t].item<int32_t>();
       const bool is_target = t > 0 && labels[row][t].item<int64_t>() != -100;
       TANDEM_CHECK(is_target || sample.completion.empty(), "a token without label inside a completion");
-      (is_target ? sample.completion : sample.prompt).push_back(id);
+      (is_target ? sample.completion : prompt).push_back(id);
     }
+    sample.prompt = rl::make_prompt(std::move(prompt));
     sample.loss_mask.assign(sample.completion.size(), 1);
     samples.push_back(std::move(sample));
   }
@@ -155,7 +157,11 @@ std::vector<rl::Sample> trl_samples(const Json& json, const std::map<std::string
     rl::Sample sample;
     sample.group_id = row / json.at("params").at("num_generations").get<size_t>();
     sample.sample_id = row;
-    sample.prompt = json.at("prompts")[row].get<std::vector<int32_t>>();
+    sample.prompt = rl::make_prompt(json.at("prompts")[row].get<std::vector<int32_t>>());
+    if (!samples.empty() && samples.back().group_id == sample.group_id) {
+      TANDEM_CHECK(samples.back().prompt->tokens == sample.prompt->tokens, "a group with two prompts");
+      sample.prompt = samples.back().prompt;
+    }
     sample.completion = json.at("completions")[row].get<std::vector<int32_t>>();
     const size_t length = sample.completion.size();
     sample.rollout_logprobs = masked_row(golden.at("old_logp"), static_cast<int64_t>(row), length);

@@ -58,7 +58,7 @@ int64_t live_bytes_after_forward(const model::Model& model, const PackedBatch& b
 TEST(LayerLoop, KeepsTheBytesThatThePlanStates) {
   // Lengths that fill their blocks, so that the scratch caches are not padded.
   rl::Sample sample;
-  sample.prompt.assign(32, 1);
+  sample.prompt = rl::make_prompt(std::vector<int32_t>(32, 1));
   sample.completion.assign(49, 2);
   const PackedBatch batch = pack_batch(std::vector<const rl::Sample*>(6, &sample));
   ASSERT_EQ(batch.num_tokens(), 32 + 6 * 48);

@@ -29,8 +29,9 @@ Groups random_groups(uint32_t seed) {
   int32_t id = 0;
   const int32_t num_groups = draw(1, 5);
   for (int32_t g = 0; g < num_groups; ++g) {
-    std::vector<int32_t> prompt(draw(1, 40));
-    for (int32_t& token : prompt) token = id++;
+    std::vector<int32_t> tokens(draw(1, 40));
+    for (int32_t& token : tokens) token = id++;
+    const rl::SharedPrompt prompt = rl::make_prompt(std::move(tokens));
     int64_t group_targets = 0;
     const int32_t num_samples = draw(1, 4);
     for (int32_t s = 0; s < num_samples; ++s) {
@@ -45,7 +46,7 @@ Groups random_groups(uint32_t seed) {
       groups.samples.push_back(std::move(sample));
     }
     groups.targets += group_targets;
-    if (group_targets > 0) groups.rows += static_cast<int64_t>(prompt.size());
+    if (group_targets > 0) groups.rows += static_cast<int64_t>(prompt->tokens.size());
   }
   for (const rl::Sample& sample : groups.samples) groups.pointers.push_back(&sample);
   return groups;
@@ -76,7 +77,7 @@ TEST(PackedBatch, EveryTargetIsPredictedFromItsOwnPrefix) {
     ASSERT_EQ(batch.target_offsets.size(), groups.samples.size() + 1);
     for (size_t s = 0; s < groups.samples.size(); ++s) {
       const rl::Sample& sample = groups.samples[s];
-      std::vector<int32_t> prefix = sample.prompt;
+      std::vector<int32_t> prefix = sample.prompt->tokens;
       ASSERT_EQ(batch.target_offsets[s + 1] - batch.target_offsets[s], static_cast<int64_t>(sample.completion.size()));
       for (size_t i = 0; i < sample.completion.size(); ++i) {
         const int64_t r = batch.target_offsets[s] + static_cast<int64_t>(i);
@@ -123,7 +124,7 @@ TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
   // 35 prompt tokens: two full blocks, shared; the third, partial one is each sample's own and holds its completion
   // too.
   rl::Sample sample;
-  sample.prompt.assign(35, 1);
+  sample.prompt = rl::make_prompt(std::vector<int32_t>(35, 1));
   sample.completion.assign(5, 2);
   const std::vector<const rl::Sample*> samples(8, &sample);
   const PackedBatch batch = pack_batch(samples);

@@ -81,7 +81,7 @@ MicroBatchShape packed(const std::vector<const rl::Sample*>& samples) {
   MicroBatchShape shape;
   std::set<uint64_t> groups;
   for (const rl::Sample* sample : samples) {
-    const auto prompt = static_cast<int64_t>(sample->prompt.size());
+    const auto prompt = static_cast<int64_t>(sample->prompt->tokens.size());
     const auto completion = static_cast<int64_t>(sample->completion.size());
     if (groups.insert(sample->group_id).second) {
       shape.rows += prompt;
@@ -109,8 +109,8 @@ TEST(TrainerPlan, NoMicroBatchIsLargerThanPlanned) {
       // A step may begin within a group only where it does not consist of whole ones.
       sample.group_id = static_cast<uint64_t>((i + (num_samples % group_size == 0 ? 0 : first)) / group_size);
       const bool starts = i == 0 || samples[static_cast<size_t>(i - 1)].group_id != sample.group_id;
-      sample.prompt =
-          starts ? std::vector<int32_t>(1 + random() % longest_prompt) : samples[static_cast<size_t>(i - 1)].prompt;
+      sample.prompt = starts ? rl::make_prompt(std::vector<int32_t>(1 + random() % longest_prompt))
+                             : samples[static_cast<size_t>(i - 1)].prompt;
       sample.completion.resize(1 + random() % longest_response);
     }
     std::vector<const rl::Sample*> views;
