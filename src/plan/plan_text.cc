@@ -15,12 +15,12 @@ using memory::Tag;
 
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
-// GiB with two decimals; what is less than half of a hundredth, but not nothing, in MiB.
+// Two decimals; what is less than half of a hundredth of a GiB, but not nothing, in MiB.
 std::string cell(int64_t bytes) {
   constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
   if (bytes == 0) return "-";
   const auto value = static_cast<double>(bytes);
-  if (value >= 0.005 * kGiB) return fmt::format("{:.2f}", value / kGiB);
+  if (value >= 0.005 * kGiB) return fmt::format("{:.2f} GiB", value / kGiB);
   return fmt::format("{:.2f} MiB", value / kMiB);
 }
 
@@ -54,15 +54,18 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
 
 std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model) {
   const memory::MemoryPlan& memory = plan.memory;
-  std::string text = row("GiB", [](Phase phase) { return std::string(memory::to_string(phase)); });
+  std::string text = row("tag", [](Phase phase) { return std::string(memory::to_string(phase)); });
   for (int i = 0; i < memory::kNumTags; ++i) {
     const auto tag = static_cast<Tag>(i);
     int64_t most = 0;
     for (const Phase phase : kPhases) most = std::max(most, memory.bytes(tag, phase));
     if (most > 0) text += row(memory::to_string(tag), [&](Phase phase) { return cell(memory.bytes(tag, phase)); });
   }
-  text += row("at once", [&](Phase phase) { return cell(memory.bytes(phase)); });
-  text += "(tags at their own highest; at once: of all together, which is less where they take turns)\n\n";
+  text += row("total", [&](Phase phase) { return cell(memory.bytes(phase)); });
+  text +=
+      "(Each row is that tag's maximum in the phase. The total is the maximum of their sum, which is smaller where "
+      "not\n"
+      "all of them are alive together.)\n\n";
   text += shape_sentences(plan, model);
   const Phase peak = memory.peak_phase();
   text += fmt::format("peak          {} in the {} phase: {}\n", gib_text(plan.peak_bytes()), memory::to_string(peak),

@@ -8,7 +8,7 @@
 
 namespace tandem::plan {
 
-// A table of tags by phases in GiB and the sentences below it; lines without a break at the end.
+// A table of tags by phases and the sentences below it; lines without a break at the end.
 std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model);
 
 // The same in bytes. Keys and their order stay; "ranks" has one entry a rank.

@@ -237,7 +237,7 @@ TEST(PlanReport, SaysTheSameAsTableAndJson) {
   const PlanCase tiny{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
   const TrainPlan plan = plan_of(tiny, {.bytes = kGiB, .name = "a device"});
   const std::string text = plan_text(plan, tiny.model);
-  for (const char* expected : {"load     rollout       train", "weights", "block_graphs", "at once", "512 tokens",
+  for (const char* expected : {"load     rollout       train", "weights", "block_graphs", "total", "512 tokens",
                                "longest sequence at once: 8", "forward of", "a device: 1.00 GiB"}) {
     EXPECT_NE(text.find(expected), std::string::npos) << expected << " in\n" << text;
   }
