@@ -101,10 +101,11 @@ Json parse_object(const Place& place) {
 
 const Json* find_value(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
-  if (const auto found = object.find(key); found != object.end()) return &*found;
+  // As std::string: nlohmann-json 3.10's ordered objects cannot be asked by a view.
+  if (const auto found = object.find(std::string(key)); found != object.end()) return &*found;
   const size_t dot = key.find('.');
   if (dot == std::string_view::npos) return nullptr;
-  const auto found = object.find(key.substr(0, dot));
+  const auto found = object.find(std::string(key.substr(0, dot)));
   return found == object.end() ? nullptr : find_value(*found, key.substr(dot + 1));
 }
 
