@@ -1,4 +1,4 @@
-// What --load and --save mean together: from which checkpoint a run resumes, and in which directory.
+// Decides from --load and --save together which checkpoint a run resumes from, and in which directory it writes.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
 // Whether --load is the directory that the run writes into.
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);
 
-// What may be in that directory before.
+// Says what the directory that the run writes into may hold when the run begins.
 RunFolder run_folder(const config::CheckpointOptions& options, const std::string& save, bool overwrite);
 
 }  // namespace tandem::checkpoint

@@ -41,7 +41,7 @@ std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trai
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store);
 
-// What results depend on.
+// Everything that the results of a run depend on. A resumed run compares it with what its checkpoint remembers.
 struct ResultInputs {
   std::map<std::string, std::string> flags;  // RunMode::numbers
   std::string kernels;                       // device::Ops::name()

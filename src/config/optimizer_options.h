@@ -22,14 +22,15 @@ struct OptimizerOptions {
   void check() const;
   // The schedule of a run of so many optimizer steps. UserError for a decay that ends before its warm-up.
   trainer::Schedule run_schedule(int64_t total_steps) const;
-  // What trainer::TrainerConfig::recompute_layers takes: -1 as activation_bytes asks, else a number of layers.
+  // Returns the value for trainer::TrainerConfig::recompute_layers: a number of layers, or -1 to recompute as many as
+  // activation_bytes asks for.
   int64_t recompute_layers(int64_t num_layers) const;
 
  private:
   void visit_memory(base::Options& options);
 };
 
-// What every forward over given samples can be told, training or not.
+// Declares the two options that every forward over given samples has: `train`, `sft` and `score`.
 void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std::string& group);
 
 }  // namespace tandem::config

@@ -11,7 +11,7 @@
 
 namespace tandem::config {
 
-// What a sample gets whose grading failed.
+// The reward of a sample whose grading failed.
 struct FailureReward {
   bool drops = false;            // the sample has no reward and is left out
   std::optional<double> reward;  // unset: the lowest of the rewards that were graded with it, or 0 if all are above

@@ -20,7 +20,7 @@
 namespace tandem::config {
 
 struct TrainConfig {
-  // Where reinforcement learning wants other defaults than one completion of each prompt.
+  // Sets the defaults that differ from those of the options it holds: a group has 8 completions, not 1.
   TrainConfig();
 
   ModelOptions model;

@@ -1,4 +1,4 @@
-// What one call of the attention kernels is made of: pointers, and which rows go together.
+// Prepares one call of the attention kernels: the pointers that it takes, and the rows that it computes together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
