@@ -51,10 +51,12 @@ HostRows rows_by_sequence(const AttentionRows& rows) {
                 .positions = {},
                 .block_table = rows.block_table.to(at::kInt).contiguous()};
   for (int64_t t = 0; t < sequence.size(0); ++t) {
-    const auto s = static_cast<size_t>(sequence.const_data_ptr<int32_t>()[t]);
+    const int32_t of_row = sequence.const_data_ptr<int32_t>()[t];
+    host.positions.push_back(position.const_data_ptr<int32_t>()[t]);
+    if (of_row < 0) continue;  // in no tile
+    const auto s = static_cast<size_t>(of_row);
     TANDEM_CHECK(s < host.members.size(), "attention row", t, "names sequence", s, "of", host.members.size());
     host.members[s].push_back(t);
-    host.positions.push_back(position.const_data_ptr<int32_t>()[t]);
     TANDEM_CHECK(host.positions.back() / kBlockTokens < rows.block_table.size(1), "position", host.positions.back(),
                  "lies past the block table");
   }

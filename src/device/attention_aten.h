@@ -20,7 +20,7 @@ struct AttentionTiles {
   Tensor positions;                 // [Q, kTileRows]; 0 where there is no row
   Tensor last_positions;            // [Q]
   Tensor blocks;                    // [Q, levels * blocks of a key tile]; 0 past the last
-  Tensor place_of_row;              // [T] among the Q * kTileRows places
+  Tensor place_of_row;              // [T] among the Q * kTileRows places; 0 for a row without a sequence
   std::vector<int64_t> num_active;  // tiles that have keys in key tile 0, 1, ...
 
   // For backward; empty where AttentionRows has no units.

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +27,7 @@ using at::Tensor;
 // position p of sequence s is slot block_table[s][p / kBlockTokens] * kBlockTokens + p % kBlockTokens.
 // Row t attends to positions 0..row_position[t] of sequence sequence_of_row[t].
 struct AttentionRows {
-  Tensor sequence_of_row;  // [T] int32
+  Tensor sequence_of_row;  // [T] int32; -1: the row only fills up a batch, and its result means nothing
   Tensor row_position;     // [T] int32
   Tensor block_table;      // [S, max_blocks] int32; entries past a sequence's length are not read
   // Backward only: rows [group_offsets[u], group_offsets[u+1]) of unit u share blocks with no other unit; units are
@@ -47,6 +48,9 @@ class Ops {
 
   // The rows of one batch made ready: a caller that runs several layers over them asks once.
   virtual AttentionRows prepare(const AttentionRows& rows) const { return rows; }
+  // Rewrites what prepare() made of other rows: as many rows and sequences and as wide a block table, in the same
+  // places of the device's memory, so that what was recorded with it reads the new ones.
+  virtual void refill(AttentionRows& prepared, const AttentionRows& rows) const { prepared = prepare(rows); }
 
   // y_TN = x_TK w_NK^T. out: at::kFloat or the model dtype.
   virtual Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const = 0;
@@ -103,7 +107,8 @@ class Ops {
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
-  // Writes k, v of token tokens[i] into slot slot_mapping[i] (int32 [n]; a token may go to several slots).
+  // Writes k, v of token tokens[i] into slot slot_mapping[i] (int32 [n]; a token may go to several slots). Where the
+  // slot is -1 nothing is written; at least one is not.
   virtual void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                          const Tensor& slot_mapping) const = 0;
   // softmax(q k^T / sqrt(K)) v over the keys that `rows` names. lse_TH (float32, natural log) is filled if defined.
@@ -130,6 +135,17 @@ class Ops {
                                 const Tensor& dlogp_R, const Tensor& dentropy_R, const Tensor& entropy_R,
                                 const Tensor& lse_R) const = 0;
 
+  // Draws tokens [n] from rows of logits_RV by the rule of device/sampler.h. draws: uint8 [n * sizeof(Draw)], an array
+  // of Draw (device/draw.h). Of draw i it writes, unless its row is -1:
+  //   token_n     int32; -1: the row holds a number that is not finite, and the two others mean nothing
+  //   logprob_n   float32, what logprob() gives at the draw's temperature, bit for bit, or at 1 where that is 0
+  //   behavior_n  float32, the log-prob in the distribution that was really drawn from, cuts included
+  virtual void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,
+                      const Tensor& behavior_n) const = 0;
+  // ids_T[t] < 0 becomes drawn_n[-1 - ids_T[t]], a token that was drawn before this call in the order of the device's
+  // work. A drawn -1 becomes 0, so that ids can be looked up; whoever reads it on the host will find out.
+  virtual void take_drawn(const Tensor& ids_T, const Tensor& drawn_n) const = 0;
+
   // One AdamW step (Loshchilov & Hutter 2019) on flat float32 ranges: g = grad * grad_scale; m, v, master updated;
   // `weight` (model dtype) = master rounded; in float32 weight is master. As Megatron's, and unlike torch.optim.AdamW,
   // master -= lr * (Adam's update + weight_decay * master) is rounded once, so that a decay of less than an ulp is not
@@ -143,6 +159,35 @@ class Ops {
                      const AdamW& p) const = 0;
   // Sum of squares in float64, in a fixed order.
   virtual double sum_of_squares(const Tensor& x) const = 0;
+
+  // The device's work has one order: each of the following is done when what was asked for before it is done.
+
+  // Host to device, the same shape and dtype, without waiting for the device. `host` may be changed when this returns.
+  virtual void send(const Tensor& host, const Tensor& on_device) const { on_device.copy_(host); }
+
+  // What a tensor will hold when all that is asked for by now is done; it may be overwritten or freed after that.
+  class Fetch {
+   public:
+    virtual ~Fetch() = default;
+    // On the host; the same tensor at each call.
+    virtual const Tensor& wait() = 0;
+  };
+  // The default copies now.
+  virtual std::unique_ptr<Fetch> fetch(const Tensor& x) const;
+
+  // Work of the device that replay() runs again without the host's part in it. The tensors that it read and wrote are
+  // read and written again, at the same addresses, whatever they then hold; what it allocated and freed is memory that
+  // must be free again at each replay.
+  class Recording {
+   public:
+    virtual ~Recording() = default;
+    virtual void replay() = 0;
+  };
+  // `work` may be called once or at each replay. The device does it in replay() alone. The default calls `work` there.
+  virtual std::unique_ptr<Recording> record(std::function<void()> work) const;
+  // Whether the device works on while the host does something else. Then an engine runs one step ahead of what the host
+  // has read, and records its steps.
+  virtual bool runs_ahead() const { return false; }
 };
 
 // The CPU backend. isa: "auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"; UserError if the machine lacks it.

@@ -20,6 +20,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@
 
 #include "base/check.h"
 #include "device/attention_aten.h"
+#include "device/host_sampling.h"
 #include "device/transfer.h"
 
 namespace tandem::device {
@@ -142,6 +144,17 @@ c10::List<std::optional<Tensor>> slot_index(const Tensor& slot_mapping) {
   index.push_back(std::nullopt);
   index.push_back(wide.remainder(kBlockTokens));
   return index;
+}
+
+// What kv_append() writes, without entries whose slot is -1: in their place the entry of the largest slot once more,
+// which writes the same numbers there again. So nobody has to wait for how many are left.
+struct KvEntries {
+  Tensor tokens, slots;
+};
+KvEntries written_entries(const Tensor& tokens, const Tensor& slots) {
+  const Tensor own = at::arange(slots.size(0), at::TensorOptions(at::kLong).device(slots.device()));
+  const Tensor source = at::where(slots.lt(0), slots.argmax(), own);
+  return {tokens.index_select(0, source), slots.index_select(0, source)};
 }
 
 class AtenOps final : public Ops {
@@ -268,9 +281,10 @@ class AtenOps final : public Ops {
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                  const Tensor& slot_mapping) const override {
     const Tensor cache = as_slots(kv_layer);
-    const c10::List<std::optional<Tensor>> index = slot_index(slot_mapping);
-    cache.select(1, 0).index_put_(index, k_TGK.index_select(0, tokens));
-    cache.select(1, 1).index_put_(index, v_TGK.index_select(0, tokens));
+    const KvEntries entries = written_entries(tokens, slot_mapping);
+    const c10::List<std::optional<Tensor>> index = slot_index(entries.slots);
+    cache.select(1, 0).index_put_(index, k_TGK.index_select(0, entries.tokens));
+    cache.select(1, 1).index_put_(index, v_TGK.index_select(0, entries.tokens));
   }
   KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
                             int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
@@ -322,6 +336,16 @@ class AtenOps final : public Ops {
     if (dentropy_R.defined())
       dlogits_RV.sub_(probability.mul_(dentropy_R.unsqueeze(1)).mul_(log_probability.add_(entropy_R.unsqueeze(1))));
     dlogits_RV.div_(temperature);
+  }
+
+  void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,
+              const Tensor& behavior_n) const override {
+    sampling_.sample(*this, logits_RV, draws, token_n, logprob_n, behavior_n);
+  }
+  void take_drawn(const Tensor& ids_T, const Tensor& drawn_n) const override {
+    const Tensor index = ids_T.bitwise_not();  // -1 - id
+    const Tensor drawn = drawn_n.index_select(0, index.clamp_min(0)).clamp_min(0);
+    ids_T.copy_(at::where(index.ge(0), drawn, ids_T));
   }
 
   void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
@@ -386,6 +410,7 @@ class AtenOps final : public Ops {
   const int num_threads_;
   const AtenCallShape call_;
   const AttentionAten attention_;
+  mutable HostSampling sampling_;  // buffers; calls come from one thread at a time
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ OpBytes OpsPlan::silu_mul_backward(Size rows) const {
 }
 
 OpBytes OpsPlan::kv_append(Size entries) const {
-  return op(0, entries * (shape_.kv_width * element_ + 2 * kIndexBytes));
+  return op(0, entries * (shape_.kv_width * element_ + 2 * kIndexBytes + 2 * sizeof(int32_t)));
 }
 
 OpBytes OpsPlan::kv_append_backward(Size rows, Size entries) const {

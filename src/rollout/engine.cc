@@ -1,6 +1,5 @@
 #include "rollout/engine.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
@@ -14,12 +13,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/sampler.h"
 #include "device/transfer.h"
 #include "memory/arena_allocator.h"
+#include "rollout/draws.h"
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
 #include "rollout/rollout_plan.h"
-#include "rollout/sampler.h"
 #include "rollout/scheduler.h"
 #include "rollout/stop_strings.h"
 
@@ -27,8 +27,6 @@ namespace tandem::rollout {
 
 namespace {
 
-// Below this many logits a thread's share is not worth waking it.
-constexpr int64_t kLogitsPerThread = int64_t{1} << 15;
 // The float32 quotient of logits and temperature must stay finite.
 constexpr double kMinTemperature = 1e-4;
 
@@ -102,9 +100,7 @@ class PagedEngine final : public Engine {
   at::Tensor forward(const ScheduledBatch& plan);
   void sample_window(const ScheduledBatch& plan, const at::Tensor& hidden_TE,
                      std::span<const ScheduledBatch::SampleSlot> sample_slots);
-  void sample_tokens(const at::Tensor& logits_RV, std::span<const ScheduledBatch::SampleSlot> sample_slots);
-  at::Tensor policy_logprobs(const at::Tensor& logits_RV, std::span<const ScheduledBatch::SampleSlot> sample_slots);
-  void accept(SequenceId sequence, const SampledToken& drawn, float logprob);
+  void accept(SequenceId sequence, const device::SampledToken& drawn, float logprob);
   rl::FinishReason reason_to_end(ActiveGroup& group, size_t index, int32_t token) const;
   void hand_over(ActiveGroup& group);
 
@@ -124,9 +120,7 @@ class PagedEngine final : public Engine {
   std::deque<rl::Group> finished_;
 
   // Of one window of sample_slots; kept, so that a step allocates nothing here.
-  std::vector<Sampler> samplers_;  // one a thread
-  std::vector<SampledToken> drawn_;
-  std::vector<int32_t> targets_, logits_index_;
+  std::vector<device::Draw> draws_;
 
   int64_t generated_tokens_ = 0, forwards_ = 0;
 };
@@ -260,74 +254,38 @@ void PagedEngine::sample_window(const ScheduledBatch& plan, const at::Tensor& hi
   const at::Tensor hidden_RE = every_row ? hidden_TE.narrow(0, first, num_rows)
                                          : hidden_TE.index_select(0, on_device(rows.narrow(0, first, num_rows)));
   const at::Tensor logits_RV = model_.head(hidden_RE);
-  sample_tokens(device::to_host(logits_RV), sample_slots);
-  const at::Tensor logprobs = device::to_host(policy_logprobs(logits_RV, sample_slots));
-  const float* logprob = logprobs.const_data_ptr<float>();
-  for (size_t i = 0; i < sample_slots.size(); ++i) accept(sample_slots[i].sequence, drawn_[i], logprob[i]);
+  const auto num_draws = static_cast<int64_t>(sample_slots.size());
+  draws_.clear();
+  for (const ScheduledBatch::SampleSlot& slot : sample_slots) {
+    const auto [group, index] = sample(slot.sequence);
+    const rl::Completion& completion = group->result.completions[index];
+    draws_.push_back(make_draw(group->sampling, completion.sample_id, static_cast<int64_t>(completion.tokens.size()),
+                               slot.logits_index - first));
+  }
+  const at::Tensor draws =
+      at::from_blob(draws_.data(), {num_draws * static_cast<int64_t>(sizeof(device::Draw))}, at::kByte);
+  const at::Tensor token_n = at::empty({num_draws}, logits_RV.options().dtype(at::kInt));
+  const at::Tensor logprob_n = at::empty({num_draws}, logits_RV.options());
+  const at::Tensor behavior_n = at::empty({num_draws}, logits_RV.options());
+  model_.ops().sample(logits_RV, on_device(draws), token_n, logprob_n, behavior_n);
+  const at::Tensor tokens = device::to_host(token_n), logprobs = device::to_host(logprob_n);
+  const at::Tensor behaviors = device::to_host(behavior_n);
+  for (int64_t i = 0; i < num_draws; ++i) {
+    accept(sample_slots[static_cast<size_t>(i)].sequence,
+           {.token = tokens.const_data_ptr<int32_t>()[i], .behavior_logprob = behaviors.const_data_ptr<float>()[i]},
+           logprobs.const_data_ptr<float>()[i]);
+  }
 }
 
-void PagedEngine::sample_tokens(const at::Tensor& logits_RV, std::span<const ScheduledBatch::SampleSlot> sample_slots) {
-  const auto vocab = static_cast<size_t>(logits_RV.size(1));
-  const float* logits = logits_RV.const_data_ptr<float>();
-  const int32_t first = sample_slots.front().logits_index;
-  drawn_.resize(sample_slots.size());
-  samplers_.resize(std::max(samplers_.size(), static_cast<size_t>(at::get_num_threads())));
-  const int64_t grain = std::max<int64_t>(1, kLogitsPerThread / static_cast<int64_t>(vocab));
-  at::parallel_for(0, static_cast<int64_t>(sample_slots.size()), grain, [&](int64_t begin, int64_t end) {
-    Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      const auto [group, index] = sample(sample_slots[i].sequence);
-      const rl::Completion& completion = group->result.completions[index];
-      const std::span<const float> row(logits + static_cast<size_t>(sample_slots[i].logits_index - first) * vocab,
-                                       vocab);
-      drawn_[i] =
-          sampler.draw(row, group->sampling, completion.sample_id, static_cast<int64_t>(completion.tokens.size()));
-    }
-  });
-  for (size_t i = 0; i < sample_slots.size(); ++i) {
-    const auto [group, index] = sample(sample_slots[i].sequence);
-    const rl::Completion& completion = group->result.completions[index];
-    if (drawn_[i].token >= 0) continue;
+void PagedEngine::accept(SequenceId sequence, const device::SampledToken& drawn, float logprob) {
+  const auto [group, index] = sample(sequence);
+  rl::Completion& completion = group->result.completions[index];
+  if (drawn.token < 0) {
     throw EnvironmentError(
         fmt::format("the model's logits for token {} of sample {} are not finite: {}", completion.tokens.size(),
                     completion.sample_id,
                     config_.why_not_finite ? config_.why_not_finite() : "its weights have diverged or are damaged"));
   }
-}
-
-// By the operation that the trainer uses, so that both get the same bits.
-at::Tensor PagedEngine::policy_logprobs(const at::Tensor& logits_RV,
-                                        std::span<const ScheduledBatch::SampleSlot> sample_slots) {
-  const auto num_draws = static_cast<int64_t>(sample_slots.size());
-  targets_.clear();
-  logits_index_.clear();
-  for (size_t i = 0; i < sample_slots.size(); ++i) {
-    targets_.push_back(drawn_[i].token);
-    logits_index_.push_back(sample_slots[i].logits_index - sample_slots.front().logits_index);
-  }
-  const at::Tensor targets = on_device(int32_view(targets_, {num_draws}));
-  // Several samples draw their first token from the row of their common prompt.
-  const bool one_each = logits_RV.size(0) == num_draws;
-  const at::Tensor logits =
-      one_each ? logits_RV : logits_RV.index_select(0, on_device(int32_view(logits_index_, {num_draws})));
-  const at::Tensor logprobs = at::empty({num_draws}, logits.options());
-  const at::Tensor lse = at::empty({num_draws}, logits.options());
-  const auto temperature_of = [&](int64_t i) {
-    const double temperature = sample(sample_slots[static_cast<size_t>(i)].sequence).group->sampling.temperature;
-    return temperature == 0.0 ? 1.0 : temperature;
-  };
-  for (int64_t begin = 0, end = 0; begin < num_draws; begin = end) {
-    while (end < num_draws && temperature_of(end) == temperature_of(begin)) ++end;
-    const int64_t count = end - begin;
-    model_.ops().logprob(logits.narrow(0, begin, count), targets.narrow(0, begin, count), temperature_of(begin),
-                         logprobs.narrow(0, begin, count), /*entropy_R=*/at::Tensor(), lse.narrow(0, begin, count));
-  }
-  return logprobs;
-}
-
-void PagedEngine::accept(SequenceId sequence, const SampledToken& drawn, float logprob) {
-  const auto [group, index] = sample(sequence);
-  rl::Completion& completion = group->result.completions[index];
   const uint64_t version = model_.weight_version();
   if (completion.versions.empty() || completion.versions.back().version != version) {
     completion.versions.push_back({.begin = static_cast<int64_t>(completion.tokens.size()), .version = version});

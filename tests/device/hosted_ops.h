@@ -19,6 +19,7 @@ class HostedOps final : public Ops {
   std::string name() const override { return inner_->name(); }
   int num_threads() const override { return inner_->num_threads(); }
   AttentionRows prepare(const AttentionRows& rows) const override { return inner_->prepare(rows); }
+  void refill(AttentionRows& prepared, const AttentionRows& rows) const override { inner_->refill(prepared, rows); }
 
   Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
     return back(inner_->linear(there(x), there(w), out));
@@ -119,6 +120,15 @@ class HostedOps final : public Ops {
     if (is_master) written[3].copy_(written[0]);
   }
   double sum_of_squares(const Tensor& x) const override { return inner_->sum_of_squares(there(x)); }
+  void sample(const Tensor& logits, const Tensor& draws, const Tensor& token, const Tensor& logprob,
+              const Tensor& behavior) const override {
+    const Written written(*this, {token, logprob, behavior});
+    inner_->sample(there(logits), there(draws), written[0], written[1], written[2]);
+  }
+  void take_drawn(const Tensor& ids, const Tensor& drawn) const override {
+    const Written written(*this, {ids});
+    inner_->take_drawn(written[0], there(drawn));
+  }
 
  private:
   Tensor there(const Tensor& x) const { return x.defined() ? x.to(inner_->device()) : x; }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device/host_sampling.h"
 #include "tests/sim/forwarding_ops.h"
 
 namespace tandem::sim {
@@ -43,51 +44,50 @@ class CheckingOps final : public ForwardingOps {
   Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
     const Tensor y = inner_.linear(x_TK, w_NK, out);
     const uint64_t weight = Hash().all(w_NK).number(out).value();
-    for (int64_t t = 0; t < x_TK.size(0); ++t) record("linear", Hash().number(weight).row(x_TK, t), Hash().row(y, t));
+    for (int64_t t = 0; t < x_TK.size(0); ++t) note("linear", Hash().number(weight).row(x_TK, t), Hash().row(y, t));
     return y;
   }
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     const Tensor y = inner_.embedding(table_VE, ids_T);
     const int32_t* ids = ids_T.const_data_ptr<int32_t>();
-    for (int64_t t = 0; t < ids_T.numel(); ++t) record("embedding", Hash().row(table_VE, ids[t]), Hash().row(y, t));
+    for (int64_t t = 0; t < ids_T.numel(); ++t) note("embedding", Hash().row(table_VE, ids[t]), Hash().row(y, t));
     return y;
   }
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {
     const Tensor y = inner_.add(a_TE, b_TE);
-    for (int64_t t = 0; t < a_TE.size(0); ++t) record("add", Hash().row(a_TE, t).row(b_TE, t), Hash().row(y, t));
+    for (int64_t t = 0; t < a_TE.size(0); ++t) note("add", Hash().row(a_TE, t).row(b_TE, t), Hash().row(y, t));
     return y;
   }
   Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
     const Tensor y = inner_.rms_norm(x_TE, w_E, eps);
-    for (int64_t t = 0; t < x_TE.size(0); ++t) record("rms_norm", Hash().all(w_E).row(x_TE, t), Hash().row(y, t));
+    for (int64_t t = 0; t < x_TE.size(0); ++t) note("rms_norm", Hash().all(w_E).row(x_TE, t), Hash().row(y, t));
     return y;
   }
   Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                    const QkvShape& shape) const override {
     Qkv out = inner_.qk_norm_rope(qkv_TN, q_norm_K, k_norm_K, positions_T, shape);
     for (int64_t t = 0; t < qkv_TN.size(0); ++t) {
-      record("qk_norm_rope", Hash().all(q_norm_K).all(k_norm_K).row(positions_T, t).row(qkv_TN, t),
-             Hash().row(out.q_THK, t).row(out.k_TGK, t).row(out.v_TGK, t));
+      note("qk_norm_rope", Hash().all(q_norm_K).all(k_norm_K).row(positions_T, t).row(qkv_TN, t),
+           Hash().row(out.q_THK, t).row(out.k_TGK, t).row(out.v_TGK, t));
     }
     return out;
   }
   void add_bias(const Tensor& y_TN, const Tensor& bias_N) const override {
     const Tensor before = y_TN.clone();
     inner_.add_bias(y_TN, bias_N);
-    for (int64_t t = 0; t < y_TN.size(0); ++t)
-      record("add_bias", Hash().all(bias_N).row(before, t), Hash().row(y_TN, t));
+    for (int64_t t = 0; t < y_TN.size(0); ++t) note("add_bias", Hash().all(bias_N).row(before, t), Hash().row(y_TN, t));
   }
   Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& shape) const override {
     Qkv out = inner_.rope(qkv_TN, positions_T, shape);
     for (int64_t t = 0; t < qkv_TN.size(0); ++t) {
-      record("rope", Hash().row(positions_T, t).row(qkv_TN, t),
-             Hash().row(out.q_THK, t).row(out.k_TGK, t).row(out.v_TGK, t));
+      note("rope", Hash().row(positions_T, t).row(qkv_TN, t),
+           Hash().row(out.q_THK, t).row(out.k_TGK, t).row(out.v_TGK, t));
     }
     return out;
   }
   Tensor silu_mul(const Tensor& gate_up_T2F) const override {
     const Tensor y = inner_.silu_mul(gate_up_T2F);
-    for (int64_t t = 0; t < y.size(0); ++t) record("silu_mul", Hash().row(gate_up_T2F, t), Hash().row(y, t));
+    for (int64_t t = 0; t < y.size(0); ++t) note("silu_mul", Hash().row(gate_up_T2F, t), Hash().row(y, t));
     return y;
   }
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const device::AttentionRows& rows,
@@ -96,10 +96,11 @@ class CheckingOps final : public ForwardingOps {
     const int32_t* sequence = rows.sequence_of_row.const_data_ptr<int32_t>();
     const int32_t* position = rows.row_position.const_data_ptr<int32_t>();
     for (int64_t t = 0; t < q_THK.size(0); ++t) {
+      if (sequence[t] < 0) continue;
       Hash question;
       question.row(q_THK, t);
       for (int64_t p = 0; p <= position[t]; ++p) key_at(kv_layer, rows, sequence[t], p, q_THK.size(2), question);
-      record("paged_attention", question, Hash().row(out, t));
+      note("paged_attention", question, Hash().row(out, t));
     }
     return out;
   }
@@ -107,13 +108,18 @@ class CheckingOps final : public ForwardingOps {
                const Tensor& entropy_R, const Tensor& lse_R) const override {
     inner_.logprob(logits_RV, targets_R, temperature, logp_R, entropy_R, lse_R);
     for (int64_t r = 0; r < logits_RV.size(0); ++r) {
-      record("logprob", Hash().number(temperature).row(targets_R, r).row(logits_RV, r),
-             Hash().row(logp_R, r).row(lse_R, r));
+      note("logprob", Hash().number(temperature).row(targets_R, r).row(logits_RV, r),
+           Hash().row(logp_R, r).row(lse_R, r));
     }
+  }
+  // Drawn here, so that it asks this logprob().
+  void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,
+              const Tensor& behavior_n) const override {
+    sampling_.sample(*this, logits_RV, draws, token_n, logprob_n, behavior_n);
   }
 
  private:
-  void record(const std::string& operation, const Hash& question, const Hash& answer) const {
+  void note(const std::string& operation, const Hash& question, const Hash& answer) const {
     ledger_.record(operation, Hash().text(operation).number(question.value()).value(), answer.value());
   }
   // K and V of one position, all kv heads: K is [G][K][16], V [G][16][K] inside a block (device/cpu/attention_inl.h).
@@ -135,6 +141,7 @@ class CheckingOps final : public ForwardingOps {
   }
 
   RowLedger& ledger_;
+  mutable device::HostSampling sampling_;
 };
 
 }  // namespace

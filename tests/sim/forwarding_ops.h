@@ -1,7 +1,10 @@
 // Ops that pass every call on: a wrapper overrides the one that it is about.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "device/ops.h"
 
@@ -17,6 +20,9 @@ class ForwardingOps : public device::Ops {
   int num_threads() const override { return inner_.num_threads(); }
   at::Device device() const override { return inner_.device(); }
   device::AttentionRows prepare(const device::AttentionRows& rows) const override { return inner_.prepare(rows); }
+  void refill(device::AttentionRows& prepared, const device::AttentionRows& rows) const override {
+    inner_.refill(prepared, rows);
+  }
   Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
     return inner_.linear(x, w, out);
   }
@@ -87,6 +93,17 @@ class ForwardingOps : public device::Ops {
     inner_.adamw(weight, master, grad, m, v, p);
   }
   double sum_of_squares(const Tensor& x) const override { return inner_.sum_of_squares(x); }
+  void sample(const Tensor& logits, const Tensor& draws, const Tensor& token, const Tensor& logprob,
+              const Tensor& behavior) const override {
+    inner_.sample(logits, draws, token, logprob, behavior);
+  }
+  void take_drawn(const Tensor& ids, const Tensor& drawn) const override { inner_.take_drawn(ids, drawn); }
+  void send(const Tensor& host, const Tensor& on_device) const override { inner_.send(host, on_device); }
+  std::unique_ptr<Fetch> fetch(const Tensor& x) const override { return inner_.fetch(x); }
+  std::unique_ptr<Recording> record(std::function<void()> work) const override {
+    return inner_.record(std::move(work));
+  }
+  bool runs_ahead() const override { return inner_.runs_ahead(); }
 
  protected:
   const device::Ops& inner_;

@@ -21,6 +21,7 @@
 #include "device/cpu/parallel.h"
 #include "device/cpu/rope_table.h"
 #include "device/cpu/tensor_data.h"
+#include "device/host_sampling.h"
 #include "device/ops.h"
 
 namespace tandem::device {
@@ -269,6 +270,7 @@ class CpuOps : public Ops {
     const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
     // Each slot is one token's: no two writes meet.
     cpu::parallel_for(num_threads_, n, 32, [&](int64_t i) {
+      if (slot[i] < 0) return;
       const int64_t at = token[i] * kv_heads * width;
       table_.kv_write(offset(in(k_TGK), at, elem), offset(in(v_TGK), at, elem),
                       offset(kv_layer.data_ptr(), slot[i] / kBlockTokens * kv_layer.stride(0), elem),
@@ -280,11 +282,14 @@ class CpuOps : public Ops {
                          const Tensor& lse_TH) const override {
     Tensor out_THK = at::empty_like(q_THK);
     const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
+    for (int64_t t = 0; t < q_THK.size(0); ++t)
+      if (args.sequence_of_row[t] < 0) out_THK.select(0, t).zero_();
     const std::vector<std::pair<int64_t, int64_t>> spans =
         cpu::row_spans(args, table_.attention_rows, 0, q_THK.size(0));
     const int64_t tasks = static_cast<int64_t>(spans.size()) * args.num_kv_heads;
     cpu::parallel_for(num_threads_, tasks, 4, [&](int64_t task) {
       const auto [begin, end] = spans[static_cast<size_t>(task / args.num_kv_heads)];
+      if (args.sequence_of_row[begin] < 0) return;
       table_.attention(args, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
     });
     return out_THK;
@@ -360,6 +365,12 @@ class CpuOps : public Ops {
           with_entropy ? entropy_R.const_data_ptr<float>()[r] : 0.0F, lse_R.const_data_ptr<float>()[r]);
     });
   }
+
+  void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,
+              const Tensor& behavior_n) const override {
+    sampling_.sample(*this, logits_RV, draws, token_n, logprob_n, behavior_n);
+  }
+  void take_drawn(const Tensor& ids_T, const Tensor& drawn_n) const override { take_drawn_on_host(ids_T, drawn_n); }
 
   void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
              const AdamW& p) const override {
@@ -466,6 +477,7 @@ class CpuOps : public Ops {
   // Buffers and tables that only save work; calls come from one thread at a time.
   mutable cpu::GemmRunner gemm_;
   mutable cpu::RopeTable ropes_;
+  mutable HostSampling sampling_;
   mutable std::vector<std::vector<float>> attention_scratch_;
 };
 

@@ -1,5 +1,5 @@
 // Drawn tokens: frequencies, truncation, ties, determinism.
-#include "rollout/sampler.h"
+#include "device/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "device/sampling_weight.h"
 
-namespace tandem::rollout {
+namespace tandem::device {
 namespace {
 
 std::vector<float> random_logits(uint32_t seed, size_t vocab, double scale) {
@@ -24,8 +25,15 @@ std::vector<float> random_logits(uint32_t seed, size_t vocab, double scale) {
   return logits;
 }
 
+// The same draw for a token of a sample.
+Draw at(Draw draw, uint64_t sample_id, int64_t position) {
+  draw.sample_id = sample_id;
+  draw.position = static_cast<int32_t>(position);
+  return draw;
+}
+
 // The distribution that a draw is promised to come from, in double and by the book.
-std::vector<double> exact_distribution(const std::vector<float>& logits, const rl::SamplingParams& params) {
+std::vector<double> exact_distribution(const std::vector<float>& logits, const Draw& params) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weight;
   for (const float x : logits) {
@@ -46,7 +54,7 @@ std::vector<double> exact_distribution(const std::vector<float>& logits, const r
   std::vector<double> probability(logits.size(), 0.0);
   double total = 0.0;
   for (const size_t id : order) {
-    if (weight[id] < params.min_p) continue;
+    if (std::log(weight[id]) < params.log_min_p) continue;
     probability[id] = weight[id];
     total += weight[id];
   }
@@ -79,13 +87,13 @@ double chi_square_excess(const std::vector<int64_t>& counts, const std::vector<d
   return (statistic - freedom) / std::sqrt(2.0 * freedom);
 }
 
-void expect_distribution(const std::vector<float>& logits, const rl::SamplingParams& params) {
+void expect_distribution(const std::vector<float>& logits, const Draw& params) {
   const std::vector<double> probability = exact_distribution(logits, params);
   std::vector<int64_t> counts(logits.size(), 0);
   constexpr int64_t kDraws = 4000;
   Sampler sampler;
   for (int64_t i = 0; i < kDraws; ++i) {
-    const SampledToken drawn = sampler.draw(logits, params, static_cast<uint64_t>(i / 10), i % 10);
+    const SampledToken drawn = sampler.draw(logits, at(params, static_cast<uint64_t>(i / 10), i % 10));
     ASSERT_GE(drawn.token, 0);
     const auto token = static_cast<size_t>(drawn.token);
     ASSERT_GT(probability[token], 0.0) << "token " << token << " is behind the cut";
@@ -98,7 +106,7 @@ void expect_distribution(const std::vector<float>& logits, const rl::SamplingPar
 TEST(Sampler, DrawsFromTheExactDistribution) {
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    rl::SamplingParams params;
+    Draw params;
     params.seed = seed;
     params.temperature = seed % 2 == 0 ? 1.0 : 0.7;
     expect_distribution(random_logits(seed, 37, 1.5), params);
@@ -110,14 +118,14 @@ TEST(Sampler, DrawsFromTheExactTruncatedDistribution) {
   for (uint32_t seed = 1; seed <= 16; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    rl::SamplingParams params;
+    Draw params;
     params.seed = seed;
     params.temperature = 0.6 + 0.1 * static_cast<double>(random() % 8);
-    if (random() % 2 == 0) params.top_k = 1 + static_cast<int64_t>(random() % 40);
+    if (random() % 2 == 0) params.top_k = 1 + static_cast<int32_t>(random() % 40);
     if (random() % 2 == 0) params.top_p = 0.3 + 0.1 * static_cast<double>(random() % 7);
-    if (random() % 2 == 0) params.min_p = 0.02 * static_cast<double>(1 + random() % 10);
-    SCOPED_TRACE(testing::Message() << "top_k " << params.top_k << ", top_p " << params.top_p << ", min_p "
-                                    << params.min_p << ", temperature " << params.temperature);
+    if (random() % 2 == 0) params.log_min_p = std::log(0.02 * static_cast<double>(1 + random() % 10));
+    SCOPED_TRACE(testing::Message() << "top_k " << params.top_k << ", top_p " << params.top_p << ", log of min_p "
+                                    << params.log_min_p << ", temperature " << params.temperature);
     expect_distribution(random_logits(seed, 20 + random() % 400, 2.0), params);
   }
 }
@@ -125,15 +133,15 @@ TEST(Sampler, DrawsFromTheExactTruncatedDistribution) {
 // Of equal logits the lower ids come first, and the cuts are as sharp as with unequal ones.
 TEST(Sampler, BreaksTiesByTokenId) {
   const std::vector<float> logits(270, 0.25F);
-  const auto highest_token = [&logits](const rl::SamplingParams& params) {
+  const auto highest_token = [&logits](const Draw& params) {
     Sampler sampler;
     int32_t highest = 0;
     for (uint64_t sample = 0; sample < 2500; ++sample) {
-      highest = std::max(highest, sampler.draw(logits, params, sample, 0).token);
+      highest = std::max(highest, sampler.draw(logits, at(params, sample, 0)).token);
     }
     return highest;
   };
-  rl::SamplingParams params;
+  Draw params;
   EXPECT_EQ(highest_token(params), 269);
   params.top_k = 3;
   EXPECT_EQ(highest_token(params), 2);
@@ -143,38 +151,75 @@ TEST(Sampler, BreaksTiesByTokenId) {
   params.top_k = 8;
   params.top_p = 0.5;
   EXPECT_EQ(highest_token(params), 3);
-  params = rl::SamplingParams();
-  params.min_p = 1.0;
+  params = Draw();
+  params.log_min_p = 0.0;
   EXPECT_EQ(highest_token(params), 269);
 }
 
 TEST(Sampler, InvertsTheCumulativeDistributionInTokenOrder) {
   const std::vector<float> logits = random_logits(5, 1000, 2.0);
-  rl::SamplingParams params;
+  Draw params;
   params.seed = 99;
   const std::vector<double> probability = exact_distribution(logits, params);
   Sampler sampler;
   for (uint64_t sample = 0; sample < 2000; ++sample) {
     const double uniform = base::uniform(params.seed, sample, 7);
-    const auto token = static_cast<size_t>(sampler.draw(logits, params, sample, 7).token);
+    const auto token = static_cast<size_t>(sampler.draw(logits, at(params, sample, 7)).token);
     const double before = std::accumulate(probability.begin(), probability.begin() + static_cast<int64_t>(token), 0.0);
     EXPECT_GE(uniform, before - 1e-6) << "sample " << sample;
     EXPECT_LE(uniform, before + probability[token] + 1e-6) << "sample " << sample;
   }
 }
 
+// Why a GPU may cut a row as it likes.
+TEST(Sampler, SumsOfWeightsAreTheSameInAnyOrder) {
+  for (const size_t vocab : {size_t{1000}, size_t{151936}, size_t{1} << 18, (size_t{1} << 18) + 1}) {
+    SCOPED_TRACE(testing::Message() << vocab << " tokens");
+    std::mt19937 random(static_cast<uint32_t>(vocab));
+    const std::vector<float> logits = random_logits(7, vocab, 4.0);
+    const float largest = *std::max_element(logits.begin(), logits.end());
+    const float rounding = weight_rounding(static_cast<int64_t>(vocab));
+    std::vector<float> weights;
+    for (const float x : logits) weights.push_back(weight(weight_exponent(x, largest, 1.0F / 0.7F), rounding));
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    // A sum of whole numbers of quanta says whether the one in float64 was exact.
+    const double quantum = static_cast<double>(rounding) * 0x1p-23;
+    uint64_t quanta = 0;
+    for (const float w : weights) {
+      ASSERT_EQ(std::fmod(static_cast<double>(w), quantum), 0.0);
+      ASSERT_LE(w, 1.0F);
+      quanta += static_cast<uint64_t>(static_cast<double>(w) / quantum);
+    }
+    EXPECT_EQ(total, static_cast<double>(quanta) * quantum);
+    for (int order = 0; order < 5; ++order) {
+      std::shuffle(weights.begin(), weights.end(), random);
+      EXPECT_EQ(std::accumulate(weights.begin(), weights.end(), 0.0), total);
+    }
+  }
+}
+
+TEST(Sampler, WeightsAreOffByHalfAQuantumAtMost) {
+  const float rounding = weight_rounding(151936);
+  EXPECT_EQ(rounding, 0x1p-12F);
+  EXPECT_EQ(weight_rounding((int64_t{1} << 18) + 1), 0x1p-11F);
+  for (float x = 0.0F; x > -100.0F; x -= 0.013F) {
+    const double exact = std::exp(static_cast<double>(x));
+    EXPECT_NEAR(weight(x, rounding), exact, 0x1p-36 + 3e-7 * exact) << x;
+  }
+}
+
 TEST(Sampler, DependsOnSeedSampleAndPositionAlone) {
   const std::vector<float> logits = random_logits(1, 500, 1.0);
   const std::vector<float> others = random_logits(2, 900, 1.0);
-  rl::SamplingParams params;
+  Draw params;
   params.top_p = 0.9;
   const auto draw_all = [&](bool disturbed) {
     Sampler sampler;
     std::vector<int32_t> tokens;
     for (uint64_t i = 0; i < 64; ++i) {
       const uint64_t k = disturbed ? 63 - i : i;
-      if (disturbed) sampler.draw(others, params, i, 3);
-      tokens.push_back(sampler.draw(logits, params, k / 8, static_cast<int64_t>(k % 8)).token);
+      if (disturbed) sampler.draw(others, at(params, i, 3));
+      tokens.push_back(sampler.draw(logits, at(params, k / 8, static_cast<int64_t>(k % 8))).token);
     }
     if (disturbed) std::reverse(tokens.begin(), tokens.end());
     return tokens;
@@ -188,16 +233,16 @@ TEST(Sampler, DependsOnSeedSampleAndPositionAlone) {
 TEST(Sampler, TakesTheLowestOfTheLargestLogitsAtTemperatureZero) {
   std::vector<float> logits = random_logits(3, 333, 1.0);
   logits[40] = logits[41] = logits[200] = 9.0F;
-  rl::SamplingParams params;
+  Draw params;
   params.temperature = 0.0;
   Sampler sampler;
-  EXPECT_EQ(sampler.draw(logits, params, 0, 0).token, 40);
+  EXPECT_EQ(sampler.draw(logits, at(params, 0, 0)).token, 40);
   logits[332] = 10.0F;  // behind the last full run of lanes
-  EXPECT_EQ(sampler.draw(logits, params, 0, 0).token, 332);
+  EXPECT_EQ(sampler.draw(logits, at(params, 0, 0)).token, 332);
 }
 
 TEST(Sampler, RefusesLogitsThatAreNotFinite) {
-  rl::SamplingParams greedy;
+  Draw greedy;
   greedy.temperature = 0.0;
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
@@ -205,8 +250,8 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
       std::vector<float> logits = random_logits(3, 100, 1.0);
       logits[place] = bad;
       Sampler sampler;
-      EXPECT_EQ(sampler.draw(logits, rl::SamplingParams(), 0, 0).token, -1);
-      EXPECT_EQ(sampler.draw(logits, greedy, 0, 0).token, -1);
+      EXPECT_EQ(sampler.draw(logits, Draw()).token, -1);
+      EXPECT_EQ(sampler.draw(logits, at(greedy, 0, 0)).token, -1);
     }
   }
 }
@@ -214,15 +259,15 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
 TEST(Sampler, CopesWithLogitsFarApart) {
   std::vector<float> logits(2000, -1e30F);
   logits[1234] = 1e30F;
-  rl::SamplingParams params;
+  Draw params;
   params.temperature = 1e-4;
   Sampler sampler;
   for (uint64_t sample = 0; sample < 100; ++sample) {
-    const SampledToken drawn = sampler.draw(logits, params, sample, 0);
+    const SampledToken drawn = sampler.draw(logits, at(params, sample, 0));
     EXPECT_EQ(drawn.token, 1234);
     EXPECT_EQ(drawn.behavior_logprob, 0.0F);
   }
 }
 
 }  // namespace
-}  // namespace tandem::rollout
+}  // namespace tandem::device

@@ -1,14 +1,15 @@
-// Draws one token from one row of logits. A draw is a function of the row, the parameters, the seed, the sample id and
-// the position in the completion: no generator state, no dependence on the batch, the same bits on every machine.
+// Draws one token from one row of logits, on the CPU; a GPU's Ops::sample() draws the same token by the same rule. A
+// draw is a function of the row, the parameters, the seed, the sample id and the position in the completion: no
+// generator state, no dependence on the batch, the same bits on every machine. No torch.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "rl/sample.h"
+#include "device/draw.h"
 
-namespace tandem::rollout {
+namespace tandem::device {
 
 struct SampledToken {
   int32_t token = -1;             // -1: the row holds a NaN or an infinity, nothing can be drawn
@@ -23,12 +24,12 @@ struct SampledToken {
 //   top-k  the first k tokens, exactly k even among equal logits;
 //   top-p  of those, the shortest prefix with at least top_p of their probability (the token that crosses is in);
 //   min-p  of those, the tokens with at least min_p of the largest probability.
-// A token less likely than e^-86 times the most likely one is never drawn.
+// Probabilities are sums of the weights of sampling_weight.h, which are exact in any order. Up to 2^18 tokens, one less
+// likely than 2^-36 times the most likely one has the weight 0 and is never drawn.
 class Sampler {
  public:
-  // logits_V finite. position: tokens of the completion before this one.
-  SampledToken draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
-                    int64_t position);
+  // draw.row is not read: logits_V is the row.
+  SampledToken draw(std::span<const float> logits_V, const Draw& draw);
 
  private:
   // The last token kept, in the order above.
@@ -44,20 +45,23 @@ class Sampler {
     }
   };
 
-  // Weights are exp((logit - max_logit) / temperature), 0 behind the cut.
+  // Weights of the tokens from `begin` on, 0 behind the cut.
   void weigh_chunk(size_t begin, Cut cut, std::span<float> weights) const;
   // Fills chunk_sums_; returns their sum.
   double weigh(Cut cut);
   double weight_of(float logit) const;
-  Cut find_cut(const rl::SamplingParams& params);
+  Cut find_cut(const Draw& draw);
   Cut cut_top_p(double top_p, bool candidates_chosen);
-  Cut cut_min_p(double min_p) const;
+  Cut cut_min_p(double log_min_p) const;
+  // The first token at which the running sum of weights passes `target`; else the last one that has weight.
+  size_t find_token(double target, Cut cut) const;
 
   std::span<const float> logits_V_;
   float max_logit_ = 0.0F;
   float inverse_temperature_ = 1.0F;
+  float rounding_ = 0.0F;  // weight_rounding() of the row
   std::vector<double> chunk_sums_;
   std::vector<Candidate> candidates_;
 };
 
-}  // namespace tandem::rollout
+}  // namespace tandem::device

@@ -1,45 +1,19 @@
-#include "rollout/sampler.h"
+#include "device/sampler.h"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "base/rng.h"
+#include "device/sampling_weight.h"
 
-namespace tandem::rollout {
+namespace tandem::device {
 
 namespace {
 
 constexpr size_t kChunkTokens = 256;
 constexpr size_t kLanes = 16;
-// Below, exp() is taken as 0; its power of two would come close to the denormals.
-constexpr float kMinExponent = -86.0F;
-
-// exp(x) for x <= 0, relative error below 2e-7. Ours rather than the C library's: it has the same bits everywhere,
-// and loops over it vectorise.
-inline float exp_nonpositive(float x) {
-  constexpr float kLog2E = 1.44269504F;
-  constexpr float kLn2High = 0.693359375F;    // 355/512: products with small integers are exact
-  constexpr float kLn2Low = -2.12194440e-4F;  // ln 2 - kLn2High
-  constexpr float kRoundShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const float clamped = x < kMinExponent ? kMinExponent : x;
-  const float shifted = clamped * kLog2E + kRoundShift;
-  const float n = shifted - kRoundShift;
-  const float r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln(2) / 2
-  float p = 1.0F / 5040.0F;
-  p = p * r + 1.0F / 720.0F;
-  p = p * r + 1.0F / 120.0F;
-  p = p * r + 1.0F / 24.0F;
-  p = p * r + 1.0F / 6.0F;
-  p = p * r + 0.5F;
-  p = p * r + 1.0F;
-  p = p * r + 1.0F;
-  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRoundShift);
-  const float value = std::bit_cast<float>(std::bit_cast<int32_t>(p) + exponent * (1 << 23));
-  return x < kMinExponent ? 0.0F : value;
-}
 
 // The largest logit; NaN if any logit is not finite.
 float largest(std::span<const float> logits) {
@@ -82,19 +56,20 @@ void Sampler::weigh_chunk(size_t begin, Cut cut, std::span<float> weights) const
   const float* logits = logits_V_.data() + begin;
   const float max_logit = max_logit_;
   const float inverse_temperature = inverse_temperature_;
+  const float rounding = rounding_;
   const auto first_id = static_cast<int32_t>(begin);
   const auto count = static_cast<int32_t>(weights.size());
   float* out = weights.data();
   for (int32_t i = 0; i < count; ++i) {
     const float x = logits[i];
-    const float weight = exp_nonpositive((x - max_logit) * inverse_temperature);
+    const float w = weight(weight_exponent(x, max_logit, inverse_temperature), rounding);
     const bool kept = (x > cut.logit) | ((x == cut.logit) & (first_id + i <= cut.id));
-    out[i] = kept ? weight : 0.0F;
+    out[i] = kept ? w : 0.0F;
   }
 }
 
 double Sampler::weight_of(float logit) const {
-  return static_cast<double>(exp_nonpositive((logit - max_logit_) * inverse_temperature_));
+  return static_cast<double>(weight(weight_exponent(logit, max_logit_, inverse_temperature_), rounding_));
 }
 
 double Sampler::weigh(Cut cut) {
@@ -110,27 +85,26 @@ double Sampler::weigh(Cut cut) {
   return total;
 }
 
-Sampler::Cut Sampler::find_cut(const rl::SamplingParams& params) {
+Sampler::Cut Sampler::find_cut(const Draw& draw) {
   Cut cut{-std::numeric_limits<float>::infinity(), std::numeric_limits<int32_t>::max()};
   const auto stricter = [](Cut a, Cut b) { return Candidate{a.logit, a.id} < Candidate{b.logit, b.id} ? a : b; };
-  const bool top_k = params.top_k > 0 && params.top_k < static_cast<int64_t>(logits_V_.size());
+  const bool top_k = draw.top_k > 0 && static_cast<size_t>(draw.top_k) < logits_V_.size();
   if (top_k) {
     candidates_.clear();
     for (size_t i = 0; i < logits_V_.size(); ++i) candidates_.push_back({logits_V_[i], static_cast<int32_t>(i)});
-    const auto last = candidates_.begin() + (params.top_k - 1);
+    const auto last = candidates_.begin() + (draw.top_k - 1);
     std::nth_element(candidates_.begin(), last, candidates_.end());
     cut = stricter(cut, {last->logit, last->id});
     candidates_.erase(last + 1, candidates_.end());
   }
-  if (params.top_p < 1.0) cut = stricter(cut, cut_top_p(params.top_p, top_k));
-  if (params.min_p > 0.0) cut = stricter(cut, cut_min_p(params.min_p));
+  if (draw.top_p < 1.0) cut = stricter(cut, cut_top_p(draw.top_p, top_k));
+  if (std::isfinite(draw.log_min_p)) cut = stricter(cut, cut_min_p(draw.log_min_p));
   return cut;
 }
 
 Sampler::Cut Sampler::cut_top_p(double top_p, bool candidates_chosen) {
   double total = 0.0;
   if (candidates_chosen) {
-    std::sort(candidates_.begin(), candidates_.end());  // so that the sum does not depend on how they were chosen
     for (const Candidate& candidate : candidates_) total += weight_of(candidate.logit);
   } else {
     const Cut none{-std::numeric_limits<float>::infinity(), 0};
@@ -166,32 +140,18 @@ Sampler::Cut Sampler::cut_top_p(double top_p, bool candidates_chosen) {
   return {candidates_.back().logit, candidates_.back().id};
 }
 
-Sampler::Cut Sampler::cut_min_p(double min_p) const {
+Sampler::Cut Sampler::cut_min_p(double log_min_p) const {
   // In logits: exp() may round two neighbours to one weight. The largest one always stays.
-  const double bound = std::log(min_p);
   float lowest = max_logit_;
   for (const float x : logits_V_) {
-    const double exponent = static_cast<double>((x - max_logit_) * inverse_temperature_);
-    if (x < lowest && exponent >= bound) lowest = x;
+    const auto exponent = static_cast<double>(weight_exponent(x, max_logit_, inverse_temperature_));
+    if (x < lowest && exponent >= log_min_p) lowest = x;
   }
   return {lowest, std::numeric_limits<int32_t>::max()};
 }
 
-SampledToken Sampler::draw(std::span<const float> logits_V, const rl::SamplingParams& params, uint64_t sample_id,
-                           int64_t position) {
-  logits_V_ = logits_V;
-  max_logit_ = largest(logits_V);
-  if (std::isnan(max_logit_)) return {};
-  if (params.temperature == 0.0) {
-    const auto first = std::find(logits_V.begin(), logits_V.end(), max_logit_);
-    return {.token = static_cast<int32_t>(first - logits_V.begin()), .behavior_logprob = 0.0F};
-  }
-  inverse_temperature_ = static_cast<float>(1.0 / params.temperature);
-  const Cut cut = find_cut(params);
-  const double total = weigh(cut);
-  const double target = base::uniform(params.seed, sample_id, static_cast<uint64_t>(position)) * total;
-
-  // The chunk, then the token, in which the running sum passes the target; behind rounding, the last that has weight.
+size_t Sampler::find_token(double target, Cut cut) const {
+  // The chunk first, then the token in it.
   size_t chosen_chunk = 0;
   double before = 0.0;
   double sum = 0.0;
@@ -203,7 +163,7 @@ SampledToken Sampler::draw(std::span<const float> logits_V, const rl::SamplingPa
   }
   const size_t begin = chosen_chunk * kChunkTokens;
   std::array<float, kChunkTokens> weights;
-  const std::span<float> chunk(weights.data(), std::min(kChunkTokens, logits_V.size() - begin));
+  const std::span<float> chunk(weights.data(), std::min(kChunkTokens, logits_V_.size() - begin));
   weigh_chunk(begin, cut, chunk);
   size_t chosen = 0;
   sum = before;
@@ -212,9 +172,25 @@ SampledToken Sampler::draw(std::span<const float> logits_V, const rl::SamplingPa
     chosen = i;
     sum += static_cast<double>(chunk[i]);
   }
-  const float logit = logits_V[begin + chosen];
-  const double logprob = static_cast<double>((logit - max_logit_) * inverse_temperature_) - std::log(total);
-  return {.token = static_cast<int32_t>(begin + chosen), .behavior_logprob = static_cast<float>(logprob)};
+  return begin + chosen;
 }
 
-}  // namespace tandem::rollout
+SampledToken Sampler::draw(std::span<const float> logits_V, const Draw& draw) {
+  logits_V_ = logits_V;
+  max_logit_ = largest(logits_V);
+  if (std::isnan(max_logit_)) return {};
+  if (draw.temperature == 0.0) {
+    const auto first = std::find(logits_V.begin(), logits_V.end(), max_logit_);
+    return {.token = static_cast<int32_t>(first - logits_V.begin()), .behavior_logprob = 0.0F};
+  }
+  inverse_temperature_ = static_cast<float>(1.0 / draw.temperature);
+  rounding_ = weight_rounding(static_cast<int64_t>(logits_V.size()));
+  const Cut cut = find_cut(draw);
+  const double total = weigh(cut);
+  const double uniform = base::uniform(draw.seed, draw.sample_id, static_cast<uint64_t>(draw.position));
+  const size_t token = find_token(uniform * total, cut);
+  const auto exponent = static_cast<double>(weight_exponent(logits_V[token], max_logit_, inverse_temperature_));
+  return {.token = static_cast<int32_t>(token), .behavior_logprob = static_cast<float>(exponent - std::log(total))};
+}
+
+}  // namespace tandem::device

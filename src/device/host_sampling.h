@@ -1,0 +1,26 @@
+// Ops::sample() for a backend whose own kernels draw nothing: tokens are drawn on the host, from logits that are copied
+// there where they lie elsewhere, and the policy's log-probs are those of the backend's logprob().
+#pragma once
+
+#include <vector>
+
+#include "device/ops.h"
+#include "device/sampler.h"
+
+namespace tandem::device {
+
+// Keeps a sampler for each thread; calls come from one thread at a time.
+class HostSampling {
+ public:
+  // As ops.sample().
+  void sample(const Ops& ops, const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n,
+              const Tensor& logprob_n, const Tensor& behavior_n);
+
+ private:
+  std::vector<Sampler> samplers_;
+};
+
+// Ops::take_drawn() where both lie on the host.
+void take_drawn_on_host(const Tensor& ids_T, const Tensor& drawn_n);
+
+}  // namespace tandem::device

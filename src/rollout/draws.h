@@ -1,0 +1,14 @@
+// What the engine asks of Ops::sample(): the parameters of a group as the device reads them. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "device/draw.h"
+#include "rl/sample.h"
+
+namespace tandem::rollout {
+
+// Token `position` of the completion of that sample, drawn from `row` of the logits.
+device::Draw make_draw(const rl::SamplingParams& sampling, uint64_t sample_id, int64_t position, int64_t row);
+
+}  // namespace tandem::rollout
