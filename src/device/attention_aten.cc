@@ -203,7 +203,11 @@ std::shared_ptr<const AttentionTiles> AttentionAten::plan(const AttentionRows& r
   plan->last_positions = int64_tensor(last_positions, {padded}, device_);
   plan->blocks = int64_tensor(blocks, {padded, levels * kTileBlocks}, device_);
   plan->place_of_row = int64_tensor(place, {num_rows}, device_);
-  if (rows.group_offsets.defined()) plan->sequences = plan_backward(host, device_);
+  if (rows.kv_tokens.defined()) {
+    plan->sequences = plan_backward(host, device_);
+    plan->kv_tokens = to_device(rows.kv_tokens.to(at::kLong), device_);
+    plan->kv_slots = to_device(rows.kv_slots.to(at::kLong), device_);
+  }
   return plan;
 }
 

@@ -23,13 +23,14 @@ struct AttentionTiles {
   Tensor place_of_row;              // [T] among the Q * kTileRows places; 0 for a row without a sequence
   std::vector<int64_t> num_active;  // tiles that have keys in key tile 0, 1, ...
 
-  // For backward; empty where AttentionRows has no units.
+  // For backward; empty and undefined where AttentionRows has not its fields.
   struct Sequence {
     Tensor rows;    // [R] int64
     Tensor blocks;  // [n] int64
     Tensor hidden;  // [R, n * kBlockTokens] bool: keys after the row's position
   };
   std::vector<Sequence> sequences;
+  Tensor kv_tokens, kv_slots;  // [n]
 };
 
 class AttentionAten {
@@ -38,8 +39,9 @@ class AttentionAten {
 
   std::shared_ptr<const AttentionTiles> plan(const AttentionRows& rows) const;
 
-  // As Ops::paged_attention() and its backward.
+  // As Ops::paged_attention().
   Tensor forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& lse_TH) const;
+  // Returns dq_THK and adds the gradients of the cached keys and values to dkv, which has kv_layer's shape, float32.
   Tensor backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK, const Tensor& lse_TH,
                   const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& dkv) const;
 

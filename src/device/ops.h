@@ -33,6 +33,8 @@ struct AttentionRows {
   // Backward only: rows [group_offsets[u], group_offsets[u+1]) of unit u share blocks with no other unit; units are
   // processed in parallel, rows within one in order. [U+1] int32, or undefined.
   Tensor group_offsets;
+  // Backward only: the tokens and slots that kv_append() was given. [n] int32, or undefined. Token t is row t.
+  Tensor kv_tokens = {}, kv_slots = {};
   // What Ops::prepare() made of them: the backend's own. Null: it is made anew at each call.
   std::shared_ptr<const void> prepared = nullptr;
 };
@@ -114,17 +116,14 @@ class Ops {
   // softmax(q k^T / sqrt(K)) v over the keys that `rows` names. lse_TH (float32, natural log) is filled if defined.
   virtual Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                                  const Tensor& lse_TH) const = 0;
-  // Returns dq_THK and adds to dkv [B, 2, G, K * kBlockTokens] float32 (zeroed by the caller).
-  virtual Tensor paged_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                          const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
-                                          const Tensor& dkv) const = 0;
-  // The transpose of kv_append: dk[t], dv[t] = sum over the slots of t, in order of i. Model dtype.
-  struct KvGrad {
-    Tensor dk_TGK, dv_TGK;
+  // The gradients of kv_append() and paged_attention() together, each rounded once to the model dtype: dk and dv of a
+  // token are sums over all its slots. out and lse are the forward's; rows has its backward fields.
+  struct AttentionGrad {
+    Tensor dq_THK, dk_TGK, dv_TGK;
   };
-  virtual KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens,
-                                    const Tensor& slot_mapping, int64_t num_kv_heads, int64_t head_dim,
-                                    at::ScalarType dtype) const = 0;
+  virtual AttentionGrad attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                           const Tensor& lse_TH, const Tensor& kv_layer,
+                                           const AttentionRows& rows) const = 0;
 
   // logits_RV float32. logp_R = log softmax(logits / temperature)[target] (float32), entropy_R of that softmax, and
   // its logsumexp (of logits / temperature). targets int32; a target of -1 gives logp 0. entropy may be undefined.

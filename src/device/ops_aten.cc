@@ -286,25 +286,24 @@ class AtenOps final : public Ops {
     cache.select(1, 0).index_put_(index, k_TGK.index_select(0, entries.tokens));
     cache.select(1, 1).index_put_(index, v_TGK.index_select(0, entries.tokens));
   }
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
-                            int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
-    const Tensor dcache = as_slots(dkv);
-    const auto collect = [&](int64_t half) {
-      const Tensor sum = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
-      add_rows(sum, tokens, at::index(dcache.select(1, half), slot_index(slot_mapping)));
-      return sum.to(dtype);
-    };
-    return {collect(0), collect(1)};
-  }
-
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse_TH) const override {
     return attention_.forward(q_THK, kv_layer, *tiles_of(rows), lse_TH);
   }
-  Tensor paged_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                  const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
-                                  const Tensor& dkv) const override {
-    return attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *tiles_of(rows), dkv);
+  AttentionGrad attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                   const Tensor& lse_TH, const Tensor& kv_layer,
+                                   const AttentionRows& rows) const override {
+    const std::shared_ptr<const AttentionTiles> tiles = tiles_of(rows);
+    TANDEM_CHECK(tiles->kv_tokens.defined(), "rows of attention without what the backward needs");
+    const Tensor dkv = at::zeros(kv_layer.sizes(), q_THK.options().dtype(at::kFloat));
+    Tensor dq_THK = attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *tiles, dkv);
+    // The transpose of kv_append(): the sum over the slots of each token.
+    const auto collect = [&](int64_t half) {
+      const Tensor sum = at::zeros({q_THK.size(0), kv_layer.size(2), q_THK.size(2)}, dkv.options());
+      add_rows(sum, tiles->kv_tokens, at::index(as_slots(dkv).select(1, half), slot_index(tiles->kv_slots)));
+      return sum.to(q_THK.scalar_type());
+    };
+    return {std::move(dq_THK), collect(0), collect(1)};
   }
 
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,

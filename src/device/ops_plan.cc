@@ -128,16 +128,6 @@ OpBytes OpsPlan::kv_append(Size entries) const {
   return op(0, entries * (shape_.kv_width * element_ + 2 * kIndexBytes + 2 * sizeof(int32_t)));
 }
 
-OpBytes OpsPlan::kv_append_backward(Size rows, Size entries) const {
-  const Size half = rows * shape_.kv_width;
-  if (family_ == OpsFamily::kCpu) {  // sums both in float32; only bfloat16 then needs copies
-    return {.result = 2 * half * element_, .most = 2 * half * (kFloatBytes + (cast_ > 0 ? element_ : Size(0)))};
-  }
-  // One result; float32 sums of the other, what is added to them, and what sorts its indices.
-  return op(2 * half * element_,
-            half * (element_ + kFloatBytes) + entries * (shape_.kv_width * kFloatBytes + 8 * kIndexBytes));
-}
-
 OpBytes OpsPlan::paged_attention(const AttentionLoad& load) const {
   const Size places = rounded_up(load.tiles, kCall.attention_tiles) * kTileRows;
   const Size queries = places * shape_.q_width, call_rows = kCall.attention_tiles * kTileRows;
@@ -155,7 +145,7 @@ OpBytes OpsPlan::paged_attention(const AttentionLoad& load) const {
   return op(result, std::max({gather, call, collect}));
 }
 
-OpBytes OpsPlan::paged_attention_backward(const AttentionLoad& load) const {
+OpBytes OpsPlan::query_gradient(const AttentionLoad& load) const {
   const Size result = load.rows * shape_.q_width * element_;
   const Size rows = load.longest_rows * shape_.q_width, keys = load.longest_keys * shape_.kv_width;
   const Size scores = load.longest_rows * load.longest_keys * shape_.num_heads;
@@ -164,6 +154,23 @@ OpBytes OpsPlan::paged_attention_backward(const AttentionLoad& load) const {
   const Size heads = 3 * load.longest_rows * shape_.num_heads * kFloatBytes;
   const Size begin = (2 * rows + 3 * keys) * kFloatBytes + std::max(rows, keys) * kFloatBytes;
   return op(result, result + std::max(begin, (2 * (rows + keys) + 2 * scores) * kFloatBytes + products) + heads);
+}
+
+OpBytes OpsPlan::kv_gradient(const AttentionLoad& load) const {
+  const Size half = load.rows * shape_.kv_width, entries = load.kv_blocks * kBlockTokens;
+  if (family_ == OpsFamily::kCpu) {  // sums both in float32; only bfloat16 then needs copies
+    return {.result = 2 * half * element_, .most = 2 * half * (kFloatBytes + (cast_ > 0 ? element_ : Size(0)))};
+  }
+  // One result; float32 sums of the other, what is added to them, and what sorts its indices.
+  return op(2 * half * element_,
+            half * (element_ + kFloatBytes) + entries * (shape_.kv_width * kFloatBytes + 8 * kIndexBytes));
+}
+
+// Beside both steps stands the float32 gradient of the cache.
+OpBytes OpsPlan::attention_backward(const AttentionLoad& load) const {
+  const OpBytes query = query_gradient(load), kv = kv_gradient(load);
+  const Size dcache = 2 * load.kv_blocks * kBlockTokens * shape_.kv_width * kFloatBytes;
+  return {.result = query.result + kv.result, .most = dcache + std::max(query.most, query.result + kv.most)};
 }
 
 OpBytes OpsPlan::logprob(Size rows) const {
@@ -192,7 +199,8 @@ Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
   // Which keys lie after each row, and the sequences' own indices.
   const Size hidden =
       load.rows * (load.longest_keys + kIndexBytes) + load.sequences * load.longest_keys / kBlockTokens * kIndexBytes;
-  return indices * kIndexBytes + (has_backward ? hidden : Size(0));
+  const Size kv = 2 * load.kv_blocks * kBlockTokens * kIndexBytes;
+  return indices * kIndexBytes + (has_backward ? hidden + kv : Size(0));
 }
 
 Size cpu_kernel_bytes(const OpsShape& s, const CpuLoad& load, Size num_threads) {

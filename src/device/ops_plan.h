@@ -47,6 +47,7 @@ struct AttentionLoad {
   Size longest_rows = 0;  // of the sequence that has most (backward)
   Size longest_keys = 0;  // of the longest sequence, in whole blocks
   Size sequences = 0;
+  Size kv_blocks = 0;  // of the cache, all of them full (backward)
 };
 
 // For operands of `element_bytes` (the model dtype), on a GPU where the family is kAten: ops_aten.cc line by line, to
@@ -70,9 +71,8 @@ class OpsPlan {
   OpBytes silu_mul(Size rows) const;
   OpBytes silu_mul_backward(Size rows) const;
   OpBytes kv_append(Size entries) const;
-  OpBytes kv_append_backward(Size rows, Size entries) const;
   OpBytes paged_attention(const AttentionLoad& load) const;
-  OpBytes paged_attention_backward(const AttentionLoad& load) const;
+  OpBytes attention_backward(const AttentionLoad& load) const;
   // Of [rows, vocab] float32, which is an argument.
   OpBytes logprob(Size rows) const;
   OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
@@ -83,6 +83,9 @@ class OpsPlan {
   Size prepared(const AttentionLoad& load, bool has_backward) const;
 
  private:
+  // The two steps of attention_backward(): dq, and the gradients in the cache's layout collected by token.
+  OpBytes query_gradient(const AttentionLoad& load) const;
+  OpBytes kv_gradient(const AttentionLoad& load) const;
   // An operation whose temporaries are `most` bytes where they are ATen's.
   OpBytes op(Size result, Size aten_most) const;
 

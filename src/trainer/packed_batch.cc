@@ -49,6 +49,8 @@ class Packer {
     batch_.attention.row_position = batch_.positions_T;
     batch_.attention.block_table = block_table();
     batch_.attention.group_offsets = int32_tensor(unit_offsets_);
+    batch_.attention.kv_tokens = batch_.kv_tokens;
+    batch_.attention.kv_slots = batch_.kv_slots;
     batch_.logit_rows_R = int32_tensor(predictors_);
     batch_.targets_R = int32_tensor(targets_);
     return std::move(batch_);

@@ -118,7 +118,8 @@ struct BatchPlan {
              .longest_rows = shape.batch.context_tokens - 1,
              .longest_keys = (shape.batch.context_tokens - 1 + device::kBlockTokens - 1) / device::kBlockTokens *
                              device::kBlockTokens,
-             .sequences = shape.batch.sequences},
+             .sequences = shape.batch.sequences,
+             .kv_blocks = shape.batch.kv_blocks},
         residual(memory::allocated_bytes(model::hidden_bytes(config, config.dtype, load.rows))),
         cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(config.dtype))),
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
@@ -135,9 +136,7 @@ struct BatchPlan {
     bytes.forward = {.result = read.result, .most = std::max(read.most, write.most)};
     if (!trains) return bytes;
     bytes.kept = cache + load.rows * config.num_heads * kFloatBytes;  // and the logarithms of the sums
-    const Size dcache = shape.batch.kv_blocks * model::layer_kv_block_bytes(config, kFloatBytes);
-    const device::OpBytes dq = ops.paged_attention_backward(load), dkv = ops.kv_append_backward(load.rows, entries);
-    bytes.backward = {.result = dq.result + dkv.result, .most = dcache + std::max(dq.most, dq.result + dkv.most)};
+    bytes.backward = ops.attention_backward(load);
     return bytes;
   }
 
@@ -152,10 +151,10 @@ struct BatchPlan {
            2 * of(batch.targets) + prepared(batch, trains);
   }
 
-  // Five tensors of the batch, three of each sequence.
+  // Seven tensors of the batch, three of each sequence.
   Size prepared(const MicroBatchShape& batch, bool trains) const {
     const Size bytes = ops.prepared(load, trains);
-    return bytes == 0 ? Size(0) : bytes + memory::rounding_of(5 + 3 * batch.sequences);
+    return bytes == 0 ? Size(0) : bytes + memory::rounding_of(7 + 3 * batch.sequences);
   }
 
   device::OpsPlan ops;

@@ -11,9 +11,9 @@
 namespace tandem::trainer {
 namespace {
 
-at::Tensor make_cache(int64_t num_blocks, int64_t num_kv_heads, int64_t head_dim, const at::TensorOptions& options) {
+at::Tensor make_cache(int64_t num_blocks, const at::Tensor& k_TGK) {
   // Zeros: slots past a sequence's end are weighed with 0, and 0 times whatever lay in memory may be NaN.
-  return at::zeros({num_blocks, 2, num_kv_heads, head_dim * device::kBlockTokens}, options);
+  return at::zeros({num_blocks, 2, k_TGK.size(1), k_TGK.size(2) * device::kBlockTokens}, k_TGK.options());
 }
 
 }  // namespace
@@ -24,26 +24,22 @@ at::Tensor VarlenAttention::forward(int64_t /*layer*/, const at::Tensor& q_THK, 
   if (!c10::GradMode::is_enabled()) {
     // Every layer writes the same slots, so the next one may overwrite them.
     if (!idle_cache_.defined()) {
-      idle_cache_ = make_cache(batch_.num_kv_blocks, k_TGK.size(1), k_TGK.size(2), k_TGK.options());
+      idle_cache_ = make_cache(batch_.num_kv_blocks, k_TGK);
     }
     ops_.kv_append(idle_cache_, k_TGK, v_TGK, batch_.kv_tokens, batch_.kv_slots);
     return ops_.paged_attention(q_THK, idle_cache_, batch_.attention, at::Tensor());
   }
   return model::differentiable({q_THK, k_TGK, v_TGK}, [&] {
-    const int64_t num_kv_heads = k_TGK.size(1), head_dim = k_TGK.size(2);
     const at::Tensor q = q_THK.detach();
-    const at::Tensor cache = make_cache(batch_.num_kv_blocks, num_kv_heads, head_dim, k_TGK.options());
+    const at::Tensor cache = make_cache(batch_.num_kv_blocks, k_TGK);
     ops_.kv_append(cache, k_TGK, v_TGK, batch_.kv_tokens, batch_.kv_slots);
     const at::Tensor lse_TH = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
     at::Tensor out_THK = ops_.paged_attention(q, cache, batch_.attention, lse_TH);
 
-    auto backward = [&ops = ops_, &batch = batch_, num_kv_heads, head_dim, q, cache, lse_TH,
+    auto backward = [&ops = ops_, &rows = batch_.attention, q, cache, lse_TH,
                      out = out_THK.detach()](const model::Tensors& douts) -> model::Tensors {
-      const at::Tensor dcache = make_cache(batch.num_kv_blocks, num_kv_heads, head_dim, q.options().dtype(at::kFloat));
-      at::Tensor dq = ops.paged_attention_backward(douts[0], q, out, lse_TH, cache, batch.attention, dcache);
-      device::Ops::KvGrad d = ops.kv_append_backward(dcache, batch.num_tokens(), batch.kv_tokens, batch.kv_slots,
-                                                     num_kv_heads, head_dim, q.scalar_type());
-      return {std::move(dq), std::move(d.dk_TGK), std::move(d.dv_TGK)};
+      device::Ops::AttentionGrad d = ops.attention_backward(douts[0], q, out, lse_TH, cache, rows);
+      return {std::move(d.dq_THK), std::move(d.dk_TGK), std::move(d.dv_TGK)};
     };
     return model::Piece{{std::move(out_THK)}, std::move(backward)};
   })[0];

@@ -86,7 +86,7 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
     std::vector<PagedCache> caches;
     for (const bool share : {true, true, false}) {
       caches.push_back(place(c, draw, dtype(), share));
-      one_->kv_append(caches.back().kv_layer, k, v, caches.back().tokens, caches.back().slots);
+      one_->kv_append(caches.back().kv_layer, k, v, caches.back().rows.kv_tokens, caches.back().rows.kv_slots);
     }
     // Each call takes the next placement: so every comparison is across placements too.
     size_t call = 0;

@@ -89,17 +89,11 @@ class HostedOps final : public Ops {
     const Written written(*this, {lse});
     return back(inner_->paged_attention(there(q), there(kv_layer), rows, written[0]));
   }
-  Tensor paged_attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
-                                  const Tensor& kv_layer, const AttentionRows& rows, const Tensor& dkv) const override {
-    const Written written(*this, {dkv});
-    return back(inner_->paged_attention_backward(there(dout), there(q), there(out), there(lse), there(kv_layer), rows,
-                                                 written[0]));
-  }
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
-                            int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
-    const KvGrad result = inner_->kv_append_backward(there(dkv), num_tokens, there(tokens), there(slot_mapping),
-                                                     num_kv_heads, head_dim, dtype);
-    return {back(result.dk_TGK), back(result.dv_TGK)};
+  AttentionGrad attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
+                                   const Tensor& kv_layer, const AttentionRows& rows) const override {
+    const AttentionGrad result =
+        inner_->attention_backward(there(dout), there(q), there(out), there(lse), there(kv_layer), rows);
+    return {back(result.dq_THK), back(result.dk_TGK), back(result.dv_TGK)};
   }
   void logprob(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& logp,
                const Tensor& entropy, const Tensor& lse) const override {

@@ -94,7 +94,7 @@ TEST_P(NotFiniteTest, AttentionSwallowsNoQueryKeyOrValue) {
     Values lse_of(int64_t row, int64_t head) const { return to_values(lse.select(0, row).select(0, head)); }
   };
   const auto attend = [&](const Tensor& q_, const Tensor& k_, const Tensor& v_) {
-    ops_->kv_append(cache.kv_layer, k_, v_, cache.tokens, cache.slots);
+    ops_->kv_append(cache.kv_layer, k_, v_, cache.rows.kv_tokens, cache.rows.kv_slots);
     Result result;
     result.lse = at::empty({T, H}, at::kFloat);
     result.out = ops_->paged_attention(q_, cache.kv_layer, cache.rows, result.lse);
@@ -138,15 +138,13 @@ TEST_P(NotFiniteTest, AttentionBackwardSwallowsNone) {
   const PagedCase c = one_sequence(T, H, G, K);
   const PagedCache cache = place(c, draw_, dtype(), /*share=*/false);
   const Tensor q = with(normal({T, H, K}), 3 * H * K, kNaN), k = normal({T, G, K}), v = normal({T, G, K});
-  ops_->kv_append(cache.kv_layer, k, v, cache.tokens, cache.slots);
+  ops_->kv_append(cache.kv_layer, k, v, cache.rows.kv_tokens, cache.rows.kv_slots);
   const Tensor lse = at::empty({T, H}, at::kFloat);
   const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
-  const Tensor dkv = at::zeros({cache.num_blocks, 2, G, K * kBlockTokens}, at::kFloat);
-  const Tensor dq = ops_->paged_attention_backward(normal({T, H, K}), q, out, lse, cache.kv_layer, cache.rows, dkv);
-  const Ops::KvGrad kv = ops_->kv_append_backward(dkv, T, cache.tokens, cache.slots, G, K, dtype());
-  EXPECT_TRUE(all_nan(to_values(dq.select(0, 3).select(0, 0))));
-  EXPECT_TRUE(all_nan(to_values(kv.dk_TGK.select(0, 0)))) << "of a key that the row sees";
-  EXPECT_TRUE(all_nan(to_values(kv.dv_TGK.select(0, 0)))) << "of a value that the row sees";
+  const Ops::AttentionGrad d = ops_->attention_backward(normal({T, H, K}), q, out, lse, cache.kv_layer, cache.rows);
+  EXPECT_TRUE(all_nan(to_values(d.dq_THK.select(0, 3).select(0, 0))));
+  EXPECT_TRUE(all_nan(to_values(d.dk_TGK.select(0, 0)))) << "of a key that the row sees";
+  EXPECT_TRUE(all_nan(to_values(d.dv_TGK.select(0, 0)))) << "of a value that the row sees";
 }
 
 TEST_P(NotFiniteTest, LogprobAndEntropyOfARowWithOneAreNaN) {

@@ -145,20 +145,33 @@ TEST_P(OpsPlanTest, LogitsAndOptimizer) {
   expect("sum_of_squares", plan_.sum_of_squares(100000), [&] { return ops_->sum_of_squares(n), 0; });
 }
 
+// Sequences that all have `longest` keys. The first has its rows from first_row on, the others from next_row on: what
+// lies before is the first's, as of samples that share a prompt.
+struct AttentionCase {
+  int64_t sequences, longest, first_row, next_row;
+  bool has_backward;
+};
+constexpr AttentionCase kAttentionCases[] = {
+    {3, 700, 0, 400, true},     // scores of queries and keys take the most
+    {64, 32, 0, 16, true},      // the gradients of keys and values do
+    {70, 900, 899, 899, false}  // one row each, as in decoding
+};
+
 TEST_P(OpsPlanTest, Attention) {
   const int64_t H = 4, G = 2, K = 32;
-  // Three sequences: the first with its prompt's rows, the others with their completions alone; and one row each of
-  // seventy, as in decoding.
-  for (const bool decodes : {false, true}) {
-    std::vector<int32_t> sequence, position;
-    const int64_t sequences = decodes ? 70 : 3, longest = decodes ? 900 : 700;
-    for (int32_t s = 0; s < sequences; ++s)
-      for (int64_t p = decodes ? longest - 1 : s == 0 ? 0 : 400; p < longest; ++p) {
-        sequence.push_back(s);
+  for (const auto& [sequences, longest, first_row, next_row, has_backward] : kAttentionCases) {
+    const int64_t blocks = (longest + 15) / 16;
+    std::vector<int32_t> sequence, position, kv_tokens, kv_slots;
+    for (int64_t s = 0; s < sequences; ++s)
+      for (int64_t p = 0; p < longest; ++p) {
+        const bool has_row = p >= (s == 0 ? first_row : next_row);
+        kv_tokens.push_back(static_cast<int32_t>(has_row ? static_cast<int64_t>(sequence.size()) : p));
+        kv_slots.push_back(static_cast<int32_t>(s * blocks * 16 + p));
+        if (!has_row) continue;
+        sequence.push_back(static_cast<int32_t>(s));
         position.push_back(static_cast<int32_t>(p));
       }
     const auto T = static_cast<int64_t>(sequence.size());
-    const int64_t blocks = (longest + 15) / 16;
     const auto int_tensor = [](const std::vector<int32_t>& values) {
       const Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kInt);
       std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int32_t>());
@@ -168,32 +181,33 @@ TEST_P(OpsPlanTest, Attention) {
     rows.sequence_of_row = int_tensor(sequence);
     rows.row_position = int_tensor(position);
     rows.block_table = ids(sequences * blocks).view({sequences, blocks});
-    if (!decodes) rows.group_offsets = int_tensor({0, static_cast<int32_t>(T)});
+    if (has_backward) {
+      rows.group_offsets = int_tensor({0, static_cast<int32_t>(T)});
+      rows.kv_tokens = int_tensor(kv_tokens);
+      rows.kv_slots = int_tensor(kv_slots);
+    }
     AttentionLoad load = {.rows = T,
                           .tiles = 0,
-                          .longest_rows = decodes ? 1 : longest,
+                          .longest_rows = longest - first_row,
                           .longest_keys = blocks * 16,
-                          .sequences = sequences};
+                          .sequences = sequences,
+                          .kv_blocks = sequences * blocks};
     for (int64_t s = 0; s < sequences; ++s) load.tiles += (std::count(sequence.begin(), sequence.end(), s) + 15) / 16;
-    const int64_t before = source_.current(), planned = plan_.prepared(load, !decodes);
+    const int64_t before = source_.current(), planned = plan_.prepared(load, has_backward);
     const AttentionRows prepared = ops_->prepare(rows);
     const int64_t taken = source_.current() - before;
     EXPECT_LE(taken, planned);
     EXPECT_LE(planned, taken + taken / 50) << "sequences have indices of their own";
-    const Tensor q = tensor({T, H, K}), k = tensor({T, G, K}), lse = floats({T, H}), none;
-    const Tensor cache = tensor({sequences * blocks, 2, G, K * 16}),
-                 dcache = floats({sequences * blocks, 2, G, K * 16});
-    const Tensor tokens = ids(T);
+    const Tensor q = tensor({T, H, K}), k = tensor({T, G, K}), lse = floats({T, H});
+    const Tensor cache = tensor({sequences * blocks, 2, G, K * 16}), tokens = ids(T);
     expect("kv_append", plan_.kv_append(T), [&] { return ops_->kv_append(cache, k, k, tokens, tokens), 0; });
     expect("paged_attention", plan_.paged_attention(load),
            [&] { return ops_->paged_attention(q, cache, prepared, lse); });
-    if (decodes) continue;
+    if (!has_backward) continue;
     expect(
-        "kv_append_backward", plan_.kv_append_backward(T, T),
-        [&] { return ops_->kv_append_backward(dcache, T, tokens, tokens, G, K, GetParam()); },
-        T * 64);  // what a GPU sorts by
-    expect("paged_attention_backward", plan_.paged_attention_backward(load),
-           [&] { return ops_->paged_attention_backward(q, q, q, lse, cache, prepared, dcache); });
+        "attention_backward", plan_.attention_backward(load),
+        [&] { return ops_->attention_backward(q, q, q, lse, cache, prepared); },
+        static_cast<int64_t>(kv_tokens.size()) * 64);  // what a GPU sorts by
   }
 }
 

@@ -272,7 +272,7 @@ TEST_P(OpsTest, PagedAttentionAndItsGradients) {
     const Tensor q = normal({T, H, K}), k = normal({T, G, K}), v = normal({T, G, K}), dout = normal({T, H, K});
     const Values vq = to_values(q), vk = to_values(k), vv = to_values(v);
 
-    ops_->kv_append(cache.kv_layer, k, v, cache.tokens, cache.slots);
+    ops_->kv_append(cache.kv_layer, k, v, cache.rows.kv_tokens, cache.rows.kv_slots);
     const Tensor lse = at::empty({T, H}, at::kFloat);
     const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
     const reference::AttentionResult want = reference::attention(c.attention, vq, vk, vv);
@@ -282,15 +282,19 @@ TEST_P(OpsTest, PagedAttentionAndItsGradients) {
     EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, cache.rows, Tensor())), to_values(out));
     EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, ops_->prepare(cache.rows), Tensor())), to_values(out));
 
-    const Tensor dkv = at::zeros({cache.num_blocks, 2, G, K * kBlockTokens}, at::kFloat);
-    const Tensor dq = ops_->paged_attention_backward(dout, q, out, lse, cache.kv_layer, cache.rows, dkv);
-    const Ops::KvGrad kv = ops_->kv_append_backward(dkv, T, cache.tokens, cache.slots, G, K, dtype());
+    const Ops::AttentionGrad got = ops_->attention_backward(dout, q, out, lse, cache.kv_layer, cache.rows);
     // The backward is handed the rounded output, so the reference is too.
     const reference::AttentionGrad grad =
         reference::attention_backward(c.attention, to_values(dout), to_values(out), vq, vk, vv);
-    expect_close("paged_attention_backward dq", dq, grad.dq);
-    expect_close("kv_append_backward dk", kv.dk_TGK, grad.dk);
-    expect_close("kv_append_backward dv", kv.dv_TGK, grad.dv);
+    for (const Tensor& d : {got.dq_THK, got.dk_TGK, got.dv_TGK}) EXPECT_EQ(d.scalar_type(), dtype());
+    expect_close("attention_backward dq", got.dq_THK, grad.dq);
+    expect_close("attention_backward dk", got.dk_TGK, grad.dk);
+    expect_close("attention_backward dv", got.dv_TGK, grad.dv);
+    const Ops::AttentionGrad prepared =
+        ops_->attention_backward(dout, q, out, lse, cache.kv_layer, ops_->prepare(cache.rows));
+    EXPECT_EQ(to_values(prepared.dq_THK), to_values(got.dq_THK));
+    EXPECT_EQ(to_values(prepared.dk_TGK), to_values(got.dk_TGK));
+    EXPECT_EQ(to_values(prepared.dv_TGK), to_values(got.dv_TGK));
   }
 }
 
@@ -300,7 +304,7 @@ TEST_P(OpsTest, PagedAttentionOverHundredsOfKeys) {
   const PagedCache cache = place(c, draw_, dtype(), /*share=*/true);
   const int64_t T = c.num_tokens;
   const Tensor q = normal({T, H, K}), k = normal({T, G, K}), v = normal({T, G, K});
-  ops_->kv_append(cache.kv_layer, k, v, cache.tokens, cache.slots);
+  ops_->kv_append(cache.kv_layer, k, v, cache.rows.kv_tokens, cache.rows.kv_slots);
   const Tensor lse = at::empty({T, H}, at::kFloat);
   const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
   const reference::AttentionResult want = reference::attention(c.attention, to_values(q), to_values(k), to_values(v));

@@ -1,6 +1,5 @@
 // Attention cases as the trainer and the engine make them (groups of sequences that share a prompt) and their placement
-// in a paged cache. What lies inside a block is the backend's own, so tests reach it through kv_append and
-// kv_append_backward alone.
+// in a paged cache. What lies inside a block is the backend's own, so tests reach it through kv_append alone.
 #pragma once
 
 #include <ATen/ops/full.h>
@@ -52,9 +51,8 @@ inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t 
 }
 
 struct PagedCache {
-  Tensor kv_layer;  // one layer of a block-major cache of three
-  AttentionRows rows;
-  Tensor tokens, slots;  // for kv_append
+  Tensor kv_layer;     // one layer of a block-major cache of three
+  AttentionRows rows;  // kv_tokens and kv_slots: for kv_append
   int64_t num_blocks = 0;
 };
 
@@ -110,9 +108,9 @@ inline PagedCache place(const PagedCase& c, Draw& draw, at::ScalarType dtype, bo
   cache.rows = {.sequence_of_row = to_tensor(c.attention.sequence_of_row),
                 .row_position = to_tensor(c.attention.row_position),
                 .block_table = to_tensor(flat).view({static_cast<int64_t>(tables.size()), -1}),
-                .group_offsets = to_tensor(c.group_offsets)};
-  cache.tokens = to_tensor(tokens);
-  cache.slots = to_tensor(slots);
+                .group_offsets = to_tensor(c.group_offsets),
+                .kv_tokens = to_tensor(tokens),
+                .kv_slots = to_tensor(slots)};
   return cache;
 }
 

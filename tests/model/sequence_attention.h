@@ -39,18 +39,17 @@ class SequenceAttention final : public Attention {
     const device::AttentionRows rows{.sequence_of_row = at::zeros({num_tokens}, at::kInt),
                                      .row_position = positions,
                                      .block_table = int32_range(0, cache.size(0)).unsqueeze(0),
-                                     .group_offsets = int32_range(0, 2) * num_tokens};
+                                     .group_offsets = int32_range(0, 2) * num_tokens,
+                                     .kv_tokens = tokens,
+                                     .kv_slots = positions};
     return differentiable({q_THK, k_TGK, v_TGK}, [&] {
       ops_.kv_append(cache, k_TGK, v_TGK, tokens, positions);
       const at::Tensor lse = at::empty({num_tokens, q_THK.size(1)}, at::kFloat);
       const at::Tensor out = ops_.paged_attention(q_THK, cache, rows, lse);
       const auto backward = [=, this, kept = out.detach()](const Tensors& d) -> Tensors {
         TANDEM_CHECK_EQ(begin, 0, "only a whole sequence is differentiable");
-        const at::Tensor dcache = at::zeros(cache.sizes(), at::kFloat);
-        const at::Tensor dq = ops_.paged_attention_backward(d[0], q_THK, kept, lse, cache, rows, dcache);
-        device::Ops::KvGrad kv = ops_.kv_append_backward(dcache, num_tokens, tokens, positions, k_TGK.size(1),
-                                                         k_TGK.size(2), k_TGK.scalar_type());
-        return {dq, kv.dk_TGK, kv.dv_TGK};
+        const device::Ops::AttentionGrad grad = ops_.attention_backward(d[0], q_THK, kept, lse, cache, rows);
+        return {grad.dq_THK, grad.dk_TGK, grad.dv_TGK};
       };
       return Piece{{out}, backward};
     })[0];

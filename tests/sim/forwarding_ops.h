@@ -75,14 +75,9 @@ class ForwardingOps : public device::Ops {
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
     return inner_.silu_mul_backward(dy, gate_up);
   }
-  Tensor paged_attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
-                                  const Tensor& kv, const device::AttentionRows& rows,
-                                  const Tensor& dkv) const override {
-    return inner_.paged_attention_backward(dout, q, out, lse, kv, rows, dkv);
-  }
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
-                            int64_t kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
-    return inner_.kv_append_backward(dkv, num_tokens, tokens, slot_mapping, kv_heads, head_dim, dtype);
+  AttentionGrad attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
+                                   const Tensor& kv, const device::AttentionRows& rows) const override {
+    return inner_.attention_backward(dout, q, out, lse, kv, rows);
   }
   void logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
                         const Tensor& dentropy, const Tensor& entropy, const Tensor& lse) const override {

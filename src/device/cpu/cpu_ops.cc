@@ -295,46 +295,16 @@ class CpuOps : public Ops {
     return out_THK;
   }
 
-  Tensor paged_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                  const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
-                                  const Tensor& dkv) const override {
-    Tensor dq_THK = at::empty_like(q_THK);
-    const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
-    const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(),
-                                              dkv.stride(0)};
-    TANDEM_CHECK(rows.group_offsets.defined(), "the backward needs group_offsets");
-    const int32_t* units = static_cast<const int32_t*>(in(rows.group_offsets));
-    const int64_t tasks = (rows.group_offsets.numel() - 1) * args.num_kv_heads;
-    cpu::parallel_for(num_threads_, tasks, 1, [&](int64_t task) {
-      const int64_t unit = task / args.num_kv_heads;
-      for (const auto& [begin, end] : cpu::row_spans(args, table_.attention_rows, units[unit], units[unit + 1]))
-        table_.attention_backward(backward, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
-    });
-    return dq_THK;
-  }
-
-  KvGrad kv_append_backward(const Tensor& dkv, int64_t num_tokens, const Tensor& tokens, const Tensor& slot_mapping,
-                            int64_t num_kv_heads, int64_t head_dim, at::ScalarType dtype) const override {
-    const Tensor dk = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
-    const Tensor dv = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
-    const int32_t* token = static_cast<const int32_t*>(in(tokens));
-    const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
-    const int64_t n = tokens.numel();
-    // Threads split the heads' columns: each token sums its slots in the order of i.
-    cpu::parallel_for(num_threads_, num_kv_heads, 1, [&](int64_t g) {
-      for (int64_t i = 0; i < n; ++i) {
-        const float* block = dkv.const_data_ptr<float>() + slot[i] / kBlockTokens * dkv.stride(0) +
-                             g * head_dim * kBlockTokens + slot[i] % kBlockTokens;
-        const float* block_v = block + num_kv_heads * head_dim * kBlockTokens;
-        float* k = dk.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
-        float* v = dv.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) {
-          k[d] += block[d * kBlockTokens];
-          v[d] += block_v[d * kBlockTokens];
-        }
-      }
-    });
-    return {dk.to(dtype), dv.to(dtype)};
+  AttentionGrad attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                   const Tensor& lse_TH, const Tensor& kv_layer,
+                                   const AttentionRows& rows) const override {
+    TANDEM_CHECK(rows.group_offsets.defined() && rows.kv_tokens.defined() && rows.kv_slots.defined(),
+                 "rows of attention without what the backward needs");
+    const int64_t head_dim = q_THK.size(2), num_kv_heads = kv_layer.size(2);
+    const Tensor dkv = at::zeros({kv_layer.size(0), 2, num_kv_heads, head_dim * kBlockTokens}, at::kFloat);
+    Tensor dq_THK = differentiate_attention(dout_THK, q_THK, out_THK, lse_TH, kv_layer, rows, dkv);
+    auto [dk_TGK, dv_TGK] = collect_kv_gradient(dkv, rows, q_THK.size(0), head_dim);
+    return {std::move(dq_THK), dk_TGK.to(q_THK.scalar_type()), dv_TGK.to(q_THK.scalar_type())};
   }
 
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
@@ -412,6 +382,49 @@ class CpuOps : public Ops {
   }
 
  private:
+  // Returns dq_THK and adds the gradients of the cached keys and values to dkv, which has the cache's layout, float32.
+  Tensor differentiate_attention(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                 const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
+                                 const Tensor& dkv) const {
+    Tensor dq_THK = at::empty_like(q_THK);
+    const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
+    const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(),
+                                              dkv.stride(0)};
+    const int32_t* units = static_cast<const int32_t*>(in(rows.group_offsets));
+    const int64_t tasks = (rows.group_offsets.numel() - 1) * args.num_kv_heads;
+    cpu::parallel_for(num_threads_, tasks, 1, [&](int64_t task) {
+      const int64_t unit = task / args.num_kv_heads;
+      for (const auto& [begin, end] : cpu::row_spans(args, table_.attention_rows, units[unit], units[unit + 1]))
+        table_.attention_backward(backward, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
+    });
+    return dq_THK;
+  }
+
+  // The transpose of kv_append(): dk[t] and dv[t] [T, G, K] are the sums over the slots of token t, float32.
+  std::pair<Tensor, Tensor> collect_kv_gradient(const Tensor& dkv, const AttentionRows& rows, int64_t num_tokens,
+                                                int64_t head_dim) const {
+    const int64_t num_kv_heads = dkv.size(2), n = rows.kv_tokens.numel();
+    const Tensor dk = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
+    const Tensor dv = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
+    const int32_t* token = static_cast<const int32_t*>(in(rows.kv_tokens));
+    const int32_t* slot = static_cast<const int32_t*>(in(rows.kv_slots));
+    // Threads split the heads' columns: each token sums its slots in the order of i.
+    cpu::parallel_for(num_threads_, num_kv_heads, 1, [&](int64_t g) {
+      for (int64_t i = 0; i < n; ++i) {
+        const float* block = dkv.const_data_ptr<float>() + slot[i] / kBlockTokens * dkv.stride(0) +
+                             g * head_dim * kBlockTokens + slot[i] % kBlockTokens;
+        const float* block_v = block + num_kv_heads * head_dim * kBlockTokens;
+        float* k = dk.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
+        float* v = dv.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
+        for (int64_t d = 0; d < head_dim; ++d) {
+          k[d] += block[d * kBlockTokens];
+          v[d] += block_v[d * kBlockTokens];
+        }
+      }
+    });
+    return {dk, dv};
+  }
+
   template <typename Function>
   void for_row_chunks(int64_t rows, Function f) const {
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
