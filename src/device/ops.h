@@ -129,10 +129,12 @@ class Ops {
   // its logsumexp (of logits / temperature). targets int32; a target of -1 gives logp 0. entropy may be undefined.
   virtual void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
                        const Tensor& entropy_R, const Tensor& lse_R) const = 0;
-  // Overwrites logits with d(sum_r dlogp_r logp_r + dentropy_r entropy_r) / d logits. float32.
-  virtual void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature,
-                                const Tensor& dlogp_R, const Tensor& dentropy_R, const Tensor& entropy_R,
-                                const Tensor& lse_R) const = 0;
+  // d(sum_r dlogp_r logp_r + dentropy_r entropy_r) / d logits; consumes logits. What is returned is their memory,
+  // overwritten, in float32, or a new tensor in `dtype`, the model's, where the backend multiplies gradients in that.
+  // dentropy may be undefined; entropy is read only where it is not.
+  virtual Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature,
+                                  const Tensor& dlogp_R, const Tensor& dentropy_R, const Tensor& entropy_R,
+                                  const Tensor& lse_R, at::ScalarType dtype) const = 0;
 
   // Draws tokens [n] from rows of logits_RV by the rule of device/sampler.h. draws: uint8 [n * sizeof(Draw)], an array
   // of Draw (device/draw.h). Of draw i it writes, unless its row is -1:

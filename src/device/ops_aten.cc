@@ -320,8 +320,9 @@ class AtenOps final : public Ops {
     const Tensor log_probability = scaled.sub_(lse.unsqueeze(1));
     entropy_R.copy_(-sum_by_halves(log_probability.exp().mul_(log_probability)).squeeze(-1));
   }
-  void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
-                        const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R) const override {
+  Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
+                          const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R,
+                          at::ScalarType /*dtype*/) const override {
     // Where nobody needs the logarithms, their memory is the probabilities'.
     const Tensor log_probability = (logits_RV / temperature).sub_(lse_R.unsqueeze(1));
     const Tensor probability = dentropy_R.defined() ? log_probability.exp() : log_probability.exp_();
@@ -334,7 +335,7 @@ class AtenOps final : public Ops {
     // d entropy / d scaled_j = -p_j (log p_j + entropy).
     if (dentropy_R.defined())
       dlogits_RV.sub_(probability.mul_(dentropy_R.unsqueeze(1)).mul_(log_probability.add_(entropy_R.unsqueeze(1))));
-    dlogits_RV.div_(temperature);
+    return dlogits_RV.div_(temperature);
   }
 
   void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,

@@ -73,7 +73,7 @@ class OpsPlan {
   OpBytes kv_append(Size entries) const;
   OpBytes paged_attention(const AttentionLoad& load) const;
   OpBytes attention_backward(const AttentionLoad& load) const;
-  // Of [rows, vocab] float32, which is an argument.
+  // Of [rows, vocab] float32, which is an argument, and the gradient's memory.
   OpBytes logprob(Size rows) const;
   OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
   OpBytes embedding_backward(Size rows, Size gradient_bytes) const;

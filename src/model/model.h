@@ -36,7 +36,7 @@ class Model {
   // Normed hidden rows -> float32 logits_RV.
   virtual at::Tensor head(const at::Tensor& hidden_RE) const = 0;
 
-  // The backward of embed and head, outside autograd: gradients go to the sink.
+  // The backward of embed and head, outside autograd: gradients go to the sink. dlogits_RV: float32 or dtype().
   virtual void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const = 0;
   virtual at::Tensor head_backward(const at::Tensor& dlogits_RV, const at::Tensor& hidden_RE) const = 0;  // dhidden_RE
 

@@ -52,11 +52,12 @@ at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& 
     const at::Tensor hidden_RE = ops.embedding(normed_TE, logit_rows);
     at::Tensor logits = std::exchange(scores.logits_RV, {});
     if (!logits.defined()) logits = model.head(hidden_RE);
-    ops.logprob_backward(logits, batch.targets_R.narrow(0, begin, n), options.temperature,
-                         dlogprobs_R.narrow(0, begin, n),
-                         dentropy_R.defined() ? dentropy_R.narrow(0, begin, n) : dentropy_R,
-                         scores.entropy_R.narrow(0, begin, n), scores.logsumexp_R.narrow(0, begin, n));
-    ops.embedding_backward(model.head_backward(logits, hidden_RE), logit_rows, dnormed_TE);
+    const at::Tensor dlogits = ops.logprob_backward(
+        logits, batch.targets_R.narrow(0, begin, n), options.temperature, dlogprobs_R.narrow(0, begin, n),
+        dentropy_R.defined() ? dentropy_R.narrow(0, begin, n) : dentropy_R, scores.entropy_R.narrow(0, begin, n),
+        scores.logsumexp_R.narrow(0, begin, n), model.dtype());
+    logits.reset();  // gone where the gradient is not their memory
+    ops.embedding_backward(model.head_backward(dlogits, hidden_RE), logit_rows, dnormed_TE);
   });
   return dnormed_TE.to(normed_TE.scalar_type());
 }

@@ -100,11 +100,11 @@ class HostedOps final : public Ops {
     const Written written(*this, {logp, entropy, lse});
     inner_->logprob(there(logits), there(targets), temperature, written[0], written[1], written[2]);
   }
-  void logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
-                        const Tensor& dentropy, const Tensor& entropy, const Tensor& lse) const override {
-    const Written written(*this, {logits});
-    inner_->logprob_backward(written[0], there(targets), temperature, there(dlogp), there(dentropy), there(entropy),
-                             there(lse));
+  Tensor logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
+                          const Tensor& dentropy, const Tensor& entropy, const Tensor& lse,
+                          at::ScalarType dtype) const override {
+    return back(inner_->logprob_backward(there(logits), there(targets), temperature, there(dlogp), there(dentropy),
+                                         there(entropy), there(lse), dtype));
   }
   void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
              const AdamW& p) const override {

@@ -330,12 +330,13 @@ TEST_P(OpsTest, LogprobEntropyAndTheirGradient) {
     ops_->logprob(logits, to_tensor(targets), temperature, alone, Tensor(), lse);
     EXPECT_EQ(to_values(alone), to_values(logp)) << "log-probs depend on whether the entropy is wanted";
 
-    const Tensor grad = logits.clone();
-    ops_->logprob_backward(grad, to_tensor(targets), temperature, dlogp, dentropy, entropy, lse);
+    const Tensor grad =
+        ops_->logprob_backward(logits.clone(), to_tensor(targets), temperature, dlogp, dentropy, entropy, lse, dtype());
+    EXPECT_TRUE(grad.scalar_type() == at::kFloat || grad.scalar_type() == dtype()) << grad.scalar_type();
     expect_close("logprob_backward", grad,
                  reference::logprob_backward(to_values(dlogp), to_values(dentropy), x, targets, temperature));
-    const Tensor without = logits.clone();
-    ops_->logprob_backward(without, to_tensor(targets), temperature, dlogp, Tensor(), Tensor(), lse);
+    const Tensor without = ops_->logprob_backward(logits.clone(), to_tensor(targets), temperature, dlogp, Tensor(),
+                                                  Tensor(), lse, dtype());
     expect_close("logprob_backward, no entropy", without,
                  reference::logprob_backward(to_values(dlogp), Values(R, 0.0), x, targets, temperature));
   }

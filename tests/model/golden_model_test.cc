@@ -192,8 +192,8 @@ TEST_P(GoldenModelTest, LossAndTheGradientOfEveryParameterAreTransformers) {
     loss -= logp.sum(at::kDouble).item<double>() / static_cast<double>(num_targets);
 
     const Tensor dlogp = at::full({length}, -1.0 / static_cast<double>(num_targets));
-    ops_->logprob_backward(logits, targets, 1.0, dlogp, Tensor(), Tensor(), lse);
-    const Tensor dnormed = model_->head_backward(logits, normed.detach());
+    const Tensor dlogits = ops_->logprob_backward(logits, targets, 1.0, dlogp, Tensor(), Tensor(), lse, store_.dtype());
+    const Tensor dnormed = model_->head_backward(dlogits, normed.detach());
     const auto dembedded = torch::autograd::grad({normed}, {embedded}, {dnormed});
     model_->embed_backward(dembedded[0], ids);
   }

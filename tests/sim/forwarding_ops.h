@@ -79,9 +79,10 @@ class ForwardingOps : public device::Ops {
                                    const Tensor& kv, const device::AttentionRows& rows) const override {
     return inner_.attention_backward(dout, q, out, lse, kv, rows);
   }
-  void logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
-                        const Tensor& dentropy, const Tensor& entropy, const Tensor& lse) const override {
-    inner_.logprob_backward(logits, targets, temperature, dlogp, dentropy, entropy, lse);
+  Tensor logprob_backward(const Tensor& logits, const Tensor& targets, double temperature, const Tensor& dlogp,
+                          const Tensor& dentropy, const Tensor& entropy, const Tensor& lse,
+                          at::ScalarType dtype) const override {
+    return inner_.logprob_backward(logits, targets, temperature, dlogp, dentropy, entropy, lse, dtype);
   }
   void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
              const AdamW& p) const override {

@@ -321,8 +321,9 @@ class CpuOps : public Ops {
                      entropy != nullptr ? entropy + r : nullptr, lse_R.data_ptr<float>() + r);
     });
   }
-  void logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
-                        const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R) const override {
+  Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
+                          const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R,
+                          at::ScalarType /*dtype*/) const override {
     const int64_t vocab = logits_RV.size(1);
     in(logits_RV);
     const int32_t* targets = static_cast<const int32_t*>(in(targets_R));
@@ -334,6 +335,7 @@ class CpuOps : public Ops {
           with_entropy ? dentropy_R.const_data_ptr<float>()[r] : 0.0F,
           with_entropy ? entropy_R.const_data_ptr<float>()[r] : 0.0F, lse_R.const_data_ptr<float>()[r]);
     });
+    return logits_RV;
   }
 
   void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,
