@@ -56,6 +56,10 @@ class Ops {
 
   // y_TN = x_TK w_NK^T. out: at::kFloat or the model dtype.
   virtual Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const = 0;
+  // residual_TN + x_TK w_NK^T, in the model dtype. The product may be rounded to it before it is added, as here.
+  virtual Tensor linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const {
+    return add(residual_TN, linear(x_TK, w_NK, residual_TN.scalar_type()));
+  }
   // dx_TK = dy_TN w_NK, in x's dtype.
   virtual Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const = 0;
   // dw_NK += dy_TN^T x_TK. dw float32.

@@ -53,6 +53,12 @@ OpBytes OpsPlan::linear(Size rows, Size inner, Size outer, Size out_bytes) const
   return op(result, result + kCall.linear_rows * (inner * element_ + outer * out_bytes));
 }
 
+// The product, then the sum.
+OpBytes OpsPlan::linear_add(Size rows, Size inner) const {
+  const OpBytes product = linear(rows, inner, shape_.hidden, element_), sum = add(rows);
+  return {.result = sum.result, .most = std::max(product.most, product.result + sum.most)};
+}
+
 OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, bool is_float32) const {
   const Size result = rows * inner * element_;
   return op(result, result + (is_float32 && cast_ > 0 ? (outer * inner + rows * inner) * kFloatBytes : Size(0)));

@@ -13,6 +13,11 @@ at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
   return y_TN;
 }
 
+at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const {
+  if (bias_N_.defined()) return ops_.add(residual_TN, forward(x_TK));
+  return ops_.linear_add(x_TK, weight_NK_, residual_TN);
+}
+
 at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
   if (bias_N_.defined()) ops_.add_bias_backward(dy_TN, sink(bias_name_));
   ops_.linear_grad_weight(dy_TN, x_TK, sink(name_));

@@ -31,6 +31,9 @@ class Linear {
   at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
   at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
 
+  // residual_TN + forward(x_TK), in the model dtype.
+  at::Tensor forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const;
+
   // Adds the gradients of weight and bias to the sink and returns dx_TK in the model dtype. x_TK: what forward() was
   // given.
   at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const;

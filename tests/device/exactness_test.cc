@@ -120,6 +120,10 @@ TEST_P(ExactnessTest, LinearRowsStandAlone) {
           "linear " + std::to_string(K) + " to " + std::to_string(N), draw, T,
           [&](const Ops& ops, const Tensor& rows) { return ops.linear(x.index_select(0, rows), w, out); });
     }
+    const Tensor residual = draw.normal({T, N}, dtype());
+    expect_rows_alone_decide("linear_add", draw, T, [&](const Ops& ops, const Tensor& rows) {
+      return ops.linear_add(x.index_select(0, rows), w, residual.index_select(0, rows));
+    });
   });
 }
 
@@ -132,6 +136,10 @@ TEST_P(ExactnessTest, LinearRowsStandAloneAmongHundreds) {
     expect_rows_alone_decide(
         "linear " + std::to_string(K) + " to " + std::to_string(N), draw, T,
         [&](const Ops& ops, const Tensor& rows) { return ops.linear(x.index_select(0, rows), w, dtype()); });
+    const Tensor residual = draw.normal({T, N}, dtype());
+    expect_rows_alone_decide("linear_add", draw, T, [&](const Ops& ops, const Tensor& rows) {
+      return ops.linear_add(x.index_select(0, rows), w, residual.index_select(0, rows));
+    });
   });
 }
 

@@ -24,6 +24,9 @@ class HostedOps final : public Ops {
   Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
     return back(inner_->linear(there(x), there(w), out));
   }
+  Tensor linear_add(const Tensor& x, const Tensor& w, const Tensor& residual) const override {
+    return back(inner_->linear_add(there(x), there(w), there(residual)));
+  }
   Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override {
     return back(inner_->linear_grad_input(there(dy), there(w)));
   }

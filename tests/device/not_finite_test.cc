@@ -186,6 +186,7 @@ TEST_P(NotFiniteTest, LogprobAndEntropyOfARowWithOneAreNaN) {
 TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
   const int64_t T = 3, E = 40, N = 37, H = 2, G = 1, K = 32;
   const Tensor x = normal({T, E}), w = normal({N, E}), norm = normal({E}), delta = normal({T, E});
+  const Tensor square = normal({E, E});
   const Tensor gate_up = normal({T, 2 * E}), qkv = normal({T, (H + 2 * G) * K}), head_norm = normal({K});
   const Tensor positions = to_tensor({0, 5, 6});
   const Ops::QkvShape shape{.num_heads = H, .num_kv_heads = G, .head_dim = K, .rope_theta = 1e4, .eps = 1e-6};
@@ -200,6 +201,8 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
     const Tensor damaged = with(x, E + 7, bad);  // row 1
     for (const auto& [what, clean, y] :
          {std::tuple{"linear", ops_->linear(x, w, dtype()), ops_->linear(damaged, w, dtype())},
+          std::tuple{"linear_add", ops_->linear_add(x, square, x), ops_->linear_add(damaged, square, x)},
+          std::tuple{"linear_add residual", ops_->linear_add(x, square, x), ops_->linear_add(x, square, damaged)},
           std::tuple{"add", ops_->add(x, delta), ops_->add(damaged, delta)},
           std::tuple{"rms_norm", ops_->rms_norm(x, norm, 1e-6), ops_->rms_norm(damaged, norm, 1e-6)},
           std::tuple{"add_bias", biased(x, norm), biased(damaged, norm)},

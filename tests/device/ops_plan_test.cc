@@ -121,10 +121,12 @@ TEST_P(OpsPlanTest, ElementWise) {
 TEST_P(OpsPlanTest, Products) {
   if (GetParam() == at::kBFloat16) return;
   const int64_t K = 96, N = 320;
-  const Tensor w = tensor({N, K}), dw = floats({N, K});
+  const Tensor w = tensor({N, K}), w_KN = tensor({K, N}), dw = floats({N, K});
   for (const int64_t T : {1, 256, 700}) {
     const Tensor x = tensor({T, K}), dy = tensor({T, N});
     if (T != 256) expect("linear", plan_.linear(T, K, N, 4), [&] { return ops_->linear(x, w, at::kFloat); });
+    // Its result is as wide as the model's hidden state, which is K.
+    if (T != 256) expect("linear_add", plan_.linear_add(T, N), [&] { return ops_->linear_add(dy, w_KN, x); });
     expect("linear_grad_input", plan_.linear_grad_input(T, K, N), [&] { return ops_->linear_grad_input(dy, w); });
     expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw), 0; });
   }

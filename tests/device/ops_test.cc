@@ -101,6 +101,21 @@ TEST_P(OpsTest, LinearMultipliesByTheTransposedWeight) {
   }
 }
 
+TEST_P(OpsTest, LinearAddAddsTheProductToTheResidual) {
+  // In bfloat16 the product may be rounded once before it is added.
+  const double tolerance = dtype() == at::kBFloat16 ? 0x1.0p-8 : kTolerance;
+  for (const auto [T, K, N] : kLinearDims) {
+    const Tensor x = normal({T, K}), w = normal({N, K}), residual = normal({T, N});
+    const Values before = to_values(residual);
+    Values want = reference::linear(to_values(x), to_values(w), T, K, N);
+    for (size_t i = 0; i < want.size(); ++i) want[i] += before[i];
+    const Tensor y = ops_->linear_add(x, w, residual);
+    EXPECT_EQ(y.scalar_type(), dtype());
+    expect_close(fmt::format("linear_add {}x{}x{}", T, K, N), y, want, tolerance);
+    EXPECT_EQ(to_values(residual), before) << "the residual is an argument";
+  }
+}
+
 TEST_P(OpsTest, LinearGradientsAreThoseOfLinear) {
   for (const auto [T, K, N] : kLinearDims) {
     // The head's dy is float32 whatever the model's dtype.

@@ -47,6 +47,13 @@ class CheckingOps final : public ForwardingOps {
     for (int64_t t = 0; t < x_TK.size(0); ++t) note("linear", Hash().number(weight).row(x_TK, t), Hash().row(y, t));
     return y;
   }
+  Tensor linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const override {
+    const Tensor y = inner_.linear_add(x_TK, w_NK, residual_TN);
+    const uint64_t weight = Hash().all(w_NK).value();
+    for (int64_t t = 0; t < x_TK.size(0); ++t)
+      note("linear_add", Hash().number(weight).row(x_TK, t).row(residual_TN, t), Hash().row(y, t));
+    return y;
+  }
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     const Tensor y = inner_.embedding(table_VE, ids_T);
     const int32_t* ids = ids_T.const_data_ptr<int32_t>();

@@ -26,6 +26,9 @@ class ForwardingOps : public device::Ops {
   Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
     return inner_.linear(x, w, out);
   }
+  Tensor linear_add(const Tensor& x, const Tensor& w, const Tensor& residual) const override {
+    return inner_.linear_add(x, w, residual);
+  }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override { return inner_.embedding(table, ids); }
   Tensor add(const Tensor& a, const Tensor& b) const override { return inner_.add(a, b); }
   Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override { return inner_.rms_norm(x, w, eps); }

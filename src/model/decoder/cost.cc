@@ -14,16 +14,13 @@ Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPl
   // q, k and v live to the end of the block's forward(), and so does what attention gives.
   walk.run(attention.forward);
   // AttentionOutput
-  walk.run(ops.linear(rows, heads, config.hidden, element));
-  walk.run(ops.add(rows));
-  walk.drop(size.hidden);  // the product
+  walk.run(ops.linear_add(rows, heads));
   // SwigluMlp
   walk.run(ops.rms_norm(rows));
   walk.run(ops.linear(rows, config.hidden, 2 * config.mlp, element));
   walk.drop(size.hidden);  // the norm's result
   walk.run(ops.silu_mul(rows));
-  walk.run(ops.linear(rows, config.mlp, config.hidden, element));
-  walk.run(ops.add(rows));
+  walk.run(ops.linear_add(rows, config.mlp));
   return walk.most();
 }
 

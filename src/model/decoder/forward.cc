@@ -152,7 +152,7 @@ Tensor AttentionOutput::forward(const Tensor& hidden_TE, const Tensor& attended_
     const auto backward = [this, attended_TN, shape = attended_THK.sizes().vec()](const Tensors& d) -> Tensors {
       return {d[0], o_.backward(d[0], attended_TN, sink_).view(shape)};
     };
-    return Piece{{ops_.add(hidden_TE, o_.forward(attended_TN))}, backward};
+    return Piece{{o_.forward_add(attended_TN, hidden_TE)}, backward};
   })[0];
 }
 
@@ -178,7 +178,7 @@ Tensor SwigluMlp::forward(const Tensor& middle_TE) const {
       const Tensor dnormed_TE = gate_up_.backward(dgate_up_T2F, norm_.forward(middle_TE), sink_);
       return {ops_.add(d[0], norm_.backward(dnormed_TE, middle_TE, sink_))};
     };
-    return Piece{{ops_.add(middle_TE, down_.forward(ops_.silu_mul(gate_up_T2F)))}, backward};
+    return Piece{{down_.forward_add(ops_.silu_mul(gate_up_T2F), middle_TE)}, backward};
   })[0];
 }
 
