@@ -59,7 +59,7 @@ void grad_input_aten(benchmark::State& state) {
 void grad_weight_ours(benchmark::State& state) {
   const Shape s = make_shape(state);
   const at::Tensor dw = at::zeros({state.range(1), state.range(2)});
-  for (auto _ : state) ops().linear_grad_weight(s.y_MN, s.x_MK, dw);
+  for (auto _ : state) ops().linear_grad_weight(s.y_MN, s.x_MK, dw, tandem::device::GradientUse::kAdd);
   report(state);
 }
 void grad_weight_aten(benchmark::State& state) {

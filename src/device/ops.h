@@ -39,6 +39,9 @@ struct AttentionRows {
   std::shared_ptr<const void> prepared = nullptr;
 };
 
+// Whether the gradient of a weight is added to what its memory holds, or is the first and overwrites it.
+enum class GradientUse : uint8_t { kAdd, kSet };
+
 // KV of one layer: [B, 2, G, K * kBlockTokens] in model dtype; dim 0 may be strided (block-major caches hold all
 // layers of a block together), the rest is contiguous. Inside a block the layout is the backend's own.
 class Ops {
@@ -62,8 +65,9 @@ class Ops {
   }
   // dx_TK = dy_TN w_NK, in x's dtype.
   virtual Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const = 0;
-  // dw_NK += dy_TN^T x_TK. dw float32.
-  virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const = 0;
+  // dw_NK += dy_TN^T x_TK, or dw_NK = dy_TN^T x_TK: then what lies there is not read. dw float32.
+  virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
+                                  GradientUse use) const = 0;
 
   // rows of `table` [V,E]; ids int32 [T]
   virtual Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const = 0;

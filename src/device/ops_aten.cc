@@ -56,12 +56,13 @@ void product_out(Tensor out, const Tensor& a, const Tensor& b) {
   }
 }
 
-// sum += a b, float32.
-void add_product(Tensor sum, const Tensor& a, const Tensor& b) {
+// sum += a b, or sum = a b; float32.
+void add_product(Tensor sum, GradientUse use, const Tensor& a, const Tensor& b) {
+  const int beta = use == GradientUse::kAdd ? 1 : 0;  // of 0, ATen does not read the sum
   if (multiplies_bfloat16(a)) {
-    at::addmm_outf(sum, a, b, at::kFloat, /*beta=*/1, /*alpha=*/1, sum);
+    at::addmm_outf(sum, a, b, at::kFloat, beta, /*alpha=*/1, sum);
   } else {
-    sum.addmm_(to_float(a), to_float(b));
+    sum.addmm_(to_float(a), to_float(b), beta);
   }
 }
 
@@ -195,8 +196,9 @@ class AtenOps final : public Ops {
     product_out(dx_TK, dy_TN, w_NK);
     return dx_TK;
   }
-  void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const override {
-    add_product(dw_NK, dy_TN.t(), x_TK);
+  void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
+                          GradientUse use) const override {
+    add_product(dw_NK, use, dy_TN.t(), x_TK);
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {

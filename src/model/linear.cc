@@ -2,6 +2,10 @@
 
 namespace tandem::model {
 
+const at::Tensor& GradientTarget::accumulator() const {
+  return use == device::GradientUse::kSet ? memory.zero_() : memory;
+}
+
 void Linear::bind(const weights::WeightsView& view) {
   weight_NK_ = view[name_];
   if (!bias_name_.empty()) bias_N_ = view[bias_name_];
@@ -19,8 +23,9 @@ at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residua
 }
 
 at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
-  if (bias_N_.defined()) ops_.add_bias_backward(dy_TN, sink(bias_name_));
-  ops_.linear_grad_weight(dy_TN, x_TK, sink(name_));
+  if (bias_N_.defined()) ops_.add_bias_backward(dy_TN, sink(bias_name_).accumulator());
+  const GradientTarget dw_NK = sink(name_);
+  ops_.linear_grad_weight(dy_TN, x_TK, dw_NK.memory, dw_NK.use);
   return ops_.linear_grad_input(dy_TN, weight_NK_);
 }
 

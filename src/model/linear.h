@@ -13,7 +13,15 @@
 namespace tandem::model {
 
 // Where the gradient of a packed tensor accumulates: float32, the packed shape.
-using GradientSink = std::function<at::Tensor(const std::string& packed_name)>;
+struct GradientTarget {
+  at::Tensor memory;
+  device::GradientUse use;  // kSet: nothing has been added yet, and the memory holds anything
+
+  // For operations that only add: zeros where nothing has been added.
+  const at::Tensor& accumulator() const;
+};
+// Each target that it gives is filled before the next of that tensor is asked for.
+using GradientSink = std::function<GradientTarget(const std::string& packed_name)>;
 
 // A packed matrix w_NK, by name, and its bias_N if it has one. Knows no autograd: the pieces of a block call forward()
 // and backward() themselves.

@@ -51,6 +51,10 @@ size_t AdamW::index_of(const std::string& packed_name) const {
 
 at::Tensor AdamW::gradient(const std::string& packed_name) { return gradients_.accumulator(index_of(packed_name)); }
 
+model::GradientTarget AdamW::gradient_target(const std::string& packed_name) {
+  return gradients_.target(index_of(packed_name));
+}
+
 const at::Tensor& AdamW::last_gradient(const std::string& packed_name) const {
   return gradients_.last(index_of(packed_name));
 }

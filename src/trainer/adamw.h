@@ -38,7 +38,9 @@ class AdamW {
   void begin_step();
   // The float32 accumulator of a packed tensor, zeros when first asked for in a step.
   at::Tensor gradient(const std::string& packed_name);
-  // The same after gradient_norm() or step(), until release_gradients(): the last step's.
+  // The same memory for one who fills it: not zeroed (trainer/gradients.h).
+  model::GradientTarget gradient_target(const std::string& packed_name);
+  // What was accumulated, after gradient_norm() or step(), until release_gradients(): the last step's.
   const at::Tensor& last_gradient(const std::string& packed_name) const;
   void release_gradients() { gradients_.release(); }
   // 2-norm of all gradients together, unscaled; summed in float64 in store order.

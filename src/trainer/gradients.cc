@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "memory/arena_allocator.h"
 #include "weights/weights_plan.h"
@@ -33,11 +35,15 @@ void Gradients::begin_step() {
 }
 
 const at::Tensor& Gradients::accumulator(size_t tensor) {
+  target(tensor).accumulator();
+  return gradients_[tensor].values;
+}
+
+model::GradientTarget Gradients::target(size_t tensor) {
   Gradient& g = gradients_[tensor];
   TANDEM_CHECK(g.values.defined(), "a gradient outside of a step");
-  if (!g.is_filled) g.values.zero_();
-  g.is_filled = true;
-  return g.values;
+  const bool is_first = !std::exchange(g.is_filled, true);
+  return {.memory = g.values, .use = is_first ? device::GradientUse::kSet : device::GradientUse::kAdd};
 }
 
 const at::Tensor& Gradients::last(size_t tensor) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/linear.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
@@ -21,6 +22,8 @@ class Gradients {
   void begin_step();
   // The accumulator: zeros when first asked for in a step. BugError before begin_step().
   const at::Tensor& accumulator(size_t tensor);
+  // The same memory for one who fills it: not zeroed, but to be set when first asked for in a step, then added to.
+  model::GradientTarget target(size_t tensor);
   // What was accumulated, without clearing anything. BugError where there is nothing: no step, or released since.
   const at::Tensor& last(size_t tensor) const;
   // Gives the memory back; tensors taken from here must be gone.
@@ -31,7 +34,7 @@ class Gradients {
     std::vector<int64_t> shape;
     int64_t num_elements = 0, first_element = 0;
     at::Tensor values = {};  // undefined while released
-    bool is_filled = false;  // zeroed lazily: false means that `values` holds an older step's, or nothing
+    bool is_filled = false;  // false: `values` holds an older step's, or anything
   };
   void allocate();
 

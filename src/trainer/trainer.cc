@@ -54,7 +54,8 @@ class TrainerImpl final : public Trainer {
         store_(store),
         model_(model),
         optimizer_(config.adamw, store, model.ops(), offload) {
-    model_.set_gradient_sink([this](const std::string& packed_name) { return optimizer_.gradient(packed_name); });
+    model_.set_gradient_sink(
+        [this](const std::string& packed_name) { return optimizer_.gradient_target(packed_name); });
   }
   ~TrainerImpl() override { model_.set_gradient_sink({}); }
 

@@ -30,9 +30,9 @@ class HostedOps final : public Ops {
   Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override {
     return back(inner_->linear_grad_input(there(dy), there(w)));
   }
-  void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw) const override {
+  void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw, GradientUse use) const override {
     const Written written(*this, {dw});
-    inner_->linear_grad_weight(there(dy), there(x), written[0]);
+    inner_->linear_grad_weight(there(dy), there(x), written[0], use);
   }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override {
     return back(inner_->embedding(there(table), there(ids)));

@@ -128,7 +128,8 @@ TEST_P(OpsPlanTest, Products) {
     // Its result is as wide as the model's hidden state, which is K.
     if (T != 256) expect("linear_add", plan_.linear_add(T, N), [&] { return ops_->linear_add(dy, w_KN, x); });
     expect("linear_grad_input", plan_.linear_grad_input(T, K, N), [&] { return ops_->linear_grad_input(dy, w); });
-    expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw), 0; });
+    for (const GradientUse use : {GradientUse::kAdd, GradientUse::kSet})
+      expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw, use), 0; });
   }
 }
 

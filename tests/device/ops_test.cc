@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tests/device/draw.h"
 #include "tests/device/paged_case.h"
@@ -129,8 +130,15 @@ TEST_P(OpsTest, LinearGradientsAreThoseOfLinear) {
       Values want = to_values(dw);
       const Values added = reference::linear_grad_weight(to_values(dy), to_values(x), T, K, N);
       for (size_t i = 0; i < want.size(); ++i) want[i] += added[i];
-      ops_->linear_grad_weight(dy, x, dw);
+      ops_->linear_grad_weight(dy, x, dw, GradientUse::kAdd);
       expect_close("linear_grad_weight", dw, want);
+      dw.fill_(std::numeric_limits<float>::quiet_NaN());
+      ops_->linear_grad_weight(dy, x, dw, GradientUse::kSet);
+      expect_close("linear_grad_weight, the first", dw, added);
+      if (GetParam().name == "aten" || GetParam().name == "cuda") continue;
+      const Tensor from_zero = at::zeros({N, K});
+      ops_->linear_grad_weight(dy, x, from_zero, GradientUse::kAdd);
+      EXPECT_EQ(to_values(dw), to_values(from_zero)) << "on the CPU the first is bit for bit what is added to zero";
     }
   }
 }
@@ -433,7 +441,7 @@ TEST_P(OpsTest, GradientsDoNotDependOnTheThreads) {
     const std::unique_ptr<Ops> ops = make_backend(GetParam().name, num_threads);
     const Tensor dw = at::zeros({N, K}), dnorm = at::zeros({K}), dtable = at::zeros({10, K});
     const Tensor dx = ops->linear_grad_input(dy, w);
-    ops->linear_grad_weight(dy, x, dw);
+    ops->linear_grad_weight(dy, x, dw, GradientUse::kAdd);
     const Tensor dnormed = ops->rms_norm_backward(dx, x, norm, 1e-6, dnorm);
     ops->embedding_backward(dnormed, to_tensor(ids), dtable);
     return std::vector<Values>{to_values(dx), to_values(dw), to_values(dnormed), to_values(dnorm), to_values(dtable)};

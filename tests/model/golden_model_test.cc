@@ -54,7 +54,9 @@ struct Gradients {
   GradientSink sink(const weights::WeightStore& store) {
     for (const weights::PackedTensor& packed : store.layout().tensors)
       by_name[packed.name] = at::zeros(packed.shape, at::kFloat);
-    return [this](const std::string& name) { return by_name.at(name); };
+    return [this](const std::string& name) -> GradientTarget {
+      return {.memory = by_name.at(name), .use = device::GradientUse::kAdd};
+    };
   }
 };
 

@@ -3,6 +3,7 @@
 #include "model/model.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -10,6 +11,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstring>
+#include <limits>
 
 #include "device/ops_aten.h"
 #include "model/autograd.h"
@@ -41,12 +43,13 @@ class ModelTest : public testing::TestWithParam<std::string> {
 
   Tensor hidden(int64_t num_tokens) { return device::Draw(kSeed).normal({num_tokens, config_.hidden}, at::kBFloat16); }
   SequenceAttention attention() const { return {*ops_, config_, 64, at::kBFloat16}; }
-  // A sink that keeps what it made.
+  // A sink that keeps what it made. What nobody has added to holds NaN.
   GradientSink sink() {
-    return [this](const std::string& name) {
+    return [this](const std::string& name) -> GradientTarget {
       Tensor& gradient = gradients_[name];
-      if (!gradient.defined()) gradient = at::zeros(store_.tensor(name).sizes(), at::kFloat);
-      return gradient;
+      if (gradient.defined()) return {.memory = gradient, .use = device::GradientUse::kAdd};
+      gradient = at::full(store_.tensor(name).sizes(), std::numeric_limits<float>::quiet_NaN(), at::kFloat);
+      return {.memory = gradient, .use = device::GradientUse::kSet};
     };
   }
 

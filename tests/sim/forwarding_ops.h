@@ -55,8 +55,8 @@ class ForwardingOps : public device::Ops {
   }
 
   Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override { return inner_.linear_grad_input(dy, w); }
-  void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw) const override {
-    inner_.linear_grad_weight(dy, x, dw);
+  void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw, device::GradientUse use) const override {
+    inner_.linear_grad_weight(dy, x, dw, use);
   }
   void embedding_backward(const Tensor& dy, const Tensor& ids, const Tensor& dtable) const override {
     inner_.embedding_backward(dy, ids, dtable);

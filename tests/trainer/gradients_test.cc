@@ -48,6 +48,23 @@ TEST(Gradients, AreMemoryOfTheTrainPhaseAlone) {
   }
 }
 
+TEST(Gradients, AreSetByTheFirstOfAStepAndThenAddedTo) {
+  const weights::WeightStore store = random_store(kSmallShapes, at::kFloat, 1);
+  Gradients gradients(store);
+  for (int step = 0; step < 2; ++step) {
+    gradients.begin_step();
+    const model::GradientTarget first = gradients.target(1);
+    EXPECT_EQ(first.use, device::GradientUse::kSet);
+    first.memory.fill_(3.0F);
+    const model::GradientTarget second = gradients.target(1);
+    EXPECT_EQ(second.use, device::GradientUse::kAdd);
+    second.accumulator().add_(1.0F);
+    EXPECT_TRUE(gradients.accumulator(1).eq(4.0F).all().item<bool>());
+    EXPECT_EQ(gradients.target(0).accumulator().abs().sum().item<float>(), 0.0F) << "for one who only adds";
+    EXPECT_EQ(gradients.target(0).use, device::GradientUse::kAdd);
+  }
+}
+
 TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TestModel a = make_small_model(dtype, true, test_ops()), b = make_small_model(dtype, true, test_ops());

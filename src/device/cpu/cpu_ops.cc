@@ -79,7 +79,8 @@ class CpuOps : public Ops {
                false});
     return dx_TK;
   }
-  void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK) const override {
+  void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
+                          GradientUse use) const override {
     const int64_t t = dy_TN.size(0), n = dy_TN.size(1), k = x_TK.size(1);
     TANDEM_CHECK_EQ(dw_NK.scalar_type(), at::kFloat);
     in(dw_NK);
@@ -91,7 +92,7 @@ class CpuOps : public Ops {
                dw_NK.data_ptr(),
                Elem::kF32,
                k,
-               true});
+               use == GradientUse::kAdd});
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {

@@ -43,7 +43,7 @@ class Decoder final : public Model {
   Tensor head(const Tensor& hidden_RE) const override { return head_.forward(hidden_RE, at::kFloat); }
 
   void embed_backward(const Tensor& dhidden_TE, const Tensor& ids_T) const override {
-    ops_.embedding_backward(dhidden_TE, ids_T, sink_("embed"));
+    ops_.embedding_backward(dhidden_TE, ids_T, sink_("embed").accumulator());
   }
   Tensor head_backward(const Tensor& dlogits_RV, const Tensor& hidden_RE) const override {
     return head_.backward(dlogits_RV, hidden_RE, sink_);
@@ -60,7 +60,7 @@ class Decoder final : public Model {
   void set_gradient_sink(GradientSink sink) override {
     sink_ = std::move(sink);
     if (sink_) return;
-    sink_ = [](const std::string& packed_name) -> Tensor {
+    sink_ = [](const std::string& packed_name) -> GradientTarget {
       TANDEM_CHECK(false, "a gradient of", packed_name, "and no gradient sink");
       return {};
     };

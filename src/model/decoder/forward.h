@@ -63,7 +63,7 @@ class RmsNorm {
   at::Tensor forward(const at::Tensor& x_TE) const { return ops_.rms_norm(x_TE, weight_E_, eps_); }
   // Adds the weight's gradient to the sink and returns dx_TE.
   at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSink& sink) const {
-    return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, sink(name_));
+    return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, sink(name_).accumulator());
   }
 
  private:

@@ -45,8 +45,9 @@ class Qwen3Block final : public decoder::Block {
       device::Ops::Qkv split = ops_.qk_norm_rope(qkv_TN, q_norm_K_, k_norm_K_, positions_T, shape_);
       const auto backward = [this, hidden_TE, qkv_TN, positions_T](const Tensors& d) -> Tensors {
         TANDEM_CHECK(d[0].defined() && d[1].defined() && d[2].defined(), "attention gave no gradient of q, k or v");
-        const Tensor dqkv_TN = ops_.qk_norm_rope_backward(d[0], d[1], d[2], qkv_TN, q_norm_K_, k_norm_K_, positions_T,
-                                                          shape_, sink_(q_norm_name_), sink_(k_norm_name_));
+        const Tensor dqkv_TN =
+            ops_.qk_norm_rope_backward(d[0], d[1], d[2], qkv_TN, q_norm_K_, k_norm_K_, positions_T, shape_,
+                                       sink_(q_norm_name_).accumulator(), sink_(k_norm_name_).accumulator());
         const Tensor dnormed_TE = qkv_.backward(dqkv_TN, input_norm_.forward(hidden_TE), sink_);
         return {input_norm_.backward(dnormed_TE, hidden_TE, sink_)};
       };
