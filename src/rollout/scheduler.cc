@@ -27,6 +27,7 @@ int64_t max_blocks_for(int64_t max_tokens) { return blocks_for(max_tokens - 1); 
 
 Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(config.num_blocks) {
   TANDEM_CHECK(config.max_batch_tokens > 0 && config.max_running > 0, config.max_batch_tokens, config.max_running);
+  TANDEM_CHECK(config.lookahead == 0 || config.lookahead == 1, config.lookahead);
   // Slots are 32-bit.
   TANDEM_CHECK(config.num_blocks <= std::numeric_limits<int32_t>::max() / kBlockTokens, config.num_blocks);
 }
@@ -59,7 +60,27 @@ std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, int64_t nu
 }
 
 const ScheduledBatch& Scheduler::plan() {
-  TANDEM_CHECK_EQ(num_unsampled_, 0, "draws of the last plan without a token");
+  begin_plan();
+  plan_decodes();
+  plan_prefills();
+  fill_block_table();
+  // A full sequence holds its blocks until its last token is there; then those that wait can have them.
+  TANDEM_CHECK(!plan_.empty() || idle() || num_pending_ > 0, "waiting sequences, and nothing can run");
+  stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
+  return plan_;
+}
+
+void Scheduler::begin_plan() {
+  TANDEM_CHECK_EQ(num_pending_, 0, "draws of the plan before the last one without a token");
+  TANDEM_CHECK(num_unanswered_ == 0 || config_.lookahead > 0, num_unanswered_,
+               "draws of the last plan without a token");
+  num_pending_ = std::exchange(num_unanswered_, 0);
+  for (size_t i = 0; num_pending_ > 0 && i < plan_.sample_slots.size(); ++i) {
+    Sequence& sequence = at(plan_.sample_slots[i].sequence);
+    if (!std::exchange(sequence.draws, false)) continue;
+    sequence.num_pending = 1;
+    sequence.pending_draw = static_cast<int32_t>(i);
+  }
   plan_.copies.clear();
   plan_.token_ids.clear();
   plan_.positions.clear();
@@ -68,22 +89,16 @@ const ScheduledBatch& Scheduler::plan() {
   plan_.sequences.clear();
   plan_.logits_rows.clear();
   plan_.sample_slots.clear();
-  plan_decodes();
-  plan_prefills();
-  fill_block_table();
-  TANDEM_CHECK(!plan_.empty() || idle(), "waiting sequences, and nothing can run");
-  num_unsampled_ = static_cast<int64_t>(plan_.sample_slots.size());
-  stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
-  return plan_;
 }
 
 void Scheduler::plan_decodes() {
   const int64_t max_decodes = std::min(config_.max_running, config_.max_batch_tokens);
   int64_t num_decodes = 0;
   // Victims come from the back, so what is already planned stays; running_ may shrink under the loop.
-  while (num_decodes < std::min(max_decodes, num_running())) {
-    const SequenceId id = running_[static_cast<size_t>(num_decodes)];
+  for (size_t i = 0; i < running_.size() && num_decodes < max_decodes; ++i) {
+    const SequenceId id = running_[i];
     Sequence& sequence = at(id);
+    if (sequence.is_full()) continue;
     while (sequence.state == State::kRunning && !prepare_decode_slot(sequence)) {
       preempt(last_holder());
       ++stats_.preemptions;
@@ -99,6 +114,7 @@ void Scheduler::plan_prefills() {
   while (plan_.num_rows() < config_.max_batch_tokens && !waiting_.empty()) {
     const SequenceId id = waiting_.front();
     Sequence& sequence = at(id);
+    if (sequence.is_full()) return;  // it ends as soon as its last token is there
     if (sequence.blocks.empty()) {
       if (!may_admit(sequence)) return;
       adopt_prompt_blocks(sequence);
@@ -110,7 +126,7 @@ void Scheduler::plan_prefills() {
     waiting_.pop_front();
     sequence.state = State::kRunning;
     running_.push_back(id);
-    if (sequence.generated.empty()) fork(id);
+    if (sequence.num_generated() == 0) fork(id);
   }
 }
 
@@ -123,7 +139,7 @@ bool Scheduler::may_admit(const Sequence& sequence) const {
   if (num_running() >= config_.max_running) return false;
   const int64_t tokens = sequence.num_tokens();
   int64_t needed = blocks_for(tokens);
-  if (sequence.generated.empty()) {
+  if (sequence.num_generated() == 0) {
     const auto num_samples = static_cast<int64_t>(sequence.group->members.size());
     needed += num_samples * growth_blocks(sequence, tokens / kBlockTokens);  // each copies the partial block
   } else {
@@ -185,16 +201,15 @@ int64_t Scheduler::grow(Sequence& sequence, int64_t end) {
 
 void Scheduler::add_rows(SequenceId id, int64_t end) {
   Sequence& sequence = at(id);
-  const std::vector<int32_t>& prompt = sequence.group->prompt->tokens;
-  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  const auto prompt_tokens = static_cast<int64_t>(sequence.group->prompt->tokens.size());
   const auto plan_index = static_cast<int32_t>(plan_.sequences.size());
   plan_.sequences.push_back(id);
   for (int64_t p = sequence.computed; p < end; ++p) {
-    const auto offset = static_cast<size_t>(p);
-    plan_.token_ids.push_back(p < prompt_tokens ? prompt[offset] : sequence.generated[offset - prompt.size()]);
+    plan_.token_ids.push_back(token_at(sequence, p));
     plan_.positions.push_back(static_cast<int32_t>(p));
     plan_.sequence_of_row.push_back(plan_index);
-    plan_.slot_mapping.push_back(sequence.blocks[offset / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
+    plan_.slot_mapping.push_back(sequence.blocks[static_cast<size_t>(p / kBlockTokens)] *
+                                     static_cast<int32_t>(kBlockTokens) +
                                  static_cast<int32_t>(p % kBlockTokens));
   }
   const int64_t first_new = std::clamp(sequence.ever_computed, sequence.computed, end);
@@ -203,8 +218,25 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
   sequence.computed = end;
   sequence.ever_computed = std::max(sequence.ever_computed, end);
   if (end < sequence.num_tokens()) return;
-  plan_.sample_slots.push_back({.sequence = id, .logits_index = static_cast<int32_t>(plan_.logits_rows.size())});
+  add_draw(id, static_cast<int32_t>(plan_.logits_rows.size()));
   plan_.logits_rows.push_back(static_cast<int32_t>(plan_.num_rows() - 1));
+}
+
+int32_t Scheduler::token_at(const Sequence& sequence, int64_t position) const {
+  const std::vector<int32_t>& prompt = sequence.group->prompt->tokens;
+  const auto offset = static_cast<size_t>(position);
+  if (offset < prompt.size()) return prompt[offset];
+  if (offset < prompt.size() + sequence.generated.size()) return sequence.generated[offset - prompt.size()];
+  return -1 - sequence.pending_draw;
+}
+
+void Scheduler::add_draw(SequenceId id, int32_t logits_index) {
+  Sequence& sequence = at(id);
+  sequence.draws = true;
+  ++sequence.group->num_unanswered;
+  ++num_unanswered_;
+  plan_.sample_slots.push_back(
+      {.sequence = id, .logits_index = logits_index, .position = static_cast<int32_t>(sequence.num_generated())});
 }
 
 void Scheduler::fork(SequenceId first) {
@@ -220,7 +252,7 @@ void Scheduler::fork(SequenceId first) {
     sequence.computed = sequence.ever_computed = at(first).computed;
     stats_.shared_prompt_tokens += sequence.computed;
     running_.push_back(id);
-    plan_.sample_slots.push_back({.sequence = id, .logits_index = first_draw.logits_index});
+    add_draw(id, first_draw.logits_index);
   }
 }
 
@@ -258,17 +290,29 @@ void Scheduler::release_blocks(Sequence& sequence) {
   sequence.computed = 0;
 }
 
-void Scheduler::append(SequenceId id, int32_t token) {
+bool Scheduler::append(SequenceId id, int32_t token) {
   Sequence& sequence = at(id);
-  TANDEM_CHECK(sequence.state == State::kRunning && sequence.computed == sequence.num_tokens(), "sequence", id,
-               "has no draw");
-  TANDEM_CHECK(sequence.num_tokens() < sequence.max_tokens, "sequence", id, "is full");
+  TANDEM_CHECK(sequence.num_pending > 0 || sequence.draws, "sequence", id, "has no draw");
+  if (std::exchange(sequence.num_pending, 0) > 0) {
+    --num_pending_;
+  } else {
+    sequence.draws = false;
+    --num_unanswered_;
+  }
+  --sequence.group->num_unanswered;
+  if (sequence.state == State::kFinished) {
+    free_ids(sequence.group);
+    return false;
+  }
+  TANDEM_CHECK(!sequence.is_full(), "sequence", id, "is full");
   sequence.generated.push_back(token);
-  --num_unsampled_;
+  return true;
 }
 
 void Scheduler::finish(SequenceId id) {
-  TANDEM_CHECK(at(id).state == State::kRunning, "sequence", id, "is not running");
+  const Sequence& sequence = at(id);
+  const bool was_preempted = sequence.state == State::kWaiting && !sequence.generated.empty();
+  TANDEM_CHECK(sequence.state == State::kRunning || was_preempted, "sequence", id, "is not running");
   leave_queue(id);
   retire(id);
 }
@@ -276,6 +320,7 @@ void Scheduler::finish(SequenceId id) {
 void Scheduler::finish_group(SequenceId any_member) {
   const std::shared_ptr<PromptGroup> group = at(any_member).group;
   TANDEM_CHECK(group != nullptr, "sequence", any_member, "is not in use");
+  TANDEM_CHECK_EQ(group->num_unanswered, 0);
   for (const SequenceId id : group->members) {
     if (at(id).state == State::kFinished) continue;
     leave_queue(id);
@@ -293,21 +338,26 @@ void Scheduler::leave_queue(SequenceId id) {
 void Scheduler::retire(SequenceId id) {
   release_blocks(at(id));
   at(id).state = State::kFinished;
-  const std::shared_ptr<PromptGroup> group = at(id).group;
-  if (--group->num_unfinished > 0) return;
-  for (const SequenceId member : group->members) {
+  --at(id).group->num_unfinished;
+  free_ids(at(id).group);
+}
+
+void Scheduler::free_ids(const std::shared_ptr<PromptGroup>& group) {
+  if (group->num_unfinished > 0 || group->num_unanswered > 0) return;
+  const std::shared_ptr<PromptGroup> kept = group;  // the members let it go
+  for (const SequenceId member : kept->members) {
     at(member) = Sequence();
     unused_ids_.push_back(member);
   }
 }
 
 void Scheduler::drop_kv() {
-  TANDEM_CHECK_EQ(num_unsampled_, 0);
+  TANDEM_CHECK(num_unanswered_ == 0 && num_pending_ == 0, num_unanswered_, num_pending_);
   while (pool_.num_used() > 0) preempt(last_holder());
 }
 
 std::vector<BlockCopy> Scheduler::compact() {
-  TANDEM_CHECK_EQ(num_unsampled_, 0);
+  TANDEM_CHECK(num_unanswered_ == 0 && num_pending_ == 0, num_unanswered_, num_pending_);
   const std::vector<int32_t> new_place = pool_.compact();
   std::vector<BlockCopy> copies;
   for (size_t block = 0; block < new_place.size(); ++block) {
@@ -327,6 +377,8 @@ void Scheduler::check_invariants() const {
   std::vector<int32_t> references(static_cast<size_t>(pool_.num_blocks()), 0);
   int64_t num_running = 0;
   int64_t num_waiting = 0;
+  int64_t num_pending = 0;
+  int64_t num_unanswered = 0;
   for (const Sequence& sequence : sequences_) {
     num_running += sequence.state == State::kRunning ? 1 : 0;
     num_waiting += sequence.state == State::kWaiting ? 1 : 0;
@@ -334,6 +386,9 @@ void Scheduler::check_invariants() const {
     if (sequence.group == nullptr) continue;
     TANDEM_CHECK_EQ(static_cast<int64_t>(sequence.blocks.size()), blocks_for(sequence.computed));
     TANDEM_CHECK(sequence.computed <= sequence.num_tokens() && sequence.num_tokens() <= sequence.max_tokens);
+    num_pending += sequence.num_pending;
+    num_unanswered += sequence.draws ? 1 : 0;
+    if (sequence.state == State::kFinished) TANDEM_CHECK(sequence.blocks.empty());
     for (size_t i = 0; i < sequence.blocks.size(); ++i) {
       const int32_t block = sequence.blocks[i];
       ++references[static_cast<size_t>(block)];
@@ -347,6 +402,8 @@ void Scheduler::check_invariants() const {
   }
   TANDEM_CHECK_EQ(num_running, this->num_running());
   TANDEM_CHECK_EQ(num_waiting, this->num_waiting());
+  TANDEM_CHECK_EQ(num_pending, num_pending_);
+  TANDEM_CHECK_EQ(num_unanswered, num_unanswered_);
   std::vector<SequenceId> queue = running_;
   queue.insert(queue.end(), waiting_.begin(), waiting_.end());
   for (size_t i = 0; i < queue.size(); ++i) {
@@ -354,8 +411,8 @@ void Scheduler::check_invariants() const {
     TANDEM_CHECK_EQ(sequence.state == State::kRunning, i < running_.size());
     TANDEM_CHECK(i == 0 || at(queue[i - 1]).arrival < sequence.arrival, "sequence", queue[i], "is out of order");
     TANDEM_CHECK(i <= running_.size() || sequence.blocks.empty(), "sequence", queue[i], "waits and holds blocks");
-    if (i >= running_.size() || num_unsampled_ > 0) continue;
-    TANDEM_CHECK_EQ(sequence.computed + 1, sequence.num_tokens());
+    if (i >= running_.size()) continue;
+    TANDEM_CHECK_EQ(sequence.computed + (sequence.draws ? 0 : 1), sequence.num_tokens(), "sequence", queue[i]);
   }
 }
 

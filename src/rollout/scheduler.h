@@ -8,6 +8,8 @@
 //    writes into a block that others refer to gets a copy first.
 //  - When blocks run out, the sequence that was added last gives up all of its blocks and waits. It recomputes its
 //    tokens later, except full prompt blocks that a running sample of its group still has.
+//  - With lookahead a forward is planned before the tokens of the one before it are known. Every sequence is then taken
+//    to go on, unless it is full; what is computed for one that has ended is dropped.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,7 @@ struct SchedulerConfig {
   int64_t num_blocks = 0;
   int64_t max_batch_tokens = 0;  // rows of one forward
   int64_t max_running = 0;       // sequences that decode together
+  int64_t lookahead = 0;         // 0 or 1: plans that may be made before the draws of the one before are answered
 };
 
 using SequenceId = int32_t;  // small and dense; used again after the group has ended
@@ -36,7 +39,7 @@ struct BlockCopy {
 // One forward. A row is one token; rows of a sequence are consecutive and ascend by position.
 struct ScheduledBatch {
   std::vector<BlockCopy> copies;         // first, in this order
-  std::vector<int32_t> token_ids;        // [T]
+  std::vector<int32_t> token_ids;        // [T]; -1 - i: the token of sample_slots[i] of the plan before this one
   std::vector<int32_t> positions;        // [T]
   std::vector<int32_t> sequence_of_row;  // [T] index into `sequences`
   std::vector<int32_t> slot_mapping;     // [T] where the row's KV goes: block * kBlockTokens + offset
@@ -47,6 +50,7 @@ struct ScheduledBatch {
   struct SampleSlot {
     SequenceId sequence = 0;   // gets one token,
     int32_t logits_index = 0;  // drawn from logits_rows[logits_index]
+    int32_t position = 0;      // behind so many tokens of its completion
   };
   std::vector<SampleSlot> sample_slots;  // ascending by logits_index; several samples of a group may share a row
 
@@ -73,19 +77,22 @@ class Scheduler {
   // Queues `num_samples` sequences over one prompt, each of at most max_tokens tokens in all. Returns their ids.
   std::vector<SequenceId> add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens);
 
-  // The next forward; empty when nothing is left. Each of its draws must be answered by append() before the next plan,
-  // and finish() for those that have ended. The plan stays valid until the next call.
+  // The next forward; empty when nothing can run: nothing is left, or, with lookahead, draws must be answered first.
+  // The plan stays valid until the next call. append() must answer each of its draws, in order, and finish() end those
+  // that have ended: before the next plan, or with lookahead before the one after that. Forwards must run in the order
+  // of their plans.
   const ScheduledBatch& plan();
-  void append(SequenceId sequence, int32_t token);
+  // The token of the sequence's draw. False: the sequence had ended when it was drawn, the token is dropped.
+  bool append(SequenceId sequence, int32_t token);
   // The sequence has ended: its blocks go back.
   void finish(SequenceId sequence);
-  // Ends what is left of the sequence's group, whatever state it is in.
+  // Ends what is left of the sequence's group, whatever state it is in. All draws are answered.
   void finish_group(SequenceId any_member);
 
-  // Gives all blocks back. What was running waits, and recomputes its tokens.
+  // Gives all blocks back. What was running waits, and recomputes its tokens. All draws are answered.
   void drop_kv();
   // Moves blocks so that those in use are the lowest ones. The contents must be copied, in this order, before the
-  // next forward.
+  // next forward. All draws are answered.
   std::vector<BlockCopy> compact();
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
@@ -103,29 +110,38 @@ class Scheduler {
     rl::SharedPrompt prompt;
     std::vector<SequenceId> members;
     int64_t num_unfinished = 0;
+    int64_t num_unanswered = 0;  // draws of its members
   };
   enum class State : uint8_t {
     kUnused,     // the id is free
     kUnstarted,  // its group's first sample has not finished the prompt yet
     kWaiting,    // in waiting_; only the first one there may hold blocks, of a prefill that is under way
     kRunning,    // in running_; KV of all its tokens but the last one
-    kFinished,   // others of its group are not
+    kFinished,   // others of its group are not, or a draw is not answered
   };
   struct Sequence {
     State state = State::kUnused;
     std::shared_ptr<PromptGroup> group;
     uint64_t arrival = 0;  // total order of service
     std::vector<int32_t> generated;
+    // The token behind them that an earlier plan draws and append() has not brought: 0 or 1, and which draw it is.
+    int64_t num_pending = 0;
+    int32_t pending_draw = 0;
+    bool draws = false;           // in the last plan; append() has not answered
     std::vector<int32_t> blocks;  // of positions 0 .. computed - 1
-    int64_t computed = 0;         // tokens whose KV is in the cache once the planned forward has run
+    int64_t computed = 0;         // tokens whose KV is in the cache once the planned forwards have run
     int64_t ever_computed = 0;    // largest value that `computed` has had
     int64_t max_tokens = 0;
-    int64_t num_tokens() const { return static_cast<int64_t>(group->prompt->tokens.size() + generated.size()); }
+    int64_t num_generated() const { return static_cast<int64_t>(generated.size()) + num_pending; }
+    int64_t num_tokens() const { return static_cast<int64_t>(group->prompt->tokens.size()) + num_generated(); }
+    bool is_full() const { return num_tokens() == max_tokens; }
   };
 
   Sequence& at(SequenceId id) { return sequences_[static_cast<size_t>(id)]; }
   const Sequence& at(SequenceId id) const { return sequences_[static_cast<size_t>(id)]; }
 
+  // Draws of the last plan that are not answered become pending tokens.
+  void begin_plan();
   void plan_decodes();
   void plan_prefills();
   bool may_admit(const Sequence& sequence) const;
@@ -140,6 +156,8 @@ class Scheduler {
   // Adds blocks for positions up to `end`; returns how far they reach.
   int64_t grow(Sequence& sequence, int64_t end);
   void add_rows(SequenceId id, int64_t end);
+  int32_t token_at(const Sequence& sequence, int64_t position) const;
+  void add_draw(SequenceId id, int32_t logits_index);
   // All samples of the group start from the prompt that `first` has just finished.
   void fork(SequenceId first);
   void fill_block_table();
@@ -148,7 +166,9 @@ class Scheduler {
   void preempt(SequenceId id);
   void release_blocks(Sequence& sequence);
   void leave_queue(SequenceId id);
-  void retire(SequenceId id);  // finished; frees the group's ids after its last member
+  void retire(SequenceId id);
+  // The group's ids are used again when all members have finished and all draws are answered.
+  void free_ids(const std::shared_ptr<PromptGroup>& group);
 
   SchedulerConfig config_;
   BlockPool pool_;
@@ -157,7 +177,8 @@ class Scheduler {
   std::vector<SequenceId> running_;  // ascending by arrival
   std::deque<SequenceId> waiting_;   // ascending by arrival, all after running_
   uint64_t next_arrival_ = 0;
-  int64_t num_unsampled_ = 0;  // draws of the last plan that append() has not answered
+  // Draws that append() has not answered: of the last plan, and of the one before it.
+  int64_t num_unanswered_ = 0, num_pending_ = 0;
   ScheduledBatch plan_;
   SchedulerStats stats_;
 };

@@ -40,8 +40,9 @@ class FakeForward {
     }
   }
 
-  // Runs the plan. `histories`: the true tokens of each sequence. Returns one hash per logits row.
-  std::vector<uint64_t> run(const ScheduledBatch& plan,
+  // Runs the plan. `drawn`: the tokens that the plan before it drew; `histories`: the true tokens of each sequence.
+  // Returns one hash per logits row.
+  std::vector<uint64_t> run(const ScheduledBatch& plan, const std::vector<int32_t>& drawn,
                             const std::unordered_map<SequenceId, std::vector<int32_t>>& histories) {
     copy(plan.copies);
     std::set<int32_t> written;
@@ -50,7 +51,9 @@ class FakeForward {
       EXPECT_EQ(static_cast<size_t>(plan.slot_mapping[row]), slot_of(plan, row, position));
       EXPECT_TRUE(written.insert(plan.slot_mapping[row]).second) << "two rows write slot " << plan.slot_mapping[row];
       const uint64_t before = position == 0 ? kEmptyHistory : kv_[slot_of(plan, row, position - 1)];
-      kv_[static_cast<size_t>(plan.slot_mapping[row])] = mix(before, static_cast<uint64_t>(plan.token_ids[row]));
+      const int32_t id = plan.token_ids[row];
+      const int32_t token = id < 0 ? drawn.at(static_cast<size_t>(-1 - id)) : id;
+      kv_[static_cast<size_t>(plan.slot_mapping[row])] = mix(before, static_cast<uint64_t>(token));
     }
     for (size_t row = 0; row < plan.token_ids.size(); ++row) expect_history(plan, row, histories);
     std::vector<uint64_t> results;

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -57,43 +59,77 @@ class Workload {
     return ids;
   }
 
-  // One forward; false when nothing was left.
+  // One forward, whose draws are answered after it, or after the next one with lookahead; false when nothing was left.
   bool step() {
     forward_.poison_free_blocks(scheduler_.pool());
     const ScheduledBatch& plan = scheduler_.plan();
     scheduler_.check_invariants();
-    if (plan.empty()) return false;
+    if (plan.empty()) return answer_all();
     EXPECT_LE(plan.num_rows(), config_.max_batch_tokens);
-    const std::vector<uint64_t> hashes = forward_.run(plan, histories_);
-    std::vector<SequenceId> ended;
+    const std::vector<uint64_t> hashes = forward_.run(plan, last_drawn_, histories_);
+    last_drawn_.clear();
+    std::vector<Answer> answers;
     for (const ScheduledBatch::SampleSlot& draw : plan.sample_slots) {
       const Origin& origin = origins_.at(draw.sequence);
-      const int32_t token = draw_token(hashes[static_cast<size_t>(draw.logits_index)], origin.sample);
-      scheduler_.append(draw.sequence, token);
       std::vector<int32_t>& history = histories_.at(draw.sequence);
+      EXPECT_EQ(history.size(), origin.prompt.size() + static_cast<size_t>(draw.position));
+      const int32_t token = draw_token(hashes[static_cast<size_t>(draw.logits_index)], origin.sample);
       history.push_back(token);
-      if (token == kEos || history.size() == origin.max_tokens) ended.push_back(draw.sequence);
+      last_drawn_.push_back(token);
+      answers.push_back({.sequence = draw.sequence, .token = token, .length = history.size()});
     }
-    for (const SequenceId id : ended) {
-      EXPECT_EQ(histories_.at(id),
-                reference_sequence(origins_.at(id).prompt, origins_.at(id).sample, origins_.at(id).max_tokens));
-      scheduler_.finish(id);
+    in_flight_.push_back(std::move(answers));
+    while (static_cast<int64_t>(in_flight_.size()) > config_.lookahead) answer();
+    return true;
+  }
+
+  // False: everything was answered.
+  bool answer_all() {
+    if (in_flight_.empty()) return false;
+    while (!in_flight_.empty()) answer();
+    return true;
+  }
+
+  // The draws of the oldest forward.
+  void answer() {
+    const std::vector<Answer> answers = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    for (const Answer& answer : answers) {
+      const Origin origin = origins_.at(answer.sequence);
+      const bool ended_before = ended_.contains(answer.sequence);
+      EXPECT_EQ(scheduler_.append(answer.sequence, answer.token), !ended_before);
+      if (ended_before) {
+        ++num_dropped_;
+        forget(answer.sequence);
+        continue;
+      }
+      if (answer.token != kEos && answer.length < origin.max_tokens) continue;
+      std::vector<int32_t> history = histories_.at(answer.sequence);
+      history.resize(answer.length);  // behind it: what was drawn before anybody knew
+      EXPECT_EQ(history, reference_sequence(origin.prompt, origin.sample, origin.max_tokens));
+      scheduler_.finish(answer.sequence);
       ++num_finished_;
-      forget(id);
+      if (is_in_flight(answer.sequence)) {
+        ended_.insert(answer.sequence);
+      } else {
+        forget(answer.sequence);
+      }
     }
     scheduler_.check_invariants();
-    return true;
   }
 
   void run_to_end() {
     while (step()) {
     }
     EXPECT_TRUE(scheduler_.idle());
+    EXPECT_TRUE(ended_.empty());
     EXPECT_EQ(scheduler_.pool().num_used(), 0);
     EXPECT_TRUE(histories_.empty());
   }
 
   void abort_group_of(SequenceId id) {
+    answer_all();
+    if (!origins_.contains(id)) return;  // it has ended by itself
     const std::vector<SequenceId> group = origins_.at(id).group;
     scheduler_.finish_group(id);
     for (const SequenceId member : group) forget(member);
@@ -101,12 +137,14 @@ class Workload {
   }
 
   void drop_kv() {
+    answer_all();
     scheduler_.drop_kv();
     scheduler_.check_invariants();
     EXPECT_EQ(scheduler_.pool().num_used(), 0);
   }
 
   void compact() {
+    answer_all();
     forward_.copy(scheduler_.compact());
     scheduler_.check_invariants();
     EXPECT_EQ(scheduler_.pool().used_end(), scheduler_.pool().num_used());
@@ -123,8 +161,14 @@ class Workload {
   const Scheduler& scheduler() const { return scheduler_; }
   Scheduler& scheduler() { return scheduler_; }
   int64_t num_finished() const { return num_finished_; }
+  int64_t num_dropped() const { return num_dropped_; }  // draws of sequences that had ended
 
  private:
+  struct Answer {
+    SequenceId sequence = 0;
+    int32_t token = 0;
+    size_t length = 0;  // of the sequence, with this token
+  };
   struct Origin {
     std::vector<int32_t> prompt;
     uint64_t sample = 0;
@@ -132,9 +176,16 @@ class Workload {
     std::vector<SequenceId> group;
   };
 
+  bool is_in_flight(SequenceId id) const {
+    return std::any_of(in_flight_.begin(), in_flight_.end(), [id](const std::vector<Answer>& answers) {
+      return std::any_of(answers.begin(), answers.end(), [id](const Answer& a) { return a.sequence == id; });
+    });
+  }
+
   void forget(SequenceId id) {
     histories_.erase(id);
     origins_.erase(id);
+    ended_.erase(id);
   }
 
   SchedulerConfig config_;
@@ -142,18 +193,26 @@ class Workload {
   FakeForward forward_;
   std::unordered_map<SequenceId, std::vector<int32_t>> histories_;
   std::unordered_map<SequenceId, Origin> origins_;
+  std::deque<std::vector<Answer>> in_flight_;  // of each forward that is not answered
+  std::vector<int32_t> last_drawn_;            // of the last forward
+  std::set<SequenceId> ended_;                 // with a draw in flight
   uint64_t next_sample_ = 0;
-  int64_t num_finished_ = 0;
+  int64_t num_finished_ = 0, num_dropped_ = 0;
 };
 
-TEST(Scheduler, KeepsEveryHistoryUnderRandomWorkloads) {
+class SchedulerLookahead : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Lookahead, SchedulerLookahead, testing::Values(0, 1), testing::PrintToStringParamName());
+
+TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
   SchedulerStats total;
+  int64_t num_dropped = 0;
   for (uint32_t seed = 1; seed <= 120; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const auto up_to = [&random](int64_t n) { return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
     const int64_t num_blocks = 12 + up_to(12);
-    Workload workload({.num_blocks = num_blocks, .max_batch_tokens = up_to(60), .max_running = up_to(24)});
+    Workload workload(
+        {.num_blocks = num_blocks, .max_batch_tokens = up_to(60), .max_running = up_to(24), .lookahead = GetParam()});
     const int64_t num_groups = up_to(12);
     int64_t num_added = 0;
     while (num_added < num_groups || !workload.scheduler().idle()) {
@@ -176,6 +235,7 @@ TEST(Scheduler, KeepsEveryHistoryUnderRandomWorkloads) {
     }
     workload.run_to_end();
     const SchedulerStats& stats = workload.scheduler().stats();
+    num_dropped += workload.num_dropped();
     total.preemptions += stats.preemptions;
     total.copies_on_write += stats.copies_on_write;
     total.recomputed_tokens += stats.recomputed_tokens;
@@ -186,6 +246,7 @@ TEST(Scheduler, KeepsEveryHistoryUnderRandomWorkloads) {
   EXPECT_GT(total.copies_on_write, 500);
   EXPECT_GT(total.recomputed_tokens, 1000);
   EXPECT_GT(total.shared_prompt_tokens, 1000);
+  EXPECT_EQ(num_dropped > 100, GetParam() > 0) << num_dropped;
 }
 
 TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
@@ -265,6 +326,58 @@ TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
   EXPECT_EQ(plan.positions[1], 32);
   EXPECT_EQ(scheduler.stats().recomputed_tokens, 16);
   EXPECT_EQ(scheduler.pool().reference_count(0), 2);
+  scheduler.check_invariants();
+}
+
+TEST(Scheduler, PlansAheadOfTheTokens) {
+  Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
+  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 2, 7);
+  const ScheduledBatch& plan = scheduler.plan();
+  EXPECT_EQ(plan.sample_slots[1].position, 0);
+  scheduler.plan();
+  EXPECT_EQ(plan.token_ids, (std::vector<int32_t>{-1, -2}));
+  EXPECT_EQ(plan.positions, (std::vector<int32_t>{4, 4}));
+  EXPECT_EQ(plan.sample_slots[1].position, 1);
+  EXPECT_THROW(scheduler.plan(), BugError) << "two plans ahead";
+}
+
+TEST(Scheduler, DropsWhatIsDrawnForASequenceThatHasEnded) {
+  Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
+  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 2, 7);
+  const ScheduledBatch& plan = scheduler.plan();
+  scheduler.plan();
+  EXPECT_TRUE(scheduler.append(ids[0], 7));
+  EXPECT_TRUE(scheduler.append(ids[1], 8));
+  scheduler.finish(ids[0]);
+
+  scheduler.plan();  // its draws are the third tokens; the second ones are not there
+  EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{ids[1]}));
+  EXPECT_EQ(plan.token_ids, (std::vector<int32_t>{-2}));
+  EXPECT_FALSE(scheduler.append(ids[0], 7));
+  EXPECT_TRUE(scheduler.append(ids[1], 8));
+  scheduler.check_invariants();
+
+  scheduler.plan();  // with the third token the sequence is full
+  EXPECT_TRUE(plan.empty());
+  EXPECT_FALSE(scheduler.idle());
+  EXPECT_TRUE(scheduler.append(ids[1], 8));
+  scheduler.finish(ids[1]);
+  EXPECT_TRUE(scheduler.idle());
+  scheduler.check_invariants();
+}
+
+// Its id is not given out again while its last draw is on its way.
+TEST(Scheduler, KeepsTheIdsOfDrawsThatAreNotAnswered) {
+  Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
+  const SequenceId first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0];
+  scheduler.plan();
+  scheduler.plan();
+  scheduler.append(first, 7);
+  scheduler.finish(first);
+  const SequenceId second = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0];
+  EXPECT_NE(second, first);
+  EXPECT_FALSE(scheduler.append(first, 7));
+  EXPECT_EQ(scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0], first);
   scheduler.check_invariants();
 }
 
