@@ -33,8 +33,9 @@ struct AttentionRows {
   // Backward only: rows [group_offsets[u], group_offsets[u+1]) of unit u share blocks with no other unit; units are
   // processed in parallel, rows within one in order. [U+1] int32, or undefined.
   Tensor group_offsets;
-  // Backward only: the tokens and slots that kv_append() was given. [n] int32, or undefined. Token t is row t.
-  Tensor kv_tokens = {}, kv_slots = {};
+  // Where on the device prepare() puts what it makes of them: uint8 [>= Ops::prepared_bytes()], aligned to 512 bytes.
+  // Undefined: prepare() allocates.
+  Tensor memory = {};
   // What Ops::prepare() made of them: the backend's own. Null: it is made anew at each call.
   std::shared_ptr<const void> prepared = nullptr;
 };
@@ -51,11 +52,17 @@ class Ops {
   virtual int num_threads() const = 0;   // on the host
   virtual at::Device device() const { return at::kCPU; }
 
-  // The rows of one batch made ready: a caller that runs several layers over them asks once.
+  // The rows of one batch made ready: a caller that runs several layers over them asks once. The host's tensors stay as
+  // they are while what is returned is used by calls that follow; work of the device that is under way may go on.
   virtual AttentionRows prepare(const AttentionRows& rows) const { return rows; }
-  // Rewrites what prepare() made of other rows: as many rows and sequences and as wide a block table, in the same
-  // places of the device's memory, so that what was recorded with it reads the new ones.
+  // Rewrites what prepare() made of other rows: as many rows and sequences and as wide a block table, in the same places
+  // of the device's memory, so that what was recorded with it reads the new ones.
   virtual void refill(AttentionRows& prepared, const AttentionRows& rows) const { prepared = prepare(rows); }
+  // Bytes of AttentionRows::memory for rows of those numbers; 0: prepare() takes none. Where record() does not call its
+  // work again, all that prepare() puts on the device lies there.
+  virtual int64_t prepared_bytes(int64_t /*num_rows*/, int64_t /*num_sequences*/, int64_t /*max_blocks*/) const {
+    return 0;
+  }
 
   // y_TN = x_TK w_NK^T. out: at::kFloat or the model dtype.
   virtual Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const = 0;

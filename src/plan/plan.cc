@@ -135,6 +135,7 @@ class MemoryEstimate {
         model_,
         {.max_batch_tokens = std::min<Size>(config_.rollout.limits.max_batch_tokens, sequences_ * engine_context_),
          .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
+         .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
          .family = family_},
         rollout, plan);

@@ -1,7 +1,5 @@
 #include "rollout/engine.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -13,14 +11,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "device/sampler.h"
-#include "device/transfer.h"
 #include "memory/arena_allocator.h"
 #include "rollout/draws.h"
 #include "rollout/kv_cache.h"
-#include "rollout/paged_attention.h"
 #include "rollout/rollout_plan.h"
 #include "rollout/scheduler.h"
+#include "rollout/step_runner.h"
 #include "rollout/stop_strings.h"
 
 namespace tandem::rollout {
@@ -64,9 +60,20 @@ void check_sampling(const rl::SamplingParams& sampling) {
   }
 }
 
-// Valid while the vector is neither changed nor destroyed.
-at::Tensor int32_view(const std::vector<int32_t>& values, at::IntArrayRef shape) {
-  return at::from_blob(const_cast<int32_t*>(values.data()), shape, at::TensorOptions().dtype(at::kInt));
+int64_t lookahead_of(const EngineConfig& config, const device::Ops& ops) {
+  return config.lookahead.value_or(ops.runs_ahead() ? 1 : 0);
+}
+
+StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& model) {
+  const BatchLimits& limits = config.limits;
+  const bool runs_ahead = model.ops().runs_ahead();
+  return {.max_batch_tokens = limits.max_batch_tokens,
+          .max_decodes = std::min(limits.max_running, limits.max_batch_tokens),
+          // Windows would be so many more launches; on the CPU they keep the logits small.
+          .window_rows = runs_ahead ? limits.max_batch_tokens + limits.max_running
+                                    : int64_t{logits_window_rows(model.config().vocab)},
+          .records = config.record_steps.value_or(runs_ahead),
+          .runs_ahead = lookahead_of(config, model.ops()) > 0};
 }
 
 class PagedEngine final : public Engine {
@@ -76,11 +83,12 @@ class PagedEngine final : public Engine {
         model_(model),
         cache_(model.config(), config.num_kv_blocks, at::TensorOptions(model.dtype()).device(model.ops().device()),
                config.kv_memory),
-        attention_(model.ops(), cache_, config.limits.max_batch_tokens),
+        lookahead_(lookahead_of(config, model.ops())),
+        runner_(runner_config(config, model), model, cache_),
         scheduler_({.num_blocks = config.num_kv_blocks,
                     .max_batch_tokens = config.limits.max_batch_tokens,
-                    .max_running = config.limits.max_running}),
-        max_logits_rows_(logits_window_rows(model.config().vocab)) {}
+                    .max_running = config.limits.max_running,
+                    .lookahead = lookahead_}) {}
 
   void add(GroupRequest request) override;
   void abort(uint64_t group_id) override;
@@ -97,32 +105,42 @@ class PagedEngine final : public Engine {
 
  private:
   int64_t checked_max_tokens(const GroupRequest& request) const;
-  at::Tensor forward(const ScheduledBatch& plan);
-  void sample_window(const ScheduledBatch& plan, const at::Tensor& hidden_TE,
-                     std::span<const ScheduledBatch::SampleSlot> sample_slots);
-  void accept(SequenceId sequence, const device::SampledToken& drawn, float logprob);
+  // A step whose draws have not been read.
+  struct StepInFlight {
+    std::vector<ScheduledBatch::SampleSlot> sample_slots;
+    std::unique_ptr<device::Ops::Fetch> results;
+  };
+  void make_room();
+  void queue(const ScheduledBatch& plan);
+  void read_oldest_step();
+  // Reads all that is in flight. When no group is left, nothing stays on the device but the cache.
+  void drain();
+  // The i-th draw of a step.
+  void accept(SequenceId sequence, const StepResults& results, size_t i);
+  void check_finite(const rl::Completion& completion, int32_t token) const;
   rl::FinishReason reason_to_end(ActiveGroup& group, size_t index, int32_t token) const;
   void hand_over(ActiveGroup& group);
 
-  at::Tensor on_device(const at::Tensor& host) const { return device::to_device(host, model_.ops().device()); }
   const SampleRef& sample(SequenceId sequence) const { return samples_[static_cast<size_t>(sequence)]; }
 
   EngineConfig config_;
   model::Model& model_;
   KvCache cache_;
-  PagedAttention attention_;
+  const int64_t lookahead_;
+  StepRunner runner_;
   Scheduler scheduler_;
-  const int64_t max_logits_rows_;
   bool paused_ = false;
+  int64_t longest_sequence_ = 0;           // that a group in flight may grow to
+  const void* weights_address_ = nullptr;  // as far as update_weights() has seen it
 
   std::map<uint64_t, std::unique_ptr<ActiveGroup>> groups_;  // by group id
   std::vector<SampleRef> samples_;                           // by sequence id
   std::deque<rl::Group> finished_;
 
-  // Of one window of sample_slots; kept, so that a step allocates nothing here.
-  std::vector<device::Draw> draws_;
+  std::deque<StepInFlight> in_flight_;  // at most lookahead_, between calls
+  std::vector<device::Draw> draws_;     // of the step that is being queued; kept, so that it allocates nothing
 
-  int64_t generated_tokens_ = 0, forwards_ = 0;
+  int64_t generated_tokens_ = 0, wasted_rows_ = 0, forwards_ = 0;
 };
 
 int64_t PagedEngine::checked_max_tokens(const GroupRequest& request) const {
@@ -158,6 +176,7 @@ void PagedEngine::add(GroupRequest request) {
   auto group = std::make_unique<ActiveGroup>();
   const size_t num_samples = request.sample_ids.size();
   group->sequences = scheduler_.add_group(request.prompt, static_cast<int64_t>(num_samples), max_tokens);
+  longest_sequence_ = std::max(longest_sequence_, max_tokens);
   group->max_new_tokens = static_cast<size_t>(max_tokens) - request.prompt->tokens.size();
   group->num_unfinished = static_cast<int64_t>(num_samples);
   group->stop_tails.resize(num_samples);
@@ -180,6 +199,7 @@ void PagedEngine::add(GroupRequest request) {
 }
 
 void PagedEngine::abort(uint64_t group_id) {
+  drain();
   const auto found = groups_.find(group_id);
   if (found == groups_.end()) return;  // it has ended by itself
   ActiveGroup& group = *found->second;
@@ -188,6 +208,7 @@ void PagedEngine::abort(uint64_t group_id) {
     if (completion.finish_reason == rl::FinishReason::kRunning) completion.finish_reason = rl::FinishReason::kAbort;
   }
   hand_over(group);
+  drain();
 }
 
 void PagedEngine::abort_all() {
@@ -195,6 +216,8 @@ void PagedEngine::abort_all() {
 }
 
 void PagedEngine::pause(PauseMode mode) {
+  drain();
+  runner_.end();
   paused_ = true;
   if (mode == PauseMode::kDropKv) scheduler_.drop_kv();
 }
@@ -202,6 +225,8 @@ void PagedEngine::pause(PauseMode mode) {
 void PagedEngine::update_weights(const weights::WeightsView& view) {
   TANDEM_CHECK(paused_ || groups_.empty(), "weights change only while the engine is paused or idle");
   model_.set_weights(view);
+  const void* const address = view["final_norm"].const_data_ptr();
+  if (address != std::exchange(weights_address_, address)) runner_.drop_recordings();
 }
 
 std::optional<rl::Group> PagedEngine::next_finished() {
@@ -214,88 +239,75 @@ std::optional<rl::Group> PagedEngine::next_finished() {
 }
 
 bool PagedEngine::step() {
-  if (paused_) return false;
-  const ScheduledBatch& plan = scheduler_.plan();
-  if (plan.empty()) return false;
+  if (paused_ || scheduler_.idle()) return false;
   const c10::NoGradGuard no_grad;
   const memory::TagScope scratch(memory::Tag::kEngineScratch);
-  const at::Tensor hidden_TE = forward(plan);
-  std::span<const ScheduledBatch::SampleSlot> sample_slots(plan.sample_slots);
-  while (!sample_slots.empty()) {
-    const size_t window = std::min(sample_slots.size(), static_cast<size_t>(max_logits_rows_));
-    sample_window(plan, hidden_TE, sample_slots.first(window));
-    sample_slots = sample_slots.subspan(window);
-  }
-  ++forwards_;
+  make_room();
+  const ScheduledBatch& plan = scheduler_.plan();
+  if (!plan.empty()) queue(plan);
+  // A plan is empty while full sequences wait for their last token: then nothing is ahead of it.
+  const size_t ahead = plan.empty() ? 0 : static_cast<size_t>(lookahead_);
+  while (in_flight_.size() > ahead) read_oldest_step();
+  if (scheduler_.idle()) drain();
   return true;
 }
 
-at::Tensor PagedEngine::forward(const ScheduledBatch& plan) {
-  const int64_t num_rows = plan.num_rows();
-  cache_.copy_blocks(plan.copies);
-  device::AttentionRows rows;
-  rows.sequence_of_row = int32_view(plan.sequence_of_row, {num_rows});
-  rows.row_position = int32_view(plan.positions, {num_rows});
-  rows.block_table = int32_view(plan.block_table, {static_cast<int64_t>(plan.sequences.size()), plan.max_blocks});
-  attention_.set_batch(model_.ops().prepare(rows), on_device(int32_view(plan.slot_mapping, {num_rows})));
-  at::Tensor hidden_TE = model::forward_hidden(model_, on_device(int32_view(plan.token_ids, {num_rows})),
-                                               on_device(rows.row_position), attention_);
-  attention_.end_batch();
-  return hidden_TE;
+void PagedEngine::make_room() {
+  if (runner_.is_ready(longest_sequence_)) return;
+  drain();
+  if (!scheduler_.idle()) runner_.begin(longest_sequence_);
 }
 
-void PagedEngine::sample_window(const ScheduledBatch& plan, const at::Tensor& hidden_TE,
-                                std::span<const ScheduledBatch::SampleSlot> sample_slots) {
-  // The window's logits rows: a range of plan.logits_rows, at most as many as sample_slots.
-  const int32_t first = sample_slots.front().logits_index;
-  const int64_t num_rows = sample_slots.back().logits_index - first + 1;
-  const at::Tensor rows = int32_view(plan.logits_rows, {static_cast<int64_t>(plan.logits_rows.size())});
-  const bool every_row = rows.size(0) == hidden_TE.size(0);
-  const at::Tensor hidden_RE = every_row ? hidden_TE.narrow(0, first, num_rows)
-                                         : hidden_TE.index_select(0, on_device(rows.narrow(0, first, num_rows)));
-  const at::Tensor logits_RV = model_.head(hidden_RE);
-  const auto num_draws = static_cast<int64_t>(sample_slots.size());
+void PagedEngine::queue(const ScheduledBatch& plan) {
   draws_.clear();
-  for (const ScheduledBatch::SampleSlot& slot : sample_slots) {
+  for (const ScheduledBatch::SampleSlot& slot : plan.sample_slots) {
     const auto [group, index] = sample(slot.sequence);
-    const rl::Completion& completion = group->result.completions[index];
-    draws_.push_back(make_draw(group->sampling, completion.sample_id, static_cast<int64_t>(completion.tokens.size()),
-                               slot.logits_index - first));
+    draws_.push_back(
+        make_draw(group->sampling, group->result.completions[index].sample_id, slot.position, slot.logits_index));
   }
-  const at::Tensor draws =
-      at::from_blob(draws_.data(), {num_draws * static_cast<int64_t>(sizeof(device::Draw))}, at::kByte);
-  const at::Tensor token_n = at::empty({num_draws}, logits_RV.options().dtype(at::kInt));
-  const at::Tensor logprob_n = at::empty({num_draws}, logits_RV.options());
-  const at::Tensor behavior_n = at::empty({num_draws}, logits_RV.options());
-  model_.ops().sample(logits_RV, on_device(draws), token_n, logprob_n, behavior_n);
-  const at::Tensor tokens = device::to_host(token_n), logprobs = device::to_host(logprob_n);
-  const at::Tensor behaviors = device::to_host(behavior_n);
-  for (int64_t i = 0; i < num_draws; ++i) {
-    accept(sample_slots[static_cast<size_t>(i)].sequence,
-           {.token = tokens.const_data_ptr<int32_t>()[i], .behavior_logprob = behaviors.const_data_ptr<float>()[i]},
-           logprobs.const_data_ptr<float>()[i]);
-  }
+  in_flight_.push_back({.sample_slots = plan.sample_slots, .results = runner_.run(plan, draws_)});
+  ++forwards_;
 }
 
-void PagedEngine::accept(SequenceId sequence, const device::SampledToken& drawn, float logprob) {
+void PagedEngine::read_oldest_step() {
+  const StepInFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const StepResults results = read_results(step.results->wait());
+  for (size_t i = 0; i < step.sample_slots.size(); ++i) accept(step.sample_slots[i].sequence, results, i);
+}
+
+void PagedEngine::drain() {
+  while (!in_flight_.empty()) read_oldest_step();
+  if (!scheduler_.idle()) return;
+  runner_.end();
+  longest_sequence_ = 0;
+}
+
+void PagedEngine::check_finite(const rl::Completion& completion, int32_t token) const {
+  if (token >= 0) return;
+  throw EnvironmentError(fmt::format(
+      "the model's logits for token {} of sample {} are not finite: {}", completion.tokens.size(), completion.sample_id,
+      config_.why_not_finite ? config_.why_not_finite() : "its weights have diverged or are damaged"));
+}
+
+void PagedEngine::accept(SequenceId sequence, const StepResults& results, size_t i) {
+  const int32_t token = results.tokens[i];
+  if (!scheduler_.append(sequence, token)) {
+    ++wasted_rows_;
+    return;
+  }
   const auto [group, index] = sample(sequence);
   rl::Completion& completion = group->result.completions[index];
-  if (drawn.token < 0) {
-    throw EnvironmentError(
-        fmt::format("the model's logits for token {} of sample {} are not finite: {}", completion.tokens.size(),
-                    completion.sample_id,
-                    config_.why_not_finite ? config_.why_not_finite() : "its weights have diverged or are damaged"));
-  }
+  check_finite(completion, token);
   const uint64_t version = model_.weight_version();
   if (completion.versions.empty() || completion.versions.back().version != version) {
     completion.versions.push_back({.begin = static_cast<int64_t>(completion.tokens.size()), .version = version});
   }
-  completion.tokens.push_back(drawn.token);
-  completion.logprobs.push_back(logprob);
-  if (group->sampling.truncates()) completion.behavior_logprobs.push_back(drawn.behavior_logprob);
+  completion.tokens.push_back(token);
+  completion.logprobs.push_back(results.logprobs[i]);
+  if (group->sampling.truncates()) completion.behavior_logprobs.push_back(results.behavior_logprobs[i]);
   ++generated_tokens_;
-  scheduler_.append(sequence, drawn.token);
-  completion.finish_reason = reason_to_end(*group, index, drawn.token);
+  completion.finish_reason = reason_to_end(*group, index, token);
   if (completion.finish_reason == rl::FinishReason::kRunning) return;
   scheduler_.finish(sequence);
   if (--group->num_unfinished == 0) hand_over(*group);
@@ -321,6 +333,7 @@ void PagedEngine::hand_over(ActiveGroup& group) {
 }
 
 int64_t PagedEngine::compact_kv() {
+  drain();
   cache_.copy_blocks(scheduler_.compact());
   return scheduler_.pool().used_end() * cache_.block_bytes();
 }
@@ -331,6 +344,7 @@ EngineStats PagedEngine::stats() const {
           .prefill_tokens = scheduler.prefill_tokens,
           .shared_prompt_tokens = scheduler.shared_prompt_tokens,
           .recomputed_tokens = scheduler.recomputed_tokens,
+          .wasted_rows = wasted_rows_,
           .forwards = forwards_,
           .preemptions = scheduler.preemptions,
           .copies_on_write = scheduler.copies_on_write,
@@ -341,7 +355,7 @@ EngineStats PagedEngine::stats() const {
 
 void PagedEngine::reset_stats() {
   scheduler_.reset_stats();
-  generated_tokens_ = forwards_ = 0;
+  generated_tokens_ = wasted_rows_ = forwards_ = 0;
 }
 
 }  // namespace
@@ -350,6 +364,7 @@ std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& mo
   const BatchLimits& limits = config.limits;
   TANDEM_CHECK(limits.max_batch_tokens > 0 && limits.max_running > 0, limits.max_batch_tokens, limits.max_running);
   TANDEM_CHECK(config.num_kv_blocks > 0, config.num_kv_blocks);
+  TANDEM_CHECK(lookahead_of(config, model.ops()) == 0 || lookahead_of(config, model.ops()) == 1, "lookahead");
   return std::make_unique<PagedEngine>(config, model);
 }
 

@@ -26,6 +26,12 @@ struct EngineConfig {
   // Where they lie, on the model's device: somebody else's, who may have it between rollouts. Null: the engine's own.
   std::byte* kv_memory = nullptr;
   BatchLimits limits;
+  // Steps that are queued on the device before the tokens of the one before them are read: 0 or 1. Completions are the
+  // same bits. Unset: 1 where Ops::runs_ahead(), where the host's work then costs no time of the device; else 0, since
+  // a sequence that a token ends costs a row more.
+  std::optional<int64_t> lookahead;
+  // Whether decode steps are filled up to a few sizes, recorded once and replayed (Ops::record()). Unset: as above.
+  std::optional<bool> record_steps;
   // token id -> bytes, for stop strings; empty when no request has any
   std::vector<std::string> token_bytes;
   // Asked when logits are not finite: the end of the error's line, which names the weight. Empty: nobody knows.
@@ -43,6 +49,7 @@ enum class PauseMode : uint8_t { kKeepKv, kDropKv };
 
 struct EngineStats {  // since the last reset_stats()
   int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
+  int64_t wasted_rows = 0;  // decoded for sequences that the token before had ended
   int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 };
 
@@ -57,15 +64,18 @@ class Engine {
   // ended already stays as it is.
   virtual void abort(uint64_t group_id) = 0;
   virtual void abort_all() = 0;
-  // Between forwards: no work happens until resume(). kDropKv gives all blocks back; running sequences re-prefill.
+  // Between forwards: no work happens until resume(), and nothing of a step is held on the device. kDropKv gives all
+  // blocks back; running sequences re-prefill.
   virtual void pause(PauseMode mode) = 0;
-  // Only while paused, or idle. With kept KV the caller accepts tokens of mixed versions; spans record them.
+  // Only while paused, or idle. Recorded steps are dropped where the weights lie elsewhere. With kept KV the caller
+  // accepts tokens of mixed versions; spans record them.
   virtual void update_weights(const weights::WeightsView& view) = 0;
   virtual void resume() = 0;
   // Works until a group is finished and returns it; nullopt when nothing is left (or paused). EnvironmentError when
   // the model's logits are not finite.
   virtual std::optional<rl::Group> next_finished() = 0;
-  // One forward; false when nothing was left to do. For callers that interleave.
+  // Queues one forward and reads the tokens of the one that lies `lookahead` before it; false when nothing was left to
+  // do. For callers that interleave. When the last group has finished, nothing is held on the device but the cache.
   virtual bool step() = 0;
 
   // Between forwards: moves live KV to the low end of the cache; returns the bytes from its start that are then in use.

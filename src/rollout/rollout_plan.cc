@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "device/draw.h"
 #include "model/model_plan.h"
 
 namespace tandem::rollout {
@@ -28,6 +29,18 @@ Size logits_window_rows(Size vocab) {
   return std::max<Size>(1, kLogitsBytes / (vocab * kFloatBytes));
 }
 
+namespace {
+
+// StepTensors, as far as the engine allocates them: id, position and slot of each row, draws and the rows that draw;
+// and the results, three words a draw, which may be there twice.
+Size step_tensor_bytes(Size rows, Size draws) {
+  constexpr int64_t kWordBytes = sizeof(int32_t), kDrawBytes = sizeof(device::Draw);
+  return memory::allocated_bytes(draws * kDrawBytes + (3 * rows + draws) * kWordBytes) +
+         2 * memory::allocated_bytes(3 * draws * kWordBytes);
+}
+
+}  // namespace
+
 void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape, const memory::TagBytes& standing,
                       memory::MemoryPlan& plan) {
   using memory::Phase;
@@ -47,9 +60,9 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const model::AttentionBytes attention = {
       .forward = {.result = read.result, .most = std::max(read.most, write.most)}, .kept = 0, .backward = {}};
   const Size hidden = model::hidden_bytes(config, config.dtype, rows);
-  // What a device is sent: id, position and slot of each row, which rows draw.
-  const Size indices =
-      shape.family == device::OpsFamily::kCpu ? Size(0) : 4 * memory::allocated_bytes(rows * sizeof(int32_t));
+  // All samples of a group draw from its prompt's last row at once, beside those that run.
+  const Size draws = shape.max_running + shape.largest_group;
+  const Size indices = step_tensor_bytes(rows, draws);
 
   memory::TagBytes block = standing;
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
@@ -60,8 +73,10 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   // Where samples of a group draw from one row, its logits are repeated.
   const Size logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
   const Size logits = logits_rows * config.vocab * kFloatBytes;
+  // Tokens, their log-probs and a sum for each, where the host draws them.
+  const Size drawn = 3 * memory::allocated_bytes(std::min(logits_window_rows(config.vocab), draws) * kFloatBytes);
   memory::TagBytes window = standing;
-  window[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
+  window[Tag::kEngineScratch] += indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
                                  std::max(ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most,
                                           2 * logits + ops.logprob(logits_rows).most) +
                                  memory::rounding_of(8);

@@ -25,6 +25,7 @@ Size logits_window_rows(Size vocab);
 struct EngineShape {
   Size max_batch_tokens = 0;
   Size max_running = 0;
+  Size largest_group = 1;   // samples of a prompt, at most
   Size context_tokens = 0;  // of a sequence, at most
   device::OpsFamily family = device::OpsFamily::kCpu;
 };

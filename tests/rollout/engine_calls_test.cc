@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tandem/error.h"
+#include "tests/rollout/ahead_ops.h"
 #include "tests/rollout/engine_fixture.h"
 
 namespace tandem::rollout {
@@ -21,6 +22,33 @@ GroupRequest request_of(uint64_t group_id, int64_t prompt_tokens, int64_t num_sa
   return request;
 }
 
+// Everything is promised alike where steps are recorded and run ahead of the host.
+struct Ahead {
+  int64_t lookahead;
+  bool record_steps;
+};
+
+class EngineTest : public testing::TestWithParam<Ahead> {
+ protected:
+  TestModel make_model() const { return model::random_model(make_small_model(at::kFloat).config, ops_); }
+  static EngineConfig config() {
+    EngineConfig config;
+    config.lookahead = GetParam().lookahead;
+    config.record_steps = GetParam().record_steps;
+    return config;
+  }
+
+ private:
+  AheadOps ops_{test_ops()};
+};
+
+INSTANTIATE_TEST_SUITE_P(Ahead, EngineTest,
+                         testing::Values(Ahead{0, false}, Ahead{0, true}, Ahead{1, false}, Ahead{1, true}),
+                         [](const auto& info) {
+                           return std::string(info.param.lookahead > 0 ? "ahead" : "inStep") +
+                                  (info.param.record_steps ? "Recorded" : "");
+                         });
+
 // The first n tokens of both are the same bits.
 void expect_prefix(const rl::Completion& part, const rl::Completion& whole) {
   ASSERT_LE(part.tokens.size(), whole.tokens.size());
@@ -28,9 +56,9 @@ void expect_prefix(const rl::Completion& part, const rl::Completion& whole) {
   EXPECT_TRUE(std::equal(part.logprobs.begin(), part.logprobs.end(), whole.logprobs.begin()));
 }
 
-TEST(Engine, PrefillsAPromptOnceForAllSamplesOfAGroup) {
-  const TestModel m = make_small_model(at::kFloat);
-  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+TEST_P(EngineTest, PrefillsAPromptOnceForAllSamplesOfAGroup) {
+  const TestModel m = make_model();
+  const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
   const GroupRequest request = request_of(1, 40, 8, 10);
   engine->add(request);
   EXPECT_EQ(finish_all(*engine).at(1).prompt, request.prompt) << "the same object, not a copy";
@@ -47,9 +75,9 @@ TEST(Engine, PrefillsAPromptOnceForAllSamplesOfAGroup) {
   EXPECT_EQ(engine->stats().peak_blocks, 0);
 }
 
-TEST(Engine, GivesOutGroupsAsTheyFinish) {
-  const TestModel m = make_small_model(at::kFloat);
-  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+TEST_P(EngineTest, GivesOutGroupsAsTheyFinish) {
+  const TestModel m = make_model();
+  const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
   engine->add(request_of(1, 5, 2, 40));
   engine->add(request_of(2, 5, 2, 4));
   ASSERT_EQ(engine->next_finished().value().group_id, 2U);
@@ -60,10 +88,10 @@ TEST(Engine, GivesOutGroupsAsTheyFinish) {
   EXPECT_FALSE(engine->next_finished().has_value());
 }
 
-TEST(Engine, ReturnsPartialCompletionsOnAbort) {
-  const TestModel m = make_small_model(at::kFloat);
-  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30));
-  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+TEST_P(EngineTest, ReturnsPartialCompletionsOnAbort) {
+  const TestModel m = make_model();
+  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30), config());
+  const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
   engine->add(request_of(1, 20, 3, 30));
   engine->add(request_of(2, 20, 3, 30));
   for (int i = 0; i < 12; ++i) engine->step();
@@ -88,11 +116,11 @@ TEST(Engine, ReturnsPartialCompletionsOnAbort) {
   expect_same_group(finish_all(*engine).at(1), whole);
 }
 
-TEST(Engine, DoesNothingWhilePaused) {
-  const TestModel m = make_small_model(at::kFloat);
-  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30));
+TEST_P(EngineTest, DoesNothingWhilePaused) {
+  const TestModel m = make_model();
+  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30), config());
   for (const PauseMode mode : {PauseMode::kKeepKv, PauseMode::kDropKv}) {
-    const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+    const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
     engine->add(request_of(1, 20, 3, 30));
     for (int i = 0; i < 5; ++i) engine->step();
     engine->pause(mode);
@@ -105,13 +133,13 @@ TEST(Engine, DoesNothingWhilePaused) {
   }
 }
 
-TEST(Engine, RecordsWhichWeightsSampledWhichTokens) {
-  TestModel m = make_small_model(at::kFloat);
+TEST_P(EngineTest, RecordsWhichWeightsSampledWhichTokens) {
+  TestModel m = make_model();
   m.store->set_version(5);
   m.model->set_weights(m.store->view());
   GroupRequest request = request_of(1, 20, 2, 20);
   request.sampling.temperature = 0.0;
-  const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
+  const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
   engine->add(request);
   for (int i = 0; i < 8; ++i) engine->step();
   EXPECT_THROW(engine->update_weights(m.store->view()), BugError);  // neither paused nor idle
@@ -134,16 +162,16 @@ TEST(Engine, RecordsWhichWeightsSampledWhichTokens) {
   begun.insert(begun.end(), completion.tokens.begin(), completion.tokens.begin() + 8);
   rest.prompt = rl::make_prompt(std::move(begun));
   rest.sampling.max_new_tokens = 12;
-  const rl::Completion expected = run_alone(*m.model, rest).completions[0];
+  const rl::Completion expected = run_alone(*m.model, rest, config()).completions[0];
   EXPECT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), completion.tokens.begin() + 8));
   EXPECT_TRUE(std::equal(expected.logprobs.begin(), expected.logprobs.end(), completion.logprobs.begin() + 8));
 }
 
-TEST(Engine, EndsAtTheTokenThatCompletesAStopString) {
-  const TestModel m = make_small_model(at::kFloat);
-  const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40)).completions[0];
-  EngineConfig config;            // token t is the letters xy of t = 8 x + y
-  for (int t = 0; t < 60; ++t) {  // the last four tokens have no text
+TEST_P(EngineTest, EndsAtTheTokenThatCompletesAStopString) {
+  const TestModel m = make_model();
+  const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40), config()).completions[0];
+  EngineConfig config = EngineTest::config();  // token t is the letters xy of t = 8 x + y
+  for (int t = 0; t < 60; ++t) {               // the last four tokens have no text
     config.token_bytes.push_back({static_cast<char>('a' + t / 8), static_cast<char>('A' + t % 8)});
   }
   std::string text;
@@ -162,18 +190,18 @@ TEST(Engine, EndsAtTheTokenThatCompletesAStopString) {
   size_t expected_tokens = 0;
   while (bytes < end) bytes += whole.tokens[expected_tokens++] < 60 ? 2 : 0;
   EXPECT_EQ(stopped.tokens.size(), expected_tokens);
-  EXPECT_THROW(run_alone(*m.model, request), BugError);  // no table of token bytes
+  EXPECT_THROW(run_alone(*m.model, request, EngineTest::config()), BugError);  // no table of token bytes
 }
 
-TEST(Engine, EndsAtStopTokensUnlessTold) {
-  const TestModel m = make_small_model(at::kFloat);
-  const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40)).completions[0];
+TEST_P(EngineTest, EndsAtStopTokensUnlessTold) {
+  const TestModel m = make_model();
+  const rl::Completion whole = run_alone(*m.model, request_of(1, 20, 1, 40), config()).completions[0];
   EXPECT_EQ(whole.finish_reason, rl::FinishReason::kLength);
   GroupRequest request = request_of(1, 20, 1, 40);
   request.sampling.stop_token_ids = {whole.tokens[9]};
-  EXPECT_EQ(run_alone(*m.model, request).completions[0].tokens.size(), 40U);  // ignore_eos
+  EXPECT_EQ(run_alone(*m.model, request, config()).completions[0].tokens.size(), 40U);  // ignore_eos
   request.sampling.ignore_eos = false;
-  const rl::Completion stopped = run_alone(*m.model, request).completions[0];
+  const rl::Completion stopped = run_alone(*m.model, request, config()).completions[0];
   EXPECT_EQ(stopped.finish_reason, rl::FinishReason::kStop);
   expect_prefix(stopped, whole);
   const auto first_end = std::find_if(whole.tokens.begin(), whole.tokens.end(),
@@ -184,7 +212,7 @@ TEST(Engine, EndsAtStopTokensUnlessTold) {
   GroupRequest many = request_of(1, 20, 60, 40);
   many.sampling.ignore_eos = false;
   int num_stopped = 0;
-  for (const rl::Completion& completion : run_alone(*m.model, many).completions) {
+  for (const rl::Completion& completion : run_alone(*m.model, many, config()).completions) {
     const bool stop = completion.finish_reason == rl::FinishReason::kStop;
     EXPECT_EQ(stop, completion.tokens.back() == 1);
     EXPECT_EQ(std::count(completion.tokens.begin(), completion.tokens.end(), 1), stop ? 1 : 0);
@@ -193,19 +221,19 @@ TEST(Engine, EndsAtStopTokensUnlessTold) {
   EXPECT_GT(num_stopped, 0);
 }
 
-TEST(Engine, EndsAtTheContextsEnd) {
-  const TestModel m = make_small_model(at::kFloat);
-  const rl::Completion at_models_end = run_alone(*m.model, request_of(1, 250, 1, 1000)).completions[0];
+TEST_P(EngineTest, EndsAtTheContextsEnd) {
+  const TestModel m = make_model();
+  const rl::Completion at_models_end = run_alone(*m.model, request_of(1, 250, 1, 1000), config()).completions[0];
   EXPECT_EQ(at_models_end.tokens.size(), 6U);
   EXPECT_EQ(at_models_end.finish_reason, rl::FinishReason::kLength);
   GroupRequest request = request_of(1, 20, 1, 1000);
   request.sampling.max_context_tokens = 32;
-  EXPECT_EQ(run_alone(*m.model, request).completions[0].tokens.size(), 12U);
+  EXPECT_EQ(run_alone(*m.model, request, config()).completions[0].tokens.size(), 12U);
 }
 
-TEST(Engine, RefusesWhatCanNeverRun) {
-  const TestModel m = make_small_model(at::kFloat);
-  EngineConfig config;
+TEST_P(EngineTest, RefusesWhatCanNeverRun) {
+  const TestModel m = make_model();
+  EngineConfig config = EngineTest::config();
   config.num_kv_blocks = 4;
   const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
   engine->add(request_of(1, 32, 1, 33));  // 64 tokens of KV: 4 blocks
@@ -235,10 +263,10 @@ TEST(Engine, RefusesWhatCanNeverRun) {
   EXPECT_THROW(make_engine(config, *m.model), BugError);
 }
 
-TEST(Engine, SaysWhenTheModelGivesNoNumbers) {
-  TestModel m = make_small_model(at::kFloat);
+TEST_P(EngineTest, SaysWhenTheModelGivesNoNumbers) {
+  TestModel m = make_model();
   m.store->tensor("final_norm").fill_(std::numeric_limits<float>::quiet_NaN());
-  EngineConfig config;
+  EngineConfig config = EngineTest::config();
   config.why_not_finite = [] { return std::string("the norm is damaged"); };
   const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
   engine->add(request_of(1, 8, 2, 4));

@@ -30,10 +30,12 @@ TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   add_engine_peaks(config, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33}, standing, plan);
   const auto bytes = [&](memory::Tag tag) { return plan.bytes(tag, memory::Phase::kRollout); };
   EXPECT_EQ(bytes(memory::Tag::kKv), 77);
-  EXPECT_EQ(bytes(memory::Tag::kBatch), 0) << "the host's vectors";
+  EXPECT_EQ(bytes(memory::Tag::kBatch), 0) << "they are the engine's scratch";
   // The block's input; q 64, k and v 64, attn_out 64, middle 32, gate_up 192, their product 96, down's and the sum 64.
+  // Nine draws of 64 bytes, 3 * 100 + 9 indices; 3 * 9 results, twice.
+  const int64_t step_tensors = 2048 + 2 * 512;
   EXPECT_EQ(bytes(memory::Tag::kEngineScratch),
-            100 * (32 + 64 + 64 + 64 + 32 + 192 + 96 + 64) * 2 + memory::rounding_of(12));
+            step_tensors + 100 * (32 + 64 + 64 + 64 + 32 + 192 + 96 + 64) * 2 + memory::rounding_of(12));
   EXPECT_EQ(logits_window_rows(151936), 55);
   EXPECT_EQ(logits_window_rows(int64_t{1} << 24), 1);
 }

@@ -23,6 +23,9 @@ class ForwardingOps : public device::Ops {
   void refill(device::AttentionRows& prepared, const device::AttentionRows& rows) const override {
     inner_.refill(prepared, rows);
   }
+  int64_t prepared_bytes(int64_t num_rows, int64_t num_sequences, int64_t max_blocks) const override {
+    return inner_.prepared_bytes(num_rows, num_sequences, max_blocks);
+  }
   Tensor linear(const Tensor& x, const Tensor& w, at::ScalarType out) const override {
     return inner_.linear(x, w, out);
   }

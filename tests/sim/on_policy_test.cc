@@ -88,6 +88,8 @@ struct Mix {
     trainer.batch.logprob_chunk_rows = draw.choose<int64_t>({1, 7, 1024});
     trainer.recompute_layers = draw.integer(0, config.num_layers);
     trainer.temperature = sampling.temperature;
+    engine.lookahead = draw.integer(0, 1);
+    engine.record_steps = draw.integer(0, 1) == 1;
   }
 
   std::string describe() const {
@@ -96,7 +98,8 @@ struct Mix {
         << config.num_layers << " H " << config.num_heads << "/" << config.num_kv_heads << " K " << config.head_dim
         << " F " << config.mlp << " V " << config.vocab << ", isa " << isa << ", threads " << engine_threads << " and "
         << trainer_threads << ", " << requests.size() << " groups, batch " << engine.limits.max_batch_tokens
-        << ", running " << engine.limits.max_running << ", blocks " << engine.num_kv_blocks << ", micro-batch "
+        << ", running " << engine.limits.max_running << ", blocks " << engine.num_kv_blocks << ", lookahead "
+        << *engine.lookahead << (*engine.record_steps ? ", recorded" : "") << ", micro-batch "
         << trainer.batch.max_tokens_per_gpu << ", chunk " << trainer.batch.logprob_chunk_rows;
     return out.str();
   }

@@ -1,0 +1,124 @@
+#include "rollout/step_buckets.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "device/block.h"
+#include "memory/arena_allocator.h"
+
+namespace tandem::rollout {
+
+namespace {
+
+// Of the parts of the step memory.
+constexpr int64_t kAlignment = 512;
+// The block tables' width grows in steps of so many blocks, so that a rollout whose longest prompt is a little longer
+// than that of the one before finds its recordings.
+constexpr int64_t kWidthStep = 16;
+
+int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
+
+int64_t blocks_for(int64_t tokens) { return (tokens + device::kBlockTokens - 1) / device::kBlockTokens; }
+
+}  // namespace
+
+StepBuckets::StepBuckets(const device::Ops& ops, int64_t max_rows)
+    : ops_(ops), max_rows_(std::min(max_rows, kLargestBucket)) {}
+
+bool StepBuckets::holds(int64_t context_tokens) const {
+  return is_taken() && blocks_for(context_tokens) <= max_blocks_;
+}
+
+void StepBuckets::take(int64_t context_tokens) {
+  TANDEM_CHECK(!is_taken());
+  const int64_t max_blocks = std::max(max_blocks_, rounded_up(blocks_for(context_tokens), kWidthStep));
+  const bool same_places = max_blocks == max_blocks_;
+  max_blocks_ = max_blocks;
+  if (!same_places) lay_out();
+  const memory::TagScope tag(memory::Tag::kCudaGraphs, "step memory");
+  memory_ = at::empty({places_.rbegin()->second.end}, at::TensorOptions(at::kByte).device(ops_.device()));
+  auto* const address = reinterpret_cast<std::byte*>(memory_.mutable_data_ptr<uint8_t>());
+  if (!same_places || address != address_) buckets_.clear();
+  address_ = address;
+}
+
+void StepBuckets::release() {
+  for (auto& [rows, bucket] : buckets_) {
+    const StepShape& shape = bucket->tensors.shape;
+    // What prepare() allocated itself goes too.
+    if (ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks) == 0) bucket->tensors.rows = {};
+  }
+  memory_.reset();
+}
+
+void StepBuckets::drop_recordings() {
+  for (auto& [rows, bucket] : buckets_) bucket->recording.reset();
+}
+
+void StepBuckets::lay_out() {
+  places_.clear();
+  int64_t end = 0;
+  const auto take = [&end](int64_t bytes) {
+    const int64_t begin = end;
+    end = rounded_up(end + bytes, kAlignment);
+    return begin;
+  };
+  for (int64_t rows = 1;; rows = bucket_rows(rows + 1)) {
+    const StepShape shape = bucket_shape(rows, max_blocks_);
+    Place place;
+    place.input = take(shape.num_words() * static_cast<int64_t>(sizeof(int32_t)));
+    place.results = take(3 * shape.num_draws * static_cast<int64_t>(sizeof(int32_t)));
+    place.rows = take(ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks));
+    place.end = end;
+    places_[rows] = place;
+    if (rows >= max_rows_) return;
+  }
+}
+
+at::Tensor StepBuckets::part(int64_t begin, int64_t count, at::ScalarType dtype) const {
+  const auto options = at::TensorOptions(dtype).device(ops_.device());
+  return at::from_blob(
+      address_ + begin, {count}, [](void*) {}, options, options.device());
+}
+
+StepBuckets::Bucket* StepBuckets::find(int64_t num_rows) {
+  TANDEM_CHECK(is_taken());
+  const auto place = places_.find(bucket_rows(num_rows));
+  if (place == places_.end()) return nullptr;
+  std::unique_ptr<Bucket>& bucket = buckets_[place->first];
+  if (bucket == nullptr) {
+    const StepShape shape = bucket_shape(place->first, max_blocks_);
+    bucket = std::make_unique<Bucket>(
+        Bucket{.tensors = StepTensors(shape, part(place->second.input, shape.num_words(), at::kInt),
+                                      part(place->second.results, 3 * shape.num_draws, at::kInt)),
+               .recording = nullptr});
+  }
+  return bucket.get();
+}
+
+void StepBuckets::fill_rows(Bucket& bucket, const StepInput& input) const {
+  device::AttentionRows& rows = bucket.tensors.rows;
+  if (rows.row_position.defined()) {
+    ops_.refill(rows, attention_rows(input));
+    return;
+  }
+  const Place& place = places_.at(bucket.tensors.shape.num_rows);
+  device::AttentionRows fresh = attention_rows(input);
+  if (place.end > place.rows) fresh.memory = part(place.rows, place.end - place.rows, at::kByte);
+  rows = ops_.prepare(fresh);
+}
+
+void StepBuckets::run(Bucket& bucket, const std::function<void()>& work) const {
+  if (!bucket.has_run) {
+    work();  // which also loads and chooses what a recording must find ready
+    bucket.has_run = true;
+    return;
+  }
+  if (bucket.recording == nullptr) bucket.recording = ops_.record(work);
+  bucket.recording->replay();
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,68 @@
+// Decode steps that are recorded and replayed, one recording for each bucket of rows (step_input.h).
+//
+// A recorded step reads and writes its tensors, and what it allocated while it was recorded, at their addresses. So the
+// tensors of all buckets lie in one allocation, the step memory: taken before anything else of a rollout and let go at
+// its end. Where the next rollout's lies at the same address the recordings stay; else they are dropped and made again.
+// Nothing else of the engine may be allocated when a step is replayed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "device/ops.h"
+#include "rollout/step_tensors.h"
+
+namespace tandem::rollout {
+
+class StepBuckets {
+ public:
+  struct Bucket {
+    StepTensors tensors;
+    std::unique_ptr<device::Ops::Recording> recording;
+    bool has_run = false;
+  };
+
+  // Of steps of at most that many rows; buckets end at kLargestBucket. Ops is borrowed.
+  StepBuckets(const device::Ops& ops, int64_t max_rows);
+
+  // Takes the step memory, for sequences of up to so many tokens.
+  void take(int64_t context_tokens);
+  void release();
+  bool is_taken() const { return memory_.defined(); }
+  // Whether what is taken is enough for sequences of so many tokens.
+  bool holds(int64_t context_tokens) const;
+  void drop_recordings();
+
+  // The bucket of a decode step of so many rows, made when it is first met; nullptr: they are too many. is_taken().
+  Bucket* find(int64_t num_rows);
+  // Of an input for that bucket.
+  StepShape shape(int64_t num_rows) const { return bucket_shape(bucket_rows(num_rows), max_blocks_); }
+  // The bucket's rows of attention become the input's.
+  void fill_rows(Bucket& bucket, const StepInput& input) const;
+  // `work` computes with the bucket's tensors alone. It is run for the bucket's first time, recorded at its second, and
+  // replayed from then on.
+  void run(Bucket& bucket, const std::function<void()>& work) const;
+
+ private:
+  // Offsets in the step memory.
+  struct Place {
+    int64_t input = 0, results = 0, rows = 0, end = 0;
+  };
+  void lay_out();
+  at::Tensor part(int64_t begin, int64_t count, at::ScalarType dtype) const;
+
+  const device::Ops& ops_;
+  const int64_t max_rows_;
+  int64_t max_blocks_ = 0;           // columns of every block table
+  std::map<int64_t, Place> places_;  // by rows of the bucket
+  at::Tensor memory_;
+  std::byte* address_ = nullptr;                        // where it lies, or lay
+  std::map<int64_t, std::unique_ptr<Bucket>> buckets_;  // by rows; their tensors are views of what lies at address_
+};
+
+}  // namespace tandem::rollout

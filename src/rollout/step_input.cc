@@ -1,0 +1,109 @@
+#include "rollout/step_input.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tandem::rollout {
+
+int64_t bucket_rows(int64_t num_rows) {
+  TANDEM_CHECK(num_rows > 0, num_rows);
+  const auto multiple_of = [num_rows](int64_t step) { return (num_rows + step - 1) / step * step; };
+  if (num_rows <= 16) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)));
+  if (num_rows <= 32) return multiple_of(8);
+  if (num_rows <= 64) return multiple_of(16);
+  return num_rows <= kLargestBucket ? multiple_of(32) : 0;
+}
+
+bool is_decode(const ScheduledBatch& plan) {
+  const size_t rows = plan.token_ids.size();
+  return plan.sequences.size() == rows && plan.logits_rows.size() == rows && plan.sample_slots.size() == rows;
+}
+
+StepShape exact_shape(const ScheduledBatch& plan) {
+  const auto num_logits_rows = static_cast<int64_t>(plan.logits_rows.size());
+  return {.num_rows = plan.num_rows(),
+          .num_draws = static_cast<int64_t>(plan.sample_slots.size()),
+          .num_logits_rows = num_logits_rows == plan.num_rows() ? 0 : num_logits_rows,
+          .num_sequences = static_cast<int64_t>(plan.sequences.size()),
+          .max_blocks = plan.max_blocks};
+}
+
+StepShape bucket_shape(int64_t num_rows, int64_t max_blocks) {
+  return {.num_rows = num_rows,
+          .num_draws = num_rows,
+          .num_logits_rows = 0,
+          .num_sequences = num_rows,
+          .max_blocks = max_blocks};
+}
+
+void StepInput::fill(const ScheduledBatch& plan, std::span<const device::Draw> draws, const StepShape& shape,
+                     int64_t window_rows) {
+  TANDEM_CHECK_EQ(draws.size(), plan.sample_slots.size());
+  TANDEM_CHECK(plan.num_rows() <= shape.num_rows && plan.max_blocks <= shape.max_blocks, shape.num_rows,
+               shape.max_blocks);
+  shape_ = shape;
+  words_.assign(static_cast<size_t>(shape.num_words()), 0);
+  fill_rows(plan);
+  fill_block_table(plan);
+  cut_windows(plan, window_rows);
+  fill_draws(draws);
+}
+
+void StepInput::fill_rows(const ScheduledBatch& plan) {
+  const auto rows = static_cast<size_t>(shape_.num_rows);
+  const auto at = [this](int64_t begin) { return words_.begin() + begin; };
+  std::copy(plan.token_ids.begin(), plan.token_ids.end(), at(shape_.ids_begin()));
+  std::copy(plan.positions.begin(), plan.positions.end(), at(shape_.positions_begin()));
+  std::fill_n(at(shape_.slots_begin()), rows, -1);
+  std::copy(plan.slot_mapping.begin(), plan.slot_mapping.end(), at(shape_.slots_begin()));
+  if (shape_.num_logits_rows > 0) {
+    std::copy(plan.logits_rows.begin(), plan.logits_rows.end(), at(shape_.logits_rows_begin()));
+  }
+  sequence_of_row_.assign(rows, -1);
+  std::copy(plan.sequence_of_row.begin(), plan.sequence_of_row.end(), sequence_of_row_.begin());
+  takes_drawn_ = std::any_of(plan.token_ids.begin(), plan.token_ids.end(), [](int32_t id) { return id < 0; });
+}
+
+void StepInput::fill_block_table(const ScheduledBatch& plan) {
+  block_table_.assign(static_cast<size_t>(shape_.num_sequences * shape_.max_blocks), 0);
+  for (size_t s = 0; s < plan.sequences.size(); ++s) {
+    const auto row = static_cast<int64_t>(s);
+    std::copy_n(plan.block_table.begin() + row * plan.max_blocks, plan.max_blocks,
+                block_table_.begin() + row * shape_.max_blocks);
+  }
+}
+
+void StepInput::cut_windows(const ScheduledBatch& plan, int64_t window_rows) {
+  windows_.clear();
+  const auto num_slots = static_cast<int64_t>(plan.sample_slots.size());
+  // Draws that fill up have a row of their own, as each one of a decode step.
+  const auto row_of = [&](int64_t draw) {
+    return draw < num_slots ? int64_t{plan.sample_slots[static_cast<size_t>(draw)].logits_index} : draw;
+  };
+  for (int64_t first = 0; first < shape_.num_draws; first += window_rows) {
+    const int64_t count = std::min(window_rows, shape_.num_draws - first);
+    windows_.push_back({.first_draw = first,
+                        .num_draws = count,
+                        .first_row = row_of(first),
+                        .num_rows = row_of(first + count - 1) - row_of(first) + 1});
+  }
+}
+
+void StepInput::fill_draws(std::span<const device::Draw> draws) {
+  const auto num_draws = static_cast<int64_t>(draws.size());
+  for (const DrawWindow& window : windows_) {
+    for (int64_t i = window.first_draw; i < window.first_draw + window.num_draws; ++i) {
+      device::Draw draw;  // draws nothing
+      if (i < num_draws) {
+        draw = draws[static_cast<size_t>(i)];
+        draw.row -= static_cast<int32_t>(window.first_row);
+      }
+      std::memcpy(words_.data() + i * StepShape::kDrawWords, &draw, sizeof draw);
+    }
+  }
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,77 @@
+// What one step of the engine is sent: a scheduled batch and its draws as flat arrays on the host, filled up to a
+// bucket where the step is one that is recorded. No torch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/draw.h"
+#include "rollout/scheduler.h"
+
+namespace tandem::rollout {
+
+// The rows that a decode step is filled up to, so that few different steps are recorded: 1, 2, 4, 8, 16, 24, 32, 48,
+// 64, 96, and every 32 up to 512. 0: none is so large.
+constexpr int64_t kLargestBucket = 512;
+int64_t bucket_rows(int64_t num_rows);
+
+// One row a sequence, and each draws: what is recorded.
+bool is_decode(const ScheduledBatch& plan);
+
+// The sizes of a step's arrays, and where each begins in the one array of int32 words that goes to the device.
+struct StepShape {
+  int64_t num_rows = 0;         // T
+  int64_t num_draws = 0;        // n
+  int64_t num_logits_rows = 0;  // R; 0: every row is one, in order
+  int64_t num_sequences = 0;    // S
+  int64_t max_blocks = 0;       // columns of the block table
+
+  static constexpr int64_t kDrawWords = sizeof(device::Draw) / sizeof(int32_t);
+  // Draws come first, because they are aligned to 8 bytes.
+  int64_t ids_begin() const { return num_draws * kDrawWords; }
+  int64_t positions_begin() const { return ids_begin() + num_rows; }
+  int64_t slots_begin() const { return positions_begin() + num_rows; }
+  int64_t logits_rows_begin() const { return slots_begin() + num_rows; }
+  int64_t num_words() const { return logits_rows_begin() + num_logits_rows; }
+};
+
+StepShape exact_shape(const ScheduledBatch& plan);
+// Of a decode step of `num_rows` rows, those that fill it up among them.
+StepShape bucket_shape(int64_t num_rows, int64_t max_blocks);
+
+// Draws whose logits are computed together.
+struct DrawWindow {
+  int64_t first_draw = 0, num_draws = 0;
+  int64_t first_row = 0, num_rows = 0;  // of the rows that have logits
+};
+
+class StepInput {
+ public:
+  // draws[i] is that of plan.sample_slots[i], its row an index of plan.logits_rows; here it counts from its window.
+  // Rows past the plan's have the token 0 at position 0, no sequence, no slot and no draw. window_rows > 0: rows of
+  // logits that are computed at once.
+  void fill(const ScheduledBatch& plan, std::span<const device::Draw> draws, const StepShape& shape,
+            int64_t window_rows);
+
+  const StepShape& shape() const { return shape_; }
+  const std::vector<int32_t>& words() const { return words_; }                      // [shape.num_words()]
+  const std::vector<int32_t>& sequence_of_row() const { return sequence_of_row_; }  // [T]
+  const std::vector<int32_t>& block_table() const { return block_table_; }          // [S, max_blocks]
+  const std::vector<DrawWindow>& windows() const { return windows_; }
+  // Some token is one that the step before draws.
+  bool takes_drawn() const { return takes_drawn_; }
+
+ private:
+  void fill_rows(const ScheduledBatch& plan);
+  void fill_block_table(const ScheduledBatch& plan);
+  void cut_windows(const ScheduledBatch& plan, int64_t window_rows);
+  void fill_draws(std::span<const device::Draw> draws);
+
+  StepShape shape_;
+  std::vector<int32_t> words_, sequence_of_row_, block_table_;
+  std::vector<DrawWindow> windows_;
+  bool takes_drawn_ = false;
+};
+
+}  // namespace tandem::rollout
