@@ -10,17 +10,25 @@ void ModelOptions::visit(base::Options& options) {
       .required()
       .path()
       .does_not_affect_results();
+  visit_dtype(options);
+  visit_device(options);
+}
+
+void ModelOptions::visit_dtype(base::Options& options) {
+  const char* const group = "model";
   options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
       .one_of({"auto", "float32", "bfloat16"});
   options.option(random_init, "random-init", group,
                  "draw the weights from --seed instead of reading them (initializer_range of config.json)");
   options.option(seed, "seed", group, "seed of the weights that --random-init draws").at_least(0);
-  const char* const device_group = "device";
-  options.option(device, "device", device_group, "where to compute: cpu, cuda, or cuda:N for GPU N");
-  options
-      .option(cpu_isa, "cpu-isa", device_group, "instruction set of the kernels; auto: the best that the machine has")
+}
+
+void ModelOptions::visit_device(base::Options& options) {
+  const char* const group = "device";
+  options.option(device, "device", group, "where to compute: cpu, cuda, or cuda:N for GPU N");
+  options.option(cpu_isa, "cpu-isa", group, "instruction set of the kernels; auto: the best that the machine has")
       .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});
-  options.option(num_threads, "num-threads", device_group, "threads of the kernels; 0: all cores")
+  options.option(num_threads, "num-threads", group, "threads of the kernels; 0: all cores")
       .at_least(0)
       .at_most(base::kMaxCount)
       .at_most(1024)

@@ -19,6 +19,9 @@ struct ModelOptions {
   int64_t num_threads = 0;  // 0: all cores
 
   void visit(base::Options& options);
+  // The parts of visit() behind --hf-checkpoint, for a verb that needs none.
+  void visit_dtype(base::Options& options);
+  void visit_device(base::Options& options);
 };
 
 }  // namespace tandem::config

@@ -18,6 +18,8 @@ struct OptimizerOptions {
   int64_t recompute_num_layers = 0;
 
   void visit(base::Options& options);
+  // The part of visit() that says what a micro-batch may take.
+  void visit_memory(base::Options& options);
   // UserError when two flags contradict.
   void check() const;
   // The schedule of a run of so many optimizer steps. UserError for a decay that ends before its warm-up.
@@ -25,9 +27,6 @@ struct OptimizerOptions {
   // Returns the value for trainer::TrainerConfig::recompute_layers: a number of layers, or -1 to recompute as many as
   // activation_bytes asks for.
   int64_t recompute_layers(int64_t num_layers) const;
-
- private:
-  void visit_memory(base::Options& options);
 };
 
 // Declares the two options that every forward over given samples has: `train`, `sft` and `score`.

@@ -17,7 +17,7 @@ namespace {
 TEST(CommandLine, ListsItsVerbs) {
   const Captured help = run({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan"}) {
+  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench"}) {
     EXPECT_NE(help.out.find(std::string("\n  ") + verb), std::string::npos) << verb;
   }
   EXPECT_EQ(run({}).code, 2);
@@ -30,7 +30,7 @@ TEST(CommandLine, UnknownVerbIsAnsweredWithTheNearest) {
 }
 
 TEST(CommandLine, EveryVerbHasGroupedHelp) {
-  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export"}) {
+  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "bench"}) {
     const Captured result = run({verb, "--help"});
     EXPECT_EQ(result.code, 0) << result.err;
     EXPECT_NE(result.out.find("\ngeneral:\n  --[no-]dry-run"), std::string::npos) << result.out;

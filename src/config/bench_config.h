@@ -1,0 +1,51 @@
+// `tandem bench`: which model is measured, and how much of it. What is not given depends on the device: a GPU gets a
+// real model's shape and a CPU one that ends within a minute.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/options.h"
+#include "config/model_options.h"
+#include "config/optimizer_options.h"
+
+namespace tandem::config {
+
+// Shapes that need no file; run/bench_shapes has their numbers.
+inline constexpr std::array<std::string_view, 5> kBenchShapes = {"tiny", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b",
+                                                                 "qwen3-8b"};
+inline constexpr std::array<std::string_view, 7> kBenchParts = {"ceilings",  "decode", "prefill",  "train",
+                                                                "optimizer", "step",   "exactness"};
+
+struct BenchConfig {
+  ModelOptions model;  // hf_checkpoint "": the shape
+  std::string shape;   // "": the device's default
+  std::vector<std::string> what = {"ceilings", "decode", "prefill", "train", "optimizer", "step"};
+
+  std::vector<int64_t> sequences;  // that decode together; empty: the device's default
+  std::optional<int64_t> prompt_len, response_len;
+  int64_t n_samples_per_prompt = 1;
+  double temperature = 1.0;
+  int64_t max_batch_tokens = 2048;
+
+  std::vector<int64_t> samples;  // prompts of a training step, and completions of each; empty: the device's default
+  int64_t train_tokens = 0;      // 0: all of the step's
+  OptimizerOptions optimizer;    // its memory alone
+
+  std::string json;
+
+  void visit(base::Options& options);
+  // UserError when two flags contradict.
+  void check() const;
+  // Gives what nobody gave.
+  void fill_in(bool is_cpu);
+  bool measures(std::string_view part) const;
+  // Whether anything but exactness is measured.
+  bool measures_speed() const;
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,68 @@
+// Rollouts of a benchmark: drawn prompts, completions of one length, and the seconds that the engine took.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "config/bench_config.h"
+#include "rl/sample.h"
+#include "rollout/engine.h"
+#include "run/bench_model.h"
+#include "run/bench_table.h"
+
+namespace tandem::run {
+
+struct RolloutShape {
+  int64_t sequences = 1;
+  int64_t group = 1;  // sequences that share a prompt; divides `sequences`
+  int64_t prompt_tokens = 1, response_tokens = 1;
+  int64_t max_batch_tokens = 2048;
+  double temperature = 1.0;
+  uint64_t seed = 0;
+};
+
+// What one rollout gave. Its steady state are the steps in which every sequence got a token.
+struct RolloutRun {
+  std::vector<rl::Sample> samples;
+  double seconds = 0;
+  int64_t steady_steps = 0;
+  double steady_seconds = 0;
+  double steady_context = 0;  // mean tokens of a sequence in those steps
+  rollout::EngineStats stats;
+};
+
+// An engine with a KV cache that holds all sequences at once, warmed up.
+class BenchRollout {
+ public:
+  // bench is borrowed.
+  BenchRollout(const BenchModel& bench, const RolloutShape& shape);
+  RolloutRun run();
+
+ private:
+  RolloutRun run(int64_t response_tokens);
+
+  const BenchModel& bench_;
+  RolloutShape shape_;
+  std::vector<rl::SharedPrompt> prompts_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<rollout::Engine> engine_;
+};
+
+// Prompts of random tokens, the same for the same seed.
+std::vector<rl::SharedPrompt> draw_prompts(const model::ModelConfig& config, int64_t count, int64_t tokens,
+                                           uint64_t seed);
+
+// The completions of a finished group, each at its sample id.
+void take_samples(rl::Group group, std::vector<rl::Sample>& samples);
+
+// A row for each number of sequences, two where the steady state is long enough to be told from the whole.
+void measure_decode(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
+                    BenchTable& table);
+void measure_prefill(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
+                     BenchTable& table);
+
+// Of a rollout of that shape: all that must move and be computed.
+Work rollout_work(const model::ModelConfig& config, const RolloutShape& shape, const Ceilings& ceilings);
+
+}  // namespace tandem::run
