@@ -98,4 +98,8 @@ bool BenchConfig::measures_speed() const {
   return std::ranges::any_of(what, [](const std::string& part) { return part != "exactness"; });
 }
 
+bool BenchConfig::needs_weights() const {
+  return std::ranges::any_of(what, [](const std::string& part) { return part != "ceilings"; });
+}
+
 }  // namespace tandem::config

@@ -46,6 +46,7 @@ struct BenchConfig {
   bool measures(std::string_view part) const;
   // Whether anything but exactness is measured.
   bool measures_speed() const;
+  bool needs_weights() const;
 };
 
 }  // namespace tandem::config

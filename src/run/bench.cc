@@ -18,14 +18,16 @@ namespace tandem::run {
 
 namespace {
 
-// Lengths that the model has no positions for.
-void check_lengths(const config::BenchConfig& config, const model::ModelConfig& model) {
+// What the model itself refuses, before anything is measured.
+void check_model(const config::BenchConfig& config, const model::ModelConfig& model) {
   TANDEM_USER_CHECK(*config.prompt_len + *config.response_len <= model.max_positions,
                     fmt::format("--prompt-len {} and --response-len {}: the model's context is {} tokens; lower one",
                                 *config.prompt_len, *config.response_len, model.max_positions));
+  config.optimizer.recompute_layers(model.num_layers);
 }
 
-void describe(const config::BenchConfig& config, const BenchModel& bench, BenchTable& table) {
+void describe(const config::BenchConfig& config, const config::RunMode& mode, const BenchModel& bench,
+              BenchTable& table) {
   const model::ModelConfig& model = bench.config();
   const ModelWork work(model);
   const std::string name = config.shape.empty() ? config.model.hf_checkpoint : config.shape;
@@ -45,6 +47,8 @@ void describe(const config::BenchConfig& config, const BenchModel& bench, BenchT
   table.set("kv_bytes_per_token", work.kv_token_bytes());
   table.set("prompt_len", *config.prompt_len);
   table.set("response_len", *config.response_len);
+  table.set("samples", config.samples);
+  table.set("options", mode.values);
 }
 
 void show_ceilings(const Ceilings& ceilings, const model::ModelConfig& model, BenchTable& table) {
@@ -62,9 +66,9 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
   config::BenchConfig config = given;
   config.fill_in(device::parse_device(config.model.device).backend == "cpu");
   BenchModel bench(config);
-  check_lengths(config, bench.config());
+  check_model(config, bench.config());
   BenchTable table(config.json != "-");
-  describe(config, bench, table);
+  describe(config, mode, bench, table);
   if (mode.dry_run) {
     table.line("everything is in order; nothing was measured (--dry-run)");
     return 0;
@@ -74,7 +78,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
     ceilings = measure_ceilings(bench);
     show_ceilings(ceilings, bench.config(), table);
   }
-  bench.load_weights();
+  if (config.needs_weights()) bench.load_weights();
   if (config.measures("decode")) measure_decode(bench, config, ceilings, table);
   if (config.measures("prefill")) measure_prefill(bench, config, ceilings, table);
   if (config.measures("train") || config.measures("optimizer")) {

@@ -28,11 +28,10 @@ namespace {
 
 // What the engine is asked in one run. Prompt lengths go round over the groups.
 struct Mix {
-  const char* name;
-  int64_t groups, group_size;
+  std::string name;
+  int64_t groups = 1, group_size = 1;
   std::vector<int64_t> prompt_tokens;
-  int64_t response_tokens;
-  int64_t max_batch_tokens;
+  int64_t response_tokens = 1, max_batch_tokens = 2048;
   rl::SamplingParams sampling = {};
   // Of the cache that all of them together need: less makes the engine give sequences up and compute them again.
   double kv_share = 1.0;
@@ -41,52 +40,20 @@ struct Mix {
 std::vector<Mix> mixes(bool is_cpu) {
   // A CPU asks the same of fewer and shorter sequences.
   const int64_t many = is_cpu ? 48 : 512, long_prompt = is_cpu ? 300 : 4000, response = is_cpu ? 12 : 48;
+  rl::SamplingParams truncated, greedy;
+  truncated.temperature = 0.7;
+  truncated.top_p = 0.9;
+  truncated.top_k = 40;
+  truncated.min_p = 0.01;
+  greedy.temperature = 0.0;
   return {
-      {.name = "one sequence",
-       .groups = 1,
-       .group_size = 1,
-       .prompt_tokens = {37},
-       .response_tokens = 3 * response,
-       .max_batch_tokens = 2048},
-      {.name = "many sequences",
-       .groups = many,
-       .group_size = 1,
-       .prompt_tokens = {1, 5, 16, 33, 64, 100},
-       .response_tokens = response,
-       .max_batch_tokens = 2048},
-      {.name = "shared prompts",
-       .groups = many / 8,
-       .group_size = 8,
-       .prompt_tokens = {15, 16, 17, 130, 255},
-       .response_tokens = response,
-       .max_batch_tokens = 1024},
-      {.name = "long prompts in parts",
-       .groups = 5,
-       .group_size = 2,
-       .prompt_tokens = {long_prompt, 1, long_prompt / 3, 77},
-       .response_tokens = response,
-       .max_batch_tokens = 113},
-      {.name = "top-p, top-k and min-p",
-       .groups = 8,
-       .group_size = 4,
-       .prompt_tokens = {20, 64},
-       .response_tokens = response,
-       .max_batch_tokens = 512,
-       .sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 40, .min_p = 0.01}},
-      {.name = "greedy",
-       .groups = 7,
-       .group_size = 1,
-       .prompt_tokens = {9, 48, 129},
-       .response_tokens = response,
-       .max_batch_tokens = 512,
-       .sampling = {.temperature = 0.0}},
-      {.name = "a cache that is too small",
-       .groups = 12,
-       .group_size = 2,
-       .prompt_tokens = {30, 50},
-       .response_tokens = 2 * response,
-       .max_batch_tokens = 256,
-       .kv_share = 0.4},
+      {"one sequence", 1, 1, {37}, 3 * response, 2048},
+      {"many sequences", many, 1, {1, 5, 16, 33, 64, 100}, response, 2048},
+      {"shared prompts", many / 8, 8, {15, 16, 17, 130, 255}, response, 1024},
+      {"long prompts in parts", 5, 2, {long_prompt, 1, long_prompt / 3, 77}, response, 113},
+      {"top-p, top-k and min-p", 8, 4, {20, 64}, response, 512, truncated},
+      {"greedy", 7, 1, {9, 48, 129}, response, 512, greedy},
+      {"a cache that is too small", 12, 2, {30, 50}, 2 * response, 256, {}, 0.4},
   };
 }
 
@@ -101,14 +68,15 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed) {
   for (const int64_t tokens : mix.prompt_tokens) longest = std::max(longest, tokens);
   const int64_t one = plan::sequence_kv_bytes(bench.config(), longest + mix.response_tokens);
   const auto all = static_cast<int64_t>(mix.kv_share * static_cast<double>(mix.groups * mix.group_size * one));
-  const auto engine = rollout::make_engine(
-      {.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all)),
-       .limits = {.max_batch_tokens = mix.max_batch_tokens, .max_running = mix.groups * mix.group_size}},
-      *model);
+  rollout::EngineConfig config;
+  config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
+  config.limits = {.max_batch_tokens = mix.max_batch_tokens, .max_running = mix.groups * mix.group_size};
+  const auto engine = rollout::make_engine(config, *model);
   uint64_t sample_id = 0;
   for (int64_t g = 0; g < mix.groups; ++g) {
     const auto length = static_cast<size_t>(g) % mix.prompt_tokens.size();
-    rollout::GroupRequest request{.group_id = static_cast<uint64_t>(g)};
+    rollout::GroupRequest request;
+    request.group_id = static_cast<uint64_t>(g);
     request.prompt = draw_prompts(bench.config(), 1, mix.prompt_tokens[length], seed + static_cast<uint64_t>(g))[0];
     for (int64_t i = 0; i < mix.group_size; ++i) request.sample_ids.push_back(sample_id++);
     request.sampling = mix.sampling;
@@ -117,7 +85,8 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed) {
     request.sampling.seed = seed;
     engine->add(std::move(request));
   }
-  MixRun result{.samples = std::vector<rl::Sample>(sample_id)};
+  MixRun result;
+  result.samples.resize(sample_id);
   while (std::optional<rl::Group> group = engine->next_finished()) take_samples(std::move(*group), result.samples);
   result.stats = engine->stats();
   return result;
@@ -221,20 +190,30 @@ Comparison compare_bits(const at::Tensor& a, const at::Tensor& b) {
   return result;
 }
 
+// One kind of matrix product, with the weights that it has in each layer.
 struct Product {
   std::string name;
-  at::Tensor weight_NK;
+  std::vector<at::Tensor> weights_NK;
   at::ScalarType out = at::kFloat;
+
+  at::Tensor draw_rows(int64_t rows) const {
+    return at::empty({rows, weights_NK[0].size(1)}, weights_NK[0].options()).normal_();
+  }
 };
 
-// One of each width: those of the first layer, and the head.
 std::vector<Product> products(const BenchModel& bench) {
   const weights::WeightStore& store = bench.store();
   std::vector<Product> result;
   for (const char* name : {"qkv", "o", "gate_up", "down"}) {
-    result.push_back({name, store.tensor(fmt::format("layers.0.{}", name)), store.dtype()});
+    Product product{.name = name, .weights_NK = {}, .out = store.dtype()};
+    for (int64_t layer = 0; layer < bench.config().num_layers; ++layer) {
+      product.weights_NK.push_back(store.tensor(fmt::format("layers.{}.{}", layer, name)));
+    }
+    result.push_back(std::move(product));
   }
-  result.push_back({"head", store.tensor(bench.config().tied_embeddings ? "embed" : "head"), at::kFloat});
+  result.push_back({.name = "head",
+                    .weights_NK = {store.tensor(bench.config().tied_embeddings ? "embed" : "head")},
+                    .out = at::kFloat});
   return result;
 }
 
@@ -242,15 +221,15 @@ std::vector<Product> products(const BenchModel& bench) {
 void ask_products(const BenchModel& bench, Answers& answers) {
   const int64_t most = bench.is_on_cpu() ? 512 : 2048;
   for (const Product& product : products(bench)) {
-    const at::Tensor x_TK = at::empty({most, product.weight_NK.size(1)}, product.weight_NK.options()).normal_();
-    const at::Tensor all_TN = bench.ops().linear(x_TK, product.weight_NK, product.out);
+    const at::Tensor x_TK = product.draw_rows(most);
+    const at::Tensor& weight_NK = product.weights_NK[0];
+    const at::Tensor all_TN = bench.ops().linear(x_TK, weight_NK, product.out);
     Comparison comparison;
     for (const int64_t rows : {1,   2,   3,   4,   7,   8,   15,  16,  17,  31,  32,  33,   64,   65,  96,
                                127, 128, 129, 192, 255, 256, 257, 384, 511, 512, 777, 1024, 1500, 2047}) {
       if (rows > most) break;
       // The last rows of the batch: another place in it, too.
-      const at::Tensor some_TN =
-          bench.ops().linear(x_TK.narrow(0, most - rows, rows).clone(), product.weight_NK, product.out);
+      const at::Tensor some_TN = bench.ops().linear(x_TK.narrow(0, most - rows, rows).clone(), weight_NK, product.out);
       const Comparison one = compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
       comparison.compared += one.compared;
       comparison.different += one.different;
@@ -261,37 +240,47 @@ void ask_products(const BenchModel& bench, Answers& answers) {
   }
 }
 
-// The products of a whole forward by Tandem's rule, and by whatever LibTorch takes for that many rows.
+// What LibTorch makes of the same product when it may choose by the number of rows.
+at::Tensor free_product(const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
+  const at::Tensor weight_KN = weight_NK.t();
+  if (out == x_TK.scalar_type()) return at::mm(x_TK, weight_KN);
+  // On the CPU LibTorch has no product that is wider than its factors.
+  return x_TK.is_cpu() ? at::mm(x_TK, weight_KN).to(out) : at::mm(x_TK, weight_KN, out);
+}
+
+// The products of a forward, layer after layer so that weights come from memory: by Tandem's rule, which gives a row
+// the same bits in every batch, and by LibTorch's choice, which does not.
 void show_price(const BenchModel& bench, BenchTable& table) {
-  constexpr int kCalls = 10, kRounds = 3;
-  const auto best_of = [&](const std::function<void()>& call) {
+  constexpr int kRounds = 5;
+  using Multiply = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, at::ScalarType)>;
+  const auto best_seconds = [&](const Product& product, const at::Tensor& x_TK, const Multiply& multiply) {
     double best = 0.0;
     for (int round = 0; round <= kRounds; ++round) {  // the first warms up
       const double seconds = bench.seconds([&] {
-        for (int i = 0; i < kCalls; ++i) call();
+        for (const at::Tensor& weight_NK : product.weights_NK) multiply(x_TK, weight_NK, product.out);
       });
       if (round == 1 || (round > 1 && seconds < best)) best = seconds;
     }
-    return best / kCalls;
+    return best;
   };
+  const Multiply exact_product = [&](const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
+    return bench.ops().linear(x_TK, weight_NK, out);
+  };
+  const int64_t most = bench.is_on_cpu() ? 512 : 8192;
   base::Json prices = base::Json::array();
-  const auto num_layers = static_cast<double>(bench.config().num_layers);
-  for (const int64_t rows : {int64_t{1}, int64_t{32}, int64_t{256}, bench.is_on_cpu() ? int64_t{512} : int64_t{8192}}) {
+  for (const int64_t rows : {int64_t{1}, int64_t{32}, int64_t{256}, most}) {
     double exact = 0.0, free = 0.0;
     for (const Product& product : products(bench)) {
-      const bool is_head = product.name == "head";
-      if (is_head && rows > 1024) continue;  // the trainer takes its logits a chunk at a time
-      const at::Tensor x_TK = at::empty({rows, product.weight_NK.size(1)}, product.weight_NK.options()).normal_();
-      const at::Tensor w_KN = product.weight_NK.t();
-      const double times = is_head ? 1.0 : num_layers;
-      exact += times * best_of([&] { bench.ops().linear(x_TK, product.weight_NK, product.out); });
-      free += times * best_of([&] { at::mm(x_TK, w_KN); });
+      constexpr int64_t kLogitRows = 1024;  // the trainer takes no more of them at a time
+      const at::Tensor x_TK = product.draw_rows(product.name == "head" ? std::min(rows, kLogitRows) : rows);
+      exact += best_seconds(product, x_TK, exact_product);
+      free += best_seconds(product, x_TK, free_product);
     }
     table.line(
-        fmt::format("price     products of a forward of {} rows: {:.3f} ms, LibTorch's free choice {:.3f} ms "
-                    "({:+.1f} %)",
-                    rows, exact * 1e3, free * 1e3, 100.0 * (exact / free - 1.0)));
-    prices.push_back({{"rows", rows}, {"seconds", exact}, {"free_seconds", free}});
+        fmt::format("price     products of a forward of {:<4} {:>6} {:.2f} ms, LibTorch's own choice {:.2f} ms "
+                    "({:+.0f} %)",
+                    rows, rows == 1 ? "row:" : "rows:", exact * 1e3, free * 1e3, 100.0 * (exact / free - 1.0)));
+    prices.push_back({{"rows", rows}, {"exact_seconds", exact}, {"free_seconds", free}});
     bench.release_unused();
   }
   table.set("price_of_exactness", std::move(prices));

@@ -78,10 +78,10 @@ BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
   TANDEM_CHECK(shape.sequences % shape.group == 0, shape.sequences, shape.group);
   const int64_t kv_bytes =
       shape.sequences * plan::sequence_kv_bytes(bench.config(), shape.prompt_tokens + shape.response_tokens);
-  engine_ =
-      rollout::make_engine({.num_kv_blocks = rollout::num_kv_blocks(bench.config(), kv_bytes),
-                            .limits = {.max_batch_tokens = shape.max_batch_tokens, .max_running = shape.sequences}},
-                           *model_);
+  rollout::EngineConfig engine;
+  engine.num_kv_blocks = rollout::num_kv_blocks(bench.config(), kv_bytes);
+  engine.limits = {.max_batch_tokens = shape.max_batch_tokens, .max_running = shape.sequences};
+  engine_ = rollout::make_engine(engine, *model_);
   run(std::min(shape.response_tokens, kWarmUpTokens));
 }
 
@@ -94,7 +94,9 @@ RolloutRun BenchRollout::run(int64_t response_tokens) {
   result.seconds = bench_.seconds([&] {
     uint64_t sample_id = 0, group_id = 0;
     for (const rl::SharedPrompt& prompt : prompts_) {
-      rollout::GroupRequest request{.group_id = group_id++, .prompt = prompt};
+      rollout::GroupRequest request;
+      request.group_id = group_id++;
+      request.prompt = prompt;
       for (int64_t i = 0; i < shape_.group; ++i) request.sample_ids.push_back(sample_id++);
       request.sampling.temperature = shape_.temperature;
       request.sampling.max_new_tokens = response_tokens;

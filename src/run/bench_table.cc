@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "base/message_text.h"
@@ -20,8 +22,13 @@ std::string rate_text(double per_second) {
   return per_second < 100.0 ? fmt::format("{:.1f}", per_second) : base::with_commas(std::llround(per_second));
 }
 
-// "36.9", "0.0421": three digits, never in powers of ten for what a machine moves in a step.
-std::string amount_text(double amount) { return fmt::format("{:.3g}", amount); }
+// "36.9 GB", "108 M": three digits and the power of 1000 that they are counted in.
+std::string amount_text(double amount, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t prefix = 0;
+  for (; amount >= 999.5 && prefix + 1 < std::size(kPrefixes); ++prefix) amount /= 1000.0;
+  return fmt::format("{:.{}f} {}{}", amount, amount < 9.995 ? 2 : (amount < 99.95 ? 1 : 0), kPrefixes[prefix], unit);
+}
 
 }  // namespace
 
@@ -32,14 +39,14 @@ void BenchTable::line(const std::string& text) const {
 }
 
 void BenchTable::add(const Measurement& m) {
-  constexpr const char* kColumns = "{:<34} {:>12} {:>10} {:>9} {:>9} {:>12} {:>6}";
+  constexpr const char* kColumns = "{:<35} {:>11} {:>9} {:>8} {:>10} {:>11} {:>6}";
   if (!std::exchange(has_header_, true)) {
-    line(fmt::format(kColumns, "", "time", "tokens/s", "GB", "TFLOP", "limit", "share"));
+    line(fmt::format(kColumns, "", "time", "tokens/s", "bytes", "operations", "limit", "share"));
   }
   const double share = m.work.limit_seconds / m.seconds;
   line(fmt::format(kColumns, m.what + (m.detail.empty() ? "" : ", " + m.detail), time_text(m.seconds),
-                   m.tokens > 0 ? rate_text(m.tokens / m.seconds) : "", amount_text(m.work.bytes * 1e-9),
-                   amount_text(m.work.flops * 1e-12), time_text(m.work.limit_seconds),
+                   m.tokens > 0 ? rate_text(m.tokens / m.seconds) : "", amount_text(m.work.bytes, "B"),
+                   m.work.flops > 0 ? amount_text(m.work.flops, "") : "", time_text(m.work.limit_seconds),
                    fmt::format("{:.0f} %", 100.0 * share)));
   if (!m.note.empty()) line("  " + m.note);
   base::Json entry = base::Json::object();

@@ -16,7 +16,7 @@ struct Measurement {
   double seconds = 0;  // of the piece of work
   double tokens = 0;   // that it computed; 0: none
   Work work;           // what it had to do
-  // Further figures by name, for JSON; people read them in `note`.
+  // Further figures by name, for JSON; people read them in `note`, a line below.
   std::vector<std::pair<std::string, double>> figures = {};
   std::string note = {};
 };
