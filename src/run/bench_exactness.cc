@@ -276,10 +276,9 @@ void show_price(const BenchModel& bench, BenchTable& table) {
       exact += best_seconds(product, x_TK, exact_product);
       free += best_seconds(product, x_TK, free_product);
     }
-    table.line(
-        fmt::format("price     products of a forward of {:<4} {:>6} {:.2f} ms, LibTorch's own choice {:.2f} ms "
-                    "({:+.0f} %)",
-                    rows, rows == 1 ? "row:" : "rows:", exact * 1e3, free * 1e3, 100.0 * (exact / free - 1.0)));
+    table.line(fmt::format("price     {:<52} {:.2f} ms, LibTorch's own choice {:.2f} ms ({:+.0f} %)",
+                           fmt::format("products of a forward of {}", base::counted(rows, "row")), exact * 1e3,
+                           free * 1e3, 100.0 * (exact / free - 1.0)));
     prices.push_back({{"rows", rows}, {"exact_seconds", exact}, {"free_seconds", free}});
     bench.release_unused();
   }
