@@ -146,7 +146,7 @@ void measure_training(const BenchModel& bench, const config::BenchConfig& config
     const auto trainer = trainer::make_trainer(settings, bench.store(), *model);
     const auto step = [&](const Views& views) {
       set_version(samples, bench.store().version());
-      trainer->step(views);
+      trainer->step(views, trainer::RolloutLogprobs::kOfTheseWeights);
     };
     step(views_of(samples, samples_with_tokens(samples, shape.group, budget)));  // warms up: about a micro-batch
     seconds = bench.seconds([&] { step(measured); });
@@ -187,7 +187,7 @@ void measure_step(const BenchModel& bench, const config::BenchConfig& config, co
     const auto trainer = trainer::make_trainer(settings, bench.store(), *model);
     const auto step = [&](const Views& views) {
       set_version(run.samples, bench.store().version());
-      return trainer->step(views);
+      return trainer->step(views, trainer::RolloutLogprobs::kOfTheseWeights);
     };
     step(views_of(run.samples, samples_with_tokens(run.samples, shape.group, settings.batch.max_tokens_per_gpu)));
     train_seconds = bench.seconds([&] { difference = step(samples).at("train_rollout_logprob_abs_diff"); });

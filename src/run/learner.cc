@@ -78,7 +78,8 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
                             config.steps_per_rollout(), "steps");
       const auto first = samples.begin() + k * config.samples_per_step();
       const std::vector<const rl::Sample*> batch(first, first + config.samples_per_step());
-      last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, log);
+      const bool is_first = k == 0 && rollout.is_sampled;
+      last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
       patience.observe_step(rollout_id, last, rollout);
       flops += 3.0 * forward_flops(inputs_.session.config(), batch);
     }
@@ -96,8 +97,10 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   return last;
 }
 
-report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log) {
-  const trainer::Metrics raw = trainer_->step(batch);
+report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
+                                        RunLog& log) {
+  const trainer::Metrics raw = trainer_->step(
+      batch, is_on_policy ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights);
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());

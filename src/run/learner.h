@@ -39,7 +39,9 @@ class Learner {
   trainer::Trainer& trainer() { return *trainer_; }
 
  private:
-  report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, RunLog& log);
+  // is_on_policy: the batch was sampled with the present weights.
+  report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
+                                 RunLog& log);
 
   const TrainInputs& inputs_;
   rl::LearningHealth health_;

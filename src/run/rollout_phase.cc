@@ -144,6 +144,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Gr
     take(request, std::move(*group), rollout, graders);
   }
   rollout.stats = engine_.stats();
+  rollout.is_sampled = true;
   if (graders != nullptr) {
     if (!wait_for_rewards(request, *graders, report)) return std::nullopt;
     collect_rewards(request, *graders, rollout);

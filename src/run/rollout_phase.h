@@ -33,6 +33,7 @@ struct Rollout {
   std::vector<rl::Sample> samples;  // in sample order
   std::vector<text::Grade> grades;  // one a sample; empty without graders
   rollout::EngineStats stats;
+  bool is_sampled = false;    // by the engine, with the weights that the trainer has: not read from a file
   double seconds = 0.0;       // with rewards
   int64_t num_failed = 0;     // samples whose grading failed
   int64_t num_dropped = 0;    // of those: without a reward

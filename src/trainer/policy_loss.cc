@@ -36,6 +36,54 @@ bool all_zero(const std::vector<double>& values) {
   return std::all_of(values.begin(), values.end(), [](double value) { return value == 0.0; });
 }
 
+// Samples side by side, and where each one's targets begin.
+struct Targets {
+  const std::vector<const rl::Sample*>& samples;
+  const std::vector<int64_t>& offsets;
+};
+// One of each target, on the host.
+struct HostScores {
+  const float *logprobs, *entropy;
+};
+
+struct Gradients {
+  std::vector<double> dlogprobs, dentropy;  // dentropy: empty where the loss has no entropy term
+  LossTerms terms(at::Device device) const {
+    return {.dlogprobs_R = float_tensor(dlogprobs, device),
+            .dentropy_R = dentropy.empty() ? at::Tensor() : float_tensor(dentropy, device),
+            .is_zero = all_zero(dlogprobs) && all_zero(dentropy)};
+  }
+};
+
+Gradients accumulate(const rl::LossConfig& config, const Targets& targets, const HostScores& scores,
+                     rl::LossSums& sums) {
+  const auto num_targets = static_cast<size_t>(targets.offsets.back());
+  const bool has_entropy_term = config.entropy_coef != 0.0;
+  Gradients gradients{std::vector<double>(num_targets), std::vector<double>(has_entropy_term ? num_targets : 0)};
+  for (size_t s = 0; s < targets.samples.size(); ++s) {
+    const rl::Sample& sample = *targets.samples[s];
+    const int64_t begin = targets.offsets[s];
+    if (sample.completion.empty()) continue;  // it adds 0 to every sum
+    const std::vector<uint8_t> mask = trained_tokens(sample);
+    const std::vector<double> advantages = token_advantages(sample);
+    rl::LossInput input;
+    input.length = targets.offsets[s + 1] - begin;
+    input.logprobs = scores.logprobs + begin;
+    input.entropy = scores.entropy + begin;
+    input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
+    input.rollout_logprobs = input.old_logprobs;
+    input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
+    input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
+    input.mask = mask.data();
+    input.advantages = advantages.empty() ? nullptr : advantages.data();
+    rl::accumulate_loss(config, input,
+                        {.dlogprobs = gradients.dlogprobs.data() + begin,
+                         .dentropy = has_entropy_term ? gradients.dentropy.data() + begin : nullptr},
+                        sums);
+  }
+  return gradients;
+}
+
 }  // namespace
 
 std::vector<uint8_t> trained_tokens(const rl::Sample& sample) {
@@ -45,35 +93,36 @@ std::vector<uint8_t> trained_tokens(const rl::Sample& sample) {
 
 LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores,
                       rl::LossSums& sums) {
-  const auto num_targets = static_cast<size_t>(batch.num_targets());
-  const bool has_entropy_term = config.entropy_coef != 0.0;
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
-  std::vector<double> dlogprobs(num_targets), dentropy(has_entropy_term ? num_targets : 0);
-  for (size_t s = 0; s < batch.samples.size(); ++s) {
-    const rl::Sample& sample = *batch.samples[s];
-    const int64_t begin = batch.target_offsets[s];
-    if (sample.completion.empty()) continue;  // it adds 0 to every sum
-    const std::vector<uint8_t> mask = trained_tokens(sample);
-    const std::vector<double> advantages = token_advantages(sample);
-    rl::LossInput input;
-    input.length = batch.target_offsets[s + 1] - begin;
-    input.logprobs = logprobs_R.const_data_ptr<float>() + begin;
-    input.entropy = entropy_R.const_data_ptr<float>() + begin;
-    input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
-    input.rollout_logprobs = input.old_logprobs;
-    input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
-    input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
-    input.mask = mask.data();
-    input.advantages = advantages.empty() ? nullptr : advantages.data();
-    rl::accumulate_loss(
-        config, input,
-        {.dlogprobs = dlogprobs.data() + begin, .dentropy = has_entropy_term ? dentropy.data() + begin : nullptr},
-        sums);
+  const Gradients gradients = accumulate(config, {batch.samples, batch.target_offsets},
+                                         {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()}, sums);
+  return gradients.terms(scores.logprobs_R.device());
+}
+
+LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch& batch) {
+  std::vector<float> logprobs;
+  for (const rl::Sample* sample : batch.samples) {
+    TANDEM_CHECK_EQ(sample->rollout_logprobs.size(), sample->completion.size(), "log-probs of sample",
+                    sample->sample_id);
+    logprobs.insert(logprobs.end(), sample->rollout_logprobs.begin(), sample->rollout_logprobs.end());
   }
-  const at::Device device = scores.logprobs_R.device();
-  return {.dlogprobs_R = float_tensor(dlogprobs, device),
-          .dentropy_R = has_entropy_term ? float_tensor(dentropy, device) : at::Tensor(),
-          .is_zero = all_zero(dlogprobs) && all_zero(dentropy)};
+  // No gradient depends on an entropy's value.
+  const std::vector<float> entropy(logprobs.size(), 0.0F);
+  rl::LossSums nobodys;
+  const Gradients gradients =
+      accumulate(config, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()}, nobodys);
+  return gradients.terms(batch.ids_T.device());
+}
+
+PendingLoss::PendingLoss(const PackedBatch& batch, const TokenScores& scores, const device::Ops& ops)
+    : samples_(batch.samples),
+      target_offsets_(batch.target_offsets),
+      logprobs_R_(ops.fetch(scores.logprobs_R)),
+      entropy_R_(ops.fetch(scores.entropy_R)) {}
+
+void PendingLoss::add_to(rl::LossSums& sums, const rl::LossConfig& config) const {
+  accumulate(config, {samples_, target_offsets_},
+             {logprobs_R_->wait().const_data_ptr<float>(), entropy_R_->wait().const_data_ptr<float>()}, sums);
 }
 
 }  // namespace tandem::trainer

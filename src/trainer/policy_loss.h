@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "device/ops.h"
 #include "rl/losses.h"
 #include "trainer/packed_batch.h"
 #include "trainer/token_scores.h"
@@ -22,8 +24,25 @@ struct LossTerms {
 // What the loss counts of a sample: its loss mask, or nothing of a removed one.
 std::vector<uint8_t> trained_tokens(const rl::Sample& sample);
 
-// Adds every sample of the batch to `sums`. The engine's log-probs are the old ones.
+// Adds every sample of the batch to `sums`. The engine's log-probs are the old ones. Waits for the scores.
 LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores,
                       rl::LossSums& sums);
+
+// The same gradient from the log-probs that the samples bring, where the forward will give them: so it is known before
+// the forward.
+LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch& batch);
+
+// What a batch's samples add to the sums, kept until its scores have come from the device.
+class PendingLoss {
+ public:
+  PendingLoss(const PackedBatch& batch, const TokenScores& scores, const device::Ops& ops);
+  // Waits for the scores.
+  void add_to(rl::LossSums& sums, const rl::LossConfig& config) const;
+
+ private:
+  std::vector<const rl::Sample*> samples_;
+  std::vector<int64_t> target_offsets_;
+  std::unique_ptr<device::Ops::Fetch> logprobs_R_, entropy_R_;
+};
 
 }  // namespace tandem::trainer

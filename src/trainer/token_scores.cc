@@ -21,21 +21,81 @@ void for_each_chunk(int64_t rows, int64_t chunk_rows, F f) {
 
 }  // namespace
 
+namespace {
+
+TokenScores make_scores(int64_t rows, const at::Tensor& normed_TE) {
+  const at::TensorOptions wide = normed_TE.options().dtype(at::kFloat);
+  return {.logprobs_R = at::empty({rows}, wide),
+          .entropy_R = at::empty({rows}, wide),
+          .logsumexp_R = at::empty({rows}, wide),
+          .logits_RV = {}};
+}
+
+// The head over rows [begin, begin + n) of a batch's targets, and the way back.
+class Chunk {
+ public:
+  Chunk(const model::Model& model, const PackedBatch& batch, const at::Tensor& normed_TE, const HeadOptions& options,
+        int64_t begin, int64_t n)
+      : model_(model),
+        temperature_(options.temperature),
+        begin_(begin),
+        n_(n),
+        targets_R_(rows_of(batch.targets_R)),
+        logit_rows_R_(rows_of(batch.logit_rows_R)),
+        hidden_RE_(model.ops().embedding(normed_TE, logit_rows_R_)) {}
+
+  // Of logits from here on, or from a forward before.
+  void compute_logits() { logits_RV_ = model_.head(hidden_RE_); }
+  void set_logits(at::Tensor logits_RV) { logits_RV_ = std::move(logits_RV); }
+  bool has_logits() const { return logits_RV_.defined(); }
+  at::Tensor take_logits() { return std::move(logits_RV_); }
+  // Where nothing is differentiated.
+  void drop_hidden() { hidden_RE_.reset(); }
+
+  void score(const TokenScores& scores) const {
+    model_.ops().logprob(logits_RV_, targets_R_, temperature_, rows_of(scores.logprobs_R), rows_of(scores.entropy_R),
+                         rows_of(scores.logsumexp_R));
+  }
+  // Consumes the logits; adds to dnormed_TE, in float32: a prompt's last row predicts the first token of every sample
+  // of its group.
+  void differentiate(const TokenScores& scores, const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R,
+                     const at::Tensor& dnormed_TE) {
+    const device::Ops& ops = model_.ops();
+    const at::Tensor dlogits_RV =
+        ops.logprob_backward(logits_RV_, targets_R_, temperature_, rows_of(dlogprobs_R),
+                             dentropy_R.defined() ? rows_of(dentropy_R) : dentropy_R, rows_of(scores.entropy_R),
+                             rows_of(scores.logsumexp_R), model_.dtype());
+    logits_RV_.reset();  // gone where the gradient is not their memory
+    ops.embedding_backward(model_.head_backward(dlogits_RV, hidden_RE_), logit_rows_R_, dnormed_TE);
+  }
+
+ private:
+  at::Tensor rows_of(const at::Tensor& all) const { return all.narrow(0, begin_, n_); }
+
+  const model::Model& model_;
+  const double temperature_;
+  const int64_t begin_, n_;
+  const at::Tensor targets_R_, logit_rows_R_;
+  at::Tensor hidden_RE_, logits_RV_;
+};
+
+at::Tensor float_zeros(const at::Tensor& normed_TE) {
+  return at::zeros(normed_TE.sizes(), normed_TE.options().dtype(at::kFloat));
+}
+
+}  // namespace
+
 TokenScores score_targets(const model::Model& model, const PackedBatch& batch, const at::Tensor& normed_TE,
                           const HeadOptions& options, bool keep_logits) {
   const at::NoGradGuard without_graph;
-  const device::Ops& ops = model.ops();
   const int64_t rows = batch.num_targets();
-  const at::TensorOptions wide = normed_TE.options().dtype(at::kFloat);
-  TokenScores scores = {.logprobs_R = at::empty({rows}, wide),
-                        .entropy_R = at::empty({rows}, wide),
-                        .logsumexp_R = at::empty({rows}, wide),
-                        .logits_RV = {}};
+  TokenScores scores = make_scores(rows, normed_TE);
   for_each_chunk(rows, options.chunk_rows, [&](int64_t begin, int64_t n) {
-    at::Tensor logits = model.head(ops.embedding(normed_TE, batch.logit_rows_R.narrow(0, begin, n)));
-    ops.logprob(logits, batch.targets_R.narrow(0, begin, n), options.temperature, scores.logprobs_R.narrow(0, begin, n),
-                scores.entropy_R.narrow(0, begin, n), scores.logsumexp_R.narrow(0, begin, n));
-    if (keep_logits && n == rows) scores.logits_RV = std::move(logits);
+    Chunk chunk(model, batch, normed_TE, options, begin, n);
+    chunk.compute_logits();
+    chunk.drop_hidden();
+    chunk.score(scores);
+    if (keep_logits && n == rows) scores.logits_RV = chunk.take_logits();
   });
   return scores;
 }
@@ -44,22 +104,29 @@ at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& 
                                   const HeadOptions& options, TokenScores scores, const at::Tensor& dlogprobs_R,
                                   const at::Tensor& dentropy_R) {
   const at::NoGradGuard without_graph;
-  const device::Ops& ops = model.ops();
-  // A prompt's last row predicts the first token of every sample of its group: their gradients add up in float32.
-  const at::Tensor dnormed_TE = at::zeros(normed_TE.sizes(), normed_TE.options().dtype(at::kFloat));
+  const at::Tensor dnormed_TE = float_zeros(normed_TE);
   for_each_chunk(batch.num_targets(), options.chunk_rows, [&](int64_t begin, int64_t n) {
-    const at::Tensor logit_rows = batch.logit_rows_R.narrow(0, begin, n);
-    const at::Tensor hidden_RE = ops.embedding(normed_TE, logit_rows);
-    at::Tensor logits = std::exchange(scores.logits_RV, {});
-    if (!logits.defined()) logits = model.head(hidden_RE);
-    const at::Tensor dlogits = ops.logprob_backward(
-        logits, batch.targets_R.narrow(0, begin, n), options.temperature, dlogprobs_R.narrow(0, begin, n),
-        dentropy_R.defined() ? dentropy_R.narrow(0, begin, n) : dentropy_R, scores.entropy_R.narrow(0, begin, n),
-        scores.logsumexp_R.narrow(0, begin, n), model.dtype());
-    logits.reset();  // gone where the gradient is not their memory
-    ops.embedding_backward(model.head_backward(dlogits, hidden_RE), logit_rows, dnormed_TE);
+    Chunk chunk(model, batch, normed_TE, options, begin, n);
+    chunk.set_logits(std::exchange(scores.logits_RV, {}));
+    if (!chunk.has_logits()) chunk.compute_logits();
+    chunk.differentiate(scores, dlogprobs_R, dentropy_R, dnormed_TE);
   });
   return dnormed_TE.to(normed_TE.scalar_type());
+}
+
+ScoredGradient score_targets_with_backward(const model::Model& model, const PackedBatch& batch,
+                                           const at::Tensor& normed_TE, const HeadOptions& options,
+                                           const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R) {
+  const at::NoGradGuard without_graph;
+  TokenScores scores = make_scores(batch.num_targets(), normed_TE);
+  const at::Tensor dnormed_TE = float_zeros(normed_TE);
+  for_each_chunk(batch.num_targets(), options.chunk_rows, [&](int64_t begin, int64_t n) {
+    Chunk chunk(model, batch, normed_TE, options, begin, n);
+    chunk.compute_logits();
+    chunk.score(scores);
+    chunk.differentiate(scores, dlogprobs_R, dentropy_R, dnormed_TE);
+  });
+  return {.scores = std::move(scores), .dnormed_TE = dnormed_TE.to(normed_TE.scalar_type())};
 }
 
 }  // namespace tandem::trainer

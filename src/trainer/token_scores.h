@@ -33,4 +33,13 @@ at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& 
                                   const HeadOptions& options, TokenScores scores, const at::Tensor& dlogprobs_R,
                                   const at::Tensor& dentropy_R);
 
+// Both in one pass over the logits, where the gradients of log-probs and entropies are known before them.
+struct ScoredGradient {
+  TokenScores scores;
+  at::Tensor dnormed_TE;
+};
+ScoredGradient score_targets_with_backward(const model::Model& model, const PackedBatch& batch,
+                                           const at::Tensor& normed_TE, const HeadOptions& options,
+                                           const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R);
+
 }  // namespace tandem::trainer

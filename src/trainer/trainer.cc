@@ -59,16 +59,26 @@ class TrainerImpl final : public Trainer {
   }
   ~TrainerImpl() override { model_.set_gradient_sink({}); }
 
-  Metrics step(const Samples& samples) override {
+  Metrics step(const Samples& samples, RolloutLogprobs logprobs) override {
     TANDEM_CHECK(!samples.empty(), "an optimizer step without samples");
     rl::LossNormaliser normaliser(config_.loss);
     for (const rl::Sample* sample : samples) normaliser.add(trained_tokens(*sample));
     rl::LossSums sums;
+    std::vector<PendingLoss> pending;
     optimizer_.begin_step();
     for_each_micro_batch(samples, [&](const PackedBatch& batch) {
       if (config_.abandon && config_.abandon()) throw StepAbandoned();
-      train_on(batch, sums);
+      if (batch.num_targets() == 0) return;
+      if (logprobs == RolloutLogprobs::kOfOtherWeights) {
+        train_on(batch, sums);
+      } else if (const TokenScores scores = train_on_known(batch); model_.ops().runs_ahead()) {
+        pending.emplace_back(batch, scores, model_.ops());
+      } else {
+        policy_loss(config_.loss, batch, scores, sums);
+      }
     });
+    for (const PendingLoss& loss : pending) loss.add_to(sums, config_.loss);
+    pending.clear();
     Metrics metrics = normaliser.metrics(sums);
     if (config_.loss.get_mismatch_metrics) {
       metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, normaliser);
@@ -101,7 +111,6 @@ class TrainerImpl final : public Trainer {
 
   // Forward, loss and backward of one micro-batch: adds to the gradients and to `sums`, both unnormalised.
   void train_on(const PackedBatch& batch, rl::LossSums& sums) {
-    if (batch.num_targets() == 0) return;
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
     const memory::TagScope head(memory::Tag::kHead);
@@ -110,6 +119,19 @@ class TrainerImpl final : public Trainer {
     if (loss.is_zero) return;
     layers.backward(
         score_targets_backward(model_, batch, normed_TE, head_, std::move(scores), loss.dlogprobs_R, loss.dentropy_R));
+  }
+
+  // The same where the samples bring the log-probs that the forward will give; `sums` are the caller's business.
+  TokenScores train_on_known(const PackedBatch& batch) {
+    const memory::TagScope head(memory::Tag::kHead);
+    const LossTerms loss = policy_loss_of_rollout(config_.loss, batch);
+    LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
+    const at::Tensor normed_TE = layers.forward();
+    if (loss.is_zero) return score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/false);
+    ScoredGradient scored =
+        score_targets_with_backward(model_, batch, normed_TE, head_, loss.dlogprobs_R, loss.dentropy_R);
+    layers.backward(std::move(scored.dnormed_TE));
+    return std::move(scored.scores);
   }
 
   int64_t num_recomputed_layers(int64_t num_tokens) const {

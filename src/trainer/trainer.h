@@ -37,6 +37,11 @@ class StepAbandoned : public std::runtime_error {
 
 using Metrics = std::map<std::string, double>;
 
+// Which weights the samples' rollout log-probs are of. Of these: a forward here gives the very same numbers, bit for
+// bit (docs/EXACTNESS.md), as in a rollout's first optimizer step. Then the loss's gradient is known before the
+// forward, logits are computed once, and nothing waits for the device between two micro-batches.
+enum class RolloutLogprobs : uint8_t { kOfOtherWeights, kOfTheseWeights };
+
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -49,7 +54,8 @@ class Trainer {
   // version keep their bits. So they do, with skip_zero_gradient, where the gradient is exactly 0: nothing went wrong
   // there, and step_skipped is 0.
   // EnvironmentError: the update failed and the step is lost, as trainer/adamw.h says.
-  virtual Metrics step(const std::vector<const rl::Sample*>& samples) = 0;
+  virtual Metrics step(const std::vector<const rl::Sample*>& samples,
+                       RolloutLogprobs logprobs = RolloutLogprobs::kOfOtherWeights) = 0;
 
   // Frees what only training needs, the gradients: between train phases the memory is the engine's. The next step()
   // takes it again.

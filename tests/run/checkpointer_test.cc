@@ -35,7 +35,7 @@ class CountingTrainer : public trainer::Trainer {
         state_.push_back({kind, &packed, at::Tensor(packed.shape)});
     }
   }
-  trainer::Metrics step(const std::vector<const rl::Sample*>&) override {
+  trainer::Metrics step(const std::vector<const rl::Sample*>&, trainer::RolloutLogprobs) override {
     ++progress_.steps;
     ++progress_.updates;
     for (const auto& [kind, packed, tensor] : state_) {
@@ -152,7 +152,7 @@ class SavedRun {
   }
   void finish_step() {
     checkpointer_->begin_update();
-    trainer_.step({});
+    trainer_.step({}, trainer::RolloutLogprobs::kOfOtherWeights);
     checkpointer_->end_update(trainer_.progress().steps, {});
   }
 
@@ -281,7 +281,7 @@ TEST_F(CheckpointerTest, ARunThatFailsKeepsItsLastFinishedStep) {
   run.expect_saved(2);
   const auto fail_within_a_step = [&] {
     run.checkpointer().begin_update();
-    run.trainer().step({});
+    run.trainer().step({}, trainer::RolloutLogprobs::kOfOtherWeights);
     throw UserError("within the third step");
   };
   EXPECT_THROW(run.checkpointer().save_at_end(fail_within_a_step), UserError);
