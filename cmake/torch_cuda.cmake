@@ -11,4 +11,6 @@ if(TANDEM_CUDA AND TANDEM_TORCH)
   target_link_libraries(tandem_torch_cuda INTERFACE tandem_torch tandem_cuda_headers
     "${TANDEM_TORCH_ROOT}/lib/libtorch_cuda.so" "${TANDEM_TORCH_ROOT}/lib/libc10_cuda.so"
     "${site_packages}/nvidia/cu13/lib/libcudart.so.13")
+  add_library(tandem_cublas_lt INTERFACE)
+  target_link_libraries(tandem_cublas_lt INTERFACE tandem_cuda_headers "${site_packages}/nvidia/cu13/lib/libcublasLt.so.13")
 endif()

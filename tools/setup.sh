@@ -109,11 +109,11 @@ shutil.copyfileobj(urllib.request.urlopen(sys.argv[1], timeout=60), sys.stdout.b
   rm -rf $part
 }
 
-# The libraries that the CUDA module loads, into the .venv that is there.
+# The libraries that the CUDA module loads and the compiler of its kernels, into the .venv that is there.
 install_cuda() {
   local stamp=.venv/installed-requirements-cuda
   if [ -f "$stamp" ] && cmp -s "$stamp" requirements-cuda.txt; then return; fi
-  say "installing the CUDA libraries (about 2 GB, once)"
+  say "installing the CUDA libraries and compiler (about 2.2 GB, once)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-cuda.txt
   cp requirements-cuda.txt "$stamp"
 }

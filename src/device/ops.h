@@ -33,6 +33,8 @@ struct AttentionRows {
   // Backward only: rows [group_offsets[u], group_offsets[u+1]) of unit u share blocks with no other unit; units are
   // processed in parallel, rows within one in order. [U+1] int32, or undefined.
   Tensor group_offsets;
+  // Backward only: the tokens and slots that kv_append() was given. [n] int32, or undefined. Token t is row t.
+  Tensor kv_tokens = {}, kv_slots = {};
   // Where on the device prepare() puts what it makes of them: uint8 [>= Ops::prepared_bytes()], aligned to 512 bytes.
   // Undefined: prepare() allocates.
   Tensor memory = {};
@@ -55,8 +57,8 @@ class Ops {
   // The rows of one batch made ready: a caller that runs several layers over them asks once. The host's tensors stay as
   // they are while what is returned is used by calls that follow; work of the device that is under way may go on.
   virtual AttentionRows prepare(const AttentionRows& rows) const { return rows; }
-  // Rewrites what prepare() made of other rows: as many rows and sequences and as wide a block table, in the same places
-  // of the device's memory, so that what was recorded with it reads the new ones.
+  // Rewrites what prepare() made of other rows: as many rows and sequences and as wide a block table, in the same
+  // places of the device's memory, so that what was recorded with it reads the new ones.
   virtual void refill(AttentionRows& prepared, const AttentionRows& rows) const { prepared = prepare(rows); }
   // Bytes of AttentionRows::memory for rows of those numbers; 0: prepare() takes none. Where record() does not call its
   // work again, all that prepare() puts on the device lies there.
@@ -202,8 +204,13 @@ class Ops {
   // `work` may be called once or at each replay. The device does it in replay() alone. The default calls `work` there.
   virtual std::unique_ptr<Recording> record(std::function<void()> work) const;
   // Whether the device works on while the host does something else. Then an engine runs one step ahead of what the host
-  // has read, and records its steps.
+  // has read.
   virtual bool runs_ahead() const { return false; }
+  // Whether a forward of a model of that dtype and those heads can be recorded: none of its operations asks the host.
+  virtual bool can_record(at::ScalarType /*dtype*/, int64_t /*num_heads*/, int64_t /*num_kv_heads*/,
+                          int64_t /*head_dim*/) const {
+    return runs_ahead();
+  }
 };
 
 // The CPU backend. isa: "auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"; UserError if the machine lacks it.

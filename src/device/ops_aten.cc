@@ -5,7 +5,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/div.h>
@@ -15,7 +14,6 @@
 #include <ATen/ops/index_put.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
@@ -31,6 +29,7 @@
 #include "base/check.h"
 #include "device/attention_aten.h"
 #include "device/host_sampling.h"
+#include "device/rope_frequencies.h"
 #include "device/transfer.h"
 
 namespace tandem::device {
@@ -116,11 +115,7 @@ struct Rotation {
   Tensor cos, sin;
 };
 Rotation rotation(const Tensor& positions_T, const Ops::QkvShape& shape) {
-  // On the host: a frequency's last bit is a large angle at a late position, and pow() differs between devices.
-  const auto head_dim = static_cast<double>(shape.head_dim);
-  const Tensor exponents = at::arange(0, shape.head_dim, 2, at::TensorOptions(at::kFloat)) / head_dim;
-  const Tensor host_frequencies = at::pow(shape.rope_theta, exponents).reciprocal();
-  if (!shape.rope_factors.empty()) host_frequencies.mul_(at::tensor(shape.rope_factors));
+  const Tensor host_frequencies = at::tensor(rope_frequencies(shape.head_dim, shape.rope_theta, shape.rope_factors));
   const Tensor frequencies = to_device(host_frequencies, positions_T.device());
   const Tensor angles = at::outer(to_float(positions_T), frequencies).unsqueeze(1);
   return {at::cos(angles), at::sin(angles)};

@@ -20,6 +20,12 @@ constexpr AtenCallShape kCall;
 constexpr int64_t kTileRows = kAttentionTileRows, kTileKeys = kAttentionTileKeys;
 constexpr int64_t kIndexBytes = 8;
 
+// cuda/rowwise.h's num_partials(): float32 sums of a weight's gradient.
+Size partial_sums(Size rows, Size width) {
+  constexpr int64_t kMostPartials = 528;
+  return std::min<Size>(rows, kMostPartials) * width * kFloatBytes;
+}
+
 Size rounded_up(Size count, Size step) { return (count + step - 1) / step * step; }
 
 // To within what rounds a width up to 32 entries.
@@ -37,14 +43,22 @@ Size attention_scratch_bytes(const OpsShape& s, Size context) {
 }  // namespace
 
 OpsFamily ops_family(const std::string& device) {
-  return device == "cpu" || device.empty() ? OpsFamily::kCpu : OpsFamily::kAten;
+  return device == "cpu" || device.empty() ? OpsFamily::kCpu : OpsFamily::kCuda;
 }
 
+// CUDA's kernels compute in bfloat16.
 OpsPlan::OpsPlan(OpsFamily family, const OpsShape& shape, Size element_bytes)
-    : family_(family), shape_(shape), element_(element_bytes), cast_(element_bytes == kFloatBytes ? 0 : kFloatBytes) {}
+    : family_(family == OpsFamily::kCuda && element_bytes == kFloatBytes ? OpsFamily::kAten : family),
+      shape_(shape),
+      element_(element_bytes),
+      cast_(element_bytes == kFloatBytes ? 0 : kFloatBytes) {}
 
-OpBytes OpsPlan::op(Size result, Size aten_most) const {
-  return {.result = result, .most = family_ == OpsFamily::kCpu ? result : std::max(result, aten_most)};
+OpBytes OpsPlan::op(Size result, Size aten_most, Size scratch) const {
+  switch (family_) {
+    case OpsFamily::kAten: return {.result = result, .most = std::max(result, aten_most)};
+    case OpsFamily::kCuda: return {.result = result, .most = result + scratch};
+    default: return {.result = result, .most = result};
+  }
 }
 
 // The last rows, fewer than a call's, go through copies of that many.
@@ -53,8 +67,9 @@ OpBytes OpsPlan::linear(Size rows, Size inner, Size outer, Size out_bytes) const
   return op(result, result + kCall.linear_rows * (inner * element_ + outer * out_bytes));
 }
 
-// The product, then the sum.
+// The product, then the sum; CUDA's products add themselves.
 OpBytes OpsPlan::linear_add(Size rows, Size inner) const {
+  if (has_kernels()) return add(rows);
   const OpBytes product = linear(rows, inner, shape_.hidden, element_), sum = add(rows);
   return {.result = sum.result, .most = std::max(product.most, product.result + sum.most)};
 }
@@ -79,7 +94,8 @@ OpBytes OpsPlan::rms_norm(Size rows) const {
 OpBytes OpsPlan::rms_norm_backward(Size rows) const {
   const Size count = rows * shape_.hidden;
   // float32 of dy and x, unit, dunit, and their product.
-  return op(count * element_, count * (2 * cast_ + 3 * kFloatBytes) + 3 * rows * kFloatBytes);
+  return op(count * element_, count * (2 * cast_ + 3 * kFloatBytes) + 3 * rows * kFloatBytes,
+            partial_sums(rows, shape_.hidden));
 }
 
 OpBytes OpsPlan::qk_norm_rope(Size rows) const {
@@ -96,7 +112,8 @@ OpBytes OpsPlan::qk_norm_rope_backward(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = rows * shape_.head_dim * kFloatBytes, norms = 2 * rows * shape_.num_heads * kFloatBytes;
   // float32 of dq and q, dq turned back, and what a norm's backward has: unit, dunit, their product.
-  return op(result, result + rows * shape_.q_width * (2 * cast_ + 4 * kFloatBytes) + rotation + norms);
+  return op(result, result + rows * shape_.q_width * (2 * cast_ + 4 * kFloatBytes) + rotation + norms,
+            partial_sums(rows, 2 * shape_.head_dim));
 }
 
 OpBytes OpsPlan::rope(Size rows) const {
@@ -116,7 +133,9 @@ OpBytes OpsPlan::rope_backward(Size rows) const {
 }
 
 // float32 of the gradient.
-OpBytes OpsPlan::add_bias_backward(Size rows, Size width) const { return op(0, rows * width * cast_); }
+OpBytes OpsPlan::add_bias_backward(Size rows, Size width) const {
+  return op(0, rows * width * cast_, partial_sums(rows, width));
+}
 
 OpBytes OpsPlan::silu_mul(Size rows) const {
   const Size count = rows * shape_.mlp;
@@ -135,6 +154,7 @@ OpBytes OpsPlan::kv_append(Size entries) const {
 }
 
 OpBytes OpsPlan::paged_attention(const AttentionLoad& load) const {
+  if (has_attention_kernel()) return op(load.rows * shape_.q_width * element_, 0);
   const Size places = rounded_up(load.tiles, kCall.attention_tiles) * kTileRows;
   const Size queries = places * shape_.q_width, call_rows = kCall.attention_tiles * kTileRows;
   const Size keys = kCall.attention_tiles * kTileKeys * shape_.kv_width;  // of a call
@@ -174,31 +194,61 @@ OpBytes OpsPlan::kv_gradient(const AttentionLoad& load) const {
 
 // Beside both steps stands the float32 gradient of the cache.
 OpBytes OpsPlan::attention_backward(const AttentionLoad& load) const {
+  if (has_attention_kernel()) return flash_backward(load);
   const OpBytes query = query_gradient(load), kv = kv_gradient(load);
   const Size dcache = 2 * load.kv_blocks * kBlockTokens * shape_.kv_width * kFloatBytes;
   return {.result = query.result + kv.result, .most = dcache + std::max(query.most, query.result + kv.most)};
 }
 
+// at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
+// sequences and heads as multiprocessors its sum over parts is one part.
+OpBytes OpsPlan::flash_backward(const AttentionLoad& load) const {
+  constexpr int64_t kRowsPadding = 128, kMultiprocessors = 132;
+  const Size keys = load.expanded_keys, padded_rows = load.rows + kRowsPadding * load.sequences;
+  const Size blocks = std::max<Size>(1, load.sequences * shape_.num_heads);
+  const Size parts = (kMultiprocessors + blocks - 1) / blocks;
+  const Size expanded = 2 * keys * shape_.kv_width * element_, dq = load.rows * shape_.q_width * element_;
+  const Size sums = parts * padded_rows * shape_.q_width * kFloatBytes;
+  // The logarithms and the sums of out * dout; gradients of keys and values for each query head, then for each of
+  // their own.
+  const Size rows = (load.rows + padded_rows) * shape_.num_heads * kFloatBytes;
+  const Size by_head = 2 * keys * shape_.q_width * element_;
+  const Size result = dq + 2 * load.rows * shape_.kv_width * element_;
+  return {.result = result, .most = 2 * expanded + dq + sums + rows + by_head};
+}
+
 OpBytes OpsPlan::logprob(Size rows) const {
+  if (has_kernels()) return {};
   return op(0, 2 * rows * shape_.vocab * kFloatBytes + 8 * rows * kIndexBytes);
 }
 
 OpBytes OpsPlan::logprob_backward(Size rows, bool has_entropy_gradient) const {
+  if (has_kernels()) return op(rows * shape_.vocab * element_, 0);
   return op(0, (has_entropy_gradient ? 2 : 1) * rows * shape_.vocab * kFloatBytes + 8 * rows * kIndexBytes);
 }
 
 OpBytes OpsPlan::embedding_backward(Size rows, Size gradient_bytes) const {
+  if (has_kernels()) return op(0, 0, rows * kIndexBytes);
   return op(0, rows * (gradient_bytes == kFloatBytes ? Size(0) : shape_.hidden * kFloatBytes) + 8 * rows * kIndexBytes);
 }
 
 OpBytes OpsPlan::adamw(Size elements) const { return op(0, elements * kFloatBytes); }
 
 OpBytes OpsPlan::sum_of_squares(Size elements) const {
+  constexpr int64_t kPiece = 32768;  // of cuda/optimizer.h
+  if (has_kernels()) return op(0, 0, (elements / kPiece + 2) * sizeof(double));
   return op(0, std::min(elements, Size(kCall.sum_elements)) * 2 * sizeof(double));
 }
 
 Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
   if (family_ == OpsFamily::kCpu) return 0;
+  if (has_attention_kernel()) {
+    // cuda/attention_work.h: items and rows, the block table; and what expand_rows() makes.
+    const Size table = load.sequences * load.longest_keys / kBlockTokens;
+    const Size words = 6 * load.rows + table;
+    const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
+    return (words + expanded) * sizeof(int32_t);
+  }
   const Size tiles = rounded_up(load.tiles, kCall.attention_tiles);
   const Size tile_blocks = rounded_up(load.longest_keys, kTileKeys) / kTileKeys * (kTileKeys / kBlockTokens);
   const Size indices = tiles * (2 * kTileRows + 1 + tile_blocks) + load.rows;

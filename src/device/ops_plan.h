@@ -12,8 +12,9 @@ namespace tandem::device {
 using base::Size;
 
 // Who computes. The CPU's own operations allocate their results and nothing else that grows with a batch; those in
-// plain ATen (ops_aten.h), which a GPU begins with, make float32 temporaries for the steps of their formulas.
-enum class OpsFamily : uint8_t { kCpu, kAten };
+// plain ATen (ops_aten.h) make float32 temporaries for the steps of their formulas. CUDA's kernels are for bfloat16 and
+// allocate their results and what their comments say; what they do not cover is ATen's.
+enum class OpsFamily : uint8_t { kCpu, kAten, kCuda };
 OpsFamily ops_family(const std::string& device);  // of what --device says
 
 // A context of CUDA 13 on an H200, before anything is computed.
@@ -47,10 +48,11 @@ struct AttentionLoad {
   Size longest_rows = 0;  // of the sequence that has most (backward)
   Size longest_keys = 0;  // of the longest sequence, in whole blocks
   Size sequences = 0;
-  Size kv_blocks = 0;  // of the cache, all of them full (backward)
+  Size kv_blocks = 0;      // of the cache, all of them full (backward)
+  Size expanded_keys = 0;  // that all sequences see, shared ones once for each (backward)
 };
 
-// For operands of `element_bytes` (the model dtype), on a GPU where the family is kAten: ops_aten.cc line by line, to
+// For operands of `element_bytes` (the model dtype): ops_aten.cc line by line for kAten, cuda/cuda_ops.cc for kCuda, to
 // within what rounding each tensor up adds.
 class OpsPlan {
  public:
@@ -81,6 +83,8 @@ class OpsPlan {
   OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
   OpBytes adamw(Size elements) const;
   OpBytes sum_of_squares(Size elements) const;
+  // Whether attention is a kernel of CUDA's: then decode steps are recorded (Ops::can_record()).
+  bool has_attention_kernel() const { return has_kernels() && (shape_.head_dim == 64 || shape_.head_dim == 128); }
   // What prepare() makes of an attention's rows, which lasts as long as they.
   Size prepared(const AttentionLoad& load, bool has_backward) const;
 
@@ -88,8 +92,11 @@ class OpsPlan {
   // The two steps of attention_backward(): dq, and the gradients in the cache's layout collected by token.
   OpBytes query_gradient(const AttentionLoad& load) const;
   OpBytes kv_gradient(const AttentionLoad& load) const;
-  // An operation whose temporaries are `most` bytes where they are ATen's.
-  OpBytes op(Size result, Size aten_most) const;
+  // An operation that takes `aten_most` at once where it is ATen's, and `scratch` beside its result where it is CUDA's.
+  OpBytes op(Size result, Size aten_most, Size scratch = 0) const;
+  // FlashAttention-2's backward over keys that are expanded for each sequence.
+  OpBytes flash_backward(const AttentionLoad& load) const;
+  bool has_kernels() const { return family_ == OpsFamily::kCuda; }
 
   OpsFamily family_;
   OpsShape shape_;

@@ -64,15 +64,20 @@ int64_t lookahead_of(const EngineConfig& config, const device::Ops& ops) {
   return config.lookahead.value_or(ops.runs_ahead() ? 1 : 0);
 }
 
+bool can_record(const model::Model& model) {
+  const model::ModelConfig& config = model.config();
+  return model.ops().can_record(model.dtype(), config.num_heads, config.num_kv_heads, config.head_dim);
+}
+
 StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& model) {
   const BatchLimits& limits = config.limits;
-  const bool runs_ahead = model.ops().runs_ahead();
+  const bool records = can_record(model);
   return {.max_batch_tokens = limits.max_batch_tokens,
           .max_decodes = std::min(limits.max_running, limits.max_batch_tokens),
           // Windows would be so many more launches; on the CPU they keep the logits small.
-          .window_rows = runs_ahead ? limits.max_batch_tokens + limits.max_running
-                                    : int64_t{logits_window_rows(model.config().vocab)},
-          .records = config.record_steps.value_or(runs_ahead),
+          .window_rows = records ? limits.max_batch_tokens + limits.max_running
+                                 : int64_t{logits_window_rows(model.config().vocab)},
+          .records = config.record_steps.value_or(records),
           .runs_ahead = lookahead_of(config, model.ops()) > 0};
 }
 

@@ -5,8 +5,10 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "device/cuda/attention_work.h"
 #include "device/draw.h"
 #include "model/model_plan.h"
+#include "rollout/step_input.h"
 
 namespace tandem::rollout {
 
@@ -39,6 +41,16 @@ Size step_tensor_bytes(Size rows, Size draws) {
          2 * memory::allocated_bytes(3 * draws * kWordBytes);
 }
 
+// Of recorded steps (StepBuckets), with what cuda/attention_work.h makes of their rows.
+Size step_memory_bytes(const EngineShape& shape) {
+  const auto prepared_bytes = [](const StepShape& step) {
+    const device::cuda::AttentionWork work(step.num_rows, step.num_sequences, step.max_blocks);
+    return work.num_words * static_cast<int64_t>(sizeof(int32_t));
+  };
+  const int64_t rows = std::min<int64_t>(shape.max_running, kLargestBucket);
+  return lay_out_buckets(rows, bucket_blocks(shape.context_tokens), prepared_bytes).rbegin()->second.end;
+}
+
 }  // namespace
 
 void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape, const memory::TagBytes& standing,
@@ -65,10 +77,24 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const Size indices = step_tensor_bytes(rows, draws);
 
   memory::TagBytes block = standing;
+  if (ops.has_attention_kernel()) block[Tag::kCudaGraphs] += step_memory_bytes(shape);
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
                                 model::block_bytes(config, config.dtype, ops, rows, attention).inference +
                                 memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
+
+  if (ops.has_attention_kernel()) {
+    // All rows that draw have their logits at once; what draws keeps nothing beside them.
+    const Size logits_rows =
+        shape.max_running <= kLargestBucket ? Size(bucket_rows(shape.max_running)) : shape.max_running;
+    memory::TagBytes head = standing;
+    head[Tag::kCudaGraphs] += step_memory_bytes(shape);
+    head[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
+                                 ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most +
+                                 memory::rounding_of(8);
+    plan.add(Phase::kRollout, "logits of all rows", head);
+    return;
+  }
 
   // Where samples of a group draw from one row, its logits are repeated.
   const Size logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);

@@ -13,14 +13,6 @@ namespace tandem::rollout {
 
 namespace {
 
-// Of the parts of the step memory.
-constexpr int64_t kAlignment = 512;
-// The block tables' width grows in steps of so many blocks, so that a rollout whose longest prompt is a little longer
-// than that of the one before finds its recordings.
-constexpr int64_t kWidthStep = 16;
-
-int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
-
 int64_t blocks_for(int64_t tokens) { return (tokens + device::kBlockTokens - 1) / device::kBlockTokens; }
 
 }  // namespace
@@ -34,7 +26,7 @@ bool StepBuckets::holds(int64_t context_tokens) const {
 
 void StepBuckets::take(int64_t context_tokens) {
   TANDEM_CHECK(!is_taken());
-  const int64_t max_blocks = std::max(max_blocks_, rounded_up(blocks_for(context_tokens), kWidthStep));
+  const int64_t max_blocks = std::max(max_blocks_, bucket_blocks(context_tokens));
   const bool same_places = max_blocks == max_blocks_;
   max_blocks_ = max_blocks;
   if (!same_places) lay_out();
@@ -59,23 +51,9 @@ void StepBuckets::drop_recordings() {
 }
 
 void StepBuckets::lay_out() {
-  places_.clear();
-  int64_t end = 0;
-  const auto take = [&end](int64_t bytes) {
-    const int64_t begin = end;
-    end = rounded_up(end + bytes, kAlignment);
-    return begin;
-  };
-  for (int64_t rows = 1;; rows = bucket_rows(rows + 1)) {
-    const StepShape shape = bucket_shape(rows, max_blocks_);
-    Place place;
-    place.input = take(shape.num_words() * static_cast<int64_t>(sizeof(int32_t)));
-    place.results = take(3 * shape.num_draws * static_cast<int64_t>(sizeof(int32_t)));
-    place.rows = take(ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks));
-    place.end = end;
-    places_[rows] = place;
-    if (rows >= max_rows_) return;
-  }
+  places_ = lay_out_buckets(max_rows_, max_blocks_, [this](const StepShape& shape) {
+    return ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks);
+  });
 }
 
 at::Tensor StepBuckets::part(int64_t begin, int64_t count, at::ScalarType dtype) const {
@@ -105,7 +83,7 @@ void StepBuckets::fill_rows(Bucket& bucket, const StepInput& input) const {
     ops_.refill(rows, attention_rows(input));
     return;
   }
-  const Place& place = places_.at(bucket.tensors.shape.num_rows);
+  const BucketPlace& place = places_.at(bucket.tensors.shape.num_rows);
   device::AttentionRows fresh = attention_rows(input);
   if (place.end > place.rows) fresh.memory = part(place.rows, place.end - place.rows, at::kByte);
   rows = ops_.prepare(fresh);

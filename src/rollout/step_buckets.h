@@ -49,17 +49,13 @@ class StepBuckets {
   void run(Bucket& bucket, const std::function<void()>& work) const;
 
  private:
-  // Offsets in the step memory.
-  struct Place {
-    int64_t input = 0, results = 0, rows = 0, end = 0;
-  };
   void lay_out();
   at::Tensor part(int64_t begin, int64_t count, at::ScalarType dtype) const;
 
   const device::Ops& ops_;
   const int64_t max_rows_;
-  int64_t max_blocks_ = 0;           // columns of every block table
-  std::map<int64_t, Place> places_;  // by rows of the bucket
+  int64_t max_blocks_ = 0;                 // columns of every block table
+  std::map<int64_t, BucketPlace> places_;  // by rows of the bucket
   at::Tensor memory_;
   std::byte* address_ = nullptr;                        // where it lies, or lay
   std::map<int64_t, std::unique_ptr<Bucket>> buckets_;  // by rows; their tensors are views of what lies at address_

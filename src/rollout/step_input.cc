@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "device/block.h"
 
 namespace tandem::rollout {
 
@@ -20,6 +21,33 @@ int64_t bucket_rows(int64_t num_rows) {
 bool is_decode(const ScheduledBatch& plan) {
   const size_t rows = plan.token_ids.size();
   return plan.sequences.size() == rows && plan.logits_rows.size() == rows && plan.sample_slots.size() == rows;
+}
+
+std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blocks,
+                                               const std::function<int64_t(const StepShape&)>& prepared_bytes) {
+  constexpr int64_t kAlignment = 512;
+  std::map<int64_t, BucketPlace> places;
+  int64_t end = 0;
+  const auto take = [&end](int64_t bytes) {
+    const int64_t begin = end;
+    end = (end + bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  };
+  for (int64_t rows = 1;; rows = bucket_rows(rows + 1)) {
+    const StepShape shape = bucket_shape(rows, max_blocks);
+    BucketPlace place;
+    place.input = take(shape.num_words() * static_cast<int64_t>(sizeof(int32_t)));
+    place.results = take(3 * shape.num_draws * static_cast<int64_t>(sizeof(int32_t)));
+    place.rows = take(prepared_bytes(shape));
+    place.end = end;
+    places[rows] = place;
+    if (rows >= max_rows) return places;
+  }
+}
+
+int64_t bucket_blocks(int64_t context_tokens) {
+  constexpr int64_t kTokensStep = 16 * device::kBlockTokens;
+  return (context_tokens + kTokensStep - 1) / kTokensStep * 16;
 }
 
 StepShape exact_shape(const ScheduledBatch& plan) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -39,6 +41,18 @@ struct StepShape {
 StepShape exact_shape(const ScheduledBatch& plan);
 // Of a decode step of `num_rows` rows, those that fill it up among them.
 StepShape bucket_shape(int64_t num_rows, int64_t max_blocks);
+
+// Where a bucket's arrays lie in the step memory, which holds those of all buckets: bytes from its start.
+struct BucketPlace {
+  int64_t input = 0, results = 0;
+  int64_t rows = 0, end = 0;  // what Ops::prepare() makes of the rows
+};
+// By rows, for every bucket up to `max_rows`. prepared_bytes(shape): Ops::prepared_bytes().
+std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blocks,
+                                               const std::function<int64_t(const StepShape&)>& prepared_bytes);
+// The width of recorded block tables for sequences of so many tokens: in steps, so that a rollout whose longest prompt
+// is a little longer than that of the one before finds its recordings.
+int64_t bucket_blocks(int64_t context_tokens);
 
 // Draws whose logits are computed together.
 struct DrawWindow {

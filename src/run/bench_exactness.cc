@@ -62,7 +62,9 @@ struct MixRun {
   rollout::EngineStats stats;
 };
 
-MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed) {
+// `change`: of the engine's configuration, where it is not to be the device's own choice.
+MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
+                  const std::function<void(rollout::EngineConfig&)>& change = {}) {
   const auto model = bench.make_model();
   int64_t longest = 0;
   for (const int64_t tokens : mix.prompt_tokens) longest = std::max(longest, tokens);
@@ -71,6 +73,7 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed) {
   rollout::EngineConfig config;
   config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
   config.limits = {.max_batch_tokens = mix.max_batch_tokens, .max_running = mix.groups * mix.group_size};
+  if (change) change(config);
   const auto engine = rollout::make_engine(config, *model);
   uint64_t sample_id = 0;
   for (int64_t g = 0; g < mix.groups; ++g) {
@@ -167,18 +170,36 @@ void ask_engine(const BenchModel& bench, const config::BenchConfig& config, Answ
   }
 }
 
-void ask_twice(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
+// The same rollout again, with the host's part of it in another order too.
+void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
+  struct Variant {
+    const char* name;
+    std::function<void(rollout::EngineConfig&)> change;
+  };
+  const Variant variants[] = {
+      {"the same rollout twice", {}},
+      {"and without recorded steps or lookahead",
+       [](rollout::EngineConfig& engine) {
+         engine.lookahead = 0;
+         engine.record_steps = false;
+       }},
+      {"and one step ahead of the host", [](rollout::EngineConfig& engine) { engine.lookahead = 1; }},
+  };
   const Mix mix = mixes(bench.is_on_cpu())[2];
   const auto seed = static_cast<uint64_t>(config.model.seed);
-  const MixRun a = run_engine(bench, mix, seed), b = run_engine(bench, mix, seed);
-  Comparison tokens, logprobs;
-  for (size_t i = 0; i < a.samples.size(); ++i) {
-    logprobs.add(a.samples[i].rollout_logprobs, b.samples[i].rollout_logprobs);
-    const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
-    tokens.add(as_floats(a.samples[i].completion), as_floats(b.samples[i].completion));
+  const MixRun first = run_engine(bench, mix, seed);
+  for (const Variant& variant : variants) {
+    const MixRun again = run_engine(bench, mix, seed, variant.change);
+    Comparison tokens, logprobs;
+    for (size_t i = 0; i < first.samples.size(); ++i) {
+      const rl::Sample &a = first.samples[i], &b = again.samples[i];
+      const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
+      tokens.add(as_floats(a.completion), as_floats(b.completion));
+      logprobs.add(a.rollout_logprobs, b.rollout_logprobs);
+    }
+    answers.add(fmt::format("{}: tokens", variant.name), tokens, "tokens");
+    answers.add(fmt::format("{}: log-probs", variant.name), logprobs, "log-probs");
   }
-  answers.add("the same rollout twice: tokens", tokens, "tokens");
-  answers.add("the same rollout twice: log-probs", logprobs, "log-probs");
 }
 
 // Elements whose bits differ.
@@ -291,7 +312,7 @@ bool check_exactness(const BenchModel& bench, const config::BenchConfig& config,
   const at::NoGradGuard without_graph;
   Answers answers(table);
   ask_engine(bench, config, answers);
-  ask_twice(bench, config, answers);
+  ask_again(bench, config, answers);
   ask_products(bench, answers);
   show_price(bench, table);
   return answers.finish();

@@ -17,8 +17,8 @@ namespace tandem::run {
 
 namespace {
 
-// Enough for every shape of a step to have been seen once.
-constexpr int64_t kWarmUpTokens = 8;
+// Steps with a token for every sequence: enough for such a step to have been seen, recorded and replayed.
+constexpr int64_t kWarmUpSteps = 4;
 
 rl::Sample make_sample(const rl::Group& group, rl::Completion completion) {
   rl::Sample sample;
@@ -82,35 +82,53 @@ BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
   engine.num_kv_blocks = rollout::num_kv_blocks(bench.config(), kv_bytes);
   engine.limits = {.max_batch_tokens = shape.max_batch_tokens, .max_running = shape.sequences};
   engine_ = rollout::make_engine(engine, *model_);
-  run(std::min(shape.response_tokens, kWarmUpTokens));
+  warm_up();
 }
 
-RolloutRun BenchRollout::run() { return run(shape_.response_tokens); }
+void BenchRollout::add_requests() const {
+  uint64_t sample_id = 0, group_id = 0;
+  for (const rl::SharedPrompt& prompt : prompts_) {
+    rollout::GroupRequest request;
+    request.group_id = group_id++;
+    request.prompt = prompt;
+    for (int64_t i = 0; i < shape_.group; ++i) request.sample_ids.push_back(sample_id++);
+    request.sampling.temperature = shape_.temperature;
+    request.sampling.max_new_tokens = shape_.response_tokens;
+    request.sampling.ignore_eos = true;
+    request.sampling.seed = shape_.seed;
+    engine_->add(std::move(request));
+  }
+}
 
-RolloutRun BenchRollout::run(int64_t response_tokens) {
+int64_t BenchRollout::take_drawn(int64_t& generated) const {
+  const int64_t before = std::exchange(generated, engine_->stats().generated_tokens);
+  return generated - before;
+}
+
+// The beginning of the very rollout: what an engine keeps for its next one is that of sequences of this length.
+void BenchRollout::warm_up() {
+  engine_->reset_stats();
+  add_requests();
+  int64_t full_steps = 0, generated = 0;
+  while (full_steps < kWarmUpSteps && engine_->step()) {
+    if (take_drawn(generated) == shape_.sequences) ++full_steps;
+  }
+  engine_->abort_all();
+  while (engine_->next_finished()) {
+  }
+}
+
+RolloutRun BenchRollout::run() {
   RolloutRun result;
   result.samples.resize(static_cast<size_t>(shape_.sequences));
   engine_->reset_stats();
   result.seconds = bench_.seconds([&] {
-    uint64_t sample_id = 0, group_id = 0;
-    for (const rl::SharedPrompt& prompt : prompts_) {
-      rollout::GroupRequest request;
-      request.group_id = group_id++;
-      request.prompt = prompt;
-      for (int64_t i = 0; i < shape_.group; ++i) request.sample_ids.push_back(sample_id++);
-      request.sampling.temperature = shape_.temperature;
-      request.sampling.max_new_tokens = response_tokens;
-      request.sampling.ignore_eos = true;
-      request.sampling.seed = shape_.seed;
-      engine_->add(std::move(request));
-    }
+    add_requests();
     // A step's tokens are on the host when it returns, so that the host's clock tells when.
     std::optional<base::Clock::time_point> steady_begin;
     int64_t generated = 0, first_generated = 0, last_generated = 0;
     while (engine_->step()) {
-      const int64_t drawn =
-          engine_->stats().generated_tokens - std::exchange(generated, engine_->stats().generated_tokens);
-      if (drawn != shape_.sequences) continue;
+      if (take_drawn(generated) != shape_.sequences) continue;
       if (!steady_begin) {
         steady_begin = base::Clock::now();
         first_generated = generated;

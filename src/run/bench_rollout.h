@@ -40,7 +40,10 @@ class BenchRollout {
   RolloutRun run();
 
  private:
-  RolloutRun run(int64_t response_tokens);
+  void add_requests() const;
+  void warm_up();
+  // Tokens that came since there were `generated` of them, which is brought up to date.
+  int64_t take_drawn(int64_t& generated) const;
 
   const BenchModel& bench_;
   RolloutShape shape_;

@@ -39,7 +39,7 @@ void BenchTable::line(const std::string& text) const {
 }
 
 void BenchTable::add(const Measurement& m) {
-  constexpr const char* kColumns = "{:<35} {:>11} {:>9} {:>8} {:>10} {:>11} {:>6}";
+  constexpr const char* kColumns = "{:<42} {:>11} {:>9} {:>8} {:>10} {:>11} {:>6}";
   if (!std::exchange(has_header_, true)) {
     line(fmt::format(kColumns, "", "time", "tokens/s", "bytes", "operations", "limit", "share"));
   }

@@ -85,6 +85,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   batch.rows = std::min(tokens - 1, all_tokens - step.num_samples);
   batch.targets = std::min(tokens - 1, step.num_samples * step.response_tokens);
   batch.sequences = std::min(step.num_samples, tokens - 1);
+  batch.expanded_keys = std::min(batch.rows + batch.sequences * step.prompt_tokens, batch.sequences * (longest - 1));
   const auto own_blocks = [&](Size prompt) {
     return (prompt % kBlock + step.response_tokens - 1 + kBlock - 1) / kBlock;
   };
@@ -119,7 +120,8 @@ struct BatchPlan {
              .longest_keys = (shape.batch.context_tokens - 1 + device::kBlockTokens - 1) / device::kBlockTokens *
                              device::kBlockTokens,
              .sequences = shape.batch.sequences,
-             .kv_blocks = shape.batch.kv_blocks},
+             .kv_blocks = shape.batch.kv_blocks,
+             .expanded_keys = shape.batch.expanded_keys},
         residual(memory::allocated_bytes(model::hidden_bytes(config, config.dtype, load.rows))),
         cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(config.dtype))),
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
@@ -174,7 +176,7 @@ void add_scoring_peaks(const model::ModelConfig& config, const TrainShape& shape
   using memory::Tag;
   const BatchPlan p(config, shape, /*trains=*/false);
   memory::TagBytes base = standing;
-  base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/shape.family == device::OpsFamily::kAten);
+  base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/!p.ops.has_attention_kernel());
   memory::TagBytes block = base;
   block[Tag::kLayerWorkspace] += p.cache + p.residual + p.block.inference + memory::rounding_of(12);
   plan.add(Phase::kTrain, "a block of the reference", block);
@@ -233,10 +235,12 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
       std::max({p.ops.logprob_backward(p.chunk_rows, shape.has_entropy_term).most, dhidden.most,
                 dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(config.dtype)).most});
   logits = head;
+  // Log-probs that are known before the forward are taken in the same pass.
+  const Size in_one_pass = p.ops.logprob(p.chunk_rows).most;
   // Logits of a single chunk are still there from the forward.
   const Size again = p.chunk_rows < R ? p.head.most : Size(0);
-  logits[Tag::kHead] +=
-      T * config.hidden * kFloatBytes + p.chunk_hidden + std::max(again, p.logits + gradients) + memory::rounding_of(6);
+  logits[Tag::kHead] += T * config.hidden * kFloatBytes + p.chunk_hidden +
+                        std::max(again, p.logits + std::max(gradients, in_one_pass)) + memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;

@@ -51,6 +51,7 @@ struct MicroBatchShape {
   Size kv_blocks = 0;       // of the attention's cache
   Size tiles = 0;           // of the attention's rows (device::AttentionLoad)
   Size context_tokens = 0;  // of the longest sequence
+  Size expanded_keys = 0;   // of all sequences, a shared prompt's once for each
 };
 
 // The most that one micro-batch of an optimizer step can have under the token budget (rl/packing.h): exact where the

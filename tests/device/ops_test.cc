@@ -49,6 +49,12 @@ class OpsTest : public testing::TestWithParam<Backend> {
 
   at::ScalarType dtype() const { return GetParam().dtype; }
 
+  // Kernels of a GPU round weights of values to bfloat16 before they multiply, where they have that head.
+  double attention_tolerance(int64_t head_dim) const {
+    const bool rounds_inside = GetParam().name == "cuda" && dtype() == at::kBFloat16 && head_dim % 64 == 0;
+    return rounds_inside ? 0x1.0p-7 : kTolerance;
+  }
+
   // |got - want| is at most `tolerance` times the largest |want| (of numbers that went through float32 arithmetic), and
   // half a unit in the last place where the result is bfloat16.
   void expect_close(const std::string& what, const Tensor& got, const Values& want, double tolerance = kTolerance) {
@@ -300,8 +306,8 @@ TEST_P(OpsTest, PagedAttentionAndItsGradients) {
     const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
     const reference::AttentionResult want = reference::attention(c.attention, vq, vk, vv);
     EXPECT_EQ(out.scalar_type(), dtype());
-    expect_close(fmt::format("paged_attention {}/{}x{}", H, G, K), out, want.out);
-    expect_close("paged_attention lse", lse, want.lse);
+    expect_close(fmt::format("paged_attention {}/{}x{}", H, G, K), out, want.out, attention_tolerance(K));
+    expect_close("paged_attention lse", lse, want.lse, attention_tolerance(K));
     EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, cache.rows, Tensor())), to_values(out));
     EXPECT_EQ(to_values(ops_->paged_attention(q, cache.kv_layer, ops_->prepare(cache.rows), Tensor())), to_values(out));
 
@@ -310,9 +316,9 @@ TEST_P(OpsTest, PagedAttentionAndItsGradients) {
     const reference::AttentionGrad grad =
         reference::attention_backward(c.attention, to_values(dout), to_values(out), vq, vk, vv);
     for (const Tensor& d : {got.dq_THK, got.dk_TGK, got.dv_TGK}) EXPECT_EQ(d.scalar_type(), dtype());
-    expect_close("attention_backward dq", got.dq_THK, grad.dq);
-    expect_close("attention_backward dk", got.dk_TGK, grad.dk);
-    expect_close("attention_backward dv", got.dv_TGK, grad.dv);
+    expect_close("attention_backward dq", got.dq_THK, grad.dq, attention_tolerance(K));
+    expect_close("attention_backward dk", got.dk_TGK, grad.dk, attention_tolerance(K));
+    expect_close("attention_backward dv", got.dv_TGK, grad.dv, attention_tolerance(K));
     const Ops::AttentionGrad prepared =
         ops_->attention_backward(dout, q, out, lse, cache.kv_layer, ops_->prepare(cache.rows));
     EXPECT_EQ(to_values(prepared.dq_THK), to_values(got.dq_THK));

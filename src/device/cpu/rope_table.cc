@@ -3,15 +3,16 @@
 
 #include <cmath>
 
+#include "device/rope_frequencies.h"
+
 namespace tandem::device::cpu {
 
 std::unique_ptr<float[]> RopeTable::Pages::build(int64_t page) const {
   const int64_t half = head_dim / 2;
   auto values = std::make_unique<float[]>(static_cast<size_t>(kPagePositions * head_dim));
+  const std::vector<float> frequencies = rope_frequencies(head_dim, theta, factors);
   for (int64_t i = 0; i < half; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    float frequency = 1.0F / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
-    if (!factors.empty()) frequency *= factors[static_cast<size_t>(i)];
+    const float frequency = frequencies[static_cast<size_t>(i)];
     for (int64_t p = 0; p < kPagePositions; ++p) {
       const float angle = static_cast<float>(page * kPagePositions + p) * frequency;
       values[static_cast<size_t>(p * head_dim + i)] = static_cast<float>(std::cos(static_cast<double>(angle)));

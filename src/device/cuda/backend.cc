@@ -1,17 +1,20 @@
 // The CUDA module's entry: which GPUs there are, LibTorch set up so that a forward is exact, and the operations.
-// Every operation is still ops_aten's; a kernel of our own would replace one by overriding it.
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <map>
+#include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "device/backend.h"
 #include "device/cuda/cuda_allocator_hook.h"
 #include "device/cuda/cuda_host_memory.h"
+#include "device/cuda/cuda_ops.h"
 #include "device/cuda/cuda_vmm.h"
+#include "device/cuda/linear_plans.h"
 #include "device/ops_aten.h"
 #include "device/ops_plan.h"
 
@@ -63,9 +66,17 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads) {
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   check_runtime(cudaFree(nullptr), index);  // makes the context
   bytes_at_start.try_emplace(index, bytes_now(index));
-  // The name goes into checkpoints: another type of GPU may give other bits.
-  return make_aten_ops(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
-                       fmt::format("cuda/aten on {}", properties.name), num_threads);
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+  // The name goes into checkpoints: another type of GPU, or another library, may give other bits.
+  std::unique_ptr<Ops> aten = make_aten_ops(device, fmt::format("cuda/aten on {}", properties.name), num_threads);
+  if (properties.major < 8) {
+    base::log_warning(
+        "{} has compute capability {}.{}: Tandem's kernels begin at 8.0, so LibTorch's operations compute, which are "
+        "several times slower",
+        properties.name, properties.major, properties.minor);
+    return aten;
+  }
+  return make_cuda_ops(std::move(aten), fmt::format("cuda on {}, {}", properties.name, cuda::LinearPlans::library()));
 }
 
 DeviceBytes device_bytes(int index) {

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/cuda/MemPool.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -84,6 +85,18 @@ void make_cublas_workspaces() {
   y.register_hook([](const at::Tensor&) { multiply(); });
   y.backward();
 }
+
+GraphPool::GraphPool(c10::DeviceIndex device)
+    : device_(device), id_(at::cuda::MemPool::graph_pool_handle(/*is_user_created=*/false)) {}
+GraphPool::~GraphPool() {
+  if (is_used_) caching_allocator->releasePool(device_, id_);
+}
+
+GraphPool::Scope::Scope(const GraphPool& pool, cudaStream_t stream) : pool_(pool) {
+  caching_allocator->beginAllocateToPool(pool.device_, pool.id_, [stream](cudaStream_t of) { return of == stream; });
+  pool.is_used_ = true;
+}
+GraphPool::Scope::~Scope() { caching_allocator->endAllocateToPool(pool_.device_, pool_.id_); }
 
 void release_cuda_cache() { caching_allocator->emptyCache(); }
 

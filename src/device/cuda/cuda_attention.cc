@@ -1,0 +1,198 @@
+#include "device/cuda/cuda_attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "device/block.h"
+
+namespace tandem::device {
+namespace {
+
+cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+void check(cudaError_t error) {
+  TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's attention failed:", cudaGetErrorString(error));
+}
+
+const int32_t* host_data(const Tensor& x) { return x.const_data_ptr<int32_t>(); }
+
+cuda::PagedRows paged(const AttentionRows& rows) {
+  return {.sequence_of_row = host_data(rows.sequence_of_row),
+          .row_position = host_data(rows.row_position),
+          .num_rows = rows.sequence_of_row.size(0),
+          .block_table = host_data(rows.block_table),
+          .num_sequences = rows.block_table.size(0),
+          .max_blocks = rows.block_table.size(1)};
+}
+
+cuda::PagedKv paged(const Tensor& kv_layer) {
+  return {.data = kv_layer.mutable_data_ptr(),
+          .block_stride = kv_layer.stride(0),
+          .num_kv_heads = kv_layer.size(2),
+          .head_dim = kv_layer.size(3) / kBlockTokens};
+}
+
+bool is_capturing() {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream(), &status));
+  return status == cudaStreamCaptureStatusActive;
+}
+
+// LibTorch's operations give the same bits at each call while it lives.
+class Deterministic {
+ public:
+  Deterministic() {
+    context_.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context_.setDeterministicFillUninitializedMemory(false);
+  }
+  ~Deterministic() {
+    context_.setDeterministicAlgorithms(was_on_, warned_only_);
+    context_.setDeterministicFillUninitializedMemory(filled_);
+  }
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  at::Context& context_ = at::globalContext();
+  const bool was_on_ = context_.deterministicAlgorithms(), warned_only_ = context_.deterministicAlgorithmsWarnOnly(),
+             filled_ = context_.deterministicFillUninitializedMemory();
+};
+
+}  // namespace
+
+CudaRows::CudaRows(const AttentionRows& rows, at::Device device, cuda::Staging& staging)
+    : rows_(rows), device_(device), staging_(staging) {
+  rows_.prepared = nullptr;
+}
+
+Tensor CudaRows::on_device(const int32_t* values, int64_t count) const {
+  Tensor tensor = at::empty({count}, at::TensorOptions(at::kInt).device(device_));
+  staging_.to_device(values, tensor.mutable_data_ptr(), static_cast<size_t>(count) * sizeof(int32_t), stream());
+  return tensor;
+}
+
+void CudaRows::fill(Forward& forward) {
+  std::vector<int32_t> words;
+  forward.work = cuda::build_work(paged(rows_), forward.heads, words);
+  const auto num_words = static_cast<int64_t>(words.size());
+  if (!forward.words.defined() && rows_.memory.defined()) {
+    forward.words = rows_.memory.view(at::kInt).narrow(0, 0, num_words);
+  }
+  if (!forward.words.defined()) {
+    forward.words = on_device(words.data(), num_words);
+    return;
+  }
+  TANDEM_CHECK_EQ(forward.words.numel(), num_words, "other numbers of rows, sequences or blocks");
+  staging_.to_device(words.data(), forward.words.mutable_data_ptr(), words.size() * sizeof(int32_t), stream());
+}
+
+void CudaRows::refill(const AttentionRows& rows) {
+  rows_ = rows;
+  rows_.prepared = nullptr;
+  if (forward_) fill(*forward_);
+  backward_.reset();
+  aten_.reset();
+}
+
+const CudaRows::Forward& CudaRows::forward(const cuda::AttentionHeads& heads) {
+  if (!forward_ || forward_->heads != heads) {
+    forward_.emplace().heads = heads;
+    fill(*forward_);
+  }
+  return *forward_;
+}
+
+const CudaRows::Backward& CudaRows::backward() {
+  if (backward_) return *backward_;
+  const cuda::ExpandedRows rows =
+      cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
+  const auto send = [&](const std::vector<int32_t>& values) {
+    return on_device(values.data(), static_cast<int64_t>(values.size()));
+  };
+  backward_ = {.cu_q = send(rows.cu_q),
+               .cu_k = send(rows.cu_k),
+               .slots = send(rows.slots),
+               .token_offsets = send(rows.token_offsets),
+               .rows_of_token = send(rows.expanded_rows_of_token),
+               .max_q = rows.max_q,
+               .max_k = rows.max_k};
+  return *backward_;
+}
+
+const AttentionRows& CudaRows::prepared_by(const Ops& aten) {
+  if (!aten_) aten_ = aten.prepare(rows_);
+  return *aten_;
+}
+
+bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer) {
+  return q_THK.scalar_type() == at::kBFloat16 &&
+         cuda::supports_attention(q_THK.size(2), q_THK.size(1), kv_layer.size(2));
+}
+
+void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
+                    const Tensor& slot_mapping) {
+  check(cuda::kv_append(paged(kv_layer), k_TGK.const_data_ptr(), v_TGK.const_data_ptr(),
+                        tokens.const_data_ptr<int32_t>(), slot_mapping.const_data_ptr<int32_t>(), slot_mapping.size(0),
+                        stream()));
+}
+
+Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, const Tensor& lse_TH) {
+  Tensor out_THK = at::empty_like(q_THK);
+  if (q_THK.numel() == 0) return out_THK;
+  const int64_t num_kv_heads = kv_layer.size(2);
+  const CudaRows::Forward& forward =
+      rows.forward({.group = q_THK.size(1) / num_kv_heads, .num_kv_heads = num_kv_heads, .head_dim = q_THK.size(2)});
+  check(cuda::attention_forward({.q_THK = q_THK.const_data_ptr(),
+                                 .out_THK = out_THK.mutable_data_ptr(),
+                                 .lse_TH = lse_TH.defined() ? lse_TH.mutable_data_ptr<float>() : nullptr,
+                                 .num_heads = q_THK.size(1),
+                                 .kv = paged(kv_layer),
+                                 .work = forward.work,
+                                 .words = forward.words.const_data_ptr<int32_t>(),
+                                 .refillable = is_capturing()},
+                                stream()));
+  return out_THK;
+}
+
+Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows) {
+  const int64_t T = q_THK.size(0), G = kv_layer.size(2), K = q_THK.size(2);
+  const CudaRows::Backward& b = rows.backward();
+  const int64_t num_expanded = b.slots.size(0);
+  const at::TensorOptions options = q_THK.options();
+  Tensor k_nGK = at::empty({num_expanded, G, K}, options), v_nGK = at::empty_like(k_nGK);
+  check(cuda::gather_kv(paged(kv_layer), b.slots.const_data_ptr<int32_t>(), num_expanded, k_nGK.mutable_data_ptr(),
+                        v_nGK.mutable_data_ptr(), stream()));
+  Tensor dq_THK, dk_nGK, dv_nGK;
+  {
+    const Deterministic deterministic;
+    const Tensor no_dropout = at::empty({2}, options.dtype(at::kUInt64));
+    std::tie(dq_THK, dk_nGK, dv_nGK) =
+        at::_flash_attention_backward(dout_THK, q_THK, k_nGK, v_nGK, out_THK, lse_TH.t().contiguous(), b.cu_q, b.cu_k,
+                                      b.max_q, b.max_k, /*dropout_p=*/0.0, /*is_causal=*/true, no_dropout, no_dropout);
+  }
+  k_nGK.reset();
+  v_nGK.reset();
+  Ops::AttentionGrad grad = {
+      .dq_THK = std::move(dq_THK), .dk_TGK = at::empty({T, G, K}, options), .dv_TGK = at::empty({T, G, K}, options)};
+  check(cuda::reduce_kv_grad({.dk_nGK = dk_nGK.const_data_ptr(),
+                              .dv_nGK = dv_nGK.const_data_ptr(),
+                              .token_offsets = b.token_offsets.const_data_ptr<int32_t>(),
+                              .rows_of_token = b.rows_of_token.const_data_ptr<int32_t>(),
+                              .num_tokens = T,
+                              .num_kv_heads = G,
+                              .head_dim = K,
+                              .dk_TGK = grad.dk_TGK.mutable_data_ptr(),
+                              .dv_TGK = grad.dv_TGK.mutable_data_ptr()},
+                             stream()));
+  return grad;
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,62 @@
+// Attention of CudaOps: the kernels of attention.h over tensors, and the gradient by LibTorch's FlashAttention-2, which
+// is deterministic when asked. bfloat16.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "device/cuda/attention.h"
+#include "device/cuda/staging.h"
+#include "device/ops.h"
+
+namespace tandem::device {
+
+// What Ops::prepare() makes of rows: what each kind of call needs of them, made at the first of that kind. The rows'
+// tensors must hold their numbers until then.
+class CudaRows {
+ public:
+  CudaRows(const AttentionRows& rows, at::Device device, cuda::Staging& staging);
+
+  // Other rows, as many, in the same words of the device.
+  void refill(const AttentionRows& rows);
+
+  struct Forward {
+    cuda::AttentionWork work;
+    Tensor words;  // int32, on the device
+    cuda::AttentionHeads heads;
+  };
+  const Forward& forward(const cuda::AttentionHeads& heads);
+
+  struct Backward {
+    Tensor cu_q, cu_k, slots, token_offsets, rows_of_token;  // int32, on the device; as cuda::ExpandedRows
+    int64_t max_q = 0, max_k = 0;
+  };
+  const Backward& backward();
+
+  // As `aten`, the operations of ops_aten.h, prepares them.
+  const AttentionRows& prepared_by(const Ops& aten);
+
+ private:
+  void fill(Forward& forward);
+  Tensor on_device(const int32_t* values, int64_t count) const;
+
+  AttentionRows rows_;
+  const at::Device device_;
+  cuda::Staging& staging_;
+  std::optional<Forward> forward_;
+  std::optional<Backward> backward_;
+  std::optional<AttentionRows> aten_;
+};
+
+// Whether the kernels have these heads. kv_layer [B, 2, G, K * kBlockTokens].
+bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer);
+
+// As Ops' operations of these names. EnvironmentError where the GPU fails.
+void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
+                    const Tensor& slot_mapping);
+Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, const Tensor& lse_TH);
+Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows);
+
+}  // namespace tandem::device

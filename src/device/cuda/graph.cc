@@ -1,0 +1,36 @@
+#include "device/cuda/graph.h"
+
+#include "base/check.h"
+
+namespace tandem::device::cuda {
+namespace {
+
+void check(cudaError_t error, const char* what) {
+  TANDEM_ENV_CHECK(error == cudaSuccess, what, "failed:", cudaGetErrorString(error));
+}
+
+}  // namespace
+
+Graph::Graph(cudaStream_t capturing, const std::function<void()>& work) {
+  // Relaxed: LibTorch may ask the driver for memory meanwhile.
+  check(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed), "capturing a step");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(capturing, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
+  }
+  check(cudaStreamEndCapture(capturing, &graph), "capturing a step");
+  const cudaError_t made = cudaGraphInstantiate(&executable_, graph, 0);
+  cudaGraphDestroy(graph);
+  check(made, "making a graph of a step");
+}
+
+Graph::~Graph() { cudaGraphExecDestroy(executable_); }
+
+void Graph::launch(cudaStream_t stream) { check(cudaGraphLaunch(executable_, stream), "a recorded step"); }
+
+}  // namespace tandem::device::cuda

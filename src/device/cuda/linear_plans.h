@@ -1,0 +1,85 @@
+// Matrix products of bfloat16 by cuBLASLt, every one with the bits of ordered_product(): one float32 accumulator an
+// output, terms in ascending order, one rounding. So a row's bits depend neither on how many rows there are nor on
+// which kernel the library has for them.
+//
+// For each product and number of rows (in steps, bucket_of()) the kernel is chosen when it is first asked for, which
+// takes some tens of milliseconds: of the kernels that the library proposes, without a split of the sum, those are kept
+// that give ordered_product()'s bits on data whose sums leave nothing but rounding, and of those the fastest. All that
+// are kept are equal in their bits, so which one was fastest never shows, and nothing has to be remembered on disk.
+// Where none is equal, ordered_product() itself computes, and `slow_products` says so.
+//
+// One thread at a time. No torch.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace tandem::device::cuda {
+
+enum class ProductKind : uint8_t {
+  kForward,     // out [T, N] = x [T, K] w [N, K]^T
+  kGradInput,   // out [T, K] = dy [T, N] w [N, K]
+  kGradWeight,  // out [N, K] = dy [T, N]^T x [T, K]
+};
+
+struct Product {
+  ProductKind kind = ProductKind::kForward;
+  int64_t T = 0, N = 0, K = 0;
+  bool is_float32 = false;  // out; else bfloat16
+  bool adds = false;        // `added`, of out's shape and dtype, which may be out itself, is added before the rounding
+};
+
+// What a kernel is chosen for: the largest row count that shares T's. Up to 512 as fine as the engine's recorded steps
+// (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...), whose rows they then are; above, powers of two.
+int64_t bucket_of(int64_t T);
+
+class LinearPlans {
+ public:
+  LinearPlans();
+  ~LinearPlans();
+  LinearPlans(const LinearPlans&) = delete;
+  LinearPlans& operator=(const LinearPlans&) = delete;
+
+  // What it holds of the device for life, and what a choice takes beside that while it lasts.
+  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20, kChoiceBytes = int64_t{192} << 20;
+
+  // left, right: x and w, dy and w, or dy and x, as the kind has them; contiguous. EnvironmentError where the library
+  // fails. A choice must not fall into the capture of a graph.
+  void run(const Product& product, const __nv_bfloat16* left, const __nv_bfloat16* right, const void* added, void* out,
+           cudaStream_t stream);
+
+  int64_t num_choices() const { return static_cast<int64_t>(choices_.size()); }
+  // Products that no kernel of the library computes exactly, in words.
+  const std::vector<std::string>& slow_products() const { return slow_products_; }
+  // The library's version, for the operations' name: "cublasLt 130101".
+  static std::string library();
+
+ private:
+  struct Choice {
+    bool is_library = false;  // else ordered_product()
+    cublasLtMatmulAlgo_t algorithm = {};
+  };
+  using Key = std::tuple<ProductKind, int64_t, int64_t, int64_t, bool, bool>;  // rows: of the bucket
+
+  using Candidates = std::vector<std::pair<cublasLtMatmulAlgo_t, float>>;  // and milliseconds
+
+  cublasLtMatmulAlgo_t set_algorithm(const Product& product, const Candidates& equal) const;
+  Choice choose(const Product& product, const __nv_bfloat16* left, const __nv_bfloat16* right, const void* added,
+                void* out, cudaStream_t stream);
+
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  std::map<Key, Choice> choices_;
+  std::vector<std::string> slow_products_;
+};
+
+}  // namespace tandem::device::cuda

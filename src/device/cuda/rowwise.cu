@@ -1,0 +1,484 @@
+// Sixteen bytes a thread at a time; sums over a row in the order that vectors.cuh fixes.
+#include <algorithm>
+
+#include "device/cuda/rowwise.h"
+#include "device/cuda/vectors.cuh"
+
+namespace tandem::device::cuda {
+namespace {
+
+constexpr int64_t kVector = 8;  // elements
+constexpr int kThreads = 256;
+
+// Threads of a block that works on a row of so many vectors: the width alone decides.
+int row_threads(int64_t vectors) {
+  return static_cast<int>(std::min<int64_t>(1024, (vectors + kWarp - 1) / kWarp * kWarp));
+}
+
+unsigned blocks_for(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
+
+__global__ void add_kernel(const bf16* a, const bf16* b, bf16* out, int64_t vectors) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= vectors) return;
+  float x[8], y[8];
+  unpack(load(a + i * kVector), x);
+  unpack(load(b + i * kVector), y);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] += y[j];
+  store(out + i * kVector, pack(x));
+}
+
+__global__ void add_tail_kernel(const bf16* a, const bf16* b, bf16* out, int64_t begin, int64_t n) {
+  const int64_t i = begin + threadIdx.x;
+  if (i < n) out[i] = __float2bfloat16_rn(__bfloat162float(a[i]) + __bfloat162float(b[i]));
+}
+
+// Indices of 32 bits: divisions by 64 take as long as the memory.
+__global__ void add_bias_kernel(bf16* y, const bf16* bias, uint32_t vectors, uint32_t row_vectors) {
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= vectors) return;
+  float x[8], b[8];
+  unpack(load(y + i * kVector), x);
+  unpack(load(bias + i % row_vectors * kVector), b);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] += b[j];
+  store(y + i * kVector, pack(x));
+}
+
+// partial[b][:] = the sum of rows b, b + grid, b + 2 grid, ... of dy, in that order. A thread has eight columns.
+__global__ void column_partials_kernel(const bf16* dy, float* partial, int64_t T, int64_t N) {
+  for (int64_t vector = threadIdx.x; vector < N / kVector; vector += blockDim.x) {
+    float sum[8] = {};
+    for (int64_t row = blockIdx.x; row < T; row += gridDim.x) {
+      float x[8];
+      unpack(load(dy + row * N + vector * kVector), x);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] += x[j];
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) partial[blockIdx.x * N + vector * kVector + j] = sum[j];
+  }
+}
+
+// to[i] += the sum over blocks of partial[block][first + i], block 0 first.
+__global__ void add_partials_kernel(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first,
+                                    int64_t width) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= width) return;
+  float sum = 0.0F;
+  for (int64_t block = 0; block < blocks; ++block) sum += partial[block * stride + first + i];
+  to[i] += sum;
+}
+
+void add_partials(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first, int64_t width,
+                  cudaStream_t stream) {
+  constexpr int kColumns = 64;  // few threads a block, so that a narrow weight still has many blocks
+  add_partials_kernel<<<static_cast<unsigned>((width + kColumns - 1) / kColumns), kColumns, 0, stream>>>(
+      partial, to, blocks, stride, first, width);
+}
+
+// One block a row.
+__global__ void rms_norm_kernel(const bf16* x, const bf16* w, bf16* y, int64_t E, float eps) {
+  __shared__ float shared[kWarp];
+  const bf16* row = x + blockIdx.x * E;
+  float sum = 0.0F;
+  for (int64_t i = threadIdx.x * kVector; i < E; i += blockDim.x * kVector) {
+    float v[8];
+    unpack(load(row + i), v);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum += v[j] * v[j];
+  }
+  const float inverse = rsqrtf(block_sum(sum, shared) / static_cast<float>(E) + eps);
+  for (int64_t i = threadIdx.x * kVector; i < E; i += blockDim.x * kVector) {
+    float v[8], weight[8];
+    unpack(load(row + i), v);
+    unpack(load(w + i), weight);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = v[j] * inverse * weight[j];
+    store(y + blockIdx.x * E + i, pack(v));
+  }
+}
+
+// Block b has rows b, b + grid, ... With unit = x inverse: dx = (dy w - unit mean(dy w unit)) inverse, dw = dy unit.
+// A thread has at most kMost vectors of a row.
+template <int kMost>
+__global__ void rms_norm_backward_kernel(const bf16* dy, const bf16* x, const bf16* w, bf16* dx, float* partial,
+                                         int64_t T, int64_t E, float eps) {
+  __shared__ float squares[kWarp], products[kWarp];
+  float dw[kMost][8] = {};
+  for (int64_t row = blockIdx.x; row < T; row += gridDim.x) {
+    float unit[kMost][8], dunit[kMost][8];
+    float square = 0.0F;
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int64_t i = (threadIdx.x + m * static_cast<int64_t>(blockDim.x)) * kVector;
+      if (i >= E) continue;
+      unpack(load(x + row * E + i), unit[m]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) square += unit[m][j] * unit[m][j];
+    }
+    const float inverse = rsqrtf(block_sum(square, squares) / static_cast<float>(E) + eps);
+    float product = 0.0F;
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int64_t i = (threadIdx.x + m * static_cast<int64_t>(blockDim.x)) * kVector;
+      if (i >= E) continue;
+      float d[8], weight[8];
+      unpack(load(dy + row * E + i), d);
+      unpack(load(w + i), weight);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        unit[m][j] *= inverse;
+        dw[m][j] += d[j] * unit[m][j];
+        dunit[m][j] = d[j] * weight[j];
+        product += dunit[m][j] * unit[m][j];
+      }
+    }
+    const float along = block_sum(product, products) / static_cast<float>(E);
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int64_t i = (threadIdx.x + m * static_cast<int64_t>(blockDim.x)) * kVector;
+      if (i >= E) continue;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) dunit[m][j] = (dunit[m][j] - unit[m][j] * along) * inverse;
+      store(dx + row * E + i, pack(dunit[m]));
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kMost; ++m) {
+    const int64_t i = (threadIdx.x + m * static_cast<int64_t>(blockDim.x)) * kVector;
+    if (i >= E) continue;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) partial[blockIdx.x * E + i + j] = dw[m][j];
+  }
+}
+
+__device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+
+__global__ void silu_mul_kernel(const bf16* gate_up, bf16* out, uint32_t vectors, uint32_t row_vectors) {
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= vectors) return;
+  const int64_t row = i / row_vectors, column = i % row_vectors;
+  const bf16* at = gate_up + (2 * row * row_vectors + column) * kVector;
+  float gate[8], up[8];
+  unpack(load(at), gate);
+  unpack(load(at + row_vectors * kVector), up);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) gate[j] = sigmoid(gate[j]) * gate[j] * up[j];
+  store(out + i * kVector, pack(gate));
+}
+
+__global__ void silu_mul_backward_kernel(const bf16* dout, const bf16* gate_up, bf16* dgate_up, uint32_t vectors,
+                                         uint32_t row_vectors) {
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= vectors) return;
+  const int64_t row = i / row_vectors, column = i % row_vectors;
+  const int64_t at = (2 * row * row_vectors + column) * kVector;
+  float gate[8], up[8], d[8], dgate[8], dup[8];
+  unpack(load(gate_up + at), gate);
+  unpack(load(gate_up + at + row_vectors * kVector), up);
+  unpack(load(dout + i * kVector), d);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float s = sigmoid(gate[j]);
+    dup[j] = d[j] * gate[j] * s;
+    dgate[j] = ((1.0F - s) * gate[j] + 1.0F) * s * up[j] * d[j];
+  }
+  store(dgate_up + at, pack(dgate));
+  store(dgate_up + at + row_vectors * kVector, pack(dup));
+}
+
+// A head's elements as a lane of a warp has them: pairs (i, i + K/2) that turn together, kPairs neighbours of each
+// half.
+template <int K>
+struct HeadLane {
+  static constexpr int kPairs = K / 2 / kWarp;
+  float low[kPairs], high[kPairs];
+
+  __device__ void read(const bf16* head, int lane) {
+    if constexpr (kPairs == 2) {
+      const auto a = *reinterpret_cast<const __nv_bfloat162*>(head + 2 * lane);
+      const auto b = *reinterpret_cast<const __nv_bfloat162*>(head + K / 2 + 2 * lane);
+      low[0] = __low2float(a), low[1] = __high2float(a);
+      high[0] = __low2float(b), high[1] = __high2float(b);
+    } else {
+      low[0] = __bfloat162float(head[lane]);
+      high[0] = __bfloat162float(head[K / 2 + lane]);
+    }
+  }
+  __device__ void write(bf16* head, int lane) const {
+    if constexpr (kPairs == 2) {
+      *reinterpret_cast<__nv_bfloat162*>(head + 2 * lane) = __floats2bfloat162_rn(low[0], low[1]);
+      *reinterpret_cast<__nv_bfloat162*>(head + K / 2 + 2 * lane) = __floats2bfloat162_rn(high[0], high[1]);
+    } else {
+      head[lane] = __float2bfloat16_rn(low[0]);
+      head[K / 2 + lane] = __float2bfloat16_rn(high[0]);
+    }
+  }
+  __device__ float sum_of_products(const HeadLane& other) const {
+    float sum = 0.0F;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) sum += low[p] * other.low[p] + high[p] * other.high[p];
+    return warp_sum(sum);
+  }
+  __device__ void scale(float by) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) low[p] *= by, high[p] *= by;
+  }
+  __device__ void multiply(const HeadLane& by) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) low[p] *= by.low[p], high[p] *= by.high[p];
+  }
+  __device__ void add_product(const HeadLane& a, const HeadLane& b) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) low[p] += a.low[p] * b.low[p], high[p] += a.high[p] * b.high[p];
+  }
+  // rotate_half by the angles of cos and sin; sign -1 turns back.
+  __device__ void rotate(const float2 (&turn)[kPairs], float sign) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      const float sin = turn[p].y * sign, a = low[p], b = high[p];
+      low[p] = a * turn[p].x - b * sin;
+      high[p] = b * turn[p].x + a * sin;
+    }
+  }
+};
+
+// cos and sin of the lane's pairs at a position, through shared memory [K / 2]: a row computes each once.
+template <int K>
+__device__ void read_turns(const Frequencies& frequencies, int position, float2* shared,
+                           float2 (&turn)[HeadLane<K>::kPairs]) {
+  if (threadIdx.x < K / 2) {
+    float2 t;
+    sincosf(static_cast<float>(position) * frequencies.values[threadIdx.x], &t.y, &t.x);
+    shared[threadIdx.x] = t;
+  }
+  __syncthreads();
+  constexpr int kPairs = HeadLane<K>::kPairs;
+#pragma unroll
+  for (int p = 0; p < kPairs; ++p) turn[p] = shared[threadIdx.x % kWarp * kPairs + p];
+}
+
+template <int K>
+__device__ float inverse_norm(const HeadLane<K>& x, float eps) {
+  return rsqrtf(x.sum_of_products(x) / static_cast<float>(K) + eps);
+}
+
+constexpr int kQkvThreads = 256;
+
+// One block a row, a warp a head, in turns.
+template <int K, bool kNorm>
+__global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_kernel(const bf16* qkv, const bf16* q_norm,
+                                                                   const bf16* k_norm, const int32_t* positions,
+                                                                   const __grid_constant__ Frequencies frequencies,
+                                                                   bf16* q, bf16* k, bf16* v, int H, int G, float eps) {
+  __shared__ float2 turns[K / 2];
+  const int64_t row = blockIdx.x;
+  const int lane = threadIdx.x % kWarp, heads = H + 2 * G;
+  float2 turn[HeadLane<K>::kPairs];
+  read_turns<K>(frequencies, positions[row], turns, turn);
+  for (int head = threadIdx.x / kWarp; head < heads; head += kQkvThreads / kWarp) {
+    HeadLane<K> x;
+    x.read(qkv + (row * heads + head) * K, lane);
+    if (head >= H + G) {
+      x.write(v + (row * G + head - H - G) * K, lane);
+      continue;
+    }
+    const bool is_q = head < H;
+    if constexpr (kNorm) {
+      HeadLane<K> weight;
+      weight.read(is_q ? q_norm : k_norm, lane);
+      x.scale(inverse_norm(x, eps));
+      x.multiply(weight);
+    }
+    x.rotate(turn, 1.0F);
+    x.write(is_q ? q + (row * H + head) * K : k + (row * G + head - H) * K, lane);
+  }
+}
+
+template <int K, bool kNorm>
+__global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_backward_kernel(
+    const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv, const bf16* q_norm, const bf16* k_norm,
+    const int32_t* positions, const __grid_constant__ Frequencies frequencies, bf16* dqkv, float* partial, int64_t T,
+    int H, int G, float eps) {
+  constexpr int kPairs = HeadLane<K>::kPairs, kWarps = kQkvThreads / kWarp;
+  __shared__ float2 turns[K / 2];
+  __shared__ float sums[2][kWarps][K];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, heads = H + 2 * G;
+  HeadLane<K> dweight[2] = {};  // of q's norm and of k's
+  for (int64_t row = blockIdx.x; row < T; row += gridDim.x) {
+    float2 turn[kPairs];
+    __syncthreads();  // the row before has read its turns
+    read_turns<K>(frequencies, positions[row], turns, turn);
+    for (int head = warp; head < heads; head += kWarps) {
+      HeadLane<K> d;
+      bf16* const to = dqkv + (row * heads + head) * K;
+      if (head >= H + G) {
+        d.read(dv + (row * G + head - H - G) * K, lane);
+        d.write(to, lane);
+        continue;
+      }
+      const bool is_q = head < H;
+      d.read(is_q ? dq + (row * H + head) * K : dk + (row * G + head - H) * K, lane);
+      d.rotate(turn, -1.0F);
+      if constexpr (kNorm) {
+        HeadLane<K> unit, weight;
+        unit.read(qkv + (row * heads + head) * K, lane);
+        weight.read(is_q ? q_norm : k_norm, lane);
+        const float inverse = inverse_norm(unit, eps);
+        unit.scale(inverse);
+        if (is_q) {
+          dweight[0].add_product(d, unit);
+        } else {
+          dweight[1].add_product(d, unit);
+        }
+        d.multiply(weight);
+        const float along = d.sum_of_products(unit) / static_cast<float>(K);
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) {
+          d.low[p] = (d.low[p] - unit.low[p] * along) * inverse;
+          d.high[p] = (d.high[p] - unit.high[p] * along) * inverse;
+        }
+      }
+      d.write(to, lane);
+    }
+  }
+  if constexpr (kNorm) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        sums[which][warp][lane * kPairs + p] = dweight[which].low[p];
+        sums[which][warp][K / 2 + lane * kPairs + p] = dweight[which].high[p];
+      }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * K; i += kQkvThreads) {
+      float sum = 0.0F;
+      for (int w = 0; w < kWarps; ++w) sum += sums[i / K][w][i % K];
+      partial[static_cast<int64_t>(blockIdx.x) * 2 * K + i] = sum;
+    }
+  }
+}
+
+template <int K>
+cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
+                            bf16* k, bf16* v, int64_t T, const QkvLayout& l, cudaStream_t stream) {
+  const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<K, true> : qk_norm_rope_kernel<K, false>;
+  kernel<<<static_cast<unsigned>(T), kQkvThreads, 0, stream>>>(
+      qkv, q_norm, k_norm, positions, l.frequencies, q, k, v, static_cast<int>(l.num_heads),
+      static_cast<int>(l.num_kv_heads), static_cast<float>(l.eps));
+  return cudaGetLastError();
+}
+
+template <int K>
+cudaError_t qk_norm_rope_backward_of(const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv,
+                                     const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* dqkv,
+                                     float* dq_norm, float* dk_norm, float* scratch, int64_t T, const QkvLayout& l,
+                                     cudaStream_t stream) {
+  const auto kernel =
+      q_norm != nullptr ? qk_norm_rope_backward_kernel<K, true> : qk_norm_rope_backward_kernel<K, false>;
+  const int64_t blocks = num_partials(T);
+  kernel<<<static_cast<unsigned>(blocks), kQkvThreads, 0, stream>>>(
+      dq, dk, dv, qkv, q_norm, k_norm, positions, l.frequencies, dqkv, scratch, T, static_cast<int>(l.num_heads),
+      static_cast<int>(l.num_kv_heads), static_cast<float>(l.eps));
+  if (q_norm != nullptr) {
+    add_partials(scratch, dq_norm, blocks, 2 * K, 0, K, stream);
+    add_partials(scratch, dk_norm, blocks, 2 * K, K, K, stream);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+int64_t num_partials(int64_t T) {
+  constexpr int64_t kMost = 528;  // four blocks on each of 132 multiprocessors
+  return std::min(T, kMost);
+}
+
+cudaError_t add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t stream) {
+  const int64_t vectors = n / kVector;
+  if (vectors > 0) add_kernel<<<blocks_for(vectors), kThreads, 0, stream>>>(a, b, out, vectors);
+  if (n % kVector > 0) add_tail_kernel<<<1, kVector, 0, stream>>>(a, b, out, vectors * kVector, n);
+  return cudaGetLastError();
+}
+
+cudaError_t add_bias(bf16* y, const bf16* bias, int64_t T, int64_t N, cudaStream_t stream) {
+  const int64_t vectors = T * N / kVector;
+  if (vectors > 0)
+    add_bias_kernel<<<blocks_for(vectors), kThreads, 0, stream>>>(y, bias, static_cast<uint32_t>(vectors),
+                                                                  static_cast<uint32_t>(N / kVector));
+  return cudaGetLastError();
+}
+
+cudaError_t add_bias_backward(const bf16* dy, float* dbias, float* scratch, int64_t T, int64_t N, cudaStream_t stream) {
+  if (T == 0) return cudaSuccess;
+  const int64_t blocks = num_partials(T);
+  column_partials_kernel<<<static_cast<unsigned>(blocks), row_threads(N / kVector), 0, stream>>>(dy, scratch, T, N);
+  add_partials(scratch, dbias, blocks, N, 0, N, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t rms_norm(const bf16* x, const bf16* w, bf16* y, int64_t T, int64_t E, double eps, cudaStream_t stream) {
+  if (T == 0) return cudaSuccess;
+  rms_norm_kernel<<<static_cast<unsigned>(T), row_threads(E / kVector), 0, stream>>>(x, w, y, E,
+                                                                                     static_cast<float>(eps));
+  return cudaGetLastError();
+}
+
+cudaError_t rms_norm_backward(const bf16* dy, const bf16* x, const bf16* w, bf16* dx, float* dw, float* scratch,
+                              int64_t T, int64_t E, double eps, cudaStream_t stream) {
+  if (T == 0) return cudaSuccess;
+  const int64_t blocks = num_partials(T), vectors = E / kVector;
+  const auto launch = [&](auto kernel, int threads) {
+    kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(dy, x, w, dx, scratch, T, E, static_cast<float>(eps));
+  };
+  if (vectors <= 512) {
+    launch(rms_norm_backward_kernel<1>, row_threads(vectors));
+  } else if (vectors <= 1024) {
+    launch(rms_norm_backward_kernel<2>, row_threads((vectors + 1) / 2));
+  } else if (vectors <= 2048) {
+    launch(rms_norm_backward_kernel<4>, row_threads((vectors + 3) / 4));
+  } else {
+    return cudaErrorInvalidValue;
+  }
+  add_partials(scratch, dw, blocks, E, 0, E, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t silu_mul(const bf16* gate_up, bf16* out, int64_t T, int64_t F, cudaStream_t stream) {
+  const int64_t vectors = T * F / kVector;
+  if (vectors > 0)
+    silu_mul_kernel<<<blocks_for(vectors), kThreads, 0, stream>>>(gate_up, out, static_cast<uint32_t>(vectors),
+                                                                  static_cast<uint32_t>(F / kVector));
+  return cudaGetLastError();
+}
+
+cudaError_t silu_mul_backward(const bf16* dout, const bf16* gate_up, bf16* dgate_up, int64_t T, int64_t F,
+                              cudaStream_t stream) {
+  const int64_t vectors = T * F / kVector;
+  if (vectors == 0) return cudaSuccess;
+  silu_mul_backward_kernel<<<blocks_for(vectors), kThreads, 0, stream>>>(
+      dout, gate_up, dgate_up, static_cast<uint32_t>(vectors), static_cast<uint32_t>(F / kVector));
+  return cudaGetLastError();
+}
+
+cudaError_t qk_norm_rope(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
+                         bf16* k, bf16* v, int64_t T, const QkvLayout& layout, cudaStream_t stream) {
+  if (T == 0) return cudaSuccess;
+  if (!supports_head_dim(layout.head_dim)) return cudaErrorInvalidValue;
+  const auto of = layout.head_dim == 64 ? qk_norm_rope_of<64> : qk_norm_rope_of<128>;
+  return of(qkv, q_norm, k_norm, positions, q, k, v, T, layout, stream);
+}
+
+cudaError_t qk_norm_rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv, const bf16* q_norm,
+                                  const bf16* k_norm, const int32_t* positions, bf16* dqkv, float* dq_norm,
+                                  float* dk_norm, float* scratch, int64_t T, const QkvLayout& layout,
+                                  cudaStream_t stream) {
+  if (T == 0) return cudaSuccess;
+  if (!supports_head_dim(layout.head_dim)) return cudaErrorInvalidValue;
+  const auto of = layout.head_dim == 64 ? qk_norm_rope_backward_of<64> : qk_norm_rope_backward_of<128>;
+  return of(dq, dk, dv, qkv, q_norm, k_norm, positions, dqkv, dq_norm, dk_norm, scratch, T, layout, stream);
+}
+
+}  // namespace tandem::device::cuda

@@ -1,0 +1,30 @@
+// Draws tokens from rows of logits on the GPU, by the rule of device/sampler.h: the same token from the same logits as
+// on the CPU, bit for bit. No torch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "device/draw.h"
+
+namespace tandem::device::cuda {
+
+// draws [num_draws], logits [R, V] float32 (rows at multiples of 16 bytes where V is a multiple of 4) and all results
+// [num_draws] lie on the device; several draws may name one row. For draw i:
+//   token[i]     the token; -1: the row holds a NaN or an infinity, then both log-probs are 0
+//   logprob[i]   log softmax(logits / temperature)[token], at temperature 1 where that is 0; as logprob() gives
+//   behavior[i]  the log-prob in the truncated distribution that the token was drawn from; greedy: 0
+// A draw of row -1 writes nothing. What a draw gives does not depend on the others. The launch depends on num_draws and
+// vocab_size alone, so that it can be captured in a graph. No memory but the arguments'.
+// Errors: what cudaLaunchKernelEx gives; cudaErrorInvalidValue: vocab_size is not in 1..2^30.
+cudaError_t sample(const float* logits, const Draw* draws, int64_t num_draws, int64_t vocab_size, int32_t* token,
+                   float* logprob, float* behavior, cudaStream_t stream);
+
+// The same with so many blocks for each row: 1, or, where the device has clusters and V is a multiple of 4, 2, 4, 8 or
+// 16. The results are the same; for tests and measurements.
+cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, const Draw* draws, int64_t num_draws,
+                               int64_t vocab_size, int32_t* token, float* logprob, float* behavior,
+                               cudaStream_t stream);
+
+}  // namespace tandem::device::cuda
