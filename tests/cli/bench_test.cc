@@ -121,8 +121,8 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
 TEST(Bench, ExactnessHoldsHereAndSaysHowMuchItCompared) {
   for (const std::string dtype : {"float32", "bfloat16"}) {
     base::TemporaryDirectory folder;
-    const Captured result =
-        run({"bench", "--what", "exactness", "--num-threads", "1", "--dtype", dtype, "--json", folder / "bench.json"});
+    const Captured result = run({"bench", "--what", "exactness", "--num-threads", "1", "--dtype", dtype,
+                                 "--response-len", "16", "--json", folder / "bench.json"});
     EXPECT_EQ(result.code, 0) << result.out << result.err;
     const base::Json record = base::read_json_file(folder / "bench.json");
     EXPECT_EQ(record["exactness"]["is_exact"], true);
@@ -150,7 +150,8 @@ class BatchDependentOps final : public sim::ForwardingOps {
 TEST(Bench, ExactnessEndsWithOneWhereSomethingDiffers) {
   const device::ScopedFakeBackend replaced(
       {.make_ops = [] { return std::make_unique<BatchDependentOps>(device::make_cpu_ops("auto", 1)); }});
-  const Captured result = run({"bench", "--what", "exactness", "--num-threads", "1", "--dtype", "float32"});
+  const Captured result =
+      run({"bench", "--what", "exactness", "--num-threads", "1", "--dtype", "float32", "--response-len", "16"});
   EXPECT_EQ(result.code, 1) << result.out;
   EXPECT_NE(result.out.find("DIFFERENT"), std::string::npos) << result.out;
   EXPECT_NE(last_line(result.err).find("error: "), std::string::npos) << result.err;
