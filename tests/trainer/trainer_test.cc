@@ -181,6 +181,40 @@ TEST(Trainer, ReportsDifferenceZeroForItsOwnLogProbs) {
   }
 }
 
+// Whether the gradient is taken after the log-probs or from those that the samples bring: the same bits, and logits are
+// computed once.
+TEST(Trainer, KnownLogProbsGiveTheSameBitsAndLogitsOnce) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<rl::Sample> samples = random_samples(13, 4, 3);
+    const std::vector<std::vector<float>> logprobs = logprobs_of(samples, dtype);
+    int64_t num_targets = 0;
+    for (size_t s = 0; s < samples.size(); ++s) {
+      samples[s].rollout_logprobs = logprobs[s];
+      num_targets += static_cast<int64_t>(samples[s].completion.size());
+    }
+    std::map<std::string, at::Tensor> afterwards;
+    Metrics metrics;
+    for (const auto of : {RolloutLogprobs::kOfOtherWeights, RolloutLogprobs::kOfTheseWeights}) {
+      TestModel m = make_small_model(dtype, true, test_ops());
+      WatchedModel watched(*m.model);
+      TrainerConfig config = all_terms();
+      config.batch.max_tokens_per_gpu = 77;
+      config.batch.logprob_chunk_rows = 10;
+      const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, watched);
+      const Metrics got = trainer->step(pointers(samples), of);
+      if (of == RolloutLogprobs::kOfOtherWeights) {
+        EXPECT_GT(watched.num_logit_rows(), num_targets);
+        afterwards = gradients(*trainer, *m.store);
+        metrics = got;
+        continue;
+      }
+      EXPECT_EQ(watched.num_logit_rows(), num_targets);
+      EXPECT_EQ(got, metrics);
+      expect_same_bits(gradients(*trainer, *m.store), afterwards);
+    }
+  }
+}
+
 TEST(Trainer, DoesNotDependOnTheNumberOfThreads) {
   const std::vector<rl::Sample> samples = random_samples(13, 4, 4);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
