@@ -39,7 +39,7 @@ class AttentionAten {
 
   std::shared_ptr<const AttentionTiles> plan(const AttentionRows& rows) const;
 
-  // As Ops::paged_attention().
+  // Computes Ops::paged_attention() of rows that plan() has cut into tiles.
   Tensor forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& lse_TH) const;
   // Returns dq_THK and adds the gradients of the cached keys and values to dkv, which has kv_layer's shape, float32.
   Tensor backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK, const Tensor& lse_TH,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/block.h"
+#include "device/cuda/scratch.h"
 
 namespace tandem::device {
 namespace {
@@ -20,11 +21,8 @@ constexpr AtenCallShape kCall;
 constexpr int64_t kTileRows = kAttentionTileRows, kTileKeys = kAttentionTileKeys;
 constexpr int64_t kIndexBytes = 8;
 
-// cuda/rowwise.h's num_partials(): float32 sums of a weight's gradient.
-Size partial_sums(Size rows, Size width) {
-  constexpr int64_t kMostPartials = 528;
-  return std::min<Size>(rows, kMostPartials) * width * kFloatBytes;
-}
+// float32, of a weight's gradient.
+Size partial_sums(Size rows, Size width) { return cuda::num_partials(rows) * width * kFloatBytes; }
 
 Size rounded_up(Size count, Size step) { return (count + step - 1) / step * step; }
 
@@ -228,15 +226,14 @@ OpBytes OpsPlan::logprob_backward(Size rows, bool has_entropy_gradient) const {
 }
 
 OpBytes OpsPlan::embedding_backward(Size rows, Size gradient_bytes) const {
-  if (has_kernels()) return op(0, 0, rows * kIndexBytes);
+  if (has_kernels()) return op(0, 0, cuda::embedding_backward_scratch(rows));
   return op(0, rows * (gradient_bytes == kFloatBytes ? Size(0) : shape_.hidden * kFloatBytes) + 8 * rows * kIndexBytes);
 }
 
 OpBytes OpsPlan::adamw(Size elements) const { return op(0, elements * kFloatBytes); }
 
 OpBytes OpsPlan::sum_of_squares(Size elements) const {
-  constexpr int64_t kPiece = 32768;  // of cuda/optimizer.h
-  if (has_kernels()) return op(0, 0, (elements / kPiece + 2) * sizeof(double));
+  if (has_kernels()) return op(0, 0, Size(cuda::sum_of_squares_scratch(elements) + 1) * sizeof(double));
   return op(0, std::min(elements, Size(kCall.sum_elements)) * 2 * sizeof(double));
 }
 

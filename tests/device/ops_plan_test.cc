@@ -1,5 +1,5 @@
-// What OpsPlan says that the operations in plain ATen allocate, against what they do: on the CPU in the shapes of a
-// GPU's calls, and on a GPU.
+// What OpsPlan says that the operations in plain ATen allocate, against what they do on the CPU in the shapes of a
+// GPU's calls; and what it says of CUDA's own, where that was measured.
 #include "device/ops_plan.h"
 
 #include <ATen/core/Tensor.h>
@@ -212,6 +212,36 @@ TEST_P(OpsPlanTest, Attention) {
         [&] { return ops_->attention_backward(q, q, q, lse, cache, prepared); },
         static_cast<int64_t>(kv_tokens.size()) * 64);  // what a GPU sorts by
   }
+}
+
+// FlashAttention-2's backward took 630 MiB beside its arguments and dq, dk, dv on an H200: two prompts of 256 tokens,
+// 16 completions of 1,024, heads of Qwen3-4B.
+TEST(OpsPlanOfCuda, TheGradientOfAttentionTakesWhatWasMeasured) {
+  const OpsShape shape = {.hidden = 2560,
+                          .q_width = 4096,
+                          .kv_width = 1024,
+                          .mlp = 9728,
+                          .vocab = 151936,
+                          .num_heads = 32,
+                          .num_kv_heads = 8,
+                          .head_dim = 128};
+  const int64_t rows = 2 * 256 + 16 * 1024, keys = 2 * 256 + 16 * 1280, kMiB = int64_t{1} << 20;
+  const AttentionLoad load = {.rows = rows,
+                              .tiles = 0,
+                              .longest_rows = 1024,
+                              .longest_keys = 1280,
+                              .sequences = 18,
+                              .kv_blocks = 0,
+                              .expanded_keys = keys};
+  const OpBytes planned = OpsPlan(OpsFamily::kCuda, shape, 2).attention_backward(load);
+  const int64_t expanded = 2 * keys * shape.kv_width * 2, dq = rows * shape.q_width * 2;
+  EXPECT_EQ(planned.result, dq + 2 * rows * shape.kv_width * 2);
+  const int64_t scratch = planned.most - 2 * expanded - dq;  // keys and values, their gradients, dq
+  EXPECT_GE(scratch, 630 * kMiB);
+  EXPECT_LE(scratch, 643 * kMiB);
+  // In float32 and for other heads LibTorch's operations compute.
+  const OpBytes aten = OpsPlan(OpsFamily::kAten, shape, 4).attention_backward(load);
+  EXPECT_EQ(OpsPlan(OpsFamily::kCuda, shape, 4).attention_backward(load).most, aten.most);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, OpsPlanTest, testing::Values(at::kFloat, at::kBFloat16),

@@ -28,7 +28,7 @@ struct Params {
   const int32_t *row_keys, *row_page, *table;
 };
 
-// What FlashInfer's parts want to know of a variant of attention.
+// FlashInfer's parts are templates over a variant of attention, of which they read these two members.
 struct Variant {
   static constexpr bool use_softmax = true;
   float sm_scale_log2;
@@ -156,7 +156,8 @@ __global__ __launch_bounds__(Traits<kHeadDim>::NUM_THREADS) void attention_kerne
       offsets[b] = static_cast<uint32_t>(block) * params.block_stride + in_block;
     }
   };
-  // What lies past the end is not loaded; keys there keep what was, values become 0.
+  // Positions past step.end are not loaded: in shared memory their keys stay those of an earlier step, and their values
+  // become 0.
   const auto load_keys = [&](const Walk::Step& step) {
     fi::page_produce_kv<false, T>(&storage, &key_write, params.keys, step.begin, offsets, step.end, warp, lane);
     cp_async::commit_group();

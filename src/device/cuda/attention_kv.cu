@@ -1,5 +1,5 @@
-// What moves keys, values and their gradients between rows and the paged cache. A block of threads a row, 16 bytes a
-// thread and step.
+// Kernels that move keys, values and their gradients between rows and the paged cache. A block of threads a row, 16
+// bytes a thread and step.
 #include <cuda_bf16.h>
 
 #include <algorithm>

@@ -30,7 +30,7 @@ constexpr int64_t kMaxAttentionGroup = kAttentionTile;
 // Keys of a step, in which the kernel walks all keys.
 constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
 
-// Of an attention call.
+// The heads that an attention call has.
 struct AttentionHeads {
   int64_t group = 1;  // query heads of a KV head
   int64_t num_kv_heads = 1, head_dim = 128;
@@ -68,7 +68,8 @@ AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int
 AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, std::vector<int32_t>& words,
                          int64_t most_sequences = 0);
 
-// What the backward needs, which has no paged form: runs become segments with keys of their own. Segment s has query
+// Rows and keys as the backward takes them. It has no paged form, so each run becomes a segment with keys of its own.
+// Segment s has query
 // rows [cu_q[s], cu_q[s + 1]) and expanded keys [cu_k[s], cu_k[s + 1]), and its queries are the last of its keys
 // (causal, bottom-right). A sequence in one run, as the trainer packs it, is expanded once; keys that sequences share
 // are expanded for each, and reduce_kv_grad() sums their gradients.

@@ -12,8 +12,8 @@
 
 namespace tandem::device {
 
-// What Ops::prepare() makes of rows: what each kind of call needs of them, made at the first of that kind. The rows'
-// tensors must hold their numbers until then.
+// The result of Ops::prepare(). What a forward and a backward need of the rows is made when each is first called. The
+// rows' tensors must hold their numbers until then.
 class CudaRows {
  public:
   CudaRows(const AttentionRows& rows, at::Device device, cuda::Staging& staging);

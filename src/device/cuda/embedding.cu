@@ -138,12 +138,11 @@ cudaError_t embedding(const Element* table, const int32_t* ids, int64_t num_toke
 template cudaError_t embedding(const float*, const int32_t*, int64_t, int64_t, float*, cudaStream_t);
 template cudaError_t embedding(const __nv_bfloat16*, const int32_t*, int64_t, int64_t, __nv_bfloat16*, cudaStream_t);
 
-int64_t embedding_backward_scratch(int64_t num_tokens) { return num_tokens * static_cast<int64_t>(sizeof(Place)); }
-
 template <typename Element>
 cudaError_t embedding_backward(const Element* dy, const int32_t* ids, int64_t num_tokens, int64_t width, float* dtable,
                                void* scratch, cudaStream_t stream) {
   if (num_tokens == 0 || width == 0) return cudaSuccess;
+  static_assert(sizeof(Place) == embedding_backward_scratch(1));
   auto* sorted = static_cast<Place*>(scratch);
   const int tokens = static_cast<int>(num_tokens);
   sort_by_id<<<blocks_of(num_tokens, kSortThreads / kSortLanes), kSortThreads, 0, stream>>>(ids, tokens, sorted);

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "device/cuda/scratch.h"
+
 namespace tandem::device::cuda {
 
 // out [T, E] = rows ids [T] of table [V, E]. A negative id, which a draw from a row that was not finite can leave,
@@ -17,7 +19,6 @@ cudaError_t embedding(const Element* table, const int32_t* ids, int64_t num_toke
 // dtable[ids[t]] += dy[t] for t = 0, 1, ..: float32 additions in order of t, so the bits of a loop. No atomics.
 // dy [T, E], ids [T] in 0..V-1, dtable [V, E] float32. scratch: embedding_backward_scratch(T) bytes at a multiple of 8.
 // The ids are sorted by counting, T^2 comparisons: some 10 us for 8,448 tokens, 0.3 ms for 65,536.
-int64_t embedding_backward_scratch(int64_t num_tokens);
 template <typename Element>
 cudaError_t embedding_backward(const Element* dy, const int32_t* ids, int64_t num_tokens, int64_t width, float* dtable,
                                void* scratch, cudaStream_t stream);

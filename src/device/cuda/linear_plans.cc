@@ -282,14 +282,16 @@ void LinearPlans::run(const Product& p, const Bf16* left, const Bf16* right, con
   }
   const Key key = {p.kind, bucket_of(p.T), p.N, p.K, p.is_float32, p.adds};
   auto found = choices_.find(key);
-  if (found == choices_.end()) {
-    found = choices_.emplace(key, choose(p, left, right, added, out, stream)).first;
-    if (!found->second.is_library) slow_products_.push_back(words(p));
-  }
-  const Problem problem(p);
-  if (found->second.is_library && problem.run(handle_, found->second.algorithm, left, right, added, out, workspace_,
-                                              stream) == CUBLAS_STATUS_SUCCESS) {
-    return;
+  if (found == choices_.end()) found = choices_.emplace(key, choose(p, left, right, added, out, stream)).first;
+  Choice& choice = found->second;
+  if (choice.is_library) {
+    const Problem problem(p);
+    if (problem.run(handle_, choice.algorithm, left, right, added, out, workspace_, stream) == CUBLAS_STATUS_SUCCESS) {
+      return;
+    }
+    base::log_warning("{} refuses a kernel that it proposed for {}: a slow one of ours computes it from now on",
+                      library(), words(p));
+    choice.is_library = false;
   }
   multiply_in_order(p, left, right, added, out, stream);
 }

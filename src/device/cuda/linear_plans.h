@@ -6,7 +6,7 @@
 // takes some tens of milliseconds: of the kernels that the library proposes, without a split of the sum, those are kept
 // that give ordered_product()'s bits on data whose sums leave nothing but rounding, and of those the fastest. All that
 // are kept are equal in their bits, so which one was fastest never shows, and nothing has to be remembered on disk.
-// Where none is equal, ordered_product() itself computes, and `slow_products` says so.
+// Where none is equal, ordered_product() itself computes, and a warning says so.
 //
 // One thread at a time. No torch.
 #pragma once
@@ -49,17 +49,14 @@ class LinearPlans {
   LinearPlans(const LinearPlans&) = delete;
   LinearPlans& operator=(const LinearPlans&) = delete;
 
-  // What it holds of the device for life, and what a choice takes beside that while it lasts.
-  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20, kChoiceBytes = int64_t{192} << 20;
+  // Of the device's memory, for life.
+  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
   // left, right: x and w, dy and w, or dy and x, as the kind has them; contiguous. EnvironmentError where the library
   // fails. A choice must not fall into the capture of a graph.
   void run(const Product& product, const __nv_bfloat16* left, const __nv_bfloat16* right, const void* added, void* out,
            cudaStream_t stream);
 
-  int64_t num_choices() const { return static_cast<int64_t>(choices_.size()); }
-  // Products that no kernel of the library computes exactly, in words.
-  const std::vector<std::string>& slow_products() const { return slow_products_; }
   // The library's version, for the operations' name: "cublasLt 130101".
   static std::string library();
 
@@ -79,7 +76,6 @@ class LinearPlans {
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::map<Key, Choice> choices_;
-  std::vector<std::string> slow_products_;
 };
 
 }  // namespace tandem::device::cuda

@@ -130,9 +130,10 @@ __global__ void __launch_bounds__(kGradientThreads)
 
 }  // namespace
 
-cudaError_t logprob_with_blocks(int blocks_per_row, const float* logits, const int32_t* targets, int64_t num_rows,
-                                int64_t vocab_size, float inverse_temperature, float* logp, float* entropy, float* lse,
-                                cudaStream_t stream) {
+// With so many blocks for each row, as in sample.cu: 1, 2, 4 or 8.
+static cudaError_t logprob_with_blocks(int blocks_per_row, const float* logits, const int32_t* targets,
+                                       int64_t num_rows, int64_t vocab_size, float inverse_temperature, float* logp,
+                                       float* entropy, float* lse, cudaStream_t stream) {
   if (vocab_size < 1 || vocab_size > (int64_t{1} << 30)) return cudaErrorInvalidValue;
   if (num_rows == 0) return cudaSuccess;
   const auto go = [&](auto launch_as) {

@@ -20,11 +20,6 @@ namespace tandem::device::cuda {
 cudaError_t logprob(const float* logits, const int32_t* targets, int64_t num_rows, int64_t vocab_size,
                     float inverse_temperature, float* logp, float* entropy, float* lse, cudaStream_t stream);
 
-// The same with so many blocks for each row, as sample_with_blocks(): 1, 2, 4 or 8.
-cudaError_t logprob_with_blocks(int blocks_per_row, const float* logits, const int32_t* targets, int64_t num_rows,
-                                int64_t vocab_size, float inverse_temperature, float* logp, float* entropy, float* lse,
-                                cudaStream_t stream);
-
 // dlogits [R, V] = d(sum_r dlogp_r logp_r + dentropy_r entropy_r) / d logits: with p = softmax(logits / temperature),
 //   (dlogp (1[v = target] - p) - dentropy p (log p + entropy)) / temperature,
 // in float32 and rounded once. Where the target is -1, dlogp is taken as 0. dentropy [R] may be null, then entropy is

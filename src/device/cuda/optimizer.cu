@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 }
 
 // A block sums a piece; its size decides the order, together with the number of threads.
-constexpr int64_t kPiece = 32768;
+constexpr int64_t kPiece = kSquaresPiece;
 constexpr int kSumThreads = 512;
 
 // The sum over a block's threads, in thread 0, by halves.
@@ -132,8 +132,6 @@ cudaError_t adamw(Weight* weight, float* master, const float* grad, float* m, fl
 template cudaError_t adamw(float*, float*, const float*, float*, float*, int64_t, const AdamwParams&, cudaStream_t);
 template cudaError_t adamw(__nv_bfloat16*, float*, const float*, float*, float*, int64_t, const AdamwParams&,
                            cudaStream_t);
-
-int64_t sum_of_squares_scratch(int64_t n) { return (n + kPiece - 1) / kPiece; }
 
 cudaError_t sum_of_squares(const float* x, int64_t n, double* scratch, double* sum, cudaStream_t stream) {
   const int64_t pieces = sum_of_squares_scratch(n);

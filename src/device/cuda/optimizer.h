@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "device/cuda/scratch.h"
+
 namespace tandem::device::cuda {
 
 // The step's constants, as the CPU's kernels have them (device/cpu/kernels.h), made in float64 on the host.
@@ -31,7 +33,6 @@ cudaError_t adamw(Weight* weight, float* master, const float* grad, float* m, fl
 
 // *sum = the sum of squares of x [n] in float64, in an order that n alone decides. x, which begins at a multiple of 16
 // bytes, `scratch` (sum_of_squares_scratch(n) numbers) and sum lie on the device.
-int64_t sum_of_squares_scratch(int64_t n);
 cudaError_t sum_of_squares(const float* x, int64_t n, double* scratch, double* sum, cudaStream_t stream);
 
 }  // namespace tandem::device::cuda

@@ -391,11 +391,6 @@ cudaError_t qk_norm_rope_backward_of(const bf16* dq, const bf16* dk, const bf16*
 
 }  // namespace
 
-int64_t num_partials(int64_t T) {
-  constexpr int64_t kMost = 528;  // four blocks on each of 132 multiprocessors
-  return std::min(T, kMost);
-}
-
 cudaError_t add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t stream) {
   const int64_t vectors = n / kVector;
   if (vectors > 0) add_kernel<<<blocks_for(vectors), kThreads, 0, stream>>>(a, b, out, vectors);

@@ -14,6 +14,8 @@
 
 #include <cstdint>
 
+#include "device/cuda/scratch.h"
+
 namespace tandem::device::cuda {
 
 using bf16 = __nv_bfloat16;
@@ -28,9 +30,7 @@ cudaError_t add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t
 // y_TN += bias_N in each row.
 cudaError_t add_bias(bf16* y, const bf16* bias, int64_t T, int64_t N, cudaStream_t stream);
 
-// Blocks whose partial sums of a weight's gradient are added up: scratch of the backward functions below is float32
-// [num_partials(T), width].
-int64_t num_partials(int64_t T);
+// Below, scratch is float32 [num_partials(T), width] for the partial sums of a weight's gradient.
 
 // dbias_N += the sum of dy's rows. scratch [num_partials(T), N].
 cudaError_t add_bias_backward(const bf16* dy, float* dbias, float* scratch, int64_t T, int64_t N, cudaStream_t stream);

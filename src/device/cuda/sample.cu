@@ -305,19 +305,17 @@ template <int kCluster, bool kAligned>
 cudaError_t launch(const float* logits, const Draw* draws, int64_t num_draws, int64_t vocab_size, int32_t* token,
                    float* logprob, float* behavior, cudaStream_t stream) {
   const auto kernel = sample_rows<kCluster, kAligned>;
-  if constexpr (kCluster > 8) {  // more than every device promises
-    static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (allowed != cudaSuccess) return allowed;
-  }
   return launch_rows<kCluster>(kernel, num_draws, stream, logits, draws, static_cast<int>(vocab_size),
                                mass_scale(vocab_size), token, logprob, behavior);
 }
 
 }  // namespace
 
-cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, const Draw* draws, int64_t num_draws,
-                               int64_t vocab_size, int32_t* token, float* logprob, float* behavior,
-                               cudaStream_t stream) {
+// With so many blocks for each row: 1, or, where the device has clusters and V is a multiple of 4, 2, 4 or 8. The
+// results are the same.
+static cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, const Draw* draws, int64_t num_draws,
+                                      int64_t vocab_size, int32_t* token, float* logprob, float* behavior,
+                                      cudaStream_t stream) {
   if (vocab_size < 1 || vocab_size > (int64_t{1} << 30)) return cudaErrorInvalidValue;
   if (num_draws == 0) return cudaSuccess;
   const auto go = [&](auto launch_as) {
@@ -329,7 +327,6 @@ cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, const Dr
     case 2: return go(launch<2, true>);
     case 4: return go(launch<4, true>);
     case 8: return go(launch<8, true>);
-    case 16: return go(launch<16, true>);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -21,10 +21,4 @@ namespace tandem::device::cuda {
 cudaError_t sample(const float* logits, const Draw* draws, int64_t num_draws, int64_t vocab_size, int32_t* token,
                    float* logprob, float* behavior, cudaStream_t stream);
 
-// The same with so many blocks for each row: 1, or, where the device has clusters and V is a multiple of 4, 2, 4, 8 or
-// 16. The results are the same; for tests and measurements.
-cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, const Draw* draws, int64_t num_draws,
-                               int64_t vocab_size, int32_t* token, float* logprob, float* behavior,
-                               cudaStream_t stream);
-
 }  // namespace tandem::device::cuda
