@@ -34,12 +34,20 @@ void for_each_part(const trainer::Trainer& trainer, F f) {
   }
 }
 
+// The same of the weights of a reference.
+template <typename F>
+void for_each_part(const weights::WeightStore& reference, F f) {
+  for (const weights::PackedTensor& packed : reference.layout().tensors) {
+    for (const weights::Slice& slice : packed.slices) f("reference." + slice.hf_name, reference.slice(packed, slice));
+  }
+}
+
 // Fills a part from the checkpoint. One that lies on a device is read through a few MiB of host memory.
 void read_part(const Checkpoint& checkpoint, const std::string& name, const at::Tensor& part) {
   const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
     std::vector<int64_t> begin(static_cast<size_t>(part.dim()), 0);
     begin.front() = first_row;
-    checkpoint.read(name, "F32", begin, host.sizes().vec(),
+    checkpoint.read(name, weights::safetensors_dtype(part.scalar_type()), begin, host.sizes().vec(),
                     {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
   };
   if (part.is_cpu()) {
@@ -50,7 +58,7 @@ void read_part(const Checkpoint& checkpoint, const std::string& name, const at::
   const int64_t step = std::max<int64_t>(1, weights::kStagingBytes / row_bytes);
   for (int64_t begin = 0; begin < num_rows; begin += step) {
     const at::Tensor rows = part.narrow(0, begin, std::min(step, num_rows - begin));
-    const at::Tensor host = at::empty(rows.sizes(), at::kFloat);
+    const at::Tensor host = at::empty(rows.sizes(), rows.scalar_type());
     read_into(host, begin);
     rows.copy_(host);
   }
@@ -144,6 +152,7 @@ Json RunState::to_json() const {
   json["failed_in_a_row"] = failed_in_a_row;
   json["evaluation_due"] = evaluation_due;
   json["weight_version"] = weight_version;
+  if (reference_step > 0) json["reference_step"] = reference_step;
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
   json["file_bytes"] = file_bytes;
@@ -160,6 +169,8 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   const auto due = json.find("evaluation_due");  // absent before it was saved
   state.evaluation_due = due != json.end() && *due == true;
   state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
+  const auto reference = json.find("reference_step");  // absent where the reference is none of the run's own
+  if (reference != json.end()) state.reference_step = as_count(*reference, "reference_step", file, state.step);
   state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
   const Json& files = member(json, "file_bytes", file);
   const Json& numbers = member(json, "numbers", file);
@@ -182,6 +193,18 @@ std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trai
     tensors.push_back(weights::tensor_bytes(name, part));
   });
   return tensors;
+}
+
+std::vector<weights::TensorBytes> reference_tensors(const weights::WeightStore& reference) {
+  std::vector<weights::TensorBytes> tensors;
+  for_each_part(reference, [&](const std::string& name, const at::Tensor& part) {
+    tensors.push_back(weights::tensor_bytes(name, part));
+  });
+  return tensors;
+}
+
+void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference) {
+  for_each_part(reference, [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
 }
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,

@@ -24,6 +24,7 @@ struct RunState {
   int64_t failed_in_a_row = 0;   // rollouts of which every grading failed
   bool evaluation_due = false;   // a signal ended the evaluation behind this step
   uint64_t weight_version = 0;
+  int64_t reference_step = 0;  // finished rollouts of the policy that the KL reference is a copy of; 0: of none
   rl::PromptCursor cursor;
   std::map<std::string, int64_t> file_bytes;         // of the run's growing files: metrics.jsonl, tensorboard/...
   std::map<std::string, std::string> result_inputs;  // flags and input files (their checksums) that results depend on
@@ -37,7 +38,13 @@ struct RunState {
 // Live: valid until the next optimizer step. The weights themselves are the masters, rounded.
 std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer);
 
-// Puts both back; the store has the checkpoint's version then.
+// The KL reference, where it is a copy of an earlier policy: "reference.model.norm.weight"..., in the store's dtype.
+// Live as well: valid until the reference is another.
+std::vector<weights::TensorBytes> reference_tensors(const weights::WeightStore& reference);
+// Fills a store that has memory with them. UserError where the checkpoint has none, or of another dtype.
+void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference);
+
+// Puts state and optimizer back; the store has the checkpoint's version then.
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store);
 

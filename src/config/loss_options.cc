@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "rl/losses.h"
 
 namespace tandem::config {
@@ -26,6 +28,7 @@ void LossOptions::visit(base::Options& options) {
   visit_other_terms(options);
   visit_corrections(options);
   visit_advantages(options);
+  visit_reward_shaping(options);
 }
 
 void LossOptions::visit_policy_term(base::Options& options) {
@@ -177,12 +180,54 @@ void LossOptions::visit_advantages(base::Options& options) {
                  "tokens that the model did not write count for the discount too; verl: no");
 }
 
-void LossOptions::check() const {
+void LossOptions::visit_reward_shaping(base::Options& options) {
+  const char* const group = "advantages";
+  options
+      .option(loss.kl_coef, "kl-coef", group,
+              "coefficient of the KL against the reference that is taken from the reward, before advantages are made")
+      .at_least(0.0)
+      .at_most(rl::kMaxPenalty);
+  options
+      .option(ref_update_interval, "ref-update-interval", group,
+              "rollouts after which the reference becomes the policy as it is then; unset: the reference stays")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options.option(
+      loss.mask_truncated_completions, "mask-truncated-completions", group,
+      "completions that were cut at a limit have no part in the loss; they stay in their group's statistics");
+  options
+      .option(loss.overlong_buffer_tokens, "overlong-buffer-len", group,
+              "tokens before --rollout-max-response-len over which the reward falls, as in DAPO; 0: off")
+      .at_least(0)
+      .at_most(base::kMaxCount);
+  options
+      .option(loss.overlong_penalty_factor, "overlong-penalty-factor", group,
+              "what a completion of --rollout-max-response-len tokens loses of its reward with --overlong-buffer-len")
+      .greater_than(0.0)
+      .at_most(rl::kMaxPenalty);
+}
+
+void LossOptions::check_reference() const {
   TANDEM_USER_CHECK(use_kl_loss || loss.kl_loss_coef == 0.0,
                     fmt::format("--kl-loss-coef {}: does nothing without --use-kl-loss; give both", loss.kl_loss_coef));
-  TANDEM_USER_CHECK(ref_load.empty() || needs_reference(),
-                    "--ref-load: no reference is read without --use-kl-loss (with --kl-loss-coef 0 it only reports the "
-                    "KL); give it, or leave --ref-load out");
+  TANDEM_USER_CHECK(loss.kl_coef == 0.0 || loss.kl_loss_coef == 0.0,
+                    fmt::format("--kl-coef {} and --kl-loss-coef {}: the KL is either in the reward or in the loss; "
+                                "leave one out",
+                                loss.kl_coef, loss.kl_loss_coef));
+  for (const auto& [flag, is_given] :
+       {std::pair{"--ref-load", !ref_load.empty()}, {"--ref-update-interval", ref_update_interval.has_value()}}) {
+    TANDEM_USER_CHECK(!is_given || needs_reference(),
+                      fmt::format("{0}: no reference is read without --kl-coef or --use-kl-loss (with --kl-loss-coef 0 "
+                                  "it only reports the KL); give one of them, or leave {0} out",
+                                  flag));
+  }
+}
+
+void LossOptions::check() const {
+  check_reference();
+  TANDEM_USER_CHECK(loss.overlong_buffer_tokens > 0 || loss.overlong_penalty_factor == 1.0,
+                    fmt::format("--overlong-penalty-factor {}: does nothing without --overlong-buffer-len; give both",
+                                loss.overlong_penalty_factor));
   TANDEM_USER_CHECK(loss.eps_clip_c == 0.0 || loss.eps_clip_c > 1.0,
                     fmt::format("--eps-clip-c {}: must be above 1, or 0 for no dual clip", loss.eps_clip_c));
   TANDEM_USER_CHECK(loss.tis_clip >= loss.tis_clip_low,

@@ -12,6 +12,8 @@ namespace {
 
 // Samples of a run: their ids stay below those of evaluations (run/evaluation.cc).
 constexpr int64_t kMaxSamples = int64_t{1} << 52;
+// Optimizer steps of a run stay within 64 bits.
+constexpr int64_t kMaxEpochsPerRollout = 1000;
 
 }  // namespace
 
@@ -46,9 +48,14 @@ void TrainConfig::visit(base::Options& options) {
       .at_most(base::kMaxCount);
   options
       .option(num_steps_per_rollout, "num-steps-per-rollout", loop,
-              "optimizer steps per rollout, another way to say --global-batch-size")
+              "optimizer steps of one pass over a rollout, another way to say --global-batch-size")
       .at_least(1)
       .at_most(base::kMaxCount);
+  options
+      .option(num_epochs_per_rollout, "num-epochs-per-rollout", loop,
+              "passes of the optimizer over the samples of a rollout, in the same order (TRL's num_iterations)")
+      .at_least(1)
+      .at_most(kMaxEpochsPerRollout);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
   options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
@@ -79,6 +86,9 @@ void TrainConfig::check() const {
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();
   loss.check();
+  TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
+                    fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
+                                loss.loss.overlong_buffer_tokens, rollout.response_len()));
   optimizer.check();
   checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;
@@ -128,7 +138,8 @@ void TrainConfig::check_samples(int64_t num_rollouts) const {
 
 rl::LossConfig TrainConfig::loss_config() const {
   rl::LossConfig config = loss.loss;
-  if (config.loss_norm_tokens == 0.0) config.loss_norm_tokens = static_cast<double>(rollout.response_len());
+  config.max_response_tokens = rollout.response_len();
+  if (config.loss_norm_tokens == 0.0) config.loss_norm_tokens = static_cast<double>(config.max_response_tokens);
   return config;
 }
 

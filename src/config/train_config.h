@@ -38,6 +38,7 @@ struct TrainConfig {
   int64_t rollout_batch_size = 0;
   std::optional<int64_t> num_rollout, num_epoch;
   std::optional<int64_t> global_batch_size, num_steps_per_rollout;
+  int64_t num_epochs_per_rollout = 1;
   bool rollout_shuffle = false;
   std::string load_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   std::optional<int64_t> eval_interval;
@@ -48,13 +49,14 @@ struct TrainConfig {
   // Flags that contradict each other or do not divide: UserError with the remedy. Looks at no file.
   void check() const;
 
-  // `loss.loss`, with the divisor that --loss-norm-tokens leaves to --rollout-max-response-len.
+  // `loss.loss`, with what it takes from --rollout-max-response-len.
   rl::LossConfig loss_config() const;
 
   // Valid after check().
   int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
   int64_t samples_per_step() const;
-  int64_t steps_per_rollout() const { return samples_per_rollout() / samples_per_step(); }
+  int64_t steps_per_epoch() const { return samples_per_rollout() / samples_per_step(); }  // one pass over a rollout
+  int64_t steps_per_rollout() const { return steps_per_epoch() * num_epochs_per_rollout; }
   // `num_prompts` of the data set decides for --num-epoch.
   int64_t rollouts(int64_t num_prompts) const;
   // What --num-epoch leaves out at the end, because rollouts are whole: a sentence, or "".

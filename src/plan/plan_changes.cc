@@ -147,11 +147,14 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
                               [](Candidate& c) { c.config.memory.offload_reference = true; }));
   }
   if (config.loss.needs_reference()) {
-    levers.push_back(
-        one_step("--no-use-kl-loss --kl-loss-coef 0", true, -kTrainShare * kForwardShare, [](Candidate& c) {
-          c.config.loss.use_kl_loss = false;
-          c.config.loss.loss.kl_loss_coef = 0.0;
-        }));
+    const bool is_in_reward = config.loss.loss.kl_coef > 0.0;
+    const char* const change = !is_in_reward             ? "--no-use-kl-loss --kl-loss-coef 0"
+                               : config.loss.use_kl_loss ? "--no-use-kl-loss --kl-coef 0"
+                                                         : "--kl-coef 0";
+    levers.push_back(one_step(change, true, -kTrainShare * kForwardShare, [](Candidate& c) {
+      c.config.loss.use_kl_loss = false;
+      c.config.loss.loss.kl_loss_coef = c.config.loss.loss.kl_coef = 0.0;
+    }));
   }
   if (start.model.dtype == model::Dtype::kFloat32) {
     levers.push_back(one_step("--dtype bfloat16", true, kBfloat16, [](Candidate& c) {
@@ -168,8 +171,9 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
         true));
   }
   const int64_t response = std::min(config.rollout.response_len(), plan.context_tokens);
+  const int64_t shortest = std::max<int64_t>(64, config.loss.loss.overlong_buffer_tokens);
   levers.push_back(lowering(
-      "rollout-max-response-len", halvings(response, std::min<int64_t>(response, 64), 16),
+      "rollout-max-response-len", halvings(response, std::min(response, shortest), 16),
       [](config::TrainConfig& c, int64_t value) { c.rollout.max_response_len = value; }, [](int64_t) { return 0.0; },
       true));
   std::erase_if(levers, [](const Knob& lever) { return lever.num_steps <= 0; });

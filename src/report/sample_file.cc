@@ -35,6 +35,7 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   record["label"] = sample.prompt->label;
   if (grade != nullptr) {
     record["reward"] = sample.has_reward ? base::Json(sample.reward) : base::Json(nullptr);
+    if (sample.has_reward && sample.shaped_reward() != sample.reward) record["shaped_reward"] = sample.shaped_reward();
     if (grade->failed) {
       record["failure"] = grade->reason;
       record["failure_class"] = grade->reason_class;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "rl/losses.h"
+#include "rl/reward_shaping.h"
 
 namespace tandem::rl {
 namespace {
@@ -83,16 +84,17 @@ double& advantage_at(Sample& sample, size_t token) {
   return sample.advantages[sample.advantages.size() == 1 ? 0 : token];
 }
 
-// The reward on the last trained token, discounted back: slime's get_reinforce_plus_plus_returns without KL, or verl's,
-// where only trained tokens discount.
-void discount(const LossConfig& config, Sample& sample, double reward) {
-  if (config.gamma == 1.0 || !is_trained(sample)) return;  // one number for all tokens
+// The return of each token, G_t = r_t + gamma G_(t+1): the reward on the last trained token, and on each trained token
+// less its KL. slime's get_reinforce_plus_plus_returns, or verl's, where only trained tokens discount.
+void assign_returns(const LossConfig& config, Sample& sample, double reward) {
+  if ((config.gamma == 1.0 && config.kl_coef == 0.0) || !is_trained(sample)) return;  // one number for all tokens
   sample.advantages.assign(sample.completion.size(), 0.0);
   bool reached_end = false;
   double running = reward;
   for (size_t t = sample.completion.size(); t-- > 0;) {
-    const bool trained = sample.loss_mask[t] != 0;
+    const bool trained = sample.is_trained(t);
     if (reached_end && (trained || config.discount_masked_tokens)) running *= config.gamma;
+    if (trained && config.kl_coef > 0.0) running -= config.kl_coef * reference_kl(sample, t);
     reached_end = reached_end || trained;
     if (reached_end) sample.advantages[t] = running;
   }
@@ -152,25 +154,31 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
 }  // namespace
 
 void assign_advantages(const LossConfig& config, std::span<Sample> samples) {
+  const AdvantageKind kind = advantage_kind(config);
+  set_penalties(config, samples);
+  // Returns have the KL of each token in them; every other advantage is one number, and so is the KL.
+  const auto reward_of = [&](const Sample& sample) {
+    return kind == AdvantageKind::kDiscountedWhitened ? sample.reward - sample.overlong_penalty
+                                                      : sample.shaped_reward();
+  };
   std::map<uint64_t, std::vector<Sample*>> groups;
   std::vector<double> all_rewards;
   for (Sample& sample : samples) {
     sample.advantages.assign(1, 0.0);
     if (!sample.has_reward) continue;
-    TANDEM_CHECK(std::isfinite(sample.reward), "sample", sample.sample_id);
+    TANDEM_CHECK(std::isfinite(sample.shaped_reward()), "sample", sample.sample_id);
     TANDEM_CHECK_EQ(sample.loss_mask.size(), sample.completion.size());
     groups[sample.group_id].push_back(&sample);
-    all_rewards.push_back(sample.reward);
+    all_rewards.push_back(reward_of(sample));
   }
-  const AdvantageKind kind = advantage_kind(config);
   const double batch_deviation = all_rewards.size() < 2 ? 0.0 : standard_deviation(all_rewards, mean_of(all_rewards));
   for (const auto& [id, group] : groups) {
     std::vector<double> rewards;
-    for (const Sample* sample : group) rewards.push_back(sample->reward);
+    for (const Sample* sample : group) rewards.push_back(reward_of(*sample));
     const std::vector<double> advantages = group_advantages(config, rewards, batch_deviation);
     for (size_t i = 0; i < group.size(); ++i) {
       group[i]->advantages.assign(1, advantages[i]);
-      if (kind == AdvantageKind::kDiscountedWhitened) discount(config, *group[i], advantages[i]);
+      if (kind == AdvantageKind::kDiscountedWhitened) assign_returns(config, *group[i], advantages[i]);
     }
   }
   if (is_whitened(kind) || config.normalize_advantages) whiten(config, samples);

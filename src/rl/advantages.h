@@ -10,11 +10,12 @@
 
 namespace tandem::rl {
 
-// Writes every sample's `advantages`: [1] where all its tokens share one number, else [N]. Groups are told apart by
-// group_id; their samples need not be neighbours. A failed sample has no reward: it stays out of its group's statistics
-// and its advantage is 0. Where the estimator subtracts the group's mean, equal rewards have advantages of exactly 0
-// before any whitening, and so has a sample alone in its group. `samples`: the whole rollout, which is what whitening
-// goes over. BugError when a reward is not finite.
+// Sets the penalties of every sample (reward_shaping.h) and makes its `advantages` of what they leave of its reward:
+// [1] where all its tokens share one number, else [N]. Groups are told apart by group_id; their samples need not be
+// neighbours. A failed sample has no reward: it stays out of its group's statistics and its advantage is 0. Where the
+// estimator subtracts the group's mean, equal rewards have advantages of exactly 0 before any whitening, and so has a
+// sample alone in its group. `samples`: the whole rollout, which is what whitening goes over. BugError when a reward is
+// not finite; EnvironmentError when a log-prob of the reference is not.
 void assign_advantages(const LossConfig& config, std::span<Sample> samples);
 
 }  // namespace tandem::rl

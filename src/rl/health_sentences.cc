@@ -87,14 +87,15 @@ std::string prompts_dropped(const HealthSettings& settings) {
 }
 
 // What equal rewards come to.
-std::string effect(const Streak& stretch) {
-  return stretch.all_advantages_zero ? "so all advantages are 0 and nothing is learnt"
-                                     : "so no completion is preferred to another";
+std::string effect(const HealthSettings& settings, const Streak& stretch) {
+  if (stretch.all_advantages_zero) return "so all advantages are 0 and nothing is learnt";
+  return settings.has_penalties ? "so only --kl-coef and --overlong-buffer-len prefer one completion to another"
+                                : "so no completion is preferred to another";
 }
 
 std::string answer_never_right(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
-                                          stretch.lowest_reward, effect(stretch));
+                                          stretch.lowest_reward, effect(settings, stretch));
   if (settings.ignore_eos) {
     return fmt::format(
         "{}: --ignore-eos lets every completion run on to {} tokens, past its answer: leave it out, unless {} finds an "
@@ -114,12 +115,13 @@ std::string answer_never_right(const HealthSettings& settings, const Streak& str
 
 std::string rewards_equal(const HealthSettings& settings, const Streak& stretch) {
   return fmt::format("{}: all {} rewards are {:.6g}, {}: {} does not tell completions apart: check what it looks at",
-                     title(stretch), stretch.num_samples, stretch.lowest_reward, effect(stretch), settings.grader);
+                     title(stretch), stretch.num_samples, stretch.lowest_reward, effect(settings, stretch),
+                     settings.grader);
 }
 
 std::string group_rewards_equal(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: rewards differ between prompts but in none of {} groups, {}",
-                                          title(stretch), stretch.num_groups, effect(stretch));
+                                          title(stretch), stretch.num_groups, effect(settings, stretch));
   if (2 * stretch.num_identical_groups > stretch.num_groups) {
     return fmt::format(
         "{}: the completions of a group are all the same: raise --rollout-temperature {:g}, or widen "
@@ -178,7 +180,7 @@ std::string solved_sentence(const HealthSettings& settings, const Streak& stretc
     return fmt::format(
         "{} from the start, {}: the task is solved already, or {} gives it to every completion: give "
         "harder prompts, or check it",
-        opening, effect(stretch), settings.grader);
+        opening, effect(settings, stretch), settings.grader);
   }
   return fmt::format("{}: the task is solved and more steps teach nothing: stop here, or give harder prompts", opening);
 }

@@ -25,6 +25,7 @@ struct HealthSettings {
   std::string grader;                   // "--rm-type math", "--custom-rm-path reward.py:reward"
   std::optional<double> lowest_reward;  // that the grader gives, where it is known
   bool compares_group = true;           // the advantage of a sample depends on the others of its group
+  bool has_penalties = false;           // something beside the grader changes rewards (reward_shaping.h)
   double temperature = 1.0;
   int64_t max_response_tokens = 0;  // 0: no such limit
   bool ignore_eos = false;          // completions are meant to be cut

@@ -55,6 +55,12 @@ void check_loss_config(const LossConfig& config) {
   check_not_negative(config.group_epsilon);
   check_not_negative(config.whiten_epsilon);
   TANDEM_CHECK(config.gamma >= 0.0 && config.gamma <= 1.0, config.gamma);
+  TANDEM_CHECK(config.kl_coef >= 0.0 && config.kl_coef <= kMaxPenalty, config.kl_coef);
+  TANDEM_CHECK(config.overlong_penalty_factor > 0.0 && config.overlong_penalty_factor <= kMaxPenalty,
+               config.overlong_penalty_factor);
+  TANDEM_CHECK(config.overlong_buffer_tokens >= 0, config.overlong_buffer_tokens);
+  TANDEM_CHECK(config.overlong_buffer_tokens <= config.max_response_tokens,
+               "no completion is as long as the buffer:", config.overlong_buffer_tokens, config.max_response_tokens);
   TANDEM_CHECK(
       !config.calculate_per_token_loss || config.loss_aggregation.empty() || config.loss_aggregation == "token-mean",
       "two aggregations:", config.loss_aggregation);

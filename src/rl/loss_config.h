@@ -2,6 +2,7 @@
 // checkpoints fill in. The defaults are vime/slime's maths; the comments say where TRL's or verl's constants differ.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@ inline constexpr std::string_view kTisLevels[] = {"token", "sequence"};
 inline constexpr std::string_view kRewardStdScopes[] = {"group", "batch"};
 
 constexpr double kMaxLogRatio = 700.0;  // exp() overflows above
+constexpr double kMaxPenalty = 1e6;  // of kl_coef and overlong_penalty_factor: a reward stays finite whatever is taken
 
 struct LossConfig {
   // "policy_loss", or "sft_loss": the negative log-likelihood, which reads no advantages and no old log-probs.
@@ -85,6 +87,15 @@ struct LossConfig {
   std::string reward_std_scope = "group";  // "group", or "batch": one std of all rewards (TRL's scale_rewards)
   double gamma = 1.0;                      // REINFORCE++ discount
   bool discount_masked_tokens = true;      // tokens the model did not write discount too; verl: false
+
+  // Between reward and advantage (reward_shaping.h).
+  double kl_coef = 0.0;  // the KL against the reference, times this, is taken from the reward; 0: off
+  // A completion that was cut at a limit has no part in the loss and stays in its group's statistics (TRL).
+  bool mask_truncated_completions = false;
+  int64_t overlong_buffer_tokens = 0;    // before max_response_tokens, in which the reward falls (DAPO); 0: off
+  double overlong_penalty_factor = 1.0;  // by how much it has fallen at max_response_tokens
+  // The longest completion that the run allows. 0: nobody has set it; `tandem train` takes --rollout-max-response-len.
+  int64_t max_response_tokens = 0;
 };
 
 // BugError when a name is unknown, a constant out of range, or two fields contradict: the options refuse it before.

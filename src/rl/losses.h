@@ -114,7 +114,7 @@ enum class AdvantageKind : uint8_t {
   kGroupNormalised,     // less the group's mean, over its standard deviation
   kGroupMean,           // less the group's mean
   kLeaveOneOut,         // less the mean of the others
-  kDiscountedWhitened,  // discounted to each token, then whitened over the rollout
+  kDiscountedWhitened,  // the return of each token, then whitened over the rollout
   kGroupMeanWhitened,   // less the group's mean, then whitened
   kRewardWhitened,      // the reward itself, then whitened
 };

@@ -85,14 +85,18 @@ struct Sample {
   std::vector<float> ref_logprobs;       // [N] or empty: no reference
   std::vector<uint8_t> loss_mask;        // [N] 1 where the loss counts
   std::vector<double> advantages;        // [N] or [1] for a scalar per sample
-  double reward = 0.0;
-  bool grading_failed = false;  // the grader gave no reward; counted and shown
-  bool has_reward = true;       // false: dropped because its grading failed; out of the loss and its group's statistics
+  double reward = 0.0;                   // as the reward function gave it
+  double overlong_penalty = 0.0;         // taken from it before advantages are made: for its length,
+  double kl_penalty = 0.0;               // and for its distance from the reference (reward_shaping.h)
+  bool grading_failed = false;           // the grader gave no reward; counted and shown
+  bool has_reward = true;  // false: dropped because its grading failed; out of the loss and its group's statistics
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // out of the loss, still counted in G
   std::vector<VersionSpan> versions;
   std::string text;  // of the completion, for dumps
 
+  bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
+  double shaped_reward() const { return reward - overlong_penalty - kl_penalty; }
   int64_t num_tokens() const { return static_cast<int64_t>(prompt->tokens.size() + completion.size()); }
 };
 

@@ -50,9 +50,10 @@ void Checkpointer::start(config::SavedParts parts) {
     state.optimizer = trainer_.progress();
     state.weight_version = session_.store().version();
     state.cursor = cursor_;
-    add_state_(state);
+    std::vector<weights::TensorBytes> tensors = checkpoint::optimizer_tensors(trainer_);
+    add_state_(state, tensors);
     state.file_bytes = directory_.growing_files();
-    writer_.start(state, checkpoint::optimizer_tensors(trainer_), parts);
+    writer_.start(state, std::move(tensors), parts);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/resume.h"
@@ -19,8 +20,8 @@ namespace tandem::run {
 
 class Checkpointer {
  public:
-  // Puts what other parts have to save into the state of the last finished step.
-  using AddState = std::function<void(checkpoint::RunState&)>;
+  // Puts what other parts have to save into the state of the last finished step, and beside the optimizer's tensors.
+  using AddState = std::function<void(checkpoint::RunState&, std::vector<weights::TensorBytes>&)>;
 
   // All but the options are borrowed. `start`: where the run begins, as open_run() has it.
   Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,

@@ -33,6 +33,7 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
   settings.lowest_reward = config.reward.lowest_reward();
   settings.compares_group =
       rl::find_estimator(config.loss.loss).needs_group && !config.loss.loss.disable_rewards_normalization;
+  settings.has_penalties = config.loss.loss.kl_coef > 0.0 || config.loss.loss.overlong_buffer_tokens > 0;
   settings.temperature = config.rollout.temperature;
   settings.max_response_tokens = config.rollout.response_len();
   settings.ignore_eos = config.rollout.ignore_eos;

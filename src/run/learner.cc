@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
+#include "rl/reward_shaping.h"
 #include "run/health_settings.h"
 #include "run/rollout_metrics.h"
 #include "run/stop_signal.h"
@@ -31,7 +32,7 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
   const ModelSession& session = inputs.session;
   const config::MemoryOptions& options = inputs.config.memory;
   if (inputs.config.loss.needs_reference()) {
-    reference_.emplace(session, inputs.config.loss.ref_load, options.offloads_reference(), memory);
+    reference_.emplace(session, inputs.config.loss.ref_load, inputs.checkpoint, options.offloads_reference(), memory);
   }
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {
@@ -56,11 +57,15 @@ void Learner::score_reference(Rollout& rollout, RunLog& log) {
 
 void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log) {
   const Clock::time_point begin = Clock::now();
-  const rl::LossConfig& loss = inputs_.config.loss.loss;
+  const rl::LossConfig& loss = inputs_.trainer.loss;
+  rl::remove_truncated(loss, rollout.samples);
   rl::assign_advantages(loss, rollout.samples);
   warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   log.add(rollout_report(rollout, per_token, inputs_.config.output.log_passrate));
+  for (const auto& [name, value] : rl::shaping_metrics(loss, rollout.views(), per_token)) {
+    log.add({{"rollout/" + name, value}});
+  }
   log.add(health_.observe_rollout(rollout_id, rollout.views()));
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
@@ -76,7 +81,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
     for (int64_t k = 0; k < config.steps_per_rollout(); ++k) {
       log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k,
                             config.steps_per_rollout(), "steps");
-      const auto first = samples.begin() + k * config.samples_per_step();
+      const auto first = samples.begin() + k % config.steps_per_epoch() * config.samples_per_step();
       const std::vector<const rl::Sample*> batch(first, first + config.samples_per_step());
       const bool is_first = k == 0 && rollout.is_sampled;
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
@@ -87,7 +92,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
     return std::nullopt;
   }
   for (const rl::Sample* sample : samples) {
-    tokens += static_cast<double>(sample->num_tokens());
+    tokens += static_cast<double>(sample->num_tokens() * config.num_epochs_per_rollout);
   }
   const double seconds = std::max(seconds_since(begin), 1e-9);
   log.add({{"perf/actor_train_time", seconds},
@@ -95,6 +100,18 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
            {"perf/actor_train_tflops", flops / seconds * 1e-12}});
   trainer_->end_phase();
   return last;
+}
+
+void Learner::update_reference(int64_t num_finished, RunLog& log) {
+  const std::optional<int64_t> interval = inputs_.config.loss.ref_update_interval;
+  if (!interval || num_finished % *interval != 0) return;
+  const Clock::time_point begin = Clock::now();
+  reference_->become_policy(num_finished);
+  log.add({{"perf/ref_model_update_time", seconds_since(begin)}});
+}
+
+void Learner::save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const {
+  if (reference_) reference_->save(state, tensors);
 }
 
 report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,

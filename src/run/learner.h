@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
+#include "checkpoint/resume.h"
 #include "device/host_memory.h"
 #include "model/model.h"
 #include "report/report.h"
@@ -21,20 +23,28 @@ namespace tandem::run {
 
 class Learner {
  public:
-  // The trainer and, where the loss compares with it, the reference, over weights that are loaded. Borrows both; the
-  // memory's ledger is told what lasts.
+  // The trainer and, where the loss compares with it, the reference, over weights that are loaded; the reference is as
+  // it was when the checkpoint was made that the run resumes from. Borrows both; the memory's ledger is told what
+  // lasts.
   Learner(const TrainInputs& inputs, RunMemory& memory);
 
   // Log-probs of the reference for each sample, where the loss needs them.
   void score_reference(Rollout& rollout, RunLog& log);
-  // Advantages within each group, and the numbers of the rollout, which counts from 0: rollout/*, fault/*. Warns of
-  // rewards from which nothing can be learnt.
+  // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then the advantages within
+  // each group, and the numbers of the rollout, which counts from 0: rollout/*, fault/*. Warns of rewards from which
+  // nothing can be learnt.
   void assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log);
-  // The optimizer steps of the rollout, in sample order, each a record train/*. Returns the metrics of the last.
+  // The optimizer steps of the rollout, in sample order and that --num-epochs-per-rollout times, each a record train/*.
+  // Returns the metrics of the last.
   // nullopt: --stop-grace-seconds were over, and the weights are those of no finished rollout. UserError when patience
   // is.
   std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
                                                  RunLog& log);
+
+  // Behind `num_finished` rollouts: the reference becomes the policy where --ref-update-interval says so.
+  void update_reference(int64_t num_finished, RunLog& log);
+  // Adds what a checkpoint of this moment has to hold beside the optimizer.
+  void save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const;
 
   trainer::Trainer& trainer() { return *trainer_; }
 

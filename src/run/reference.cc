@@ -2,24 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/files.h"
 #include "model/registry.h"
 #include "weights/checkpoint_files.h"
 
 namespace tandem::run {
-
-namespace {
-
-void fill(const ModelSession& session, const std::string& directory, weights::WeightStore& store) {
-  if (directory.empty()) {
-    session.read_weights(store);
-    return;
-  }
-  weights::load_hf_checkpoint(directory, store);
-}
-
-}  // namespace
 
 void check_reference(const ModelSession& session, const std::string& directory) {
   if (directory.empty()) return;
@@ -34,19 +24,47 @@ void check_reference(const ModelSession& session, const std::string& directory) 
   weights::check_hf_checkpoint(directory, model::build_layout(config));
 }
 
-Reference::Reference(const ModelSession& session, const std::string& directory, bool is_offloaded, RunMemory& memory) {
+Reference::Reference(const ModelSession& session, const std::string& directory,
+                     const std::optional<checkpoint::Checkpoint>& checkpoint, bool is_offloaded, RunMemory& memory)
+    : session_(session) {
   if (is_offloaded) {
     host_memory_ = memory.make_host();
     offloaded_.emplace(model::build_layout(session.config()), session.dtype(), session.ops().device(), *host_memory_);
-    fill(session, directory, offloaded_->host());
+    fill(directory, checkpoint, offloaded_->host());
     if (session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
     model_ = model::make_model(session.config(), offloaded_->host().view(), session.ops());
     return;
   }
   resident_ = std::make_unique<weights::WeightStore>(session.empty_store());
-  fill(session, directory, *resident_);
+  fill(directory, checkpoint, *resident_);
   memory.add_persistent(memory::Tag::kReference, resident_->bytes());
   model_ = model::make_model(session.config(), resident_->view(), session.ops());
+}
+
+void Reference::fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
+                     weights::WeightStore& store) {
+  if (checkpoint) step_ = checkpoint::read_state(*checkpoint).reference_step;
+  if (step_ > 0) {
+    if (!store.has_storage()) store.allocate();
+    checkpoint::restore_reference(*checkpoint, store);
+  } else if (directory.empty()) {
+    session_.read_weights(store);
+  } else {
+    weights::load_hf_checkpoint(directory, store);
+  }
+}
+
+void Reference::become_policy(int64_t step) {
+  for (const weights::PackedTensor& packed : home().layout().tensors) {
+    home().tensor(packed.name).copy_(session_.store().tensor(packed.name));
+  }
+  step_ = step;
+}
+
+void Reference::save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const {
+  if (step_ == 0) return;
+  state.reference_step = step_;
+  for (weights::TensorBytes& tensor : checkpoint::reference_tensors(home())) tensors.push_back(std::move(tensor));
 }
 
 trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,

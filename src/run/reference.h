@@ -1,12 +1,16 @@
-// The policy's reference: the frozen weights that a KL term compares with, on the device for good, or there only while
-// they score (--offload-reference).
+// The policy's reference: the weights that a KL term compares with, on the device for good, or there only while they
+// score (--offload-reference). They are frozen, but for the moments at which --ref-update-interval makes them a copy of
+// the policy.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/resume.h"
 #include "model/model.h"
 #include "run/model_session.h"
 #include "run/run_memory.h"
@@ -21,15 +25,29 @@ void check_reference(const ModelSession& session, const std::string& directory);
 
 class Reference {
  public:
-  // The weights of `directory`, in the session's shape and dtype, or for "" those that the session begins with.
-  // UserError when the shapes differ. Borrows the session; tells the ledger what lasts.
-  Reference(const ModelSession& session, const std::string& directory, bool is_offloaded, RunMemory& memory);
+  // The weights of `directory`, in the session's shape and dtype, or for "" those that the session begins with; those
+  // of the checkpoint that the run resumes from, where it holds some. UserError when the shapes differ. Borrows the
+  // session; tells the ledger what lasts.
+  Reference(const ModelSession& session, const std::string& directory,
+            const std::optional<checkpoint::Checkpoint>& checkpoint, bool is_offloaded, RunMemory& memory);
 
   // As trainer::score(). Weights that are offloaded are on the device for the call, and gone after it however it ends.
   trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
                         double temperature);
 
+  // The session's weights of this moment, which are those behind `step` finished rollouts.
+  void become_policy(int64_t step);
+  // Adds the weights to what a checkpoint holds, where they are no longer those of a directory.
+  void save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const;
+
  private:
+  // Where they are for good.
+  const weights::WeightStore& home() const { return offloaded_ ? offloaded_->host() : *resident_; }
+  void fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
+            weights::WeightStore& store);
+
+  const ModelSession& session_;
+  int64_t step_ = 0;  // of the policy that they are a copy of; 0: of none
   std::unique_ptr<weights::WeightStore> resident_;
   std::unique_ptr<device::HostMemory> host_memory_;
   std::optional<weights::OffloadedStore> offloaded_;

@@ -43,12 +43,13 @@ std::string RunSpace::what_for() const {
 }
 
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
-                          int64_t num_checkpoints, int64_t keep_latest) {
+                          int64_t num_checkpoints, int64_t keep_latest, bool holds_reference) {
   RunSpace space;
-  space.exports =
-      num_exports * (model.num_parameters() * model::dtype_bytes(model.dtype) + copied_bytes + kHeaderBytes);
-  space.checkpoints = std::min(num_checkpoints, keep_latest + 1) *
-                      (model.num_parameters() * kOptimizerBytesPerParameter + kHeaderBytes);
+  const int64_t weights = model.num_parameters() * model::dtype_bytes(model.dtype);
+  space.exports = num_exports * (weights + copied_bytes + kHeaderBytes);
+  space.checkpoints =
+      std::min(num_checkpoints, keep_latest + 1) *
+      (model.num_parameters() * kOptimizerBytesPerParameter + (holds_reference ? weights : 0) + kHeaderBytes);
   return space;
 }
 

@@ -25,9 +25,10 @@ struct RunSpace {
 };
 
 // What the checkpoints of a whole run take, about: every export, and one more of the others than are kept, since the
-// oldest goes when the newest is there. `copied_bytes`: of tokenizer and configuration.
+// oldest goes when the newest is there. `copied_bytes`: of tokenizer and configuration. `holds_reference`: a checkpoint
+// holds the weights of the KL reference too.
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
-                          int64_t num_checkpoints, int64_t keep_latest);
+                          int64_t num_checkpoints, int64_t keep_latest, bool holds_reference);
 
 // Adds what `num_rollouts` rollouts log and dump. Of a completion half of the longest is counted: few are longer for
 // long, and a run that would fit is not to be refused.

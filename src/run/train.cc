@@ -44,7 +44,8 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   Rewards rewards(config.reward, inputs.reward_context(), inputs.evaluation);
   Evaluator evaluator(inputs, rollouts.phase(), rewards.of_evaluation(), log, start.evaluation_due);
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
-                            [&](checkpoint::RunState& state) {
+                            [&](checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) {
+                              learner.save(state, tensors);
                               state.result_inputs = inputs.result_inputs;
                               state.evaluation_due = evaluator.is_due();
                               patience.save(state);
@@ -75,6 +76,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
         rollout_log.print_abandoned(rollout_id, checkpointer.saved_step());
         break;
       }
+      learner.update_reference(rollout_id + 1, log);
       rollout_log.training_ended();
 
       // The engine decodes from the bytes that the optimizer wrote; only the version number is new.

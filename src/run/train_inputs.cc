@@ -44,7 +44,8 @@ RunSpace run_space(const ModelSession& session, const config::TrainConfig& confi
                    int64_t num_rollouts, int64_t begin) {
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_rollouts, begin),
-                                    config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest);
+                                    config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest,
+                                    config.loss.ref_update_interval.has_value());
   add_records(space, config, prompts, num_rollouts - begin);
   return space;
 }
@@ -109,9 +110,11 @@ int print_dry_run(const TrainInputs& inputs) {
                            model::to_string(model.dtype), model.num_layers, model.max_positions));
   report.print(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
                            inputs.prompts.longest_tokens));
-  report.print(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each",
+  const int64_t epochs = config.num_epochs_per_rollout;
+  report.print(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each{}",
                            inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
-                           config.steps_per_rollout(), config.samples_per_step()));
+                           config.steps_per_rollout(), config.samples_per_step(),
+                           epochs > 1 ? fmt::format(" ({} epochs over each rollout)", epochs) : ""));
   report.print(plan::plan_text(inputs.plan, model));
   report.print(fmt::format("bytes on disk: about {}{}", inputs.space.bytes(), inputs.space.what_for()));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));

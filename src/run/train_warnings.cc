@@ -26,7 +26,15 @@ void warn_of_truncation(const config::TrainConfig& config, std::vector<std::stri
   }
 }
 
-void warn_of_kl(const rl::LossConfig& loss, std::vector<std::string>& warnings) {
+void warn_of_kl(const config::LossOptions& options, std::vector<std::string>& warnings) {
+  const rl::LossConfig& loss = options.loss;
+  const bool is_default = loss.kl_loss_type == rl::LossConfig().kl_loss_type;
+  if (loss.kl_coef > 0.0 && !options.use_kl_loss && loss.kl_loss_type != "k1" && !is_default) {
+    warnings.push_back(fmt::format(
+        "--kl-loss-type {}: is the estimate of --use-kl-loss; the KL that --kl-coef takes from the reward is "
+        "always k1, the one whose policy gradient is that of the KL",
+        loss.kl_loss_type));
+  }
   if (loss.kl_loss_coef == 0.0 || loss.kl_loss_type != "k1" || loss.use_unbiased_kl) return;
   warnings.push_back(
       "--kl-loss-type k1: its expected gradient on policy is 0, so it holds nothing near the reference; give "
@@ -61,7 +69,7 @@ void warn_of_constants(const rl::LossConfig& loss, std::vector<std::string>& war
 std::vector<std::string> train_warnings(const config::TrainConfig& config) {
   std::vector<std::string> warnings;
   warn_of_truncation(config, warnings);
-  warn_of_kl(config.loss.loss, warnings);
+  warn_of_kl(config.loss, warnings);
   warn_of_constants(config.loss.loss, warnings);
   return warnings;
 }

@@ -211,7 +211,7 @@ void reseal(const std::string& step_path, const std::function<void(base::Json&)>
 // Numbers near the end of 64 bits overflowed in the optimizer, the trainer and the order of prompts.
 TEST_F(HandedOverRun, NumbersThatNoRunCountsAreRefused) {
   for (const std::string key : {"step", "optimizer_updates", "optimizer_steps", "skipped_in_a_row", "failed_in_a_row",
-                                "weight_version", "epoch", "offset", "file_bytes: metrics.jsonl"}) {
+                                "weight_version", "epoch", "offset", "reference_step", "file_bytes: metrics.jsonl"}) {
     for (const base::Json& value :
          {base::Json(INT64_MAX), base::Json(INT64_MAX - 1), base::Json(UINT64_MAX), base::Json(-1), base::Json(2.5)}) {
       SCOPED_TRACE(key + " " + value.dump());

@@ -16,6 +16,7 @@
 #include "base/sha256.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
+#include "rl/reward_shaping.h"
 #include "tandem/error.h"
 
 namespace tandem::config {
@@ -30,6 +31,7 @@ LossOptions parse(const Arguments& arguments) {
   options.parse(arguments);
   loss.check();
   if (loss.loss.loss_norm_tokens == 0.0) loss.loss.loss_norm_tokens = 64.0;
+  loss.loss.max_response_tokens = 8;
   rl::check_loss_config(loss.loss);
   return loss;
 }
@@ -51,12 +53,15 @@ struct MadeUpRollout {
       sample.completion.resize(2 + random() % 6);
       for (size_t t = 0; t < sample.completion.size(); ++t) sample.loss_mask.push_back(t == 0 || random() % 4 != 0);
       sample.remove = i == 5;
+      sample.status = i % 3 == 0 ? rl::SampleStatus::kTruncated : rl::SampleStatus::kCompleted;
       std::vector<float> current;
       for (size_t t = 0; t < sample.completion.size(); ++t) current.push_back(-0.5F - std::abs(noise(random)) * 3);
       old.push_back(around(current));
       sampled.push_back(around(old.back()));
       reference.push_back(around(current));
       entropy.push_back(std::vector<float>(current.size(), 0.5F));
+      sample.rollout_logprobs = old.back();
+      sample.ref_logprobs = reference.back();
       logprobs.push_back(std::move(current));
       samples.push_back(std::move(sample));
     }
@@ -73,6 +78,7 @@ struct Outcome {
 
 Outcome outcome_of(const LossOptions& options, bool was_truncated) {
   MadeUpRollout rollout;
+  rl::remove_truncated(options.loss, rollout.samples);
   rl::assign_advantages(options.loss, rollout.samples);
   rl::LossNormaliser normaliser(options.loss);
   rl::LossSums sums;
@@ -155,6 +161,12 @@ const std::vector<FlagCase> kCases = {
     {"whiten-epsilon", "0.5", {"--advantage-estimator", "reinforce_plus_plus_baseline"}},
     {"gamma", "0.9", {"--advantage-estimator", "reinforce_plus_plus"}},
     {"no-discount-masked-tokens", "", {"--advantage-estimator", "reinforce_plus_plus", "--gamma", "0.9"}},
+    {"kl-coef", "0.1", {}},
+    {"kl-coef", "0.1", {"--use-kl-loss"}},
+    {"kl-coef", "0.1", {"--advantage-estimator", "reinforce_plus_plus", "--use-kl-loss"}},
+    {"mask-truncated-completions", "", {}},
+    {"overlong-buffer-len", "4", {}},
+    {"overlong-penalty-factor", "0.5", {"--overlong-buffer-len", "4"}},
 };
 
 void expect_effect(const FlagCase& one) {
@@ -174,8 +186,8 @@ TEST(LossOptions, EveryFlagChangesWhatItSays) {
 }
 
 TEST(LossOptions, EveryFlagIsAmongTheCases) {
-  std::set<std::string> tried = {"disable-rewards-normalization",
-                                 "ref-load"};  // another model: tests/cli/loss_flags_test.cc
+  // Which model the reference is: tests/cli/loss_flags_test.cc, tests/run/reference_test.cc.
+  std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-update-interval"};
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;
   base::Options options;
@@ -227,6 +239,21 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--opsm-delta=-inf"}, "--opsm-delta: must be a finite number, not -inf"},
       {{"--off-policy-mask-threshold", "-1"}, "--off-policy-mask-threshold: must be at least 0, not -1"},
       {{"--gamma", "1.5"}, "--gamma: must be at most 1, not 1.5"},
+      {{"--kl-coef", "-0.1"}, "--kl-coef: must be at least 0, not -0.1"},
+      {{"--kl-coef", "1e7"}, "--kl-coef: must be at most 1e+06, not 1e7"},
+      {{"--kl-coef", "0.1", "--kl-loss-coef", "0.2", "--use-kl-loss"},
+       "--kl-coef 0.1 and --kl-loss-coef 0.2: the KL is either in the reward or in the loss; leave one out"},
+      {{"--kl-coef", "0.1", "--use-kl-loss"}, "accepted"},
+      {{"--ref-update-interval", "0", "--kl-coef", "0.1"}, "--ref-update-interval: must be at least 1, not 0"},
+      {{"--ref-update-interval", "5"},
+       "--ref-update-interval: no reference is read without --kl-coef or --use-kl-loss (with --kl-loss-coef 0 it only "
+       "reports the KL); give one of them, or leave --ref-update-interval out"},
+      {{"--ref-update-interval", "5", "--kl-coef", "0.1"}, "accepted"},
+      {{"--overlong-buffer-len", "-1"}, "--overlong-buffer-len: must be at least 0, not -1"},
+      {{"--overlong-penalty-factor", "0", "--overlong-buffer-len", "4"},
+       "--overlong-penalty-factor: must be greater than 0, not 0"},
+      {{"--overlong-penalty-factor", "0.5"},
+       "--overlong-penalty-factor 0.5: does nothing without --overlong-buffer-len; give both"},
       {{"--calculate-per-token-loss", "--loss-agg-mode", "token-sum"},
        "--calculate-per-token-loss and --loss-agg-mode token-sum: contradict each other; leave one out"},
       {{"--calculate-per-token-loss", "--loss-agg-mode", "token-mean"}, "accepted"},
@@ -252,6 +279,8 @@ TEST(LossOptions, ACheckpointRemembersNamesAsItAlwaysHas) {
 TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {
   EXPECT_TRUE(parse({"--use-kl-loss"}).needs_reference());
   EXPECT_TRUE(parse({"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load", "other"}).needs_reference());
+  EXPECT_TRUE(parse({"--kl-coef", "0.01"}).needs_reference()) << "the reward's KL compares with it too";
+  EXPECT_FALSE(parse({"--kl-coef", "0.00"}).needs_reference());
   EXPECT_FALSE(parse({}).needs_reference());
 }
 

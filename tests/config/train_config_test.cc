@@ -82,6 +82,10 @@ TEST(TrainConfig, OneStepPerRolloutUnlessToldOtherwise) {
   EXPECT_EQ(parse({"--global-batch-size", "4"}).steps_per_rollout(), 2);
   EXPECT_EQ(parse({"--num-steps-per-rollout", "4"}).samples_per_step(), 2);
   EXPECT_EQ(parse({"--num-steps-per-rollout", "4", "--global-batch-size", "2"}).steps_per_rollout(), 4);
+  const TrainConfig thrice = parse({"--num-steps-per-rollout", "4", "--num-epochs-per-rollout", "3"});
+  EXPECT_EQ(thrice.samples_per_step(), 2);
+  EXPECT_EQ(thrice.steps_per_epoch(), 4);
+  EXPECT_EQ(thrice.steps_per_rollout(), 12);
 }
 
 TEST(TrainConfig, EpochsCountRollouts) {
@@ -199,7 +203,11 @@ TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
       {{"--num-epoch", "2"}, "--num-rollout or --num-epoch"},
       {{"--custom-rm-path", "reward.py:fn"}, "--rm-type and --custom-rm-path"},
       {{"--kl-loss-coef", "0.1"}, "without --use-kl-loss"},
-      {{"--ref-load", "other"}, "--ref-load: no reference is read without --use-kl-loss"},
+      {{"--ref-load", "other"}, "--ref-load: no reference is read without --kl-coef or --use-kl-loss"},
+      {{"--num-epochs-per-rollout", "0"}, "--num-epochs-per-rollout: must be at least 1, not 0"},
+      {{"--num-epochs-per-rollout", "1001"}, "--num-epochs-per-rollout: must be at most 1000, not 1001"},
+      {{"--overlong-buffer-len", "1025"},
+       "--overlong-buffer-len 1025: is longer than --rollout-max-response-len 1024; lower it"},
       {{"--loss-agg-mode", "mean"}, "--loss-agg-mode: 'mean' is none of seq-mean-token-mean"},
       {{"--min-lr", "1e-7"}, "--min-lr 1e-07: --lr-decay-style constant"},
       {{"--eval-interval", "2"}, "--eval-prompt-data"},

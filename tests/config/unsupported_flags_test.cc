@@ -48,8 +48,8 @@ TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
   EXPECT_TRUE(is_harmless(*find_unsupported_flag("rollout-global-dataset"), std::nullopt));
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("ckpt-format"), "torch_dist"));
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("no-save-optim"), std::nullopt)) << "it is saved";
-  EXPECT_TRUE(is_harmless(*find_unsupported_flag("kl-coef"), "0.00"));
-  EXPECT_FALSE(is_harmless(*find_unsupported_flag("kl-coef"), "0.01"));
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("lambd"), "1.0"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("lambd"), "0.95"));
   EXPECT_EQ(find_unsupported_flag("lr"), nullptr);
   EXPECT_EQ(find_unsupported_flag("custom-rm-path"), find_unsupported_flag("custom-anything"));
 }

@@ -69,7 +69,8 @@ class Verb {
  private:
   static void check_counts(const config::TrainConfig& config) {
     require(config.samples_per_rollout() > 0 && config.samples_per_step() > 0, "a rollout and a step have samples");
-    require(config.steps_per_rollout() * config.samples_per_step() == config.samples_per_rollout(), "steps fit");
+    require(config.steps_per_epoch() * config.samples_per_step() == config.samples_per_rollout(), "steps fit");
+    require(config.steps_per_rollout() == config.steps_per_epoch() * config.num_epochs_per_rollout, "epochs fit");
     accepts([&] { require(config.rollouts(1000) >= 0, "a run has rollouts"); }, require_line);
     accepts([&] { require_line(config.left_out_by_epochs(1000)); }, require_line);
     config.loss_config();

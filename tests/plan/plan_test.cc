@@ -53,6 +53,11 @@ TEST(Plan, WhatLastsIsSummedByHand) {
   tiny.config.loss.use_kl_loss = true;  // the reference is scored at coefficient 0 too
   plan = plan_of(tiny);
   EXPECT_EQ(plan.memory.bytes(Tag::kReference, Phase::kTrain), plan.memory.bytes(Tag::kWeights, Phase::kTrain));
+  const int64_t with_reference = plan.memory.bytes(Phase::kTrain);
+  tiny.config.loss.use_kl_loss = false;
+  tiny.config.loss.loss.kl_coef = 0.1;  // and for the KL in the reward; that it may be renewed takes nothing more
+  tiny.config.loss.ref_update_interval = 2;
+  EXPECT_EQ(plan_of(tiny).memory.bytes(Phase::kTrain), with_reference);
   tiny.model.dtype = model::Dtype::kFloat32;
   plan = plan_of(tiny);
   EXPECT_EQ(plan.memory.bytes(Tag::kMaster, Phase::kTrain), 0);

@@ -31,5 +31,21 @@ TEST(SignalSentences, ALengthThatWasWantedIsNotBlamed) {
   EXPECT_EQ(never_right(true).find("raise"), std::string::npos) << never_right(true);
 }
 
+// With penalties on rewards, equal ones still have a gradient.
+TEST(SignalSentences, EqualRewardsBesidePenaltiesAreNotCalledWithoutEffect) {
+  HealthSettings settings;
+  settings.grader = "--rm-type math";
+  Streak stretch;
+  stretch.num_rollouts = 2;
+  stretch.num_samples = 256;
+  stretch.all_advantages_zero = false;
+  const std::string plain = fault_sentence(Fault::kRewardsEqual, settings, stretch);
+  EXPECT_NE(plain.find("so no completion is preferred to another"), std::string::npos) << plain;
+  settings.has_penalties = true;
+  const std::string shaped = fault_sentence(Fault::kRewardsEqual, settings, stretch);
+  EXPECT_NE(shaped.find("only --kl-coef and --overlong-buffer-len prefer one completion to another"), std::string::npos)
+      << shaped;
+}
+
 }  // namespace
 }  // namespace tandem::rl

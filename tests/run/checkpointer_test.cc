@@ -130,9 +130,9 @@ class SavedRun {
     directory_.create();
     log_ = std::make_unique<RunLog>(directory_,
                                     RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
-    checkpointer_ =
-        std::make_unique<Checkpointer>(session_, directory_, trainer_, *log_, options, checkpoint::RunState{},
-                                       [](checkpoint::RunState& state) { state.failed_in_a_row = 2; });
+    checkpointer_ = std::make_unique<Checkpointer>(
+        session_, directory_, trainer_, *log_, options, checkpoint::RunState{},
+        [](checkpoint::RunState& state, std::vector<weights::TensorBytes>&) { state.failed_in_a_row = 2; });
   }
 
   // One optimizer step, which is saved while the next rollout runs.

@@ -4,9 +4,11 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "checkpoint/checkpoints.h"
 #include "report/sample_file.h"
 #include "run/rollout_file.h"
 #include "tests/run/small_run.h"
+#include "trainer/score.h"
 
 namespace tandem::run {
 namespace {
@@ -46,7 +48,34 @@ std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t ro
   run.memory().enter(memory::Phase::kTrain);
   learner.score_reference(rollout, run.log());
   learner.assign_advantages(rollout_id, rollout, run.log());
-  return learner.optimizer_steps(rollout_id, rollout, patience, run.log());
+  const std::optional<report::Metrics> last = learner.optimizer_steps(rollout_id, rollout, patience, run.log());
+  learner.update_reference(rollout_id + 1, run.log());
+  return last;
+}
+
+using Logprobs = std::vector<std::vector<float>>;
+
+Logprobs reference_scores(SmallRun& run, Learner& learner) {
+  Rollout rollout = graded();
+  run.memory().enter(memory::Phase::kTrain);
+  learner.score_reference(rollout, run.log());
+  Logprobs scores;
+  for (const rl::Sample& sample : rollout.samples) scores.push_back(sample.ref_logprobs);
+  return scores;
+}
+
+Logprobs policy_scores(SmallRun& run) {
+  const Rollout rollout = graded();
+  run.memory().enter(memory::Phase::kTrain);
+  const std::unique_ptr<model::Model> model = run.inputs().session.make_model();
+  return trainer::score(*model, rollout.views(), run.inputs().trainer.batch, run.inputs().trainer.temperature).logprobs;
+}
+
+void renew_reference(config::TrainConfig& config, bool is_offloaded, const std::string& dtype) {
+  config.loss.loss.kl_coef = 0.1;
+  config.loss.ref_update_interval = 2;
+  config.model.dtype = dtype;
+  config.memory.offload_reference = is_offloaded;
 }
 
 at::Tensor some_weight(SmallRun& run) { return run.inputs().session.store().view()["layers.0.qkv"]; }
@@ -85,6 +114,101 @@ TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
       ASSERT_TRUE(learn(run, learner, rollout_id).has_value());
     }
   }
+}
+
+TEST(Learner, TheReferenceBecomesThePolicyEveryInterval) {
+  for (const bool is_offloaded : {false, true}) {
+    SmallRun run([&](config::TrainConfig& config) { renew_reference(config, is_offloaded, "bfloat16"); });
+    Learner learner(run.inputs(), run.memory());
+    const Logprobs start = reference_scores(run, learner);
+    EXPECT_EQ(start, policy_scores(run));
+    ASSERT_TRUE(learn(run, learner, 0).has_value());
+    EXPECT_EQ(reference_scores(run, learner), start) << "not after the first rollout";
+    EXPECT_FALSE(run.log().take().contains("perf/ref_model_update_time"));
+    ASSERT_TRUE(learn(run, learner, 1).has_value());
+    const Logprobs renewed = reference_scores(run, learner);
+    EXPECT_NE(renewed, start);
+    EXPECT_EQ(renewed, policy_scores(run)) << "the policy behind the second";
+    EXPECT_TRUE(run.log().take().contains("perf/ref_model_update_time"));
+    ASSERT_TRUE(learn(run, learner, 2).has_value());
+    EXPECT_EQ(reference_scores(run, learner), renewed) << "and not the policy of later";
+  }
+}
+
+TEST(Learner, ACheckpointBringsTheReferenceBack) {
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    const base::TemporaryDirectory folder;
+    const checkpoint::Checkpoints checkpoints(folder / "run");
+    base::make_directories(checkpoints.folder());
+    Logprobs scores;
+    {
+      SmallRun run([&](config::TrainConfig& config) { renew_reference(config, false, dtype); });
+      Learner learner(run.inputs(), run.memory());
+      checkpoint::RunState state;
+      std::vector<weights::TensorBytes> tensors;
+      learner.save(state, tensors);
+      EXPECT_EQ(state.reference_step, 0);
+      EXPECT_TRUE(tensors.empty()) << "it is that of --hf-checkpoint still";
+      for (int64_t rollout_id = 0; rollout_id < 3; ++rollout_id) {
+        ASSERT_TRUE(learn(run, learner, rollout_id).has_value());
+      }
+      state.step = 3;
+      learner.save(state, tensors);
+      EXPECT_EQ(state.reference_step, 2);
+      scores = reference_scores(run, learner);
+      checkpoints.save(3, state.to_json(), tensors);
+      checkpoints.save(4,
+                       [&] {
+                         state.step = 4;
+                         return state.to_json();
+                       }(),
+                       {});
+    }
+    for (const bool is_offloaded : {false, true}) {
+      SmallRun run([&](config::TrainConfig& config) { renew_reference(config, is_offloaded, dtype); });
+      run.inputs().checkpoint.emplace(checkpoints.open(3));
+      Learner learner(run.inputs(), run.memory());
+      EXPECT_EQ(reference_scores(run, learner), scores) << dtype << is_offloaded;
+      EXPECT_NE(policy_scores(run), scores) << "the policy is the checkpoint's other part";
+      checkpoint::RunState state;
+      std::vector<weights::TensorBytes> tensors;
+      learner.save(state, tensors);
+      EXPECT_EQ(state.reference_step, 2) << "the next checkpoint holds it too";
+      EXPECT_FALSE(tensors.empty());
+      run.inputs().checkpoint.emplace(checkpoints.open(4));  // names a reference and holds none
+      EXPECT_THROW(Learner(run.inputs(), run.memory()), UserError);
+    }
+  }
+}
+
+TEST(Learner, EpochsOverARolloutAreTheSameStepsAgain) {
+  std::vector<std::vector<float>> weights;
+  for (const int64_t epochs : {int64_t{1}, int64_t{3}}) {
+    SmallRun run([&](config::TrainConfig& config) { config.num_epochs_per_rollout = epochs; });
+    Learner learner(run.inputs(), run.memory());
+    for (int64_t rollout_id = 0; rollout_id < 3 / epochs; ++rollout_id) {
+      ASSERT_TRUE(learn(run, learner, rollout_id).has_value());
+    }
+    const std::vector<base::Json> records = run.records("train/step");
+    ASSERT_EQ(records.size(), 6U);
+    for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i]["train/step"], i);
+    const at::Tensor weight = some_weight(run).to(at::kFloat);
+    weights.emplace_back(weight.const_data_ptr<float>(), weight.const_data_ptr<float>() + weight.numel());
+  }
+  EXPECT_EQ(weights[0], weights[1]) << "three rollouts of the same samples, or one of three epochs";
+}
+
+TEST(Learner, CompletionsThatWereCutHaveNoPartInTheLoss) {
+  SmallRun run([](config::TrainConfig& config) { config.loss.loss.mask_truncated_completions = true; });
+  Learner learner(run.inputs(), run.memory());
+  Rollout rollout = graded();
+  for (rl::Sample& sample : rollout.samples) sample.status = rl::SampleStatus::kTruncated;
+  const at::Tensor before = some_weight(run).clone();
+  ASSERT_TRUE(learn(run, learner, 0, std::move(rollout)).has_value());
+  EXPECT_TRUE(at::equal(some_weight(run), before));
+  const report::Metrics metrics = run.log().take();
+  EXPECT_EQ(metrics.at("rollout/truncated_masked"), kSmallPrompts * kSmallCompletions);
+  EXPECT_EQ(metrics.at("rollout/removed"), kSmallPrompts * kSmallCompletions);
 }
 
 // Samples share their group's prompt in the file's rollout too, so they are packed and summed in the same order.

@@ -1,0 +1,128 @@
+// A run whose KL reference is renewed and that was ended anyhow goes on with that reference: the same bits as the run
+// that nothing happened to.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include "base/clock.h"
+#include "base/files.h"
+#include "tests/base/soak.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+// The reference is renewed behind the second and the fourth rollout, so the third and the fifth differ with it.
+constexpr int kRollouts = 5;
+
+Arguments arguments(const std::string& run, const std::string& reward) {
+  const Arguments more = {"--save-interval",
+                          "1",
+                          "--keep-latest",
+                          "1",
+                          "--kl-coef",
+                          "0.3",
+                          "--ref-update-interval",
+                          "2",
+                          "--advantage-estimator",
+                          "reinforce_plus_plus",
+                          "--num-epochs-per-rollout",
+                          "2",
+                          "--overlong-buffer-len",
+                          "6",
+                          "--dtype",
+                          "bfloat16"};
+  return with_flag(
+      with_flag(with_custom_reward(train_arguments(run, more), reward), "--num-rollout", std::to_string(kRollouts)),
+      "--rollout-batch-size", "2");
+}
+
+Arguments in_steps_of_four(Arguments arguments) { return with_flag(arguments, "--global-batch-size", "4"); }
+
+std::string folder_of(const std::string& run, int step) {
+  return run + "/checkpoints/step_00000" + std::to_string(step);
+}
+
+std::string everything_of(const std::string& run) {
+  std::string text = timeless_metrics(run) + weights_of(run);
+  for (const std::string& name : base::list_directory(run + "/samples"))
+    text += name + base::read_file(run + "/samples/" + name);
+  for (const char* name : {"/shard_00000.safetensors", "/state.json"}) {
+    const std::string bytes = base::read_file(folder_of(run, kRollouts) + name);
+    // The records' sizes depend on what clocks say.
+    text += name == std::string("/state.json") ? bytes.substr(0, bytes.find("file_bytes")) : bytes;
+  }
+  return text;
+}
+
+class ReferenceResume : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    shared_ = new base::TemporaryDirectory();
+    const std::string path = *shared_ / "undisturbed";
+    const base::Clock::time_point begin = base::Clock::now();
+    ASSERT_EQ(Program(in_steps_of_four(arguments(path, write_reward(*shared_)))).wait(), 0);
+    run_seconds_ = base::seconds_since(begin);
+    undisturbed_ = everything_of(path);
+  }
+  static void TearDownTestSuite() { delete shared_; }
+  void SetUp() override { reward_ = write_reward(folder_); }
+
+  Arguments words(const std::string& run) const { return in_steps_of_four(arguments(run, reward_)); }
+  static Arguments go_on(Arguments arguments, const std::string& run) {
+    arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
+    return arguments;
+  }
+
+  static inline base::TemporaryDirectory* shared_ = nullptr;
+  static inline std::string undisturbed_;
+  static inline double run_seconds_ = 0.0;
+  base::TemporaryDirectory folder_;
+  std::string reward_;
+};
+
+TEST_F(ReferenceResume, IsBitwiseFromEveryCheckpointResidentOrOffloaded) {
+  for (int first = 1; first < kRollouts; ++first) {
+    const std::string path = folder_ / ("run" + std::to_string(first));
+    const Captured begun = run(with_flag(words(path), "--num-rollout", std::to_string(first)));
+    ASSERT_EQ(begun.code, 0) << begun.err;
+    const base::Json state = base::read_json_file(folder_of(path, first) + "/state.json");
+    const std::string manifest = base::read_file(folder_of(path, first) + "/MANIFEST.json");
+    EXPECT_EQ(state.value("reference_step", 0), first / 2 * 2);
+    EXPECT_EQ(state.contains("reference_step"), first >= 2) << "before, it is that of --hf-checkpoint";
+    EXPECT_EQ(manifest.find("\"reference.model.norm.weight\"") != std::string::npos, first >= 2);
+    Arguments rest = go_on(words(path), path);
+    if (first % 2 == 0) rest.emplace_back("--offload-reference");
+    const Captured result = run(rest);
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_TRUE(everything_of(path) == undisturbed_) << "behind rollout " << first;
+  }
+}
+
+TEST_F(ReferenceResume, SurvivesKillAtRandomMoments) {
+  const int64_t wanted = base::short_or_full(2, 300);
+  const int seed = testing::UnitTest::GetInstance()->random_seed();  // --gtest_shuffle --gtest_random_seed=N
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
+  int64_t kills = 0, runs = 0;
+  while (kills < wanted && !HasFailure()) {
+    const std::string path = folder_ / ("killed" + std::to_string(runs++));
+    const Arguments all = go_on(words(path), path);
+    for (bool finished = false; !finished;) {
+      const Program program(all);
+      const double seconds =
+          kills < wanted ? std::exponential_distribution<double>(1.0 / (0.7 * run_seconds_))(random) : 1e9;
+      if (!program.wait_for(seconds)) program.signal(SIGKILL);
+      const int code = program.wait();
+      finished = code == 0;
+      kills += code == -SIGKILL ? 1 : 0;
+      ASSERT_TRUE(code == 0 || code == -SIGKILL) << "seed " << seed << " after " << kills << " kills: " << run(all).err;
+    }
+    EXPECT_TRUE(everything_of(path) == undisturbed_) << "seed " << seed << " after " << kills << " kills";
+    std::filesystem::remove_all(path);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cli
