@@ -14,8 +14,8 @@
 namespace tandem::cli {
 namespace {
 
-// The reference is renewed behind the second and the fourth rollout, so the third and the fifth differ with it.
-constexpr int kRollouts = 5;
+// The reference is renewed behind the second rollout, so the rewards of the third depend on it.
+constexpr int kRollouts = 3;
 
 Arguments arguments(const std::string& run, const std::string& reward) {
   const Arguments more = {"--save-interval",
