@@ -8,6 +8,7 @@ import traceback
 
 from tandem_worker import outcomes, protocol, rewards
 from tandem_worker.dialects import Function
+from tandem_worker.group_filter import GroupFilter
 from tandem_worker.outcomes import Failed, failure
 from tandem_worker.overlap import Overlap, seed_generators
 from tandem_worker.protocol import UserFault
@@ -23,10 +24,14 @@ class Worker:
     _function = None
     _overlap = None
 
-    def load(self, rm_type, custom_rm_path, reward_key, group_rm, label_key, metadata_key, arguments, sandboxed):
+    def load(
+        self, rm_type, custom_rm_path, reward_key, group_filter, group_rm, label_key, metadata_key, arguments, sandboxed
+    ):
         if self._facts is None:  # else this is a worker whose warm parent has done it
             if custom_rm_path:
                 self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments)
+            if group_filter:
+                self._function = GroupFilter(group_filter, metadata_key, arguments)
             self._facts = self._load_rule(rm_type) if self._function is None else self._function_facts()
         self._sandboxed = sandboxed
         self._folder = os.getcwd()

@@ -2,6 +2,7 @@
 
 import enum
 import importlib.util
+import itertools
 import sys
 import types
 from dataclasses import dataclass, field
@@ -108,14 +109,21 @@ def written_into(sample, request):
     return result
 
 
+STAND_INS = {"slime.utils.types": {"Sample": Sample}}  # module -> what published functions import from it
+
+
 def stand_in_for_slime():
     """Lets `from slime.utils.types import Sample`, with which published functions begin, work without slime."""
     if "slime" in sys.modules or importlib.util.find_spec("slime") is not None:
         return
-    for name in ("slime", "slime.utils", "slime.utils.types"):
-        module = sys.modules[name] = types.ModuleType(name, "Tandem's stand-in: slime is not installed.")
-        module.__path__ = []
-        parent, _, last = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], last, module)
-    sys.modules["slime.utils.types"].Sample = Sample
+    for path, members in STAND_INS.items():
+        module = None
+        for name in itertools.accumulate(path.split("."), "{}.{}".format):
+            module = sys.modules.get(name)
+            if module is None:
+                module = sys.modules[name] = types.ModuleType(name, "Tandem's stand-in: slime is not installed.")
+                module.__path__ = []
+                parent, _, last = name.rpartition(".")
+                if parent:
+                    setattr(sys.modules[parent], last, module)
+        vars(module).update(members)

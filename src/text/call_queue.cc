@@ -14,10 +14,10 @@ void CallQueue::add(std::vector<GradeRequest> group, bool as_one_call) {
     results_.resize(first + group.size());
     num_pending_ += group.size();
     if (as_one_call) {
-      calls_.push_back({.samples = std::move(group), .first_result = first, .begun = {}});
+      calls_.push_back({.samples = std::move(group), .first_result = first, .generation = generation_, .begun = {}});
     } else {
       for (size_t i = 0; i < group.size(); ++i) {
-        Call call{.samples = {}, .first_result = first + i, .begun = {}};
+        Call call{.samples = {}, .first_result = first + i, .generation = generation_, .begun = {}};
         call.samples.push_back(std::move(group[i]));
         calls_.push_back(std::move(call));
       }
@@ -47,14 +47,15 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
   std::vector<std::string> news;
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_) return;
+    if (stopped_ || call.generation != generation_) return;
     for (size_t i = 0; i < grades.size(); ++i) {
       const Grade& grade = grades[i];
       if (grade.failed && ++num_failures_[grade.reason_class] == 1) {
         news.push_back(
-            fmt::format("reward of sample {} failed ({}): {}", grade.sample_id, grade.reason_class, grade.reason));
+            fmt::format("{} of sample {} failed ({}): {}", what_, grade.sample_id, grade.reason_class, grade.reason));
       }
       results_[call.first_result + i] = std::move(grades[i]);
+      finished_.push_back(call.first_result + i);
     }
     num_pending_ -= grades.size();
   }
@@ -67,6 +68,8 @@ void CallQueue::repeat(std::vector<Call> calls, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return;
+    std::erase_if(calls, [this](const Call& call) { return call.generation != generation_; });
+    if (calls.empty()) return;
     is_news = num_repeated_ == 0;
     for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
       num_repeated_ += static_cast<int64_t>(call->samples.size());
@@ -110,7 +113,28 @@ std::vector<Grade> CallQueue::collect() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return num_pending_ == 0 || error_ != nullptr; });
   if (error_ != nullptr) std::rethrow_exception(error_);
+  finished_.clear();
   return std::exchange(results_, {});
+}
+
+std::vector<Grade> CallQueue::take_finished(double seconds) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                    [&] { return !finished_.empty() || num_pending_ == 0 || error_ != nullptr; });
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  std::vector<Grade> grades;
+  for (const size_t i : std::exchange(finished_, {})) grades.push_back(std::move(results_[i]));
+  if (num_pending_ == 0) results_.clear();
+  return grades;
+}
+
+void CallQueue::discard() {
+  const std::lock_guard lock(mutex_);
+  ++generation_;
+  calls_.clear();
+  results_.clear();
+  finished_.clear();
+  num_pending_ = 0;
 }
 
 std::map<std::string, int64_t> CallQueue::failures() const {

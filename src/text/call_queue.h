@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/graders.h"
@@ -22,12 +23,16 @@ namespace tandem::text {
 struct Call {
   std::vector<GradeRequest> samples;
   size_t first_result = 0;
-  bool alone = false;  // once lost with others: to be made beside no other call
+  uint64_t generation = 0;  // of the queue, when it was added
+  bool alone = false;       // once lost with others: to be made beside no other call
   std::chrono::steady_clock::time_point begun;
 };
 
 class CallQueue {
  public:
+  // `what` is called, for messages: "reward".
+  explicit CallQueue(std::string what) : what_(std::move(what)) {}
+
   // One call of all samples, or one a sample.
   void add(std::vector<GradeRequest> group, bool as_one_call);
 
@@ -49,16 +54,24 @@ class CallQueue {
   int64_t wait_for_grades(double seconds);
   // Waits until all that was added has grades; in the order in which it was added.
   std::vector<Grade> collect();
+  // Or, for a caller that wants them as they come: waits that long for the first grades that were not taken yet, and
+  // takes all there are. Grades of a call come together.
+  std::vector<Grade> take_finished(double seconds);
+  // Forgets what was added and is not taken: calls that wait are never made, and what those under way give is ignored.
+  void discard();
 
   std::map<std::string, int64_t> failures() const;
   int64_t repeated() const;
 
  private:
+  const std::string what_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Call> calls_;
   std::vector<Grade> results_;
-  size_t num_pending_ = 0;  // results that are not in yet
+  size_t num_pending_ = 0;        // results that are not in yet
+  std::vector<size_t> finished_;  // those that are in, for take_finished()
+  uint64_t generation_ = 0;       // how often everything was discarded
   std::map<std::string, int64_t> num_failures_;
   int64_t num_repeated_ = 0;
   std::exception_ptr error_;

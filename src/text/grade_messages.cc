@@ -33,16 +33,23 @@ std::string as_text(const std::string& bytes) {
 }
 
 Json request_json(const GradeRequest& sample) {
-  return {{"group_id", sample.group_id},
-          {"sample_id", sample.sample_id},
-          {"prompt", sample.prompt},
-          {"prompt_text", as_text(sample.prompt_text)},
-          {"response", as_text(sample.response)},
-          {"label", sample.label},
-          {"metadata", sample.metadata.is_object() ? sample.metadata : Json::object()},
-          {"prompt_tokens", sample.prompt_tokens},
-          {"response_tokens", sample.response_tokens},
-          {"truncated", sample.truncated}};
+  Json json = {{"group_id", sample.group_id},
+               {"sample_id", sample.sample_id},
+               {"prompt", sample.prompt},
+               {"prompt_text", as_text(sample.prompt_text)},
+               {"response", as_text(sample.response)},
+               {"label", sample.label},
+               {"metadata", sample.metadata.is_object() ? sample.metadata : Json::object()},
+               {"prompt_tokens", sample.prompt_tokens},
+               {"response_tokens", sample.response_tokens},
+               {"truncated", sample.truncated}};
+  if (const std::optional<Graded>& graded = sample.graded) {
+    json["graded"] = {{"reward", graded->reward},
+                      {"extras", graded->extras},
+                      {"remove_sample", graded->remove_sample},
+                      {"status", graded->status}};
+  }
+  return json;
 }
 
 const Json* member(const Json& object, const char* name) {

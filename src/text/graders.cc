@@ -71,7 +71,7 @@ const char* reason_class(LossCause cause) {
 // The options have refused what this refuses.
 void check_config(const GraderConfig& config) {
   const GraderLimits& limits = config.limits;
-  TANDEM_CHECK(!config.custom_rm_path.empty() ||
+  TANDEM_CHECK(!config.custom_rm_path.empty() || !config.group_filter.empty() ||
                    std::ranges::find(kRewardRules, config.rm_type, &RewardRule::name) != kRewardRules.end(),
                config.rm_type);
   TANDEM_CHECK(limits.num_processes > 0 && limits.max_calls > 0, limits.num_processes, limits.max_calls);
@@ -160,6 +160,7 @@ struct Graders::Impl {
                         {{"rm_type", config.rm_type},
                          {"custom_rm_path", config.custom_rm_path},
                          {"reward_key", config.reward_key},
+                         {"group_filter", config.group_filter},
                          {"group_rm", config.group_rm},
                          {"label_key", config.label_key},
                          {"metadata_key", config.metadata_key},
@@ -411,7 +412,7 @@ struct Graders::Impl {
   std::atomic<bool> warned = false;
   std::atomic<bool> warned_of_leftovers = false;
   std::atomic<double> longest_deadline_s = config.limits.deadline_s;  // of a call so far
-  CallQueue queue;
+  CallQueue queue{config.group_filter.empty() ? "reward" : "--dynamic-sampling-filter-path"};
   Facts facts;  // since before the threads
   mutable std::mutex mutex;
   std::condition_variable slot_ready;
@@ -460,6 +461,10 @@ void Graders::submit(std::vector<GradeRequest> group) { impl_->queue.add(std::mo
 int64_t Graders::wait(double seconds) { return impl_->queue.wait_for_grades(seconds); }
 
 std::vector<Grade> Graders::collect() { return impl_->queue.collect(); }
+
+std::vector<Grade> Graders::take_finished(double seconds) { return impl_->queue.take_finished(seconds); }
+
+void Graders::discard() { impl_->queue.discard(); }
 
 std::map<std::string, int64_t> Graders::failures() const { return impl_->queue.failures(); }
 

@@ -32,6 +32,8 @@ struct GraderConfig {
   std::string rm_type;         // the name of a row of kRewardRules; empty with custom_rm_path
   std::string custom_rm_path;  // FILE.py:function
   std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
+  std::string group_filter;    // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
+                               // column "reason"
   bool group_rm = false;       // a slime function takes all samples of a group at once; false: one sample a call
   std::string label_key;       // the label's column, as TRL functions name it
   std::string metadata_key;    // which key of the metadata is a slime sample's own
@@ -44,6 +46,14 @@ struct GraderConfig {
   bool warn_of_missing_layers = true;
 };
 
+// What a sample got, for whoever judges it afterwards.
+struct Graded {
+  double reward = 0.0;
+  std::map<std::string, double> extras;
+  bool remove_sample = false;
+  std::string status;  // "completed", "truncated" or "aborted"
+};
+
 struct GradeRequest {
   uint64_t group_id = 0, sample_id = 0;
   base::Json prompt;  // string or message list, as the data line had it
@@ -53,6 +63,7 @@ struct GradeRequest {
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
   bool truncated = false;
+  std::optional<Graded> graded;  // of a group filter's samples
 };
 
 struct Grade {
@@ -89,6 +100,11 @@ class Graders {
   // Waits that long for everything submitted; how many samples are still to be graded then.
   int64_t wait(double seconds);
   std::vector<Grade> collect();  // waits for everything submitted; in submission order
+  // Instead of both, for a caller that wants grades as they come: waits that long for the first that were not taken
+  // yet, and takes all there are. Grades of a call come together.
+  std::vector<Grade> take_finished(double seconds);
+  // Forgets what was submitted and is not taken.
+  void discard();
   // Totals of the run: reason class -> samples. "exception", "deadline", "memory", "not_finite", "wrong_type",
   // "wrong_count", "status" (a slime function set FAILED), "died" (the process ended during the call, or answered
   // something else than grades) are the reward's fault. A signal that comes from outside during a call looks the same
@@ -99,7 +115,7 @@ class Graders {
   int64_t repeated() const;                  // samples graded again, alone, after their process was lost
   std::vector<int64_t> process_ids() const;  // of the processes that run
   const std::string& scratch_folder() const;
-  std::string dialect() const;  // "trl", "verl", "slime" or "built-in"
+  std::string dialect() const;  // "trl", "verl", "slime", "built-in" or "filter"
 
  private:
   struct Impl;
