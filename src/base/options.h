@@ -106,6 +106,8 @@ class Option {
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
 
+class OptionTables;
+
 // The options of one verb. Borrows the fields: the config structs must outlive it and stay where they are.
 class Options {
  public:
@@ -140,13 +142,19 @@ class Options {
   nlohmann::ordered_json values() const;
 
  private:
+  friend class OptionTables;  // which reads tables of a file by the same rules
+
   Option& add(Option option);
   Option* find(std::string_view name);
   void read_config_file(const std::string& path, OptionMistakes& mistakes);
+  // Reads what a file says as name = value; `table` is a table of it.
+  struct FileTable;
+  void read_entries(const FileTable& table, OptionMistakes& mistakes);
   void read_flag(const TypedFlag& flag);
   // For a name that no option has: why it is not supported, or else what is said of an unknown one.
   const std::string* unsupported_reason(std::string_view name) const;
   std::string unknown_text(const std::string& where, const std::string& name);
+  std::string unknown_key_text(const std::string& where) const;
 
   void set(Option& option, const std::string& where, std::vector<std::string> words) const;
 

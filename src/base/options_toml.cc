@@ -12,6 +12,7 @@
 #include "base/env.h"
 #include "base/files.h"
 #include "base/message_text.h"
+#include "base/option_tables.h"
 #include "base/options.h"
 #include "base/stand_ins.h"
 
@@ -102,48 +103,81 @@ void check_dots(std::string_view text, const std::string& path) {
   }
 }
 
+// A TOML file that was read. Of characters that are not ASCII toml++ 3.3 takes some for unreachable code, so it sees
+// others in their place.
+class TomlFile {
+ public:
+  explicit TomlFile(const std::string& path) : path_(path) {
+    const std::string text = read_file(path, int64_t{1} << 20);
+    check_dots(text, path);
+    const std::string_view byte_order_mark = "\xEF\xBB\xBF";
+    const std::string_view body = std::string_view(text).substr(text.starts_with(byte_order_mark) ? 3 : 0);
+    const std::string safe_text = stand_ins_.replace(body, path);
+    try {
+      table_ = toml::parse(safe_text, path);
+    } catch (const toml::parse_error& error) {
+      throw UserError(place_text(path, error.source().begin) + ": " +
+                      one_line(stand_ins_.restore(error.description()), 300));
+    }
+  }
+
+  const toml::table& table() const { return table_; }
+  std::string restore(std::string_view text) const { return stand_ins_.restore(text); }
+  // "FILE:LINE:COLUMN".
+  std::string place(const toml::node& node) const { return place_text(path_, node.source().begin); }
+
+ private:
+  std::string path_;
+  CharacterPlaceholders stand_ins_;
+  toml::table table_;
+};
+
 }  // namespace
 
-void Options::read_config_file(const std::string& path, OptionMistakes& mistakes) {
-  const std::string text = read_file(path, int64_t{1} << 20);
-  check_dots(text, path);
-  // Of characters that are not ASCII toml++ 3.3 takes some for unreachable code.
-  CharacterPlaceholders stand_ins;
-  const std::string_view byte_order_mark = "\xEF\xBB\xBF";
-  const std::string_view body = std::string_view(text).substr(text.starts_with(byte_order_mark) ? 3 : 0);
-  const std::string safe_text = stand_ins.replace(body, path);
-  toml::table table;
-  try {
-    table = toml::parse(safe_text, path);
-  } catch (const toml::parse_error& error) {
-    throw UserError(place_text(path, error.source().begin) + ": " +
-                    one_line(stand_ins.restore(error.description()), 300));
-  }
+struct Options::FileTable {
+  const TomlFile& file;
+  const toml::table& table;
+  const char* remedy_for_table;  // completes "NAME: is a table; "
+  bool has_help = true;          // --help shows what there is
+};
+
+void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
   // The table is sorted by name; mistakes are told in the file's order.
   std::vector<std::pair<std::string, const toml::node*>> entries;
-  for (const auto& [key, node] : table) entries.emplace_back(stand_ins.restore(key.str()), &node);
+  for (const auto& [key, node] : from.table) entries.emplace_back(from.file.restore(key.str()), &node);
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return a.second->source().begin.line < b.second->source().begin.line;
   });
   for (const auto& [name, node] : entries) {
-    const std::string where = place_text(path, node->source().begin) + ": " + one_line(name);
+    const std::string where = from.file.place(*node) + ": " + one_line(name);
     if (const std::string* const reason = unsupported_reason(name)) {
       mistakes.refuse(where, *reason);
       continue;
     }
     try {
       TANDEM_USER_CHECK(!node->is_table() && !node->is_array_of_tables(),
-                        where + ": is a table; write every option as name = value at the top level");
+                        where + ": is a table; " + from.remedy_for_table);
       Option* const option = find(name);
-      if (option == nullptr) throw UserError(unknown_text(where, name));
+      if (option == nullptr) throw UserError(from.has_help ? unknown_text(where, name) : unknown_key_text(where));
       option->set_mentioned();
       std::vector<std::string> words = to_words(where, *node, *option);
-      for (std::string& word : words) word = stand_ins.restore(word);
+      for (std::string& word : words) word = from.file.restore(word);
       set(*option, where, words);
     } catch (const UserError& error) {
       mistakes.add(error.what());
     }
   }
+}
+
+std::string Options::unknown_key_text(const std::string& where) const {
+  std::string names;
+  for (const Option& option : options_) names += (names.empty() ? "" : ", ") + option.name();
+  return where + ": is no key of this table; there are: " + names;
+}
+
+void Options::read_config_file(const std::string& path, OptionMistakes& mistakes) {
+  const TomlFile file(path);
+  read_entries({file, file.table(), "write every option as name = value at the top level"}, mistakes);
 }
 
 std::string Options::config_text() const {
@@ -163,5 +197,61 @@ std::string Options::config_text() const {
   }
   return out;
 }
+
+struct OptionTables::Impl {
+  explicit Impl(const std::string& path) : file(path) {}
+
+  // The only table in `parent` of that name; what else is in it is refused.
+  const toml::table* only(const toml::table& parent, const std::string& name, const std::string& shown) const {
+    for (const auto& [key, node] : parent) {
+      TANDEM_USER_CHECK(
+          key.str() == name && node.is_table(),
+          fmt::format("{}: {}: is not known here; {}", file.place(node), one_line(file.restore(key.str())), shown));
+    }
+    return parent[name].as_table();
+  }
+
+  void read(const toml::table& table, Options& options) const {
+    OptionMistakes mistakes;
+    options.read_entries({file, table, "write name = value", /*has_help=*/false}, mistakes);
+    mistakes.raise({});
+  }
+
+  TomlFile file;
+  const toml::table* defaults = nullptr;
+  std::vector<const toml::table*> list;
+};
+
+OptionTables::OptionTables(const std::string& path, const std::string& table, const std::string& defaults,
+                           const std::string& list)
+    : impl_(std::make_unique<Impl>(path)) {
+  const std::string what = fmt::format("write [{0}.{1}] and [[{0}.{2}]]", table, defaults, list);
+  const toml::table* const all = impl_->only(impl_->file.table(), table, what);
+  if (all == nullptr) return;
+  for (const auto& [key, node] : *all) {
+    const std::string where = fmt::format("{}: {}", impl_->file.place(node), one_line(impl_->file.restore(key.str())));
+    if (key.str() == defaults) {
+      impl_->defaults = node.as_table();
+      TANDEM_USER_CHECK(impl_->defaults != nullptr, fmt::format("{}: is no table; {}", where, what));
+    } else {
+      TANDEM_USER_CHECK(
+          key.str() == list && node.is_array_of_tables(),
+          fmt::format("{}: {}; {}", where, key.str() == list ? "is no list of tables" : "is not known here", what));
+      for (const toml::node& element : *node.as_array()) impl_->list.push_back(element.as_table());
+    }
+  }
+}
+
+OptionTables::~OptionTables() = default;
+
+size_t OptionTables::size() const { return impl_->list.size(); }
+
+std::string OptionTables::place(size_t i) const { return impl_->file.place(*impl_->list.at(i)); }
+
+void OptionTables::read_defaults(Options& options) const {
+  if (impl_->defaults != nullptr) impl_->read(*impl_->defaults, options);
+}
+
+void OptionTables::read(size_t i, Options& options) const { impl_->read(*impl_->list.at(i), options); }
 
 }  // namespace tandem::base

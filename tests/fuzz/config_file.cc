@@ -1,5 +1,6 @@
 // base/options_toml: an accepted config file gives options whose own text, as --print-config writes it, reads back to
-// the same values.
+// the same values. The same bytes are read as a file of tables too, whose mistakes have their places.
+#include "base/option_tables.h"
 #include "base/options.h"
 #include "tests/fuzz/target.h"
 
@@ -62,11 +63,32 @@ class ConfigFile {
   Options options_;
 };
 
+// As --eval-config reads them.
+void read_tables(const std::string& path) {
+  try {
+    const tandem::base::OptionTables tables(path, "eval", "defaults", "datasets");
+    for (size_t i = 0; i < tables.size(); ++i) {
+      require_placed_message(tables.place(i) + ": x", path);
+      Config config;
+      Options options;
+      config.visit(options);
+      tables.read_defaults(options);
+      tables.read(i, options);
+    }
+  } catch (const tandem::base::OptionsError& error) {
+    for (const auto& one : error.refused()) require_placed_message(one.flag, path);
+    for (const std::string& message : error.others()) require_placed_message(message, path);
+    throw tandem::UserError(error.refused().empty() ? error.others().front() : error.refused().front().flag);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const MemoryFile file;
   file.write(text_of(data, size));
+  accepts([] { read_tables(file.path()); },
+          [](std::string_view message) { require_placed_message(message, file.path()); });
   ConfigFile given;
   if (!accepts([&] { given.read(file.path()); },
                [](std::string_view message) { require_placed_message(message, file.path()); })) {
