@@ -47,6 +47,7 @@ void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorB
   const Checkpoints checkpoints(directory_.path());
   checkpoints.save(state.step, state.to_json(), std::move(tensors));
   checkpoints.keep_latest(keep_latest_);
+  if (state.best) directory_.remove_bests_before(state.best->step);
 }
 
 std::optional<CheckpointWriter::Saved> CheckpointWriter::wait() {

@@ -141,6 +141,16 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
   base::log_warning("{} (--allow-changed-config)", what);
 }
 
+BestEvaluation best_of(const Json& json, const std::string& file) {
+  const Json& metric = member(json, "metric", file);
+  const Json& value = member(json, "value", file);
+  TANDEM_USER_CHECK(metric.is_string() && value.is_number(),
+                    file +
+                        ": best must have a metric and a value; it was changed by hand: take another checkpoint "
+                        "(--ckpt-step)");
+  return {.metric = metric.get<std::string>(), .step = count(json, "step", file), .value = value.get<double>()};
+}
+
 }  // namespace
 
 Json RunState::to_json() const {
@@ -155,6 +165,7 @@ Json RunState::to_json() const {
   if (reference_step > 0) json["reference_step"] = reference_step;
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
+  if (best) json["best"] = {{"metric", best->metric}, {"step", best->step}, {"value", best->value}};
   json["file_bytes"] = file_bytes;
   json["numbers"] = result_inputs;
   return json;
@@ -172,6 +183,7 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   const auto reference = json.find("reference_step");  // absent where the reference is none of the run's own
   if (reference != json.end()) state.reference_step = as_count(*reference, "reference_step", file, state.step);
   state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
+  if (const auto best = json.find("best"); best != json.end()) state.best = best_of(*best, file);
   const Json& files = member(json, "file_bytes", file);
   const Json& numbers = member(json, "numbers", file);
   TANDEM_USER_CHECK(files.is_object() && numbers.is_object(), file + ": file_bytes and numbers must be objects");
@@ -221,6 +233,13 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
       inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
   result.merge(
       input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_path));
+  if (!inputs.group_filter.empty()) {
+    const size_t colon = inputs.group_filter.rfind(':');
+    result["the filter of --dynamic-sampling-filter-path"] =
+        colon == std::string::npos
+            ? inputs.group_filter
+            : base::file_checksum(inputs.group_filter.substr(0, colon)) + inputs.group_filter.substr(colon);
+  }
   return result;
 }
 

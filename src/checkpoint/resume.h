@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,13 @@
 
 namespace tandem::checkpoint {
 
+// The best evaluation of --save-best so far.
+struct BestEvaluation {
+  std::string metric;
+  int64_t step = 0;  // finished rollouts; their weights are RunDirectory::best(step), but for those before training
+  double value = 0.0;
+};
+
 // The small part: state.json.
 struct RunState {
   int64_t step = 0;  // finished rollouts
@@ -26,6 +34,7 @@ struct RunState {
   uint64_t weight_version = 0;
   int64_t reference_step = 0;  // finished rollouts of the policy that the KL reference is a copy of; 0: of none
   rl::PromptCursor cursor;
+  std::optional<BestEvaluation> best;
   std::map<std::string, int64_t> file_bytes;         // of the run's growing files: metrics.jsonl, tensorboard/...
   std::map<std::string, std::string> result_inputs;  // flags and input files (their checksums) that results depend on
 
@@ -55,6 +64,7 @@ struct ResultInputs {
   const trainer::Schedule& schedule;         // of which: where the learning rate's decay ends
   std::string model_directory;               // checksums of its configuration and tokenizer
   std::string prompt_data, custom_rm_path;   // and of these files, or ""
+  std::string group_filter = {};             // a name, or FILE.py:function; "": none
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 

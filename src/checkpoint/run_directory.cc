@@ -53,6 +53,8 @@ std::optional<int64_t> number_between(std::string_view name, std::string_view be
   return fmt::format("{:06}", number) == digits ? std::optional(number) : std::nullopt;
 }
 
+std::string best_name(int64_t step) { return fmt::format("best_{:06}", step); }
+
 std::optional<int64_t> export_step(std::string_view name) { return number_between(name, "step_", ""); }
 
 // The step that has to be finished for a file of samples to stay: rollout_000007.jsonl is of the rollout that finishes
@@ -199,6 +201,38 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
     set_latest(*newest);
   } else {
     base::remove_tree(path_ + "/hf/latest");
+  }
+  // The best evaluation up to here is the last one whose weights were written.
+  std::optional<int64_t> best_step;
+  for (const int64_t other : best_steps()) {
+    if (other > step) {
+      base::remove_durably(best(other));
+    } else {
+      best_step = std::max(best_step, std::optional(other));
+    }
+  }
+  if (best_step) {
+    set_best(*best_step);
+  } else {
+    base::remove_tree(path_ + "/hf/best");
+  }
+}
+
+std::vector<int64_t> RunDirectory::best_steps() const {
+  std::vector<int64_t> steps;
+  for (const std::string& name : base::list_directory(path_ + "/hf")) {
+    if (const std::optional<int64_t> step = number_between(name, "best_", "")) steps.push_back(*step);
+  }
+  return steps;
+}
+
+std::string RunDirectory::best(int64_t step) const { return path_ + "/hf/" + best_name(step); }
+
+void RunDirectory::set_best(int64_t step) const { base::link_durably(best_name(step), path_ + "/hf/best"); }
+
+void RunDirectory::remove_bests_before(int64_t step) const {
+  for (const int64_t other : best_steps()) {
+    if (other < step) base::remove_durably(best(other));
   }
 }
 

@@ -10,6 +10,7 @@
 //   checkpoints/         what the run goes on from (run/checkpoints.h)
 //   hf/step_000100       a Hugging Face checkpoint after 100 rollouts
 //   hf/latest            a symbolic link to the last of them
+//   hf/best_000080       the weights that did best in evaluations, and hf/best, a symbolic link to them
 //   fault/               what a run that had to stop wants to be looked at
 //   lock                 held by the process that writes here
 #pragma once
@@ -58,10 +59,17 @@ class RunDirectory {
   std::string checkpoint(int64_t step) const;
   // Points hf/latest at checkpoint(step), in one rename.
   void set_latest(int64_t step) const;
+  // The weights of the best evaluation, which was after `step` rollouts.
+  std::string best(int64_t step) const;
+  // Points hf/best at best(step), in one rename.
+  void set_best(int64_t step) const;
+  // Removes the best weights of earlier steps: no checkpoint that is left goes back to them.
+  void remove_bests_before(int64_t step) const;
 
  private:
   // UserError where one of the names above is a link, or no file or folder as a run makes it.
   void check_names() const;
+  std::vector<int64_t> best_steps() const;  // of those that are there
 
   std::string path_;
   RunFolder folder_;

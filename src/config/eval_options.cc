@@ -21,6 +21,12 @@ void EvalOptions::visit(base::Options& options) {
   const char* const group = "evaluation";
   visit_data_sets(options);
   options
+      .option(eval_config, "eval-config", group,
+              "TOML file of data sets with options of their own, [eval.defaults] and [[eval.datasets]] with slime's "
+              "keys; this or --eval-prompt-data")
+      .path()
+      .does_not_affect_results();
+  options
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
               "completions of each prompt in evaluations; pass@k is the chance that one of k of them passes, which is "
               "a reward of 1")
@@ -68,18 +74,27 @@ void EvalOptions::visit(base::Options& options) {
       .does_not_affect_results();
 }
 
+bool is_set_name(const std::string& name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
+}
+
+bool EvalOptions::given() const {
+  TANDEM_USER_CHECK(eval_prompt_data.empty() || eval_config.empty(),
+                    "--eval-prompt-data and --eval-config are both given; name all data sets in the file");
+  return !eval_prompt_data.empty() || !eval_config.empty();
+}
+
 std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {
   TANDEM_USER_CHECK(eval_prompt_data.size() % 2 == 0,
                     fmt::format("--eval-prompt-data: {} words; give pairs: NAME FILE.jsonl", eval_prompt_data.size()));
   std::vector<std::pair<std::string, std::string>> sets;
   for (size_t i = 0; i < eval_prompt_data.size(); i += 2) {
     const std::string& name = eval_prompt_data[i];
-    const bool plain = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-    });
-    TANDEM_USER_CHECK(plain, fmt::format("--eval-prompt-data: '{}' is no name (letters, digits, _ - .); "
-                                         "give pairs: NAME FILE.jsonl",
-                                         name));
+    TANDEM_USER_CHECK(is_set_name(name), fmt::format("--eval-prompt-data: '{}' is no name (letters, digits, _ - .); "
+                                                     "give pairs: NAME FILE.jsonl",
+                                                     name));
     TANDEM_USER_CHECK(std::ranges::none_of(sets, [&](const auto& set) { return set.first == name; }),
                       fmt::format("--eval-prompt-data: the name {} is given twice; names are part of metrics", name));
     sets.emplace_back(name, eval_prompt_data[i + 1]);

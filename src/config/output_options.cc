@@ -39,6 +39,11 @@ void OutputOptions::visit(base::Options& options) {
               "file for all data of a rollout, with tokens and log-probs; {rollout_id} in its name is replaced")
       .path()
       .does_not_affect_results();
+  options
+      .option(
+          save_best, "save-best", group,
+          "metric of evaluations, eval/NAME or eval/NAME-pass@K: RUN/hf/best are the weights with its highest value")
+      .does_not_affect_results();
   options.option(log_passrate, "log-passrate", group, "report pass@k of the training groups").does_not_affect_results();
 }
 

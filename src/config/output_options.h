@@ -23,6 +23,7 @@ struct OutputOptions {
   int64_t sample_dump_interval = 1;     // 0: none
   std::string save_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   bool log_passrate = false;
+  std::string save_best;  // a metric of evaluations, "eval/NAME"; "": none
 
   void visit(base::Options& options);
   void visit_run(base::Options& options);  // all but what is about rollouts

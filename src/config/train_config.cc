@@ -10,8 +10,6 @@ namespace tandem::config {
 
 namespace {
 
-// Samples of a run: their ids stay below those of evaluations (run/evaluation.cc).
-constexpr int64_t kMaxSamples = int64_t{1} << 52;
 // Optimizer steps of a run stay within 64 bits.
 constexpr int64_t kMaxEpochsPerRollout = 1000;
 
@@ -57,6 +55,7 @@ void TrainConfig::visit(base::Options& options) {
       .at_least(1)
       .at_most(kMaxEpochsPerRollout);
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
+  dynamic_sampling.visit(options);
   options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
               "train on rollouts that --save-debug-rollout-data (or a stop, into RUN/fault) wrote, instead of sampling")
@@ -85,6 +84,7 @@ void TrainConfig::check() const {
   TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();
+  check_dynamic_sampling();
   loss.check();
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
@@ -118,12 +118,30 @@ void TrainConfig::check() const {
                                   "(--rollout-batch-size {} x --n-samples-per-prompt {})",
                                   *num_steps_per_rollout, samples, rollout_batch_size, n));
   }
-  TANDEM_USER_CHECK(!eval_interval || !eval.eval_prompt_data.empty(),
-                    "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl");
-  TANDEM_USER_CHECK(eval.eval_prompt_data.empty() || eval_interval,
-                    "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
+  TANDEM_USER_CHECK(!eval_interval || eval.given(), "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl");
+  TANDEM_USER_CHECK(!eval.given() || eval_interval,
+                    fmt::format("{}: needs --eval-interval, or nothing would be evaluated",
+                                eval.eval_config.empty() ? "--eval-prompt-data" : "--eval-config"));
+  TANDEM_USER_CHECK(output.save_best.empty() || eval.given(),
+                    "--save-best: needs evaluations; give --eval-prompt-data NAME FILE.jsonl and --eval-interval");
   eval.data_sets();
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
+}
+
+void TrainConfig::check_dynamic_sampling() const {
+  dynamic_sampling.check(rollout_batch_size);
+  if (!dynamic_sampling.is_on()) return;
+  const std::string flag = "--dynamic-sampling-filter-path " + dynamic_sampling.filter_path;
+  TANDEM_USER_CHECK(!num_epoch, fmt::format("--num-epoch and {}: how many rollouts a pass over the data fills depends "
+                                            "on what the filter keeps; give --num-rollout",
+                                            flag));
+  TANDEM_USER_CHECK(load_debug_rollout_data.empty(),
+                    fmt::format("{} and --load-debug-rollout-data: rollouts of files are trained on as they are; leave "
+                                "one out",
+                                flag));
+  TANDEM_USER_CHECK(
+      rollout.n_samples_per_prompt > 1 || !dynamic_sampling.is_built_in(),
+      fmt::format("{}: rewards of a group with --n-samples-per-prompt 1 cannot differ; give 2 or more", flag));
 }
 
 void TrainConfig::check_samples(int64_t num_rollouts) const {
@@ -141,6 +159,10 @@ rl::LossConfig TrainConfig::loss_config() const {
   config.max_response_tokens = rollout.response_len();
   if (config.loss_norm_tokens == 0.0) config.loss_norm_tokens = static_cast<double>(config.max_response_tokens);
   return config;
+}
+
+int64_t TrainConfig::samples_at_once() const {
+  return dynamic_sampling.groups_at_once(rollout_batch_size) * rollout.n_samples_per_prompt;
 }
 
 int64_t TrainConfig::samples_per_step() const {

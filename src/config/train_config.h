@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "config/checkpoint_options.h"
 #include "config/data_options.h"
+#include "config/dynamic_sampling_options.h"
 #include "config/eval_options.h"
 #include "config/loss_options.h"
 #include "config/memory_options.h"
@@ -18,6 +19,9 @@
 #include "config/rollout_options.h"
 
 namespace tandem::config {
+
+// Samples of a run: their ids stay below those of evaluations (run/evaluation.cc).
+constexpr int64_t kMaxSamples = int64_t{1} << 52;
 
 struct TrainConfig {
   // Sets the defaults that differ from those of the options it holds: a group has 8 completions, not 1.
@@ -40,6 +44,7 @@ struct TrainConfig {
   std::optional<int64_t> global_batch_size, num_steps_per_rollout;
   int64_t num_epochs_per_rollout = 1;
   bool rollout_shuffle = false;
+  DynamicSamplingOptions dynamic_sampling;
   std::string load_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
@@ -54,6 +59,8 @@ struct TrainConfig {
 
   // Valid after check().
   int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
+  // That the engine decodes together, at most.
+  int64_t samples_at_once() const;
   int64_t samples_per_step() const;
   int64_t steps_per_epoch() const { return samples_per_rollout() / samples_per_step(); }  // one pass over a rollout
   int64_t steps_per_rollout() const { return steps_per_epoch() * num_epochs_per_rollout; }
@@ -63,6 +70,7 @@ struct TrainConfig {
   std::string left_out_by_epochs(int64_t num_prompts) const;
 
  private:
+  void check_dynamic_sampling() const;
   void check_samples(int64_t num_rollouts) const;
 };
 

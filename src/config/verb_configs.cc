@@ -37,9 +37,10 @@ void EvalConfig::visit(base::Options& options) {
 }
 
 void EvalConfig::check() const {
-  TANDEM_USER_CHECK(!eval.eval_prompt_data.empty(), "--eval-prompt-data: give NAME FILE.jsonl, once or more");
+  TANDEM_USER_CHECK(eval.given(), "--eval-prompt-data: give NAME FILE.jsonl, once or more");
   eval.data_sets();
-  reward.check();
+  // Data sets of a file may each have their own.
+  if (eval.eval_config.empty() || reward.given()) reward.check();
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }
 

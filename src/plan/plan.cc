@@ -64,6 +64,10 @@ Size samples_of_rollout(const config::TrainConfig& config) {
   return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.limits.max_running;
 }
 
+Size samples_at_once(const config::TrainConfig& config) {
+  return config.rollout_batch_size > 0 ? config.samples_at_once() : config.rollout.limits.max_running;
+}
+
 Size samples_of_step(const config::TrainConfig& config) {
   return std::max<Size>(config.rollout_batch_size > 0 ? config.samples_per_step()
                                                       : config.global_batch_size.value_or(samples_of_rollout(config)),
@@ -249,7 +253,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.longest_prompt = length.longest_prompt;
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
-  const Size sequences = std::max<Size>(samples_of_rollout(config), facts.eval_sequences);
+  const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
   const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences);
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
@@ -282,6 +286,8 @@ struct Knob {
 std::vector<Knob> knobs_of(const config::TrainConfig& config) {
   return {
       {"rollout-batch-size", config.rollout_batch_size, [](config::TrainConfig& c) { c.rollout_batch_size = 1; }},
+      {"over-sampling-batch-size", config.dynamic_sampling.over_sampling_batch_size.value_or(0),
+       [](config::TrainConfig& c) { c.dynamic_sampling.over_sampling_batch_size.reset(); }},
       {"n-samples-per-prompt", config.rollout.n_samples_per_prompt,
        [](config::TrainConfig& c) { c.rollout.n_samples_per_prompt = 1; }},
       {"rollout-max-response-len", config.rollout.response_len(),

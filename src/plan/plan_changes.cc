@@ -192,7 +192,7 @@ class Search {
   std::vector<PlanChange> run(size_t count) {
     const config::TrainConfig& config = start_.config;
     const int64_t samples =
-        config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.limits.max_running;
+        config.rollout_batch_size > 0 ? config.samples_at_once() : config.rollout.limits.max_running;
     const int64_t useful = std::min({kUsefulCompletions, samples, config.rollout.limits.max_running});
     least_completions_ = config.rollout.kv_cache_bytes == 0 ? useful : 1;
     while (true) {

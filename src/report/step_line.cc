@@ -26,6 +26,17 @@ std::string signal_text(Metrics& metrics, int64_t num_groups) {
   return fmt::format("{} of {} groups {}  ", without_signal, num_groups, verb);
 }
 
+// "32 of 57 groups kept (reward of all 0.71), 5 in excess"; empty without dynamic sampling.
+std::string filter_text(Metrics& metrics, const Progress& progress) {
+  const auto groups = metrics.find("rollout/dynamic_filter/groups");
+  if (groups == metrics.end()) return "";
+  std::string text = fmt::format("{} of {} groups kept", progress.num_groups, groups->second);
+  const auto reward = metrics.find("rollout/dynamic_filter/raw_reward");
+  if (reward != metrics.end()) text += fmt::format(" (reward of all {})", number_text(reward->second, 3));
+  if (progress.num_excess > 0) text += fmt::format(", {} in excess", progress.num_excess);
+  return text + "  ";
+}
+
 }  // namespace
 
 std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns) {
@@ -47,7 +58,7 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
                                              {"grad", "train/grad_norm"}},
                                             /*digits=*/3));
   if (shown["train/grad_clipped"] > 0) numbers += " (clipped)";
-  std::string rest = signal_text(shown, progress.num_groups);
+  std::string rest = filter_text(shown, progress) + signal_text(shown, progress.num_groups);
   if (progress.num_failed > 0) rest += fmt::format("failed {}", progress.num_failed);
   if (progress.num_dropped > 0) rest += fmt::format(" ({} dropped)", progress.num_dropped);
   if (progress.num_failed > 0) rest += "  ";

@@ -15,6 +15,7 @@ struct Progress {
   int64_t num_groups = 0;                 // of one rollout
   int64_t num_failed = 0;                 // samples whose grading failed
   int64_t num_dropped = 0;                // of those: without a reward
+  int64_t num_excess = 0;                 // groups that were sampled and not looked at, by dynamic sampling
   double elapsed_s = 0.0;                 // of this process
 };
 

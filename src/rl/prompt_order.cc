@@ -42,6 +42,8 @@ int64_t PromptOrder::next() {
   return index;
 }
 
+int64_t PromptOrder::num_taken() const { return base::Size(cursor_.epoch) * size_ + cursor_.offset; }
+
 void PromptOrder::set_cursor(const PromptCursor& cursor) {
   TANDEM_CHECK(cursor.epoch >= 0 && cursor.offset >= 0 && cursor.offset < size_, cursor.epoch, cursor.offset, size_);
   cursor_ = cursor;

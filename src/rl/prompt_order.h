@@ -27,6 +27,8 @@ class PromptOrder {
   int64_t next();
 
   const PromptCursor& cursor() const { return cursor_; }
+  // Records in front of the cursor, over all epochs: the number of the next one in the whole run.
+  int64_t num_taken() const;
   void set_cursor(const PromptCursor& cursor);  // BugError when it lies outside the data set
 
  private:

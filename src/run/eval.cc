@@ -24,14 +24,11 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   report::check_output(config.sample_output);
   ModelSession session(config.model);
   const Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
-  const int64_t context =
-      plan::choose_context_tokens(evaluation.rollout(), session.config(), evaluation.longest_prompt());
-  const int64_t kv_bytes =
-      plan::choose_kv_bytes(evaluation.rollout(), session.config(), evaluation.max_sequences(), context);
-  evaluation.rollout().sampling();
+  const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),
+                                                 evaluation.context_tokens(session.config()));
   check_stop_tokens(config.rollout, session.config());
   const RewardContext told = reward_context(config.data, mode);
-  try_out_reward(config.reward, told);
+  evaluation.try_out({}, told);
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();
@@ -45,9 +42,9 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const auto engine = rollout::make_engine(
       session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes)), *model);
   defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
-  text::Graders graders(evaluation.graders(told));
+  const EvaluationRewards rewards(evaluation, told);
   RolloutPhase phase(*engine, session.text());
-  const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase, graders, report);
+  const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase, rewards.of_sets(), report);
   if (!results) return kExitInterrupted;
 
   base::Json record = base::Json::object();

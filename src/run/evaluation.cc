@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
+#include "plan/kv_size.h"
 #include "rl/metrics.h"
+#include "run/eval_sets.h"
 #include "run/rollout_metrics.h"
 
 namespace tandem::run {
@@ -48,54 +53,100 @@ std::string samples_text(const Rollout& rollout) {
 }  // namespace
 
 Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout,
-                       const config::DataOptions& data, const config::RewardOptions& reward, text::TextWorker& text)
-    : rollout_(eval.rollout(rollout)), reward_(reward), label_key_(eval.label_key.value_or(data.lines.label_key)) {
-  const std::vector<std::pair<std::string, std::string>> data_sets = eval.data_sets();
-  TANDEM_USER_CHECK(data_sets.size() <= kMaxSets,
-                    fmt::format("--eval-prompt-data: {} data sets; give at most {}", data_sets.size(), kMaxSets));
-  reward_.reward_key = eval.reward_key.value_or(reward.reward_key);
-  has_own_keys_ = label_key_ != data.lines.label_key || reward_.reward_key != reward.reward_key;
-  for (const auto& [name, path] : data_sets) {
-    sets_.push_back({name, load_prompts(eval.data(reward_.data(data), path), text)});
+                       const config::DataOptions& data, const config::RewardOptions& reward, text::TextWorker& text) {
+  const std::vector<config::EvalSet> sets = read_eval_sets(eval);
+  TANDEM_USER_CHECK(
+      sets.size() <= kMaxSets,
+      fmt::format("{}: {} data sets; give at most {}",
+                  eval.eval_config.empty() ? "--eval-prompt-data" : eval.eval_config, sets.size(), kMaxSets));
+  for (const config::EvalSet& set : sets) {
+    const config::RewardOptions own = set.reward(reward);
+    const config::DataOptions lines = set.options.data(own.data(data), set.path);
+    sets_.push_back({.name = set.name,
+                     .rollout = set.options.rollout(rollout),
+                     .grading = {.reward = own, .label_key = lines.lines.label_key},
+                     .prompts = load_prompts(lines, text)});
+    sets_.back().rollout.sampling();
   }
 }
 
-text::GraderConfig Evaluation::graders(RewardContext context) const {
-  context.label_key = label_key_;
-  return grader_config(reward_, context);
+bool Evaluation::Grading::operator==(const Grading& other) const {
+  const auto facts = [](const Grading& grading) {
+    const config::RewardOptions& reward = grading.reward;
+    return std::tie(reward.rm_type, reward.custom_rm_path, reward.reward_key, reward.group_rm, grading.label_key);
+  };
+  return facts(*this) == facts(other);
 }
 
-int64_t Evaluation::longest_prompt() const {
+text::GraderConfig Evaluation::Grading::graders(RewardContext context) const {
+  context.label_key = label_key;
+  return grader_config(reward, context);
+}
+
+std::vector<Evaluation::Grading> Evaluation::gradings() const {
+  std::vector<Grading> result;
+  for (const DataSet& set : sets_) result.push_back(set.grading);
+  return result;
+}
+
+void Evaluation::try_out(const Grading& training, const RewardContext& context) const {
+  std::vector<std::string> tried;
+  if (training.reward.given()) tried.push_back(training.reward.custom_rm_path);
+  for (const DataSet& set : sets_) {
+    if (std::ranges::find(tried, set.grading.reward.custom_rm_path) != tried.end()) continue;
+    tried.push_back(set.grading.reward.custom_rm_path);
+    RewardContext own = context;
+    own.label_key = set.grading.label_key;
+    try_out_reward(set.grading.reward, own);
+  }
+}
+
+int64_t Evaluation::context_tokens(const model::ModelConfig& model) const {
   int64_t longest = 0;
-  for (const DataSet& set : sets_) longest = std::max(longest, set.prompts.longest_tokens);
+  for (const DataSet& set : sets_)
+    longest = std::max(longest, plan::choose_context_tokens(set.rollout, model, set.prompts.longest_tokens));
   return longest;
 }
 
 int64_t Evaluation::max_sequences() const {
-  size_t prompts = 0;
-  for (const DataSet& set : sets_) prompts = std::max(prompts, set.prompts.prompts.size());
-  return static_cast<int64_t>(prompts) * rollout_.n_samples_per_prompt;
+  int64_t most = 0;
+  for (const DataSet& set : sets_)
+    most = std::max(most, std::ssize(set.prompts.prompts) * set.rollout.n_samples_per_prompt);
+  return most;
 }
 
-std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase, text::Graders& graders,
+std::vector<std::string> Evaluation::reward_metrics() const {
+  std::vector<std::string> names;
+  for (const DataSet& set : sets_) {
+    names.push_back("eval/" + set.name);
+    for (int64_t k = 1; k <= set.rollout.n_samples_per_prompt; k *= 2)
+      names.push_back(fmt::format("eval/{}-pass@{}", set.name, k));
+  }
+  return names;
+}
+
+std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase,
+                                                               const std::vector<text::Graders*>& graders,
                                                                report::Report& report) const {
+  TANDEM_CHECK_EQ(graders.size(), sets_.size());
   std::vector<Result> results;
   for (size_t s = 0; s < sets_.size(); ++s) {
+    const DataSet& set = sets_[s];
     RolloutRequest request;
-    for (const PromptLine& line : sets_[s].prompts.prompts) request.prompts.push_back(&line);
-    request.n_samples_per_prompt = rollout_.n_samples_per_prompt;
-    request.sampling = rollout_.sampling();
+    for (const PromptLine& line : set.prompts.prompts) request.prompts.push_back(&line);
+    request.n_samples_per_prompt = set.rollout.n_samples_per_prompt;
+    request.sampling = set.rollout.sampling();
     const uint64_t begin = kFirstEvalSample + s * kSamplesPerSet;
-    const auto n = static_cast<uint64_t>(rollout_.n_samples_per_prompt);
+    const auto n = static_cast<uint64_t>(set.rollout.n_samples_per_prompt);
     request.first_sample_id = (begin + n - 1) / n * n;
-    request.skip_special_tokens = rollout_.skip_special_tokens;
-    request.failure_reward = reward_.failure();
-    request.title = "eval " + sets_[s].name;
-    std::optional<Rollout> rollout = phase.run(request, &graders, report);
+    request.skip_special_tokens = set.rollout.skip_special_tokens;
+    request.failure_reward = set.grading.reward.failure();
+    request.title = "eval " + set.name;
+    std::optional<Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;
     if (!rollout->all_failed()) warn_of_failures(*rollout, request.title);
-    report::Metrics metrics = eval_metrics(sets_[s].name, *rollout);
-    results.push_back({sets_[s].name, std::move(*rollout), std::move(metrics)});
+    report::Metrics metrics = eval_metrics(set.name, *rollout);
+    results.push_back({set.name, std::move(*rollout), std::move(metrics)});
   }
   return results;
 }

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "config/eval_options.h"
+#include "config/eval_set.h"
+#include "run/grader_setup.h"
 #include "run/prompt_set.h"
-#include "run/rewards.h"
 #include "run/rollout_phase.h"
 
 namespace tandem::run {
@@ -22,14 +23,25 @@ class Evaluation {
              const config::RewardOptions& reward, text::TextWorker& text);
 
   bool empty() const { return sets_.empty(); }
-  int64_t longest_prompt() const;
   int64_t max_sequences() const;  // that one data set decodes, at most
-  const config::RolloutOptions& rollout() const { return rollout_; }
+  // Tokens of the longest sequence, prompt and completion. UserError where lengths contradict each other or the model.
+  int64_t context_tokens(const model::ModelConfig& model) const;
 
-  // Whether its label or reward key differs from training's, so that training's graders cannot serve it.
-  bool has_own_keys() const { return has_own_keys_; }
-  // The graders that can: those of the run's context, but for the label key.
-  text::GraderConfig graders(RewardContext context) const;
+  // What grades a data set.
+  struct Grading {
+    config::RewardOptions reward;
+    std::string label_key;
+
+    bool operator==(const Grading& other) const;
+    text::GraderConfig graders(RewardContext context) const;  // those of the run's context, but for the label key
+  };
+  // Of each data set.
+  std::vector<Grading> gradings() const;
+  // Tries out the rewards that are not training's, where there is training. UserError.
+  void try_out(const Grading& training, const RewardContext& context) const;
+
+  // The metrics that --save-best may name, as far as they are known beforehand.
+  std::vector<std::string> reward_metrics() const;
 
   struct Result {
     std::string name;
@@ -40,18 +52,17 @@ class Evaluation {
 
     bool is_scored() const { return !rollout.all_failed(); }
   };
-  // Samples and scores every data set. nullopt when the run was asked to stop.
-  std::optional<std::vector<Result>> run(RolloutPhase& phase, text::Graders& graders, report::Report& report) const;
+  // Samples and scores every data set; `graders`: of each. nullopt when the run was asked to stop.
+  std::optional<std::vector<Result>> run(RolloutPhase& phase, const std::vector<text::Graders*>& graders,
+                                         report::Report& report) const;
 
  private:
   struct DataSet {
     std::string name;
+    config::RolloutOptions rollout;
+    Grading grading;
     PromptSet prompts;
   };
-  config::RolloutOptions rollout_;
-  config::RewardOptions reward_;
-  std::string label_key_;
-  bool has_own_keys_ = false;
   std::vector<DataSet> sets_;
 };
 

@@ -23,12 +23,14 @@ void Evaluator::run(int64_t rollout_id) {
   if (inputs_.evaluation.empty()) return;
   const base::Clock::time_point begin = base::Clock::now();
   const std::optional<std::vector<Evaluation::Result>> results =
-      inputs_.evaluation.run(phase_, graders_, log_.report());
+      inputs_.evaluation.run(phase_, rewards_.of_evaluation(), log_.report());
   is_due_ = !results;
   if (!results) return;
   log_.add({{"perf/eval_time", base::seconds_since(begin)}});
+  report::Metrics all;
   for (const Evaluation::Result& result : *results) {
     log_.report().log("eval", rollout_id, result.metrics);
+    all.insert(result.metrics.begin(), result.metrics.end());
     if (result.is_scored()) {
       log_.report().print(eval_line(result));
     } else {
@@ -40,6 +42,7 @@ void Evaluator::run(int64_t rollout_id) {
           result.rollout.samples, result.rollout.grades, report::SampleDetail::kReadable);
     }
   }
+  best_.observe(rollout_id, all);
 }
 
 }  // namespace tandem::run

@@ -3,25 +3,27 @@
 
 #include <cstdint>
 
+#include "run/best_weights.h"
 #include "run/evaluation.h"
+#include "run/rewards.h"
 #include "run/rollout_phase.h"
 #include "run/run_log.h"
 #include "run/train_inputs.h"
-#include "text/graders.h"
 
 namespace tandem::run {
 
 class Evaluator {
  public:
   // All borrowed. `is_due`: a signal ended the evaluation behind the rollout that the run begins with.
-  Evaluator(const TrainInputs& inputs, RolloutPhase& phase, text::Graders& graders, RunLog& log, bool is_due)
-      : inputs_(inputs), phase_(phase), graders_(graders), log_(log), is_due_(is_due) {}
+  Evaluator(const TrainInputs& inputs, RolloutPhase& phase, const Rewards& rewards, BestWeights& best, RunLog& log,
+            bool is_due)
+      : inputs_(inputs), phase_(phase), rewards_(rewards), best_(best), log_(log), is_due_(is_due) {}
 
   // Before the first rollout of this process, and behind each: `rollout_id` of them are finished.
   bool is_due_at_start(int64_t rollout_id) const;
   bool is_due_after(int64_t rollout_id) const;
-  // A record eval/*, a line and a file of samples for each data set; nothing where the run has none, or is asked to
-  // stop: then the evaluation is due still.
+  // A record eval/*, a line and a file of samples for each data set, and the weights where they are the best so far;
+  // nothing where the run has none, or is asked to stop: then the evaluation is due still.
   void run(int64_t rollout_id);
 
   // Whether a signal ended the last one.
@@ -30,7 +32,8 @@ class Evaluator {
  private:
   const TrainInputs& inputs_;
   RolloutPhase& phase_;
-  text::Graders& graders_;
+  const Rewards& rewards_;
+  BestWeights& best_;
   RunLog& log_;
   bool is_due_;
 };

@@ -6,9 +6,7 @@
 
 namespace tandem::run {
 
-void put_failure_rewards(const config::FailureReward& policy, std::span<const text::Grade> grades,
-                         std::span<rl::Sample> samples) {
-  TANDEM_CHECK_EQ(grades.size(), samples.size());
+std::optional<double> failure_reward_among(const config::FailureReward& policy, std::span<const text::Grade> grades) {
   double lowest = 0.0;
   bool is_any_graded = false;
   for (const text::Grade& grade : grades) {
@@ -16,12 +14,20 @@ void put_failure_rewards(const config::FailureReward& policy, std::span<const te
     is_any_graded = true;
     lowest = std::min(lowest, grade.reward);
   }
+  if (!is_any_graded || policy.drops) return std::nullopt;
+  return policy.reward.value_or(lowest);
+}
+
+void put_failure_rewards(const config::FailureReward& policy, std::span<const text::Grade> grades,
+                         std::span<rl::Sample> samples) {
+  TANDEM_CHECK_EQ(grades.size(), samples.size());
+  const std::optional<double> reward = failure_reward_among(policy, grades);
   for (size_t i = 0; i < samples.size(); ++i) {
     if (!grades[i].failed) continue;
     rl::Sample& sample = samples[i];
     sample.grading_failed = true;
-    sample.has_reward = is_any_graded && !policy.drops && !grades[i].gives_none();
-    sample.reward = sample.has_reward ? policy.reward.value_or(lowest) : 0.0;
+    sample.has_reward = reward.has_value() && !grades[i].gives_none();
+    sample.reward = sample.has_reward ? *reward : 0.0;
     if (!sample.has_reward) sample.remove = true;
   }
 }

@@ -2,6 +2,7 @@
 // grader than for being wrong learns to break it, so by default such a sample has the lowest reward.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "config/reward_options.h"
@@ -9,6 +10,10 @@
 #include "text/graders.h"
 
 namespace tandem::run {
+
+// The reward of the samples whose grading failed, among these; nullopt: they have none. `grades`: as below, or of one
+// group, which is all that a filter knows when it judges it.
+std::optional<double> failure_reward_among(const config::FailureReward& policy, std::span<const text::Grade> grades);
 
 // Marks the samples whose grade failed and gives them their reward. Dropped whatever the policy says: samples that
 // failed by no fault of the reward, and all of them where not one was graded, since there is nothing to compare with.

@@ -42,7 +42,13 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
 }
 
 void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
-  failed_rollouts_ = rollout.all_failed() ? failed_rollouts_ + 1 : 0;
+  const bool has_filter_failed = rollout.filtered && rollout.filtered->always_failed();
+  failed_rollouts_ = rollout.all_failed() || has_filter_failed ? failed_rollouts_ + 1 : 0;
+  TANDEM_USER_CHECK(!has_filter_failed || failed_rollouts_ < limits_.max_failed_rollouts,
+                    fmt::format("rollout {}: the filter of --dynamic-sampling-filter-path failed on every group, the "
+                                "last of {} rollouts in a row that failed (--max-failed-rollouts), so it filters "
+                                "nothing: mend it; the first of this rollout: {}",
+                                rollout_id + 1, failed_rollouts_, rollout.filtered->first_failure));
   TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: the reward failed on every sample of {} rollouts in a row "
                                 "(--max-failed-rollouts), so nothing is learnt: mend what fails; the first of this "

@@ -1,5 +1,6 @@
 // When a run that only goes wrong ends: after too many optimizer steps in a row that were skipped, or too many rollouts
-// in a row in which the reward failed on every sample. Both counts are part of a checkpoint.
+// in a row in which the reward failed on every sample, or a group filter on every group. Both counts are part of a
+// checkpoint.
 #pragma once
 
 #include <cstdint>

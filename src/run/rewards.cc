@@ -1,44 +1,36 @@
 #include "run/rewards.h"
 
-#include "run/evaluation.h"
+#include <algorithm>
+#include <utility>
 
 namespace tandem::run {
 
-RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode) {
-  return {.label_key = data.lines.label_key, .metadata_key = data.lines.metadata_key, .arguments = mode.values};
+EvaluationRewards::EvaluationRewards(const Evaluation& evaluation, const RewardContext& context) {
+  start(evaluation, context, {});
 }
 
-text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context) {
-  text::GraderConfig config;
-  config.worker = text::default_worker_config();
-  config.rm_type = options.rm_type.value_or("");
-  config.custom_rm_path = options.custom_rm_path;
-  config.reward_key = options.reward_key;
-  config.group_rm = options.group_rm;
-  config.label_key = context.label_key;
-  config.metadata_key = context.metadata_key;
-  config.arguments = context.arguments;
-  config.python = options.python;
-  config.output_path = context.output_path;
-  config.limits = options.limits;
-  config.sandbox = options.sandbox == "off"       ? text::Sandbox::kOff
-                   : options.sandbox == "require" ? text::Sandbox::kRequire
-                                                  : text::Sandbox::kAuto;
-  return config;
+EvaluationRewards::EvaluationRewards(const Evaluation& evaluation, const RewardContext& context,
+                                     const Evaluation::Grading& training, text::Graders& of_training) {
+  start(evaluation, context, {{training, &of_training}});
 }
 
-void try_out_reward(const config::RewardOptions& options, const RewardContext& context) {
-  if (options.custom_rm_path.empty() && options.python.empty()) return;
-  text::GraderConfig config = grader_config(options, context);
-  config.output_path.clear();
-  config.limits.num_processes = 1;
-  config.warn_of_missing_layers = false;  // the run's own graders say it
-  const text::Graders graders(config);
+void EvaluationRewards::start(const Evaluation& evaluation, const RewardContext& context, Known known) {
+  for (const Evaluation::Grading& grading : evaluation.gradings()) {
+    const auto is_same = [&](const auto& entry) { return entry.first == grading; };
+    auto found = std::ranges::find_if(known, is_same);
+    if (found == known.end()) {
+      known.emplace_back(grading, &own_.emplace_back(grading.graders(context)));
+      found = std::prev(known.end());
+    }
+    of_sets_.push_back(found->second);
+  }
 }
 
-Rewards::Rewards(const config::RewardOptions& options, const RewardContext& context, const Evaluation& evaluation)
-    : training_(grader_config(options, context)) {
-  if (!evaluation.empty() && evaluation.has_own_keys()) evaluation_.emplace(evaluation.graders(context));
+Rewards::Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
+                 const RewardContext& context, const Evaluation& evaluation)
+    : training_(grader_config(options, context)),
+      evaluation_(evaluation, context, {.reward = options, .label_key = context.label_key}, training_) {
+  if (dynamic_sampling.is_on()) filter_.emplace(dynamic_sampling, options, context);
 }
 
 }  // namespace tandem::run

@@ -1,45 +1,54 @@
-// The processes that score completions, as the flags ask for them: those of training, and where evaluations compare
-// with another label or take another number, those of evaluations.
+// The processes that score completions and judge groups, as the flags ask for them: those of training, those of data
+// sets of an evaluation that are graded otherwise, and that of a group filter.
 #pragma once
 
+#include <list>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "base/json.h"
-#include "config/data_options.h"
+#include "config/dynamic_sampling_options.h"
 #include "config/reward_options.h"
-#include "config/run_mode.h"
+#include "run/evaluation.h"
+#include "run/grader_setup.h"
+#include "run/group_filter.h"
 #include "text/graders.h"
 
 namespace tandem::run {
 
-class Evaluation;
+// Those of an evaluation. Data sets that are graded alike share them.
+class EvaluationRewards {
+ public:
+  // Starts the processes. UserError for a reward that cannot be used.
+  EvaluationRewards(const Evaluation& evaluation, const RewardContext& context);
+  // The same, but sets that are graded as training is are served by its graders, which are borrowed.
+  EvaluationRewards(const Evaluation& evaluation, const RewardContext& context, const Evaluation::Grading& training,
+                    text::Graders& of_training);
 
-// What a reward is told of the run that it scores for.
-struct RewardContext {
-  std::string label_key, metadata_key;
-  base::Json arguments = base::Json::object();  // the values of all flags
-  std::string output_path = "";                 // where what user code prints goes; may be empty
+  const std::vector<text::Graders*>& of_sets() const { return of_sets_; }
+
+ private:
+  using Known = std::vector<std::pair<Evaluation::Grading, text::Graders*>>;
+  void start(const Evaluation& evaluation, const RewardContext& context, Known known);
+
+  std::list<text::Graders> own_;  // whose addresses stay
+  std::vector<text::Graders*> of_sets_;
 };
-RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode);  // without an output path
-
-text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context);
-
-// Loads --custom-rm-path, in --rm-python, once, so that a file or an interpreter that is missing or wrong is found
-// before weights are read and folders made. UserError.
-void try_out_reward(const config::RewardOptions& options, const RewardContext& context);
 
 class Rewards {
  public:
-  // Starts the processes. UserError for a reward that cannot be used.
-  Rewards(const config::RewardOptions& options, const RewardContext& context, const Evaluation& evaluation);
+  // Starts the processes. UserError for a reward or filter that cannot be used.
+  Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
+          const RewardContext& context, const Evaluation& evaluation);
 
   text::Graders& of_training() { return training_; }
-  text::Graders& of_evaluation() { return evaluation_ ? *evaluation_ : training_; }
+  const std::vector<text::Graders*>& of_evaluation() const { return evaluation_.of_sets(); }
+  GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }  // null: every group is trained on
 
  private:
   text::Graders training_;
-  std::optional<text::Graders> evaluation_;
+  EvaluationRewards evaluation_;
+  std::optional<GroupFilter> filter_;
 };
 
 }  // namespace tandem::run

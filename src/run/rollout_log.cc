@@ -53,6 +53,7 @@ void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const repor
                                          .num_groups = inputs_.config.rollout_batch_size,
                                          .num_failed = rollout.num_failed,
                                          .num_dropped = rollout.num_dropped,
+                                         .num_excess = rollout.filtered ? rollout.filtered->num_excess : 0,
                                          .elapsed_s = log_.report().seconds()},
                                         record_, last_step, log_.report().line_columns()));
   since_ = Clock::now();

@@ -50,11 +50,28 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
   metrics.merge(failure_metrics(rollout, "rollout"));
   if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
+  metrics.merge(filter_metrics(rollout));
+  // With dynamic sampling they count what happened to be under way too, which clocks decide.
+  const std::string engine = rollout.filtered ? "perf/" : "rollout/";
   const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
   if (prompt_tokens > 0) {
-    metrics["rollout/prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
+    metrics[engine + "prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
   }
-  metrics["rollout/preemptions"] = static_cast<double>(rollout.stats.preemptions);
+  metrics[engine + "preemptions"] = static_cast<double>(rollout.stats.preemptions);
+  return metrics;
+}
+
+report::Metrics filter_metrics(const Rollout& rollout) {
+  if (!rollout.filtered) return {};
+  const FilteredGroups& filtered = *rollout.filtered;
+  const std::string prefix = "rollout/dynamic_filter/";
+  report::Metrics metrics = {{prefix + "groups", static_cast<double>(filtered.num_groups)},
+                             {prefix + "dropped", static_cast<double>(filtered.num_dropped())},
+                             {"perf/dynamic_filter/excess_groups", static_cast<double>(filtered.num_excess)},
+                             {"perf/dynamic_filter/aborted_groups", static_cast<double>(filtered.num_aborted)}};
+  for (const auto& [reason, count] : filtered.dropped) metrics[prefix + "drop_" + reason] = static_cast<double>(count);
+  if (filtered.has_mean_reward) metrics[prefix + "raw_reward"] = filtered.mean_reward;
+  if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
   return metrics;
 }
 
@@ -95,6 +112,13 @@ void warn_of_failures(const Rollout& rollout, const std::string& title) {
   if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
   base::log_warning("{}: grading failed for {} of {} samples, of which {}; the first: {}", title, rollout.num_failed,
                     rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
+}
+
+void warn_of_filter(const Rollout& rollout, const std::string& title) {
+  if (!rollout.filtered || rollout.filtered->num_failures == 0) return;
+  base::log_warning("{}: the filter failed for {} of {} groups, which are kept (fault/dynamic_filter); the first: {}",
+                    title, rollout.filtered->num_failures, rollout.filtered->num_judged,
+                    rollout.filtered->first_failure);
 }
 
 void warn_of_large_rewards(const Rollout& rollout, int64_t rollout_id) {

@@ -11,6 +11,8 @@ namespace tandem::run {
 
 // The means of what TRL functions gave to log_metric, over all their calls.
 report::Metrics logged_metrics(const Rollout& rollout);
+// Of dynamic sampling: rollout/dynamic_filter/*, fault/dynamic_filter where the filter failed; nothing without it.
+report::Metrics filter_metrics(const Rollout& rollout);
 // rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of
 // the other numbers that rewards return or log.
 report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
@@ -20,6 +22,9 @@ report::Metrics rollout_times(const Rollout& rollout);
 // How many gradings failed, for which classes of reasons, and how many samples were dropped for it:
 // PREFIX/grader_failed, PREFIX/grader_failed/CLASS, and PREFIX/dropped where there are any.
 report::Metrics failure_metrics(const Rollout& rollout, const std::string& prefix);
+
+// Says how many groups the filter could not judge, and why not the first.
+void warn_of_filter(const Rollout& rollout, const std::string& title);
 
 // Says once how many gradings failed, what their samples were given and why the first one did.
 void warn_of_failures(const Rollout& rollout, const std::string& title);

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -10,6 +14,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "run/group_selection.h"
 #include "run/stop_signal.h"
 
 namespace tandem::run {
@@ -18,6 +23,9 @@ namespace {
 
 using base::Clock;
 using base::seconds_since;
+
+// Of reasons to drop groups, in one rollout: each is a metric of its own.
+constexpr size_t kMaxDropReasons = 32;
 
 rl::SampleStatus status_of(rl::FinishReason reason) {
   if (reason == rl::FinishReason::kStop) return rl::SampleStatus::kCompleted;
@@ -74,29 +82,324 @@ void put_reward(rl::Sample& sample, const text::Grade& grade) {
   put_written(sample, grade);
 }
 
-void collect_rewards(const RolloutRequest& request, text::Graders& graders, Rollout& rollout) {
+// Rewards, and what reward code wrote, into the samples of a rollout that has its grades.
+void put_grades(const config::FailureReward& failure_reward, Rollout& rollout) {
   const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/ as columns do
-  rollout.grades.resize(rollout.samples.size());
-  const int64_t repeated_before = graders.repeated();
-  const int64_t restarts_before = graders.restarts();
-  for (text::Grade& grade : graders.collect()) {
-    const size_t index = grade.sample_id - request.first_sample_id;
-    TANDEM_CHECK(index < rollout.samples.size(), "a grade of unknown sample", grade.sample_id);
+  TANDEM_CHECK_EQ(rollout.grades.size(), rollout.samples.size());
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    text::Grade& grade = rollout.grades[i];
+    TANDEM_CHECK_EQ(grade.sample_id, rollout.samples[i].sample_id, "a sample without a grade");
     grade.reason = redaction.apply(grade.reason);
     for (auto& [name, value] : grade.columns) {
       if (value.is_string()) value = redaction.apply(value.get_ref<const std::string&>());
     }
-    rollout.grades[index] = std::move(grade);
-  }
-  rollout.num_repeated = graders.repeated() - repeated_before;
-  rollout.num_restarts = graders.restarts() - restarts_before;
-  for (size_t i = 0; i < rollout.samples.size(); ++i) {
-    TANDEM_CHECK_EQ(rollout.grades[i].sample_id, rollout.samples[i].sample_id, "a sample without a grade");
-    put_reward(rollout.samples[i], rollout.grades[i]);
+    put_reward(rollout.samples[i], grade);
   }
   rollout.num_unnamed = limit_reward_names(rollout.grades);
-  put_failure_rewards(request.failure_reward, rollout.grades, rollout.samples);
+  put_failure_rewards(failure_reward, rollout.grades, rollout.samples);
   rollout.count_failures();
+}
+
+// One group on its way: drawn, sampled, graded, judged.
+struct GroupUnderWay {
+  const PromptLine* line = nullptr;
+  std::vector<rl::Sample> samples;  // none before it is sampled, nor once it is dropped
+  std::vector<text::Grade> grades;
+  size_t num_graded = 0;
+  GroupVerdict verdict;
+  bool is_judged = false;   // by the filter
+  double reward_sum = 0.0;  // of its samples with a reward
+  int64_t num_rewarded = 0;
+};
+
+// Makes one rollout: draws groups, samples, grades and judges them as each comes, and takes them in the order in which
+// they were drawn.
+class Sampling {
+ public:
+  Sampling(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Graders* graders,
+           report::Report& report)
+      : request_(request),
+        n_(static_cast<uint64_t>(request.n_samples_per_prompt)),
+        engine_(engine),
+        text_(text),
+        graders_(graders),
+        report_(report),
+        selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
+                   request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)),
+        repeated_before_(graders == nullptr ? 0 : graders->repeated()),
+        restarts_before_(graders == nullptr ? 0 : graders->restarts()) {
+    TANDEM_CHECK(request.first_sample_id % n_ == 0, "groups must not share sample ids");
+    TANDEM_CHECK(!request.dynamic || graders != nullptr, "a filter judges rewards");
+  }
+
+  // False when the run was asked to stop.
+  bool run();
+  Rollout rollout();
+
+ private:
+  void draw();
+  void advance();
+  void take_sampled(rl::Group group);
+  void take_graded();
+  void take_judged();
+  void judge(size_t index);
+  void decide(size_t index);
+  void abort_excess();
+  void check_that_some_pass() const;
+  void show_progress() const;
+  FilteredGroups filtered() const;
+  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens);
+
+  uint64_t group_id(size_t index) const { return request_.first_sample_id / n_ + index; }
+  size_t index_of_group(uint64_t id) const { return id - request_.first_sample_id / n_; }
+
+  const RolloutRequest& request_;
+  const uint64_t n_;
+  rollout::Engine& engine_;
+  text::TextWorker& text_;
+  text::Graders* const graders_;
+  report::Report& report_;
+  GroupSelection selection_;
+  std::vector<GroupUnderWay> groups_;  // in the order in which they were drawn
+  int64_t num_in_engine_ = 0, num_sampled_ = 0;
+  int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples, groups
+  int64_t num_graded_ = 0;                          // samples
+  int64_t num_aborted_ = 0;
+  size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
+  const int64_t repeated_before_, restarts_before_;
+};
+
+bool Sampling::run() {
+  while (true) {
+    draw();
+    if (stop_requested()) {
+      engine_.abort_all();
+      while (engine_.next_finished()) {
+      }
+      return false;
+    }
+    if (selection_.is_full()) break;
+    advance();
+    take_graded();
+    take_judged();
+  }
+  // All that the engine still has is excess, and was ended when it became that.
+  for (; num_in_engine_ > 0; --num_in_engine_) take_sampled(engine_.next_finished().value());
+  // What is still graded or judged is of groups that nobody wants.
+  if (request_.dynamic) {
+    graders_->discard();
+    request_.dynamic->filter.discard();
+  }
+  return true;
+}
+
+void Sampling::draw() {
+  for (int64_t left = selection_.num_to_draw(); left > 0; --left) {
+    const size_t index = groups_.size();
+    groups_.emplace_back();
+    groups_.back().line = request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[index];
+    selection_.draw();
+    rollout::GroupRequest group;
+    group.group_id = group_id(index);
+    group.prompt = groups_.back().line->prompt;
+    for (uint64_t i = 0; i < n_; ++i) group.sample_ids.push_back(request_.first_sample_id + index * n_ + i);
+    group.sampling = request_.sampling;
+    engine_.add(std::move(group));
+    ++num_in_engine_;
+  }
+}
+
+// One forward, so that the live line moves and a signal is seen while long completions decode.
+void Sampling::advance() {
+  show_progress();
+  if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
+  while (num_in_engine_ > engine_.num_unfinished_groups()) {
+    --num_in_engine_;
+    take_sampled(engine_.next_finished().value());
+  }
+}
+
+void Sampling::take_sampled(rl::Group group) {
+  const size_t index = index_of_group(group.group_id);
+  TANDEM_CHECK(index < groups_.size(), "a completion of unknown group", group.group_id);
+  if (!selection_.may_be_taken(index)) {
+    const auto is_cut = [](const rl::Completion& c) { return c.finish_reason == rl::FinishReason::kAbort; };
+    num_aborted_ += std::ranges::any_of(group.completions, is_cut) ? 1 : 0;
+    return;
+  }
+  ++num_sampled_;
+  GroupUnderWay& under_way = groups_[index];
+  std::vector<std::vector<int32_t>> tokens;
+  for (const rl::Completion& completion : group.completions) tokens.push_back(completion.tokens);
+  std::vector<std::string> texts = decode(tokens);
+  std::vector<text::GradeRequest> requests;
+  for (size_t i = 0; i < group.completions.size(); ++i) {
+    under_way.samples.push_back(
+        make_sample(group.prompt, group.group_id, std::move(group.completions[i]), std::move(texts[i])));
+    if (graders_ != nullptr) requests.push_back(grade_request(under_way.line->record, under_way.samples.back()));
+  }
+  if (graders_ == nullptr) return decide(index);
+  num_in_grading_ += std::ssize(requests);
+  graders_->submit(std::move(requests));
+}
+
+// Grades that have come; while nothing is left to sample, waits for some.
+void Sampling::take_graded() {
+  constexpr double kLookEvery = 0.1;  // seconds between two looks at the stop signal
+  if (num_in_grading_ == 0) return;
+  const bool has_other_work = num_in_engine_ > 0 || num_in_filter_ > 0;
+  for (text::Grade& grade : graders_->take_finished(has_other_work ? 0.0 : kLookEvery)) {
+    --num_in_grading_;
+    ++num_graded_;
+    const size_t index = (grade.sample_id - request_.first_sample_id) / n_;
+    TANDEM_CHECK(index < groups_.size(), "a grade of unknown sample", grade.sample_id);
+    if (!selection_.may_be_taken(index)) continue;
+    GroupUnderWay& group = groups_[index];
+    group.grades.resize(n_);
+    group.grades[grade.sample_id % n_] = std::move(grade);
+    if (++group.num_graded == n_) judge(index);
+  }
+}
+
+void Sampling::judge(size_t index) {
+  GroupUnderWay& group = groups_[index];
+  if (!request_.dynamic) return decide(index);
+  const std::optional<double> failure_reward = failure_reward_among(request_.failure_reward, group.grades);
+  std::vector<text::GradeRequest> rewarded;
+  for (size_t i = 0; i < n_; ++i) {
+    const text::Grade& grade = group.grades[i];
+    if (grade.failed && (!failure_reward || grade.gives_none())) continue;
+    const double reward = grade.failed ? *failure_reward : grade.reward;
+    group.reward_sum += reward;
+    ++group.num_rewarded;
+    rl::Sample& sample = group.samples[i];
+    rewarded.push_back(grade_request(group.line->record, sample));
+    rewarded.back().graded = text::Graded{.reward = reward,
+                                          .extras = grade.extras,
+                                          .remove_sample = grade.remove_sample.value_or(false),
+                                          .status = grade.status.value_or(rl::to_string(sample.status))};
+  }
+  // Where grading failed for the whole group there is nothing to judge: it is taken, and counted as failed.
+  if (rewarded.empty()) return decide(index);
+  group.is_judged = true;
+  ++num_in_filter_;
+  request_.dynamic->filter.submit(std::move(rewarded));
+}
+
+void Sampling::take_judged() {
+  constexpr double kLookEvery = 0.1;  // seconds
+  if (num_in_filter_ == 0) return;
+  const bool has_other_work = num_in_engine_ > 0 || num_in_grading_ > 0;
+  for (auto& [id, verdict] : request_.dynamic->filter.take(has_other_work ? 0.0 : kLookEvery)) {
+    --num_in_filter_;
+    const size_t index = index_of_group(id);
+    groups_[index].verdict = std::move(verdict);
+    if (selection_.may_be_taken(index)) decide(index);
+  }
+}
+
+void Sampling::decide(size_t index) {
+  const bool is_kept = groups_[index].verdict.is_kept;
+  if (!is_kept) {
+    groups_[index].samples = {};
+    groups_[index].grades = {};
+  }
+  selection_.decide(index, is_kept);
+  if (!request_.dynamic) return;
+  check_that_some_pass();
+  abort_excess();
+}
+
+// Groups that can no longer be taken need not be finished. None is drawn behind them.
+void Sampling::abort_excess() {
+  size_t begin = std::min(excess_begin_, groups_.size());
+  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) engine_.abort(group_id(begin - 1));
+  if (begin < groups_.size()) excess_begin_ = begin;
+}
+
+void Sampling::check_that_some_pass() const {
+  const DynamicSampling& dynamic = *request_.dynamic;
+  if (selection_.num_dropped_in_a_row() < dynamic.max_dropped) return;
+  std::map<std::string, int64_t> reasons;
+  for (size_t i = selection_.num_judged() - static_cast<size_t>(dynamic.max_dropped); i < selection_.num_judged(); ++i)
+    ++reasons[groups_[i].verdict.reason];
+  std::vector<std::pair<int64_t, std::string>> sorted;
+  for (const auto& [reason, count] : reasons) sorted.emplace_back(count, reason);
+  std::ranges::sort(sorted, std::greater());
+  std::string shown;
+  for (size_t i = 0; i < std::min<size_t>(sorted.size(), 3); ++i)
+    shown += fmt::format("{}{} {}", i == 0 ? "" : ", ", sorted[i].first, sorted[i].second);
+  throw UserError(fmt::format(
+      "{}: {} groups in a row, at least a whole pass over the data, were dropped by --dynamic-sampling-filter-path {} "
+      "({}), so there is nothing to train on: give prompts that are sometimes answered right, raise "
+      "--n-samples-per-prompt or --rollout-temperature, or leave the filter out",
+      request_.title, dynamic.max_dropped, dynamic.filter_name, shown));
+}
+
+void Sampling::show_progress() const {
+  const std::string tokens = base::with_commas(engine_.stats().generated_tokens);
+  if (const std::optional<DynamicSampling>& dynamic = request_.dynamic) {
+    const int64_t kept = std::min(selection_.num_kept(), dynamic->num_groups);
+    report_.progress(request_.title, kept, dynamic->num_groups,
+                     fmt::format("groups kept of {} sampled, {} tokens", num_sampled_, tokens));
+  } else if (num_in_engine_ > 0) {
+    report_.progress(request_.title, num_sampled_, std::ssize(request_.prompts),
+                     fmt::format("prompts, {} tokens", tokens));
+  } else {
+    report_.progress(request_.title, num_graded_, std::ssize(request_.prompts) * request_.n_samples_per_prompt,
+                     "rewards");
+  }
+}
+
+std::vector<std::string> Sampling::decode(const std::vector<std::vector<int32_t>>& tokens) {
+  try {
+    return text_.decode(tokens, request_.skip_special_tokens);
+  } catch (const text::WorkerError& error) {
+    base::log_warning("the text worker was lost and replaced: {}", error.what());
+    return text_.decode(tokens, request_.skip_special_tokens);
+  }
+}
+
+// Of the groups up to the last one taken, which the order alone decides.
+FilteredGroups Sampling::filtered() const {
+  FilteredGroups result;
+  double reward_sum = 0.0;
+  int64_t num_rewarded = 0;
+  for (size_t i = 0; i < selection_.num_judged(); ++i) {
+    const GroupUnderWay& group = groups_[i];
+    ++result.num_groups;
+    reward_sum += group.reward_sum;
+    num_rewarded += group.num_rewarded;
+    if (!group.is_judged) continue;
+    ++result.num_judged;
+    if (!group.verdict.failure.empty() && ++result.num_failures == 1)
+      result.first_failure = fmt::format("group {}: {}", group_id(i), group.verdict.failure);
+    if (group.verdict.is_kept) continue;
+    const bool is_listed = result.dropped.contains(group.verdict.reason) || result.dropped.size() < kMaxDropReasons;
+    ++result.dropped[is_listed ? group.verdict.reason : "other"];
+  }
+  if (num_rewarded > 0) result.mean_reward = reward_sum / static_cast<double>(num_rewarded);
+  result.has_mean_reward = num_rewarded > 0;
+  result.num_excess = static_cast<int64_t>(groups_.size() - selection_.num_judged());
+  result.num_aborted = num_aborted_;
+  return result;
+}
+
+Rollout Sampling::rollout() {
+  Rollout rollout;
+  for (const size_t index : selection_.taken()) {
+    GroupUnderWay& group = groups_[index];
+    std::ranges::move(group.samples, std::back_inserter(rollout.samples));
+    std::ranges::move(group.grades, std::back_inserter(rollout.grades));
+  }
+  rollout.stats = engine_.stats();
+  rollout.is_sampled = true;
+  if (request_.dynamic) rollout.filtered = filtered();
+  if (graders_ == nullptr) return rollout;
+  put_grades(request_.failure_reward, rollout);
+  rollout.num_repeated = graders_->repeated() - repeated_before_;
+  rollout.num_restarts = graders_->restarts() - restarts_before_;
+  return rollout;
 }
 
 }  // namespace
@@ -117,94 +420,22 @@ void Rollout::count_failures() {
   }
 }
 
+int64_t FilteredGroups::num_dropped() const {
+  int64_t count = 0;
+  for (const auto& [reason, groups] : dropped) count += groups;
+  return count;
+}
+
 std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders,
                                          report::Report& report) {
   const Clock::time_point begin = Clock::now();
-  const auto n = static_cast<uint64_t>(request.n_samples_per_prompt);
-  TANDEM_CHECK(request.first_sample_id % n == 0, "groups must not share sample ids");
-  Rollout rollout;
-  rollout.samples.resize(request.prompts.size() * n);
   engine_.reset_stats();
-  for (size_t p = 0; p < request.prompts.size(); ++p) {
-    rollout::GroupRequest group;
-    group.group_id = request.first_sample_id / n + p;
-    group.prompt = request.prompts[p]->prompt;
-    for (uint64_t i = 0; i < n; ++i) group.sample_ids.push_back(request.first_sample_id + p * n + i);
-    group.sampling = request.sampling;
-    engine_.add(std::move(group));
-  }
-  for (size_t num_done = 0; num_done < request.prompts.size(); ++num_done) {
-    std::optional<rl::Group> group = next_group(request, static_cast<int64_t>(num_done), report);
-    if (!group) {
-      engine_.abort_all();
-      while (engine_.next_finished()) {
-      }
-      return std::nullopt;
-    }
-    take(request, std::move(*group), rollout, graders);
-  }
-  rollout.stats = engine_.stats();
-  rollout.is_sampled = true;
-  if (graders != nullptr) {
-    if (!wait_for_rewards(request, *graders, report)) return std::nullopt;
-    collect_rewards(request, *graders, rollout);
-    warn_of_names(rollout, request.title);
-  }
+  Sampling sampling(request, engine_, text_, graders, report);
+  if (!sampling.run()) return std::nullopt;
+  Rollout rollout = sampling.rollout();
+  warn_of_names(rollout, request.title);
   rollout.seconds = seconds_since(begin);
   return rollout;
-}
-
-// False when the run was asked to stop. The graders then still work on what nobody will collect.
-bool RolloutPhase::wait_for_rewards(const RolloutRequest& request, text::Graders& graders, report::Report& report) {
-  constexpr double kLookEvery = 0.1;  // seconds
-  const auto num_samples = static_cast<int64_t>(request.prompts.size()) * request.n_samples_per_prompt;
-  while (const int64_t num_left = graders.wait(kLookEvery)) {
-    if (stop_requested()) return false;
-    report.progress(request.title, num_samples - num_left, num_samples, "rewards");
-  }
-  return true;
-}
-
-// Forward by forward, so that the live line moves and a signal is seen while long completions decode.
-std::optional<rl::Group> RolloutPhase::next_group(const RolloutRequest& request, int64_t num_done,
-                                                  report::Report& report) {
-  const auto num_groups = static_cast<int64_t>(request.prompts.size());
-  while (engine_.num_unfinished_groups() + num_done == num_groups) {
-    if (stop_requested()) return std::nullopt;
-    TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
-    report.progress(request.title, num_done, num_groups,
-                    fmt::format("prompts, {} tokens", base::with_commas(engine_.stats().generated_tokens)));
-  }
-  if (stop_requested()) return std::nullopt;
-  return engine_.next_finished();
-}
-
-void RolloutPhase::take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders) {
-  std::vector<std::vector<int32_t>> tokens;
-  for (const rl::Completion& completion : group.completions) tokens.push_back(completion.tokens);
-  std::vector<std::string> texts = decode(tokens, request.skip_special_tokens);
-  std::vector<text::GradeRequest> requests;
-  for (size_t i = 0; i < group.completions.size(); ++i) {
-    rl::Completion& completion = group.completions[i];
-    const size_t index = completion.sample_id - request.first_sample_id;
-    TANDEM_CHECK(index < rollout.samples.size(), "a completion of unknown sample", completion.sample_id);
-    rl::Sample& sample = rollout.samples[index];
-    sample = make_sample(group.prompt, group.group_id, std::move(completion), std::move(texts[i]));
-    if (graders == nullptr) continue;
-    const size_t position = index / static_cast<size_t>(request.n_samples_per_prompt);
-    requests.push_back(grade_request(request.prompts[position]->record, sample));
-  }
-  if (graders != nullptr) graders->submit(std::move(requests));
-}
-
-std::vector<std::string> RolloutPhase::decode(const std::vector<std::vector<int32_t>>& tokens,
-                                              bool skip_special_tokens) {
-  try {
-    return text_.decode(tokens, skip_special_tokens);
-  } catch (const text::WorkerError& error) {
-    base::log_warning("the text worker was lost and replaced: {}", error.what());
-    return text_.decode(tokens, skip_special_tokens);
-  }
 }
 
 int64_t limit_reward_names(std::vector<text::Grade>& grades) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,14 +13,26 @@
 #include "rl/sample.h"
 #include "rollout/engine.h"
 #include "run/failure_reward.h"
+#include "run/group_filter.h"
 #include "run/prompt_set.h"
 #include "text/graders.h"
 #include "text/text_worker.h"
 
 namespace tandem::run {
 
+// A rollout that goes on sampling until enough groups pass a filter (docs/DYNAMIC_SAMPLING.md).
+struct DynamicSampling {
+  GroupFilter& filter;
+  std::string filter_name;                         // as the user gave it
+  std::function<const PromptLine*()> next_prompt;  // of the group that is drawn next
+  int64_t num_groups = 0;                          // to be kept
+  int64_t groups_at_once = 0;                      // kept or under way, at least num_groups
+  int64_t max_dropped = 0;                         // in a row, then the run ends: nothing passes
+};
+
 struct RolloutRequest {
-  std::vector<const PromptLine*> prompts;
+  std::vector<const PromptLine*> prompts;  // of all groups; none with `dynamic`
+  std::optional<DynamicSampling> dynamic = {};
   int64_t n_samples_per_prompt = 1;
   rl::SamplingParams sampling;
   // Sample ids are [first_sample_id, + prompts x n), those of a prompt side by side: they name the random streams.
@@ -27,6 +40,24 @@ struct RolloutRequest {
   bool skip_special_tokens = false;
   config::FailureReward failure_reward;
   std::string title;  // of the live line: "rollout 3/200"
+};
+
+// What dynamic sampling did for one rollout. The first numbers are about the groups up to the last one taken, which are
+// the same whenever the run is repeated; the others depend on what was under way when it was full.
+struct FilteredGroups {
+  int64_t num_groups = 0;
+  int64_t num_judged = 0;                  // by the filter: groups with a reward
+  std::map<std::string, int64_t> dropped;  // by reason
+  int64_t num_failures = 0;                // of the filter: groups that it could not judge
+  std::string first_failure;
+  double mean_reward = 0.0;  // of all samples with a reward, dropped groups too
+  bool has_mean_reward = false;
+
+  int64_t num_excess = 0;   // groups drawn behind the last one taken
+  int64_t num_aborted = 0;  // of those: had not ended
+
+  int64_t num_dropped() const;
+  bool always_failed() const { return num_judged > 0 && num_failures == num_judged; }
 };
 
 struct Rollout {
@@ -41,6 +72,7 @@ struct Rollout {
   int64_t num_restarts = 0;   // graders that were replaced meanwhile
   int64_t num_unnamed = 0;    // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;  // "sample 12: ValueError: ..."
+  std::optional<FilteredGroups> filtered = {};  // of dynamic sampling
 
   // Sets num_failed, num_dropped and first_failure from samples and grades.
   void count_failures();
@@ -55,14 +87,10 @@ class RolloutPhase {
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text) : engine_(engine), text_(text) {}
 
   // nullopt when the run was asked to stop: the groups in flight are dropped. Without graders (null) the samples have
-  // no reward. `report` shows the live line.
+  // no reward. `report` shows the live line. UserError when dynamic sampling finds nothing that passes.
   std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders, report::Report& report);
 
  private:
-  std::optional<rl::Group> next_group(const RolloutRequest& request, int64_t num_done, report::Report& report);
-  static bool wait_for_rewards(const RolloutRequest& request, text::Graders& graders, report::Report& report);
-  void take(const RolloutRequest& request, rl::Group group, Rollout& rollout, text::Graders* graders);
-  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
   void warn_of_names(const Rollout& rollout, const std::string& title);
 
   rollout::Engine& engine_;

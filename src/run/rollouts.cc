@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
+#include "base/size.h"
 #include "report/sample_file.h"
 #include "run/rollout_file.h"
 #include "run/rollout_metrics.h"
@@ -29,7 +32,7 @@ Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory)
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
       phase_(*engine_, inputs.session.text()) {}
 
-std::optional<Rollout> Rollouts::next(int64_t rollout_id, text::Graders& graders, report::Report& report) {
+std::optional<Rollout> Rollouts::next(int64_t rollout_id, Rewards& rewards, report::Report& report) {
   const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
   std::optional<Rollout> rollout;
   if (const std::string& pattern = inputs_.config.load_debug_rollout_data; !pattern.empty()) {
@@ -38,25 +41,55 @@ std::optional<Rollout> Rollouts::next(int64_t rollout_id, text::Graders& graders
                             .vocab = inputs_.session.config().vocab,
                             .context_tokens = inputs_.plan.context_tokens});
   } else {
-    RolloutRequest request = this->request(rollout_id);
+    RolloutRequest request = this->request(rewards);
     request.title = title;
-    rollout = phase_.run(request, &graders, report);
+    rollout = phase_.run(request, &rewards.of_training(), report);
+    if (rollout && rollout->filtered)
+      order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
   }
-  if (rollout) warn_of_failures(*rollout, title);
+  if (rollout) {
+    warn_of_failures(*rollout, title);
+    warn_of_filter(*rollout, title);
+  }
   return rollout;
 }
 
-RolloutRequest Rollouts::request(int64_t rollout_id) {
+const PromptLine* Rollouts::next_prompt() {
+  const auto index = static_cast<size_t>(order_.next());
+  cursors_.push_back(order_.cursor());
+  return &inputs_.prompts.prompts[index];
+}
+
+// A group has the number of its prompt in the whole run, so its samples have ids of their own, and the same ones
+// whenever it is sampled.
+RolloutRequest Rollouts::request(Rewards& rewards) {
   const config::TrainConfig& config = inputs_.config;
   RolloutRequest request;
-  for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
-    request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);
-  }
   request.n_samples_per_prompt = config.rollout.n_samples_per_prompt;
+  const int64_t first_sample = base::Size(order_.num_taken()) * request.n_samples_per_prompt;
+  TANDEM_USER_CHECK(first_sample < config::kMaxSamples,
+                    fmt::format("a run has at most {} samples, and {} are sampled: begin a new one",
+                                config::kMaxSamples, first_sample));
+  request.first_sample_id = static_cast<uint64_t>(first_sample);
   request.sampling = config.rollout.sampling();
-  request.first_sample_id = static_cast<uint64_t>(rollout_id * config.samples_per_rollout());
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
+  if (GroupFilter* const filter = rewards.filter()) {
+    constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
+    cursors_.clear();
+    request.dynamic.emplace(DynamicSampling{
+        .filter = *filter,
+        .filter_name = config.dynamic_sampling.filter_path,
+        .next_prompt = [this] { return next_prompt(); },
+        .num_groups = config.rollout_batch_size,
+        .groups_at_once = config.dynamic_sampling.groups_at_once(config.rollout_batch_size),
+        .max_dropped =
+            std::max(kMinBatches * config.rollout_batch_size, static_cast<int64_t>(inputs_.prompts.prompts.size()))});
+  } else {
+    for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
+      request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);
+    }
+  }
   return request;
 }
 

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "model/model.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
 #include "rollout/engine.h"
+#include "run/rewards.h"
 #include "run/rollout_phase.h"
 #include "run/run_memory.h"
 #include "run/train_inputs.h"
@@ -21,8 +23,9 @@ class Rollouts {
   Rollouts(TrainInputs& inputs, RunMemory& memory);
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
-  // --load-debug-rollout-data as the file has them. nullopt: the run was asked to stop.
-  std::optional<Rollout> next(int64_t rollout_id, text::Graders& graders, report::Report& report);
+  // --load-debug-rollout-data as the file has them. With dynamic sampling they are of the first prompts whose groups
+  // the filter keeps, and the next rollout begins behind the last of these. nullopt: the run was asked to stop.
+  std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
   // The engine goes on with the weights that are in the session's store now.
   void update_weights();
 
@@ -35,12 +38,14 @@ class Rollouts {
   RolloutPhase& phase() { return phase_; }
 
  private:
-  RolloutRequest request(int64_t rollout_id);
+  RolloutRequest request(Rewards& rewards);
+  const PromptLine* next_prompt();
 
   const TrainInputs& inputs_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<rollout::Engine> engine_;
   rl::PromptOrder order_;
+  std::vector<rl::PromptCursor> cursors_;  // behind each prompt that dynamic sampling has drawn for a rollout
   RolloutPhase phase_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "run/best_weights.h"
 #include "run/checkpointer.h"
 #include "run/evaluator.h"
 #include "run/learner.h"
@@ -41,14 +42,16 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
                                 .use_tensorboard = config.output.use_tensorboard,
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});
-  Rewards rewards(config.reward, inputs.reward_context(), inputs.evaluation);
-  Evaluator evaluator(inputs, rollouts.phase(), rewards.of_evaluation(), log, start.evaluation_due);
+  Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation);
+  BestWeights best(config.output.save_best, inputs.session, inputs.directory, log, start);
+  Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
                             [&](checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) {
                               learner.save(state, tensors);
                               state.result_inputs = inputs.result_inputs;
                               state.evaluation_due = evaluator.is_due();
                               patience.save(state);
+                              best.save(state);
                             });
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
@@ -61,7 +64,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
     RolloutLog rollout_log(inputs, memory, log, rollout_id);
     while (rollout_id < inputs.num_rollouts && !stop_requested()) {
       // The rollout phase: the KV cache owns the arena. Groups are graded while the longest completions still decode.
-      std::optional<Rollout> rollout = rollouts.next(rollout_id, rewards.of_training(), log.report());
+      std::optional<Rollout> rollout = rollouts.next(rollout_id, rewards, log.report());
       if (!rollout) break;  // a stop signal: the groups in flight are dropped
       rollout_log.sampled(*rollout);
 

@@ -1,14 +1,16 @@
 #include "run/train_inputs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
-#include "plan/kv_size.h"
 #include "plan/plan_text.h"
 #include "report/sample_file.h"
 #include "run/read_model.h"
@@ -32,9 +34,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& s
                         const Evaluation& evaluation) {
   const model::ModelConfig& model = session.config();
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
-  if (!evaluation.empty()) {
-    facts.eval_context_tokens = plan::choose_context_tokens(evaluation.rollout(), model, evaluation.longest_prompt());
-  }
+  facts.eval_context_tokens = evaluation.context_tokens(model);
   return plan::plan_or_refuse(config, model, facts,
                               plan::device_memory(config, device::device_bytes(session.device())));
 }
@@ -42,8 +42,10 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& s
 // The room that a run takes which has `begin` of its rollouts behind it.
 RunSpace run_space(const ModelSession& session, const config::TrainConfig& config, const PromptSet& prompts,
                    int64_t num_rollouts, int64_t begin) {
+  // The best weights, and the new ones until a checkpoint knows them.
+  const int64_t num_bests = config.output.save_best.empty() ? 0 : 2;
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
-                                    config.output.num_exports(num_rollouts, begin),
+                                    config.output.num_exports(num_rollouts, begin) + num_bests,
                                     config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest,
                                     config.loss.ref_update_interval.has_value());
   add_records(space, config, prompts, num_rollouts - begin);
@@ -63,6 +65,14 @@ void check_start(const config::TrainConfig& config, const ModelSession& session,
   if (!left_out.empty()) base::log_info("{}", left_out);
 }
 
+void check_best(const std::string& metric, const Evaluation& evaluation) {
+  if (metric.empty()) return;
+  const std::vector<std::string> names = evaluation.reward_metrics();
+  TANDEM_USER_CHECK(
+      std::ranges::find(names, metric) != names.end(),
+      fmt::format("--save-best {}: no such metric of the evaluations; give one of {}", metric, fmt::join(names, ", ")));
+}
+
 }  // namespace
 
 TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode)
@@ -80,6 +90,9 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
                 space.what_for()) {
   try_out_reward(config.reward, reward_context());
+  evaluation.try_out({.reward = config.reward, .label_key = config.data.lines.label_key}, reward_context());
+  try_out_filter(config.dynamic_sampling, config.reward, reward_context());
+  check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
   // Once: an input that is edited while the run goes on is another one.
   result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
@@ -87,7 +100,8 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                              .schedule = trainer.schedule,
                                              .model_directory = session.directory(),
                                              .prompt_data = config.data.lines.path,
-                                             .custom_rm_path = config.reward.custom_rm_path});
+                                             .custom_rm_path = config.reward.custom_rm_path,
+                                             .group_filter = config.dynamic_sampling.name()});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config,
                                  num_prompts(prompts));

@@ -23,13 +23,12 @@ class Sampling {
   explicit Sampling(const std::function<void(config::TrainConfig&)>& change = {})
       : run_(change),
         rollouts_(run_.inputs(), run_.memory()),
-        rewards_(run_.inputs().config.reward, run_.inputs().reward_context(), run_.inputs().evaluation) {
+        rewards_(run_.inputs().config.reward, run_.inputs().config.dynamic_sampling, run_.inputs().reward_context(),
+                 run_.inputs().evaluation) {
     run_.memory().enter(memory::Phase::kRollout);
   }
 
-  Rollout next(int64_t rollout_id) {
-    return rollouts_.next(rollout_id, rewards_.of_training(), run_.log().report()).value();
-  }
+  Rollout next(int64_t rollout_id) { return rollouts_.next(rollout_id, rewards_, run_.log().report()).value(); }
   SmallRun& run() { return run_; }
   Rollouts& rollouts() { return rollouts_; }
   Rewards& rewards() { return rewards_; }
@@ -78,20 +77,21 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
 TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
   {
     Sampling same(evaluate_prompts);
-    EXPECT_EQ(&same.rewards().of_evaluation(), &same.rewards().of_training());
+    EXPECT_EQ(same.rewards().of_evaluation().at(0), &same.rewards().of_training());
   }
   Sampling other([](config::TrainConfig& config) {
     evaluate_prompts(config);
     config.eval.reward_key = "accuracy";
   });
-  EXPECT_NE(&other.rewards().of_evaluation(), &other.rewards().of_training());
+  EXPECT_NE(other.rewards().of_evaluation().at(0), &other.rewards().of_training());
 }
 
 TEST(Evaluator, IsDueAtTheStartAtItsIntervalAndAtTheEnd) {
   Sampling sampling(evaluate_prompts);
   SmallRun& run = sampling.run();
+  BestWeights best("", run.inputs().session, run.inputs().directory, run.log(), {});
   const auto evaluator = [&](bool is_due) {
-    return Evaluator(run.inputs(), sampling.rollouts().phase(), sampling.rewards().of_evaluation(), run.log(), is_due);
+    return Evaluator(run.inputs(), sampling.rollouts().phase(), sampling.rewards(), best, run.log(), is_due);
   };
   EXPECT_TRUE(evaluator(false).is_due_at_start(0));
   EXPECT_FALSE(evaluator(false).is_due_at_start(3));

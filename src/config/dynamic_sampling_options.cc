@@ -1,0 +1,64 @@
+#include "config/dynamic_sampling_options.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "base/check.h"
+#include "base/size.h"
+
+namespace tandem::config {
+
+namespace {
+
+constexpr std::string_view kNonzeroStd = "nonzero_std";
+constexpr std::string_view kSlimeFilters = "slime.rollout.filter_hub.dynamic_sampling_filters.";
+constexpr std::string_view kSlimeNonzeroStd = "check_reward_nonzero_std";
+
+}  // namespace
+
+void DynamicSamplingOptions::visit(base::Options& options) {
+  const char* const group = "loop";
+  options
+      .option(filter_path, "dynamic-sampling-filter-path", group,
+              "train on groups that this filter keeps, and sample on until --rollout-batch-size are kept: nonzero_std "
+              "(rewards of the group differ) or a Python function FILE.py:function in slime's dialect; unset: all")
+      .path()
+      .does_not_affect_results();  // the filter itself is remembered: checkpoint/resume.h
+  options
+      .option(over_sampling_batch_size, "over-sampling-batch-size", group,
+              "groups that are kept or still sampled at once while a filter looks for --rollout-batch-size of them; "
+              "more wait less for the last ones and waste more; unset: --rollout-batch-size")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .does_not_affect_results();
+}
+
+bool DynamicSamplingOptions::is_built_in() const {
+  return filter_path == kNonzeroStd || filter_path == std::string(kSlimeFilters) + std::string(kSlimeNonzeroStd);
+}
+
+std::string DynamicSamplingOptions::name() const { return is_built_in() ? std::string(kNonzeroStd) : filter_path; }
+
+void DynamicSamplingOptions::check(int64_t rollout_batch_size) const {
+  const int64_t at_once = groups_at_once(rollout_batch_size);
+  TANDEM_USER_CHECK(at_once >= rollout_batch_size,
+                    fmt::format("--over-sampling-batch-size {}: a rollout needs --rollout-batch-size {} groups; give "
+                                "as many or more",
+                                at_once, rollout_batch_size));
+  TANDEM_USER_CHECK(is_on() || at_once == rollout_batch_size,
+                    fmt::format("--over-sampling-batch-size {}: needs --dynamic-sampling-filter-path; groups are taken "
+                                "in the order of the data, so without a filter the others would be thrown away",
+                                at_once));
+  if (!is_on() || is_built_in()) return;
+  const size_t colon = filter_path.rfind(':');
+  const bool is_function = colon != std::string::npos && colon > 0 && colon + 1 < filter_path.size();
+  TANDEM_USER_CHECK(
+      is_function,
+      fmt::format("--dynamic-sampling-filter-path {}: {}; give nonzero_std, or FILE.py:function", filter_path,
+                  filter_path.starts_with(kSlimeFilters)
+                      ? fmt::format("of slime's filters only {} is built in", kSlimeNonzeroStd)
+                      : "is no filter that is built in, and names no function of a file"));
+}
+
+}  // namespace tandem::config

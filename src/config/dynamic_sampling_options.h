@@ -1,0 +1,33 @@
+// Dynamic sampling (DAPO, Yu et al. 2025, section 3.2): which groups of a rollout are trained on, and how many are
+// sampled at once to find them. docs/DYNAMIC_SAMPLING.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+
+namespace tandem::config {
+
+struct DynamicSamplingOptions {
+  std::string filter_path;  // "": every group is trained on
+  std::optional<int64_t> over_sampling_batch_size;
+
+  void visit(base::Options& options);
+  // UserError for a filter that is neither built in nor FILE.py:function, and for too few prompts at once.
+  void check(int64_t rollout_batch_size) const;
+
+  bool is_on() const { return !filter_path.empty(); }
+  // Groups whose rewards are all equal are dropped: nonzero_std, or slime's name for it. Else filter_path is a Python
+  // function, FILE.py:function.
+  bool is_built_in() const;
+  // What a checkpoint remembers: "nonzero_std" for all that it is called, or FILE.py:function.
+  std::string name() const;
+  // Groups that are kept or under way at once, at most.
+  int64_t groups_at_once(int64_t rollout_batch_size) const {
+    return over_sampling_batch_size.value_or(rollout_batch_size);
+  }
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,79 @@
+#include "config/eval_set.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/size.h"
+#include "text/reward_rules.h"
+
+namespace tandem::config {
+
+namespace {
+
+std::vector<std::string> built_in_rewards() {
+  std::vector<std::string> names;
+  for (const text::RewardRule& rule : text::kRewardRules) names.emplace_back(rule.name);
+  return names;
+}
+
+}  // namespace
+
+void EvalSet::visit_defaults(base::Options& table) {
+  const char* const group = "data set";
+  table.option(options.n_samples_per_eval_prompt, "n_samples_per_eval_prompt", group, "completions of each prompt")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  table.option(options.temperature, "temperature", group, "sampling temperature").at_least(0.0).at_most(100.0);
+  table.option(options.top_p, "top_p", group, "top-p").greater_than(0.0).at_most(1.0);
+  table.option(options.top_k, "top_k", group, "top-k; -1: off").at_least(-1);
+  table.option(options.max_response_len, "max_response_len", group, "tokens of a completion at most")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  table.option(options.max_prompt_len, "max_prompt_len", group, "tokens of a prompt at most; 0: keep all")
+      .at_least(0)
+      .at_most(base::kMaxCount);
+  table.option(options.max_context_len, "max_context_len", group, "tokens of prompt and completion at most")
+      .at_least(0)
+      .at_most(base::kMaxCount);
+  table.option(options.input_key, "input_key", group, "key of the prompt");
+  table.option(options.label_key, "label_key", group, "key of the label");
+  table.option(options.reward_key, "reward_key", group, "number to take when a reward is a dict");
+  table.option(rm_type, "rm_type", group, "built-in reward").one_of(built_in_rewards());
+  table.option(custom_rm_path, "custom_rm_path", group, "Python function that gives rewards, FILE.py:function").path();
+  table.option(group_rm, "group_rm", group, "a slime function takes all samples of a group at once");
+}
+
+void EvalSet::visit(base::Options& table) {
+  table.option(name, "name", "data set", "name in metrics and files");
+  table.option(path, "path", "data set", "JSONL file").path();
+  visit_defaults(table);
+}
+
+RewardOptions EvalSet::reward(RewardOptions base) const {
+  if (rm_type || custom_rm_path) {
+    base.rm_type = rm_type;
+    base.custom_rm_path = custom_rm_path.value_or("");
+    base.reward_key.clear();  // it is that of the other reward
+    base.group_rm = false;
+  }
+  base.reward_key = options.reward_key.value_or(base.reward_key);
+  base.group_rm = group_rm.value_or(base.group_rm);
+  if (place.empty()) return base;
+  TANDEM_USER_CHECK(base.given(),
+                    fmt::format("{}: the data set {} has no reward; give it rm_type or custom_rm_path, or --rm-type "
+                                "for all",
+                                place, name));
+  TANDEM_USER_CHECK(!rm_type || !custom_rm_path,
+                    fmt::format("{}: the data set {} has rm_type and custom_rm_path; leave one out", place, name));
+  try {
+    base.check_key("reward_key", base.reward_key);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", place, error.what()));
+  }
+  return base;
+}
+
+}  // namespace tandem::config

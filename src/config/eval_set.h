@@ -1,0 +1,31 @@
+// One data set of an evaluation: a pair of --eval-prompt-data, or a table of --eval-config with what it changes for
+// itself. The keys of the tables are slime's.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+#include "config/data_options.h"
+#include "config/eval_options.h"
+#include "config/reward_options.h"
+
+namespace tandem::config {
+
+struct EvalSet {
+  std::string name, path;
+  EvalOptions options;  // the flags --eval-*, and in their place what the file says
+  std::optional<std::string> rm_type, custom_rm_path;
+  std::optional<bool> group_rm;
+  std::string place;  // "FILE:LINE:COLUMN" of its table; "": a pair of --eval-prompt-data
+
+  // What [eval.defaults] may say: everything but name and path.
+  void visit_defaults(base::Options& table);
+  void visit(base::Options& table);
+
+  // The reward of this set: its own, or that of training with the number that the set takes of it. UserError where it
+  // has none, or two.
+  RewardOptions reward(RewardOptions base) const;
+};
+
+}  // namespace tandem::config

@@ -1,0 +1,48 @@
+#include "run/best_weights.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "memory/arena_allocator.h"
+#include "weights/checkpoint_files.h"
+
+namespace tandem::run {
+
+BestWeights::BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory,
+                         RunLog& log, const checkpoint::RunState& start)
+    : metric_(std::move(metric)), session_(session), directory_(directory), log_(log), best_(start.best) {
+  if (metric_.empty() || (best_ && best_->metric != metric_)) best_.reset();
+  if (best_ && best_->step > 0 && !base::directory_exists(directory_.best(best_->step))) {
+    base::log_warning(
+        "--save-best: the best weights so far, of rollout {}, are not in {}, so the next evaluation is the "
+        "one to beat",
+        best_->step, directory_.path());
+    best_.reset();
+  }
+}
+
+void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
+  if (metric_.empty()) return;
+  const auto found = metrics.find(metric_);
+  // Where grading failed for a whole data set there is no number.
+  if (found == metrics.end() || (best_ && found->second <= best_->value)) return;
+  const checkpoint::BestEvaluation best = {.metric = metric_, .step = step, .value = found->second};
+  if (step == 0) {
+    best_ = best;
+    return;
+  }
+  log_.write_or_count("the best weights", "fault/save_errors", [&] {
+    const memory::BypassArena beside;  // what it allocates outlives a change of phase
+    weights::export_hf_checkpoint(directory_.best(step), session_.store(),
+                                  {.source_directory = session_.directory(), .overwrite = true});
+    directory_.set_best(step);
+    best_ = best;
+    log_.report().print(
+        fmt::format("best {} so far: {}  -> {}", metric_, report::number_text(best.value, 4), directory_.best(step)));
+  });
+}
+
+}  // namespace tandem::run

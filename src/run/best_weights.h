@@ -1,0 +1,37 @@
+// The weights that did best in evaluations (--save-best): RUN/hf/best, beside the exports of --save-interval. The
+// number to beat is part of a checkpoint, and so is the step that has it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/resume.h"
+#include "checkpoint/run_directory.h"
+#include "report/report.h"
+#include "run/model_session.h"
+#include "run/run_log.h"
+
+namespace tandem::run {
+
+class BestWeights {
+ public:
+  // `metric`: of evaluations; "": nothing is kept. All but the text and `start` are borrowed. Where the best weights of
+  // the checkpoint are not in this run directory, because the run came from another one, the search begins again.
+  BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory, RunLog& log,
+              const checkpoint::RunState& start);
+
+  // After an evaluation of the weights of `step`. Larger is better, and of equal values the first. What the metric was
+  // before training is a number to beat, whose weights are --hf-checkpoint and not written again.
+  void observe(int64_t step, const report::Metrics& metrics);
+
+  void save(checkpoint::RunState& state) const { state.best = best_; }
+
+ private:
+  const std::string metric_;
+  const ModelSession& session_;
+  const checkpoint::RunDirectory& directory_;
+  RunLog& log_;
+  std::optional<checkpoint::BestEvaluation> best_;
+};
+
+}  // namespace tandem::run

@@ -1,0 +1,232 @@
+// Dynamic sampling through the whole program: which groups a run trains on is a value, whatever the timing.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "base/files.h"
+#include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+// Rewards of a group are equal for about half of the prompts: 0 for some, 1 for others. `late` makes the graders of
+// some groups slow, so that groups are decided in another order.
+std::string write_half_equal_reward(const base::TemporaryDirectory& folder, bool late = false) {
+  const std::string name = late ? "late" : "reward";
+  base::write_file_durably(
+      folder / (name + ".py"),
+      "import time\n"
+      "def reward(prompts, completions, **kwargs):\n"
+      "    kind = len(prompts[0][0]['content']) % 4\n" +
+          std::string(late ? "    time.sleep(0.03 * kind)\n" : "") +
+          "    if kind < 2: return [float(kind)] * len(completions)\n"
+          "    return [float((len(c[0]['content']) + i) % 3) for i, c in enumerate(completions)]\n");
+  return folder / (name + ".py:reward");
+}
+
+Arguments filtered(const std::string& save, const std::string& reward, const Arguments& more = {}) {
+  Arguments arguments = with_custom_reward(train_arguments(save, {"--rollout-shuffle"}), reward);
+  arguments = with_flag(arguments, "--num-rollout", "3");
+  arguments.insert(arguments.end(), {"--dynamic-sampling-filter-path", "nonzero_std"});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<base::Json> rollout_records(const std::string& run) {
+  std::vector<base::Json> records;
+  for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
+    if (record.contains("rollout/step")) records.push_back(record);
+  }
+  return records;
+}
+
+// All that must be equal; samples too, which show ids.
+std::string everything_of(const std::string& run) {
+  std::string text = timeless_metrics(run) + weights_of(run);
+  for (const std::string& name : base::list_directory(run + "/samples"))
+    text += name + base::read_file(run + "/samples/" + name);
+  return text;
+}
+
+TEST(DynamicSampling, ARolloutHasTheFirstGroupsThatPass) {
+  const base::TemporaryDirectory folder;
+  const Captured result = run(filtered(folder / "run", write_half_equal_reward(folder)));
+  ASSERT_EQ(result.code, 0) << result.err;
+  uint64_t end = 0;  // of the ids of the rollouts before
+  double num_dropped = 0.0;
+  for (const base::Json& record : rollout_records(folder / "run")) {
+    const auto rollout = record["rollout/step"].get<int>();
+    const auto samples = json_lines(folder / ("run/samples/rollout_00000" + std::to_string(rollout) + ".jsonl"));
+    ASSERT_EQ(samples.size(), 12U);
+    for (size_t g = 0; g < 3; ++g) {
+      std::set<double> rewards;
+      for (size_t i = 0; i < 4; ++i) {
+        const base::Json& sample = samples[4 * g + i];
+        EXPECT_EQ(sample["sample_id"], sample["group_id"].get<uint64_t>() * 4 + i);
+        rewards.insert(sample["reward"].get<double>());
+      }
+      EXPECT_GT(rewards.size(), 1U);
+      if (g > 0) {
+        EXPECT_GT(samples[4 * g]["sample_id"], samples[4 * g - 4]["sample_id"]);
+      }
+    }
+    EXPECT_GE(samples.front()["sample_id"].get<uint64_t>(), end);
+    const uint64_t groups = samples.back()["group_id"].get<uint64_t>() + 1 - end / 4;
+    end = (samples.back()["group_id"].get<uint64_t>() + 1) * 4;
+    EXPECT_EQ(record["rollout/dynamic_filter/groups"], groups) << "the next rollout begins behind the last group taken";
+    const double dropped = record["rollout/dynamic_filter/dropped"].get<double>();
+    EXPECT_EQ(dropped, static_cast<double>(groups) - 3.0);
+    EXPECT_EQ(dropped, record.value("rollout/dynamic_filter/drop_zero_std_0.0", 0.0) +
+                           record.value("rollout/dynamic_filter/drop_zero_std_1.0", 0.0) +
+                           record.value("rollout/dynamic_filter/drop_zero_std_2.0", 0.0));
+    EXPECT_EQ(record["perf/dynamic_filter/excess_groups"], 0.0) << "no more than a rollout are under way";
+    EXPECT_EQ(record["rollout/groups_with_equal_rewards"], 0.0);
+    EXPECT_TRUE(record.contains("rollout/dynamic_filter/raw_reward"));
+    num_dropped += dropped;
+  }
+  EXPECT_GT(num_dropped, 0.0);
+  EXPECT_NE(result.out.find(" groups kept (reward of all "), std::string::npos) << result.out;
+}
+
+TEST(DynamicSampling, IsAValueWhateverTheTiming) {
+  const base::TemporaryDirectory folder;
+  ASSERT_EQ(run(filtered(folder / "a", write_half_equal_reward(folder))).code, 0);
+  const std::string late = write_half_equal_reward(folder, /*late=*/true);
+  const Captured other = run(filtered(folder / "b", late,
+                                      {"--over-sampling-batch-size", "9", "--rm-num-workers", "3",
+                                       "--rollout-max-running", "5", "--kv-cache-bytes", "400000"}));
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_EQ(everything_of(folder / "a"), everything_of(folder / "b"));
+  double num_excess = 0.0;
+  for (const base::Json& record : rollout_records(folder / "b"))
+    num_excess += record["perf/dynamic_filter/excess_groups"].get<double>();
+  EXPECT_GT(num_excess, 0.0);
+}
+
+TEST(DynamicSampling, AFilterThatKeepsAllIsNoFilter) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_half_equal_reward(folder);
+  base::write_file_durably(folder / "filter.py", "def keep(args, samples, **kwargs): return True\n");
+  Arguments plain = filtered(folder / "plain", reward);
+  plain.resize(plain.size() - 2);
+  ASSERT_EQ(run(plain).code, 0);
+  ASSERT_EQ(
+      run(with_flag(filtered(folder / "kept", reward), "--dynamic-sampling-filter-path", folder / "filter.py:keep"))
+          .code,
+      0);
+  EXPECT_EQ(weights_of(folder / "plain"), weights_of(folder / "kept"));
+  EXPECT_EQ(base::read_file(folder / "plain/samples/rollout_000002.jsonl"),
+            base::read_file(folder / "kept/samples/rollout_000002.jsonl"));
+  EXPECT_EQ(base::read_file(folder / "plain/metrics.jsonl").find("dynamic_filter"), std::string::npos);
+}
+
+TEST(DynamicSampling, AResumedRunIsTheOneThatWasNotKilled) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_half_equal_reward(folder);
+  const Arguments more = {"--save-interval", "1", "--over-sampling-batch-size", "5"};
+  ASSERT_EQ(run(filtered(folder / "whole", reward, more)).code, 0);
+  ASSERT_EQ(run(with_flag(filtered(folder / "parts", reward, more), "--num-rollout", "1")).code, 0);
+  const Program program(filtered(folder / "parts", reward, {"--save-interval", "1", "--load", folder / "parts"}));
+  program.wait_for(2.0);
+  program.signal(SIGKILL);
+  program.wait();
+  const Captured result = run(filtered(folder / "parts", reward, {"--save-interval", "1", "--load", folder / "parts"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(everything_of(folder / "whole"), everything_of(folder / "parts"));
+  // The filter is what results depend on.
+  Arguments without = filtered(folder / "parts", reward, {"--load", folder / "parts"});
+  const auto at = std::find(without.begin(), without.end(), "--dynamic-sampling-filter-path");
+  without.erase(at, at + 2);
+  expect_one_line_failure(run(without), 2,
+                          "the filter of --dynamic-sampling-filter-path was nonzero_std and is absent");
+}
+
+TEST(DynamicSampling, EndsWhereNothingPasses) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py",
+                           "calls = 0\n"
+                           "def reward(completions, **kwargs): return [0.0] * len(completions)\n");
+  const Captured result = run(filtered(folder / "run", folder / "reward.py:reward"));
+  expect_one_line_failure(result, 2,
+                          "rollout 1/3: 64 groups in a row, at least a whole pass over the data, were dropped by "
+                          "--dynamic-sampling-filter-path nonzero_std (64 zero_std_0.0)");
+}
+
+TEST(DynamicSampling, WhatWasLearntIsSavedWhereNothingPassesAnyMore) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    return [float((len(c[0]['content']) + i) % 3) for i, c in enumerate(completions)]\n");
+  // The prompts of the first rollout pass, and no others.
+  base::write_file_durably(folder / "filter.py", "def keep(args, samples): return samples[0].group_index < 3\n");
+  Arguments arguments = with_flag(filtered(folder / "run", folder / "reward.py:reward"),
+                                  "--dynamic-sampling-filter-path", folder / "filter.py:keep");
+  expect_one_line_failure(run(arguments), 2, "rollout 2/3: 64 groups in a row");
+  EXPECT_TRUE(base::file_exists(folder / "run/hf/step_000001/model.safetensors"));
+  EXPECT_EQ(rollout_records(folder / "run").size(), 1U);
+}
+
+TEST(DynamicSampling, AFilterThatAlwaysFailsEndsTheRunAsARewardDoes) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "filter.py", "def keep(args, samples): raise KeyError('acc')\n");
+  const Arguments arguments = with_flag(filtered(folder / "run", write_reward(folder), {"--max-failed-rollouts", "2"}),
+                                        "--dynamic-sampling-filter-path", folder / "filter.py:keep");
+  const Captured result = run(arguments);
+  expect_one_line_failure(result, 2, "the filter of --dynamic-sampling-filter-path failed on every group");
+  EXPECT_NE(result.err.find("the filter failed for 3 of 3 groups, which are kept"), std::string::npos) << result.err;
+  const std::vector<base::Json> records = rollout_records(folder / "run");
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[1]["fault/dynamic_filter"], 3.0);
+}
+
+TEST(DynamicSampling, GroupsWhoseGradingFailedAreTakenAndCounted) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py", "def reward(completions, **kwargs): raise KeyError('judge')\n");
+  const Captured result = run(filtered(folder / "run", folder / "reward.py:reward", {"--max-failed-rollouts", "2"}));
+  expect_one_line_failure(result, 2, "the reward failed on every sample of 2 rollouts in a row");
+}
+
+TEST(DynamicSampling, WhatContradictsItIsRefused) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_reward(folder);
+  const Arguments base = filtered(folder / "run", reward);
+  const auto refused = [&](Arguments arguments, const Arguments& more, const std::string& says) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_one_line_failure(run(arguments), 2, says);
+    EXPECT_FALSE(base::file_exists(folder / "run/config.toml"));
+  };
+  Arguments epochs = base;
+  *std::find(epochs.begin(), epochs.end(), "--num-rollout") = "--num-epoch";
+  refused(epochs, {}, "give --num-rollout");
+  refused(base, {"--load-debug-rollout-data", "x_{rollout_id}"}, "leave one out");
+  refused(base, {"--over-sampling-batch-size", "2"}, "--over-sampling-batch-size 2: a rollout needs");
+  refused(base, {"--over-sampling-batch-size", "0"}, "--over-sampling-batch-size");
+  refused(base, {"--dynamic-sampling-filter-path", "zero_std"}, "zero_std: is no filter that is built in");
+  refused(base, {"--dynamic-sampling-filter-path", folder / "none.py:keep"}, "is no file");
+  refused(base,
+          {"--dynamic-sampling-filter-path",
+           "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std_with_fallback"},
+          "of slime's filters only check_reward_nonzero_std is built in");
+  refused(with_custom_reward(train_arguments(folder / "run"), reward), {"--over-sampling-batch-size", "9"},
+          "--over-sampling-batch-size 9: needs --dynamic-sampling-filter-path");
+}
+
+TEST(DynamicSampling, ASignalEndsItAndNothingIsLost) {
+  const base::TemporaryDirectory folder;
+  // No group ever passes before the bound, which the slow reward keeps far away.
+  base::write_file_durably(folder / "reward.py",
+                           "import time\n"
+                           "def reward(completions, **kwargs):\n"
+                           "    time.sleep(0.2)\n"
+                           "    return [0.0] * len(completions)\n");
+  const Program program(filtered(folder / "run", folder / "reward.py:reward"));
+  ASSERT_FALSE(program.wait_for(4.0));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,179 @@
+// Evaluations of several data sets, each with options of its own, and the weights that did best in them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/files.h"
+#include "tests/base/temporary_directory.h"
+#include "tests/cli/captured.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+std::string write_eval_config(const base::TemporaryDirectory& folder) {
+  base::write_file_durably(folder / "length.py",
+                           "async def length(args, sample): return {'score': 1.0, 'tokens': sample.response_length}\n");
+  base::write_file_durably(folder / "eval.toml",
+                           "[eval.defaults]\n"
+                           "max_response_len = 4\n"
+                           "[[eval.datasets]]\n"
+                           "name = \"math\"\n"
+                           "path = \"" +
+                               kPrompts +
+                               "@[0:3]\"\n"
+                               "rm_type = \"math\"\n"
+                               "n_samples_per_eval_prompt = 2\n"
+                               "temperature = 0.5\n"
+                               "[[eval.datasets]]\n"
+                               "name = \"length\"\n"
+                               "path = \"" +
+                               kPrompts +
+                               "@[3:5]\"\n"
+                               "custom_rm_path = \"" +
+                               (folder / "length.py:length") +
+                               "\"\n"
+                               "reward_key = \"tokens\"\n"
+                               "max_response_len = 7\n");
+  return folder / "eval.toml";
+}
+
+TEST(EvalConfig, EachDataSetHasItsOwnOptions) {
+  const base::TemporaryDirectory folder;
+  const std::string file = write_eval_config(folder);
+  Arguments arguments = with_custom_reward(train_arguments(folder / "run"), write_reward(folder));
+  arguments.insert(arguments.end(), {"--eval-config", file, "--eval-interval", "1"});
+  const Captured result = run(arguments);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto math = json_lines(folder / "run/samples/eval_math_000001.jsonl");
+  const auto length = json_lines(folder / "run/samples/eval_length_000001.jsonl");
+  ASSERT_EQ(math.size(), 6U);
+  ASSERT_EQ(length.size(), 2U);
+  std::optional<double> reward, tokens;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (!record.contains("eval/step") || record["eval/step"] != 1) continue;
+    if (record.contains("eval/length")) {
+      reward = record["eval/length"].get<double>();
+      tokens = record["eval/length/response_len/mean"].get<double>();
+      EXPECT_LE(record["eval/length/response_len/max"], 7.0);
+    } else {
+      EXPECT_LE(record["eval/math/response_len/max"], 4.0);
+      EXPECT_TRUE(record.contains("eval/math-pass@2"));
+    }
+  }
+  EXPECT_TRUE(reward.has_value() && reward == tokens) << "the set's own function gave its own number";
+
+  // The same of a checkpoint, without a reward for all.
+  const Captured eval = run({"eval", "--hf-checkpoint", folder / "run/hf/step_000002", "--eval-config", file,
+                             "--output", folder / "eval.json"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  base::Json last;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (record.contains("eval/length")) last = record;
+  }
+  EXPECT_EQ(json_lines(folder / "eval.json").at(0)["eval/length"], last["eval/length"]);
+}
+
+TEST(EvalConfig, MistakesAreRefusedBeforeTheRunExists) {
+  const base::TemporaryDirectory folder;
+  const std::string file = write_eval_config(folder);
+  const Arguments base = train_arguments(folder / "run");
+  const auto refused = [&](const Arguments& more, const std::string& says) {
+    Arguments arguments = base;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_one_line_failure(run(arguments), 2, says);
+    EXPECT_FALSE(base::directory_exists(folder / "run"));
+  };
+  refused({"--eval-config", file}, "--eval-config: needs --eval-interval");
+  refused({"--eval-config", file, "--eval-prompt-data", "a", kPrompts, "--eval-interval", "1"},
+          "--eval-prompt-data and --eval-config are both given");
+  refused({"--eval-config", folder / "none.toml", "--eval-interval", "1"}, "none.toml");
+  base::write_file_durably(folder / "bad.toml", "[[eval.datasets]]\nname = \"a\"\npath = \"x\"\ntop_q = 1\n");
+  refused({"--eval-config", folder / "bad.toml", "--eval-interval", "1"}, "bad.toml:4:9: top_q: is no key");
+  base::write_file_durably(folder / "gone.toml",
+                           "[[eval.datasets]]\nname = \"a\"\npath = \"x\"\n"
+                           "custom_rm_path = \"gone.py:f\"\n");
+  refused({"--eval-config", folder / "gone.toml", "--eval-interval", "1"}, "x");
+  expect_one_line_failure(run({"eval", "--hf-checkpoint", kModel}), 2, "--eval-prompt-data: give NAME");
+}
+
+Arguments with_best(const std::string& save, const std::string& reward, const Arguments& more = {}) {
+  Arguments arguments = with_flag(with_custom_reward(train_arguments(save), reward), "--num-rollout", "4");
+  arguments.insert(arguments.end(), {"--eval-prompt-data", "small", kPrompts + "@[0:4]", "--eval-interval", "1",
+                                     "--n-samples-per-eval-prompt", "4", "--save-best", "eval/small", "--lr", "3e-2"});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// The step of the best evaluation after the first rollout that beats all before, by the records.
+int64_t best_step(const std::string& run) {
+  std::optional<double> best;
+  int64_t step = 0;
+  for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
+    if (!record.contains("eval/small")) continue;
+    const double value = record["eval/small"].get<double>();
+    if (best && value <= *best) continue;
+    best = value;
+    step = record["eval/step"].get<int64_t>();
+  }
+  return step;
+}
+
+TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluation) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_reward(folder);
+  const Captured result = run(with_best(folder / "run", reward, {"--save-interval", "1"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const int64_t step = best_step(folder / "run");
+  ASSERT_GT(step, 0) << "the run is to learn something";
+  const std::string name = "best_00000" + std::to_string(step);
+  EXPECT_EQ(std::filesystem::read_symlink(folder / "run/hf/best"), name);
+  EXPECT_EQ(base::read_file(folder / "run/hf/best/model.safetensors"),
+            base::read_file(folder / ("run/hf/step_00000" + std::to_string(step) + "/model.safetensors")));
+  EXPECT_TRUE(base::file_exists(folder / "run/hf/best/tokenizer.json"));
+  int num_bests = 0;
+  for (const std::string& entry : base::list_directory(folder / "run/hf"))
+    num_bests += entry.starts_with("best_") ? 1 : 0;
+  EXPECT_EQ(num_bests, 1) << "earlier ones are removed";
+  EXPECT_NE(result.out.find("best eval/small so far: "), std::string::npos) << result.out;
+}
+
+TEST(SaveBest, AResumedRunKeepsTheSame) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_reward(folder);
+  ASSERT_EQ(run(with_best(folder / "whole", reward, {"--save-interval", "1"})).code, 0);
+  const Arguments parts = with_best(folder / "parts", reward, {"--save-interval", "1"});
+  ASSERT_EQ(run(with_flag(parts, "--num-rollout", "2")).code, 0);
+  const std::string so_far = std::filesystem::exists(folder / "parts/hf/best")
+                                 ? std::filesystem::read_symlink(folder / "parts/hf/best").string()
+                                 : "";
+  Arguments resumed = parts;
+  resumed.insert(resumed.end(), {"--load", folder / "parts"});
+  // What comes after the checkpoint is taken back, the best of it too.
+  std::filesystem::copy(folder / "parts/hf/step_000002", folder / "parts/hf/best_000009");
+  std::filesystem::remove(folder / "parts/hf/best");
+  std::filesystem::create_symlink("best_000009", folder / "parts/hf/best");
+  ASSERT_EQ(run(resumed).code, 0);
+  EXPECT_EQ(std::filesystem::read_symlink(folder / "whole/hf/best"),
+            std::filesystem::read_symlink(folder / "parts/hf/best"));
+  EXPECT_EQ(base::read_file(folder / "whole/hf/best/model.safetensors"),
+            base::read_file(folder / "parts/hf/best/model.safetensors"));
+  EXPECT_EQ(base::read_file(folder / "whole/checkpoints/step_000004/shard_00000.safetensors"),
+            base::read_file(folder / "parts/checkpoints/step_000004/shard_00000.safetensors"));
+}
+
+TEST(SaveBest, AMetricThatThereIsNotIsRefused) {
+  const base::TemporaryDirectory folder;
+  Arguments arguments = with_best(folder / "run", write_reward(folder));
+  expect_one_line_failure(run(with_flag(arguments, "--save-best", "eval/large")), 2,
+                          "--save-best eval/large: no such metric of the evaluations; give one of eval/small, "
+                          "eval/small-pass@1, eval/small-pass@2, eval/small-pass@4");
+  Arguments without = train_arguments(folder / "run", {"--save-best", "eval/small"});
+  expect_one_line_failure(run(without), 2, "--save-best: needs evaluations");
+  EXPECT_FALSE(base::directory_exists(folder / "run"));
+}
+
+}  // namespace
+}  // namespace tandem::cli
