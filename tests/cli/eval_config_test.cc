@@ -100,9 +100,11 @@ TEST(EvalConfig, MistakesAreRefusedBeforeTheRunExists) {
 }
 
 Arguments with_best(const std::string& save, const std::string& reward, const Arguments& more = {}) {
-  Arguments arguments = with_flag(with_custom_reward(train_arguments(save), reward), "--num-rollout", "4");
-  arguments.insert(arguments.end(), {"--eval-prompt-data", "small", kPrompts + "@[0:4]", "--eval-interval", "1",
-                                     "--n-samples-per-eval-prompt", "4", "--save-best", "eval/small", "--lr", "3e-2"});
+  Arguments arguments = with_flag(with_custom_reward(train_arguments(save), reward), "--num-rollout", "3");
+  arguments.insert(arguments.end(),
+                   {"--eval-prompt-data", "small", kPrompts + "@[0:4]", "--eval-interval", "1",
+                    "--n-samples-per-eval-prompt", "4", "--save-best", "eval/small", "--save-interval", "1"});
+  arguments = with_flag(arguments, "--lr", "3e-2");
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -121,47 +123,38 @@ int64_t best_step(const std::string& run) {
   return step;
 }
 
-TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluation) {
-  const base::TemporaryDirectory folder;
-  const std::string reward = write_reward(folder);
-  const Captured result = run(with_best(folder / "run", reward, {"--save-interval", "1"}));
-  ASSERT_EQ(result.code, 0) << result.err;
-  const int64_t step = best_step(folder / "run");
-  ASSERT_GT(step, 0) << "the run is to learn something";
-  const std::string name = "best_00000" + std::to_string(step);
-  EXPECT_EQ(std::filesystem::read_symlink(folder / "run/hf/best"), name);
-  EXPECT_EQ(base::read_file(folder / "run/hf/best/model.safetensors"),
-            base::read_file(folder / ("run/hf/step_00000" + std::to_string(step) + "/model.safetensors")));
-  EXPECT_TRUE(base::file_exists(folder / "run/hf/best/tokenizer.json"));
-  int num_bests = 0;
-  for (const std::string& entry : base::list_directory(folder / "run/hf"))
-    num_bests += entry.starts_with("best_") ? 1 : 0;
-  EXPECT_EQ(num_bests, 1) << "earlier ones are removed";
-  EXPECT_NE(result.out.find("best eval/small so far: "), std::string::npos) << result.out;
+int num_bests(const std::string& run) {
+  int count = 0;
+  for (const std::string& entry : base::list_directory(run + "/hf")) count += entry.starts_with("best_") ? 1 : 0;
+  return count;
 }
 
-TEST(SaveBest, AResumedRunKeepsTheSame) {
+TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluationOfAResumedRunToo) {
   const base::TemporaryDirectory folder;
-  const std::string reward = write_reward(folder);
-  ASSERT_EQ(run(with_best(folder / "whole", reward, {"--save-interval", "1"})).code, 0);
-  const Arguments parts = with_best(folder / "parts", reward, {"--save-interval", "1"});
-  ASSERT_EQ(run(with_flag(parts, "--num-rollout", "2")).code, 0);
-  const std::string so_far = std::filesystem::exists(folder / "parts/hf/best")
-                                 ? std::filesystem::read_symlink(folder / "parts/hf/best").string()
-                                 : "";
-  Arguments resumed = parts;
-  resumed.insert(resumed.end(), {"--load", folder / "parts"});
+  const std::string reward = write_reward(folder), whole = folder / "whole";
+  const Captured result = run(with_best(whole, reward));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const int64_t step = best_step(whole);
+  ASSERT_GT(step, 0) << "the run is to learn something";
+  EXPECT_EQ(std::filesystem::read_symlink(whole + "/hf/best"), "best_00000" + std::to_string(step));
+  EXPECT_EQ(base::read_file(whole + "/hf/best/model.safetensors"),
+            base::read_file(whole + "/hf/step_00000" + std::to_string(step) + "/model.safetensors"));
+  EXPECT_TRUE(base::file_exists(whole + "/hf/best/tokenizer.json"));
+  EXPECT_EQ(num_bests(whole), 1) << "earlier ones are removed";
+  EXPECT_NE(result.out.find("best eval/small so far: "), std::string::npos) << result.out;
+
   // What comes after the checkpoint is taken back, the best of it too.
-  std::filesystem::copy(folder / "parts/hf/step_000002", folder / "parts/hf/best_000009");
-  std::filesystem::remove(folder / "parts/hf/best");
-  std::filesystem::create_symlink("best_000009", folder / "parts/hf/best");
-  ASSERT_EQ(run(resumed).code, 0);
-  EXPECT_EQ(std::filesystem::read_symlink(folder / "whole/hf/best"),
-            std::filesystem::read_symlink(folder / "parts/hf/best"));
-  EXPECT_EQ(base::read_file(folder / "whole/hf/best/model.safetensors"),
-            base::read_file(folder / "parts/hf/best/model.safetensors"));
-  EXPECT_EQ(base::read_file(folder / "whole/checkpoints/step_000004/shard_00000.safetensors"),
-            base::read_file(folder / "parts/checkpoints/step_000004/shard_00000.safetensors"));
+  const std::string parts = folder / "parts";
+  ASSERT_EQ(run(with_flag(with_best(parts, reward), "--num-rollout", "1")).code, 0);
+  std::filesystem::copy(parts + "/hf/step_000001", parts + "/hf/best_000009");
+  std::filesystem::remove(parts + "/hf/best");
+  std::filesystem::create_symlink("best_000009", parts + "/hf/best");
+  ASSERT_EQ(run(with_best(parts, reward, {"--load", parts})).code, 0);
+  EXPECT_EQ(std::filesystem::read_symlink(whole + "/hf/best"), std::filesystem::read_symlink(parts + "/hf/best"));
+  EXPECT_EQ(base::read_file(whole + "/hf/best/model.safetensors"),
+            base::read_file(parts + "/hf/best/model.safetensors"));
+  EXPECT_EQ(timeless_metrics(whole), timeless_metrics(parts));
+  EXPECT_EQ(num_bests(parts), 1);
 }
 
 TEST(SaveBest, AMetricThatThereIsNotIsRefused) {

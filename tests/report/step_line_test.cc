@@ -46,6 +46,19 @@ TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
   EXPECT_EQ(step_line(progress, rollout, step, 200).find("groups"), std::string::npos);
 }
 
+TEST(StepLine, SaysWhatAFilterDid) {
+  Metrics rollout = kRollout;
+  rollout["rollout/groups_without_signal"] = rollout["rollout/groups_with_equal_rewards"] = 0.0;
+  rollout["rollout/dynamic_filter/groups"] = 57.0;
+  rollout["rollout/dynamic_filter/raw_reward"] = 0.7125;
+  Progress progress = {.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0};
+  EXPECT_NE(step_line(progress, rollout, kStep, 200).find("  32 of 57 groups kept (reward of all 0.713)  0.23 s"),
+            std::string::npos);
+  progress.num_excess = 5;
+  EXPECT_NE(step_line(progress, rollout, kStep, 200).find("(reward of all 0.713), 5 in excess  0.23 s"),
+            std::string::npos);
+}
+
 TEST(StepLine, FitsTheTerminal) {
   const Progress progress = {.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0};
   EXPECT_EQ(step_line(progress, kRollout, kStep, 100),
