@@ -219,16 +219,15 @@ TEST_F(DynamicSampling, WhatContradictsItIsRefused) {
           "--over-sampling-batch-size 9: needs --dynamic-sampling-filter-path");
 }
 
-TEST_F(DynamicSampling, ASignalEndsItAndNothingIsLost) {
+TEST_F(DynamicSampling, ASignalEndsItWhileRewardsAreWaitedFor) {
   const base::TemporaryDirectory folder;
-  // No group ever passes before the bound, which the slow reward keeps far away.
   base::write_file_durably(folder / "reward.py",
                            "import time\n"
                            "def reward(completions, **kwargs):\n"
-                           "    time.sleep(0.2)\n"
+                           "    time.sleep(60)\n"
                            "    return [0.0] * len(completions)\n");
   const Program program(filtered(folder / "run", folder / "reward.py:reward"));
-  ASSERT_FALSE(program.wait_for(4.0));
+  while (!base::file_exists(folder / "run/metrics.jsonl")) ASSERT_FALSE(program.wait_for(0.05));
   program.signal(SIGTERM);
   EXPECT_EQ(program.wait(), 0);
 }
