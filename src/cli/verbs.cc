@@ -71,6 +71,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
     {"sft", "supervised training on conversations, or on prompts with responses",
      run_verb<config::SftConfig, run::train_supervised>, true},
     {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>},
+    {"engine", "completions for requests on standard input, a JSON object a line: what the Python API talks to",
+     run_verb<config::EngineProcessConfig, run::answer_requests>},
     {"score", "log-probs and entropies of given sequences", run_verb<config::ScoreConfig, run::score>},
     {"eval", "mean reward and pass@k of a checkpoint", run_verb<config::EvalConfig, run::evaluate>},
     {"export", "a run's checkpoint as a plain Hugging Face directory",

@@ -8,6 +8,11 @@
 namespace tandem::config {
 
 void RolloutOptions::visit(base::Options& options) {
+  visit_sampling(options);
+  visit_engine(options);
+}
+
+void RolloutOptions::visit_sampling(base::Options& options) {
   const char* const group = "rollout";
   options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
       .at_least(1)
@@ -47,6 +52,9 @@ void RolloutOptions::visit(base::Options& options) {
   options.option(skip_special_tokens, "rollout-skip-special-tokens", group,
                  "leave special tokens out of the text that rewards and dumps see");
   options.option(rollout_seed, "rollout-seed", group, "seed of sampling and of the order of prompts").at_least(0);
+}
+
+void RolloutOptions::visit_engine(base::Options& options) {
   const char* const engine = "engine";
   options
       .option(kv_cache_bytes, "kv-cache-bytes", engine,

@@ -39,6 +39,8 @@ struct RolloutOptions {
   LengthFlags flags;
 
   void visit(base::Options& options);
+  void visit_sampling(base::Options& options);  // of these, what one request may have of its own
+  void visit_engine(base::Options& options);    // and what holds for an engine's life
   int64_t response_len() const { return max_response_len.value_or(rl::kDefaultResponseTokens); }
   rl::SamplingParams sampling() const;
 };

@@ -13,6 +13,12 @@ void GenerateConfig::visit(base::Options& options) {
   options.option(output, "output", "output", "JSONL file, one line a prompt; -: standard output").path();
 }
 
+void EngineProcessConfig::visit(base::Options& options) {
+  model.visit(options);
+  data.visit_rendering(options);
+  rollout.visit(options);
+}
+
 void ScoreConfig::visit(base::Options& options) {
   model.visit(options);
   options

@@ -26,6 +26,15 @@ struct GenerateConfig {
   void visit(base::Options& options);
 };
 
+// `tandem engine`: completions for the requests on standard input.
+struct EngineProcessConfig {
+  ModelOptions model;
+  DataOptions data;
+  RolloutOptions rollout;
+
+  void visit(base::Options& options);
+};
+
 // `tandem score`: log-probs and entropies of given sequences, as JSONL.
 struct ScoreConfig {
   ModelOptions model;

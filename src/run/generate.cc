@@ -10,8 +10,8 @@
 #include "plan/kv_size.h"
 #include "report/json_output.h"
 #include "report/report.h"
-#include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
+#include "run/completion_requests.h"
 #include "run/model_session.h"
 #include "run/prompt_set.h"
 #include "run/read_model.h"
@@ -24,20 +24,6 @@ namespace {
 
 // Prompts of one batch: its lines are written when it is finished, in the order of the data.
 constexpr size_t kPromptsPerBatch = 1024;
-
-const char* reason_of(const rl::Sample& sample) {
-  return sample.status == rl::SampleStatus::kTruncated ? "length" : "stop";
-}
-
-base::Json completion_record(const rl::Sample& sample) {
-  base::Json record = base::Json::object();
-  record["text"] = sample.text;
-  record["finish_reason"] = reason_of(sample);
-  record["tokens"] = sample.completion;
-  record["log_probs"] = sample.rollout_logprobs;
-  if (!sample.behavior_logprobs.empty()) record["sampled_log_probs"] = sample.behavior_logprobs;
-  return record;
-}
 
 void write_batch(const RolloutRequest& request, const Rollout& rollout, report::JsonOutput& output) {
   const auto n = static_cast<size_t>(request.n_samples_per_prompt);

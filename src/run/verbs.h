@@ -20,6 +20,10 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
 // Completions of each prompt.
 int generate(const config::GenerateConfig& config, const config::RunMode& mode);
 
+// Completions for requests, one JSON object a line of standard input, until it ends; the answers on standard output, a
+// line each (run/completion_requests.h).
+int answer_requests(const config::EngineProcessConfig& config, const config::RunMode& mode);
+
 // Log-probs and entropies of given sequences.
 int score(const config::ScoreConfig& config, const config::RunMode& mode);
 

@@ -1,0 +1,109 @@
+// `tandem engine`: completions for requests on standard input, with the weights read once. It opens no socket: who
+// started the process talks to it, as the Python API does.
+#include "run/verbs.h"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <string>
+
+#include "base/check.h"
+#include "plan/kv_size.h"
+#include "report/json_output.h"
+#include "report/report.h"
+#include "rollout/rollout_plan.h"
+#include "run/completion_requests.h"
+#include "run/model_session.h"
+#include "run/read_model.h"
+#include "run/rollout_phase.h"
+
+namespace tandem::run {
+
+namespace {
+
+bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
+
+// Completions depend on the request and the seed alone: samples count from 0 in each.
+RolloutRequest rollout_request(const CompletionRequest& request) {
+  RolloutRequest rollout;
+  for (const PromptLine& prompt : request.prompts) rollout.prompts.push_back(&prompt);
+  rollout.n_samples_per_prompt = request.sampling.n_samples_per_prompt;
+  rollout.sampling = request.sampling.sampling();
+  rollout.skip_special_tokens = request.sampling.skip_special_tokens;
+  rollout.title = "engine";
+  return rollout;
+}
+
+base::Json answer_of(const CompletionRequest& request, const Rollout& rollout) {
+  const auto n = static_cast<size_t>(request.sampling.n_samples_per_prompt);
+  base::Json prompts = base::Json::array();
+  for (size_t p = 0; p < request.prompts.size(); ++p) {
+    base::Json completions = base::Json::array();
+    for (size_t i = 0; i < n; ++i) completions.push_back(completion_record(rollout.samples[p * n + i]));
+    const rl::Prompt& prompt = *request.prompts[p].prompt;
+    prompts.push_back({{"text", prompt.text}, {"tokens", prompt.tokens}, {"completions", std::move(completions)}});
+  }
+  return {{"id", request.id}, {"prompts", std::move(prompts)}};
+}
+
+// What the engine took of a request that it then refused must not decode beside the next one.
+void drop_all(rollout::Engine& engine) {
+  engine.abort_all();
+  while (engine.next_finished()) {
+  }
+}
+
+}  // namespace
+
+int answer_requests(const config::EngineProcessConfig& config, const config::RunMode& mode) {
+  ModelSession session(config.model);
+  check_stop_tokens(config.rollout, session.config());
+  const int64_t context =
+      config.rollout.max_context_len > 0 ? config.rollout.max_context_len : session.config().max_positions;
+  const int64_t kv_bytes =
+      plan::choose_kv_bytes(config.rollout, session.config(), config.rollout.limits.max_running, context);
+  if (mode.dry_run) {
+    session.check_weights();
+    report::Report().print(
+        fmt::format("context {} tokens, KV cache {} bytes; nothing was read from standard input "
+                    "(--dry-run)",
+                    context, kv_bytes));
+    return 0;
+  }
+  session.load_weights();
+  const auto model = session.make_model();
+  rollout::EngineConfig engine_config =
+      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
+  engine_config.token_bytes = session.text().token_bytes();  // any request may have stop strings
+  const auto engine = rollout::make_engine(engine_config, *model);
+  RolloutPhase phase(*engine, session.text());
+  report::Report report;
+  report::JsonOutput output("-");
+  output.write({{"ready", true}, {"context_tokens", context}, {"vocab_size", session.config().vocab}});
+  output.finish();
+  const std::string input = "standard input";
+  int64_t line_number = 0;
+  for (std::string line; std::getline(std::cin, line);) {
+    ++line_number;
+    if (is_blank(line)) continue;
+    base::Json id, answer;
+    try {
+      const base::Json parsed = base::parse_json(line, input, line_number);
+      id = request_id(parsed);
+      const CompletionRequest request =
+          read_request(parsed, {.file = input, .line = line_number, .text = line}, config.rollout, config.data,
+                       session.config().vocab, session.text());
+      check_stop_tokens(request.sampling, session.config());
+      const auto rollout = phase.run(rollout_request(request), nullptr, report);
+      answer = answer_of(request, *rollout);
+    } catch (const UserError& error) {
+      drop_all(*engine);
+      answer = {{"id", id}, {"error", error.what()}};
+    }
+    output.write(answer);
+    output.finish();
+  }
+  return 0;
+}
+
+}  // namespace tandem::run
