@@ -60,6 +60,11 @@ std::string home_directory() {
   return home.starts_with('/') ? home : "";
 }
 
+std::string launcher_python() {
+  const char* const value = std::getenv("TANDEM_WORKER_PYTHON");
+  return value == nullptr ? "" : value;
+}
+
 Redaction::Redaction() : Redaction(home_directory(), secret_variables()) {}
 
 Redaction::Redaction(std::string home, std::vector<std::pair<std::string, std::string>> secrets)

@@ -11,6 +11,10 @@ namespace tandem::base {
 // HOME without a '/' at its end; "" where it is unset, relative or the root.
 std::string home_directory();
 
+// The interpreter that a launcher names for the worker processes (TANDEM_WORKER_PYTHON): an installed wheel's `tandem`
+// command names the one that it was installed for. "" where there is no launcher.
+std::string launcher_python();
+
 // Takes out of a text what a run's files are not to hold: the home directory becomes "~", and the value of a secret
 // variable (its name ends in TOKEN, KEY, SECRET, PASSWORD or PASSWD, the value has 8 characters or more) becomes
 // "[NAME]".

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "base/program_folder.h"
 #include "text/child_process.h"
@@ -45,7 +46,10 @@ void append(std::vector<Result>& results, std::vector<Result> more) {
 }  // namespace
 
 WorkerConfig default_worker_config() {
-  const WorkerPlace place = find_worker(base::program_folder(), {.root = TANDEM_ROOT, .python = TANDEM_PYTHON});
+  const std::string launcher_python = base::launcher_python();
+  const WorkerPlace place =
+      find_worker(base::program_folder(),
+                  {.root = TANDEM_ROOT, .python = launcher_python.empty() ? TANDEM_PYTHON : launcher_python});
   WorkerConfig config;
   config.python = place.python;
   config.worker_directory = place.directory;

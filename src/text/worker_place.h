@@ -13,7 +13,7 @@ struct WorkerPlace {
 
 // What the build knew of both. `python` is empty where nobody named one: it is then ROOT/.venv/bin/python.
 struct BuildPlace {
-  std::string root;  // the repository
+  std::string root;  // the repository; empty in a wheel, which has all beside the program
   std::string python;
 };
 

@@ -73,6 +73,19 @@ TEST(WorkerPlace, ErrorsNameTheFoldersWhereItWasLookedFor) {
   EXPECT_NE(no_python.find("make setup"), std::string::npos) << no_python;
 }
 
+TEST(WorkerPlace, OfAWheelIsBesideTheProgramAloneAndItsLauncherNamesTheInterpreter) {
+  base::TemporaryDirectory folder;
+  // The tests' working directory has python/tandem_worker and .venv, which nobody asked for.
+  EXPECT_NE(failure_of(folder / "site/tandem/bin", {.root = "", .python = ""}), "");
+  touch(folder / "site/tandem/python/tandem_worker/protocol.py");
+  const std::string no_python = failure_of(folder / "site/tandem/bin", {.root = "", .python = ""});
+  EXPECT_NE(no_python.find("start the program by the command `tandem`"), std::string::npos) << no_python;
+  touch(folder / "bin/python3");
+  const WorkerPlace place = find_worker(folder / "site/tandem/bin", {.root = "", .python = folder / "bin/python3"});
+  EXPECT_EQ(place.directory, folder / "site/tandem/python");
+  EXPECT_EQ(place.python, folder / "bin/python3");
+}
+
 // A variable of this process, until it goes.
 class Variable {
  public:
@@ -120,6 +133,15 @@ TEST(WorkerStart, TheUsersPythonSettingsReachHisCodeAlone) {
       << failure;
   EXPECT_NE(failure.find("PYTHONHOME changes where Python finds its own modules: unset it"), std::string::npos)
       << failure;
+}
+
+TEST(WorkerStart, ALauncherNamesTheInterpreter) {
+  base::TemporaryDirectory folder;
+  const std::string python = folder / "bin/python3";
+  touch(python);
+  EXPECT_NE(default_worker_config().python, python);
+  const Variable launcher("TANDEM_WORKER_PYTHON", python);
+  EXPECT_EQ(default_worker_config().python, python);
 }
 
 TEST(WorkerStart, AWorkerThatDoesNotStartNamesItsLastLineAndTheRemedy) {

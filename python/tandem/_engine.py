@@ -1,0 +1,179 @@
+"""A checkpoint that answers: `tandem engine` in a process of its own, with the weights read once."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import json
+import os
+import subprocess
+from typing import overload
+
+from tandem._program import ErrorLines, UserFault, environment, failure, flags_of, program_path
+
+Prompt = str | list | dict  # a text, a list of messages, or {"tokens": [ids]}
+_EXIT_USER = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """One sampled answer. `log_probs` are the policy's, one a token, at the temperature of sampling; they equal those that
+    the trainer computes, bit for bit. `sampled_log_probs` is there where top-p, top-k or min-p cut the distribution."""
+
+    text: str
+    finish_reason: str  # "stop" or "length"
+    tokens: list[int]
+    log_probs: list[float]
+    sampled_log_probs: list[float] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Completions(collections.abc.Sequence):
+    """The completions of one prompt, in sample order, and the prompt as the model saw it."""
+
+    prompt: str
+    prompt_tokens: list[int]
+    completions: list[Completion]
+
+    @overload
+    def __getitem__(self, index: int) -> Completion: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Completion]: ...
+    def __getitem__(self, index):
+        return self.completions[index]
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+
+class Engine:
+    """Reads a Hugging Face checkpoint once and samples from it until it is closed.
+
+        with tandem.Engine("Qwen3-0.6B", device="cuda") as engine:
+            for group in engine.generate(["1 + 1 =", "2 + 2 ="], n=4, temperature=0.7, max_tokens=64):
+                print([completion.text for completion in group])
+
+    `flags` are those of `tandem engine --help`, with underscores: device, dtype, kv_cache_bytes, num_threads, ... An engine
+    serves one caller at a time.
+    """
+
+    def __init__(self, hf_checkpoint: str | os.PathLike, **flags: object):
+        words = ["engine", *flags_of({"hf_checkpoint": hf_checkpoint, **flags})]
+        # A process group of its own: Ctrl-C is this program's business, and close() ends the engine.
+        self._process = subprocess.Popen(
+            [program_path(), *words],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._errors = ErrorLines(self._process)
+        self._next_id = 0
+        ready = self._read()
+        self.context_tokens: int = ready["context_tokens"]
+        self.vocab_size: int = ready["vocab_size"]
+
+    def generate(
+        self,
+        prompts: Prompt | list[Prompt],
+        *,
+        n: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: list[str] | None = None,
+        stop_token_ids: list[int] | None = None,
+        ignore_eos: bool | None = None,
+        seed: int | None = None,
+    ) -> list[Completions]:
+        """n completions of each prompt, in the order of the prompts.
+
+        A prompt is a text, a list of messages (rendered by the chat template) or {"tokens": [ids]}. What is not given is as
+        the engine's flags say. The same prompts, sampling and seed give the same completions, whatever was asked before:
+        another seed gives others. A single text is a list of one. UserFault for what cannot be sampled; the engine goes on
+        after it.
+        """
+        if isinstance(prompts, (str, dict)):
+            prompts = [prompts]
+        flags = {
+            "n_samples_per_prompt": n,
+            "rollout_temperature": temperature,
+            "rollout_top_p": top_p,
+            "rollout_top_k": top_k,
+            "rollout_min_p": min_p,
+            "rollout_max_response_len": max_tokens,
+            "rollout_stop": stop,
+            "rollout_stop_token_ids": stop_token_ids,
+            "ignore_eos": ignore_eos,
+            "rollout_seed": seed,
+        }
+        answer = self._ask({"prompts": prompts, "flags": flags_of(flags)})
+        return [
+            Completions(
+                prompt=prompt["text"],
+                prompt_tokens=prompt["tokens"],
+                completions=[Completion(**completion) for completion in prompt["completions"]],
+            )
+            for prompt in answer["prompts"]
+        ]
+
+    def close(self) -> None:
+        """Ends the process. Again: nothing."""
+        if self._process.poll() is None:
+            self._close_input()
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._errors.last()  # has read all of stderr
+        self._close_input()
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    def _ask(self, request: dict) -> dict:
+        if self._process.stdout.closed:
+            raise ValueError("the engine is closed")
+        self._next_id += 1
+        request["id"] = self._next_id
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._read()
+        except BrokenPipeError:
+            raise self._lost() from None
+        except KeyboardInterrupt:
+            self._process.kill()  # an answer that nobody reads would be taken for the next one's
+            raise
+        if "error" in answer:
+            raise UserFault(answer["error"], _EXIT_USER)
+        return answer
+
+    def _close_input(self) -> None:
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died with a request that it had not read
+
+    def _read(self) -> dict:
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise self._lost()
+        return json.loads(line)
+
+    def _lost(self) -> Exception:
+        code = self._process.wait()
+        return failure(code, self._errors.last())
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self):
+        if hasattr(self, "_process"):
+            self.close()
