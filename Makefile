@@ -20,7 +20,7 @@ say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$
 	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build install cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build install cuda wheel wheel-cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -48,6 +48,22 @@ cuda: setup  ## the program with its CUDA module: --device cuda; downloads the C
 	$(call configure,cuda)
 	cmake --build build/cuda -j $(JOBS) --target tandem
 	@$(call say_where,cuda)
+
+# $(call make_wheel,FOLDER): the wheel of FOLDER/pyproject.toml in dist/. LibTorch is a wheel of its own: it is not
+# copied into ours. Its name then says the oldest glibc whose functions it uses.
+make_wheel = rm -rf build/wheel_unnamed && .venv/bin/python -m pip wheel --quiet --disable-pip-version-check \
+	--no-build-isolation --no-deps --wheel-dir build/wheel_unnamed $(1) && PATH="$(CURDIR)/.venv/bin:$$PATH" auditwheel \
+	repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcu*' --wheel-dir dist \
+	build/wheel_unnamed/*.whl
+
+wheel: setup  ## dist/tandem-*.whl: the program, its workers and the Python API, for pip install
+	@tools/setup.sh wheel
+	$(call make_wheel,.)
+
+wheel-cuda: setup  ## dist/tandem_cuda-*.whl: the CUDA module, to be installed beside it
+	@tools/setup.sh wheel
+	@tools/setup.sh cuda
+	$(call make_wheel,packaging/cuda)
 
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes
 	examples/arithmetic/demo.sh

@@ -3,8 +3,8 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda
-#   fuzz, cuda: what `make fuzz` and `make cuda` alone need. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tools/setup.sh packages|python|fuzz|cuda|wheel
+#   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -118,6 +118,15 @@ install_cuda() {
   cp requirements-cuda.txt "$stamp"
 }
 
+# What builds a wheel, into the .venv that is there.
+install_wheel() {
+  local stamp=.venv/installed-requirements-wheel
+  if [ -f "$stamp" ] && cmp -s "$stamp" requirements-wheel.txt; then return; fi
+  say "installing what builds a wheel (1 MB, once)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-wheel.txt
+  cp requirements-wheel.txt "$stamp"
+}
+
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
@@ -126,5 +135,6 @@ case "${1:-}" in
     install_toml
     ;;
   cuda) install_cuda ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda"; exit 2 ;;
+  wheel) install_wheel ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel"; exit 2 ;;
 esac

@@ -71,8 +71,10 @@ DeviceSpec parse_device(const std::string& text) {
 
 std::string module_path(const std::string& program_folder, const std::string& backend) {
   const std::string name = fmt::format("libtandem_{}.so", backend);
+  // Beside the program, where the build leaves it, or where a wheel of its own is installed.
   for (const std::string& path : {fmt::format("{}/{}", program_folder, name),
-                                  fmt::format("{}/../../src/device/{}/{}", program_folder, backend, name)}) {
+                                  fmt::format("{}/../../src/device/{}/{}", program_folder, backend, name),
+                                  fmt::format("{}/../../tandem_{}/{}", program_folder, backend, name)}) {
     std::error_code error;
     if (std::filesystem::is_regular_file(path, error)) return std::filesystem::path(path).lexically_normal().string();
   }

@@ -45,6 +45,11 @@ TEST(Registry, LooksForAModuleBesideTheProgramAndInItsBuildFolder) {
   base::make_directories(folder / "src/cli");
   base::make_directories(folder / "src/device/cuda");
   EXPECT_EQ(module_path(folder / "src/cli", "cuda"), "");
+  // Installed from wheels, the program is in tandem/bin and its module in tandem_cuda.
+  base::make_directories(folder / "tandem/bin");
+  base::make_directories(folder / "tandem_cuda");
+  base::write_file_durably(folder / "tandem_cuda/libtandem_cuda.so", "");
+  EXPECT_EQ(module_path(folder / "tandem/bin", "cuda"), folder / "tandem_cuda/libtandem_cuda.so");
   base::write_file_durably(folder / "src/device/cuda/libtandem_cuda.so", "");
   EXPECT_EQ(module_path(folder / "src/cli", "cuda"), folder / "src/device/cuda/libtandem_cuda.so");
   base::write_file_durably(folder / "src/cli/libtandem_cuda.so", "");
