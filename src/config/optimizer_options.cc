@@ -22,7 +22,9 @@ void OptimizerOptions::visit(base::Options& options) {
       .option(schedule.decay_steps, "lr-decay-iters", group,
               "optimizer step, counted from the start of the run, at which a decay reaches --min-lr; 0: the run's last")
       .at_least(0)
-      .at_most(base::kMaxCount);
+      .at_most(base::kMaxCount)
+      // A checkpoint compares the step itself, so that a longer run may name the one at which the first decay ended.
+      .does_not_affect_results();
   options.option(adamw.weight_decay, "weight-decay", group, "weight decay of AdamW, on embeddings and projections")
       .at_least(0.0);
   options.option(adamw.weight_decay_all, "weight-decay-all", group,

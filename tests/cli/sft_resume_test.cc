@@ -150,6 +150,20 @@ TEST_F(SftResume, MakesAnEvaluationAgainThatASignalEnded) {
   EXPECT_NE(metrics().find("{\"eval/step\":2,"), std::string::npos) << metrics();
 }
 
+// The learning rate's decay ends with the run if nothing else is said. A longer run names the step at which it ended.
+TEST_F(SftResume, IsExtendedWithTheDecayThatItHad) {
+  const std::string run_path = folder_ / "run";
+  const Arguments decaying = arguments(run_path, {"--lr-decay-style", "linear", "--min-lr", "1e-4"});
+  ASSERT_EQ(run(with_flag(decaying, "--num-rollout", "2")).code, 0);
+  Arguments longer = with_flag(decaying, "--num-rollout", "3");
+  longer.insert(longer.end(), {"--load", run_path});
+  expect_one_line_failure(run(longer), 2, "optimizer steps until --min-lr was 2 and is 3");
+  expect_one_line_failure(run(with_flag(longer, "--lr-decay-iters", "3")), 2, "until --min-lr was 2 and is 3");
+  const Captured extended = run(with_flag(longer, "--lr-decay-iters", "2"));
+  ASSERT_EQ(extended.code, 0) << extended.err;
+  EXPECT_EQ(json_lines(run_path + "/metrics.jsonl").back().at("eval/step"), 3);
+}
+
 TEST_F(SftResume, ChangedFlagsAndInputsAreNamed) {
   const std::string run_path = folder_ / "run";
   expect_one_line_failure(run(arguments(run_path, {"--load", run_path})), 2, "there is no good checkpoint in");
