@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <numeric>
 
 #include "base/check.h"
@@ -62,6 +63,8 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
 
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
                    SampleDetail detail) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (!folder.empty()) base::make_directories(folder);
   base::DurableFile file(path);
   for (size_t i = 0; i < samples.size(); ++i) {
     const text::Grade* grade = grades.empty() ? nullptr : &grades[i];

@@ -22,7 +22,7 @@ inline constexpr std::string_view kRewardPrefix = "reward_";
 
 base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
 
-// Writes all samples of a rollout, durably. `grades`: one a sample, or none at all.
+// Writes all samples of a rollout, durably, and makes the folders of `path`. `grades`: one a sample, or none at all.
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
                    SampleDetail detail);
 

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "report/sample_file.h"
 #include "weights/not_finite.h"
@@ -32,7 +31,6 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
   const std::string what = skipped_text(step_metrics, session_.store());
   base::log_warning("rollout {}: an optimizer step was skipped: {}; nothing was changed", rollout_id + 1, what);
   if (skipped_steps_ < limits_.max_skipped_steps) return;
-  base::make_directories(directory_.fault_folder());
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
   report::write_samples(path, rollout.samples, rollout.grades, report::SampleDetail::kFull);
   throw UserError(

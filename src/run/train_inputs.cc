@@ -12,6 +12,7 @@
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
 #include "plan/plan_text.h"
+#include "report/json_output.h"
 #include "report/sample_file.h"
 #include "run/read_model.h"
 #include "run/reference.h"
@@ -53,6 +54,7 @@ RunSpace run_space(const ModelSession& session, const config::TrainConfig& confi
 }
 
 // UserError: a stop token that the model has not, a reference of another shape, a dump's name without {rollout_id}.
+// EnvironmentError: dumps cannot be written.
 // Says which prompts --num-epoch leaves out.
 void check_start(const config::TrainConfig& config, const ModelSession& session, const PromptSet& prompts) {
   check_stop_tokens(config.rollout, session.config());
@@ -60,6 +62,9 @@ void check_start(const config::TrainConfig& config, const ModelSession& session,
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
     if (!pattern.empty()) report::rollout_path(flag, pattern, 0);
+  }
+  if (const std::string& dumps = config.output.save_debug_rollout_data; !dumps.empty()) {
+    report::check_output(report::rollout_path("--save-debug-rollout-data", dumps, 0));
   }
   const std::string left_out = config.left_out_by_epochs(num_prompts(prompts));
   if (!left_out.empty()) base::log_info("{}", left_out);

@@ -220,6 +220,10 @@ TEST(BadInput, BrokenCheckpointsNameTheFile) {
 TEST(BadInput, OutputThatCannotBeWrittenIsTheMachinesFault) {
   base::TemporaryDirectory folder;
   expect_one_line_failure(run(train_arguments("/proc/tandem-run")), 3, "/proc");
+  // A run once ended at the end of its first rollout because the folder of its dumps was not there.
+  const Arguments dumps = {"--save-debug-rollout-data", "/proc/dumps/{rollout_id}.jsonl"};
+  expect_one_line_failure(run(train_arguments(folder / "run", dumps)), 3, "/proc");
+  EXPECT_FALSE(base::directory_exists(folder / "run"));
 }
 
 TEST(BadInput, ADeviceThatIsNoneOrNotThereIsRefused) {
