@@ -22,11 +22,16 @@ constexpr const char* kNoLora = "LoRA is not in this version: all parameters are
 constexpr const char* kNoMoe = "sparse models are not in this version";
 constexpr const char* kNoOffload =
     "phases share the device's memory without copies; --offload-train sends out what only training needs";
+constexpr const char* kNoMtp = "multi-token prediction is not in this version";
+constexpr const char* kNoBuffer = "there is no rollout buffer: each rollout is sampled, graded and trained on in turn";
+constexpr const char* kOtherFamily = "the families of models that it is for are not in this version";
 constexpr const char* kNoAsync = "only the colocated, synchronous loop is in this version";
 constexpr const char* kNoPartialLoad =
     "--load goes on with all of a run; for new weights only, name them as --hf-checkpoint";
 constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
 constexpr const char* kPrecision = "computes in the checkpoint's dtype; --dtype float32 or bfloat16 overrides it";
+constexpr const char* kMemoryFiles =
+    "RUN/memory_timeline.jsonl and memory_trace.json say what memory was taken for, in every run";
 constexpr const char* kModelFromConfig = "the model's shape is read from --hf-checkpoint's config.json";
 
 constexpr auto kFlags = std::to_array<UnsupportedFlag>({
@@ -77,6 +82,15 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"rollout-queue-*", nullptr, kEngineOwn},
     {"rollout-health-check-*", nullptr, kEngineOwn},
     {"use-fault-tolerance", nullptr, kEngineOwn},
+    {"http-proxy", nullptr, kEngineOwn},
+    {"use-distributed-post", nullptr, kEngineOwn},
+    {"rollout-buffer-url", nullptr, kNoBuffer},
+    {"rollout-task-type", nullptr, kNoBuffer},
+    {"fetch-trajectory-retry-times", nullptr, kNoBuffer},
+    {"min-batch-collection-ratio", nullptr, kNoBuffer},
+    {"load-forge-rollout-data", nullptr,
+     "--load-debug-rollout-data DIR/{rollout_id}.jsonl trains on rollouts from files, without sampling"},
+    {"load-debug-rollout-data-subsample", nullptr, "all of a dumped rollout is trained on"},
     {"use-rollout-routing-replay", nullptr, kNoMoe},
     {"use-routing-replay", nullptr, kNoMoe},
     {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
@@ -93,12 +107,23 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"custom-*", nullptr, kNoHook},
     {"data-source-path", nullptr, kNoHook},
     {"eval-function-path", nullptr, kNoHook},
+    {"eval-tool-key", nullptr, "evaluation data have their tools under --tool-key too"},
+    {"eval-min-new-tokens", "0", "completions have no shortest length: they end where the model ends them"},
+    {"loss-mask-type", nullptr, "the chat template says which tokens are trained on: docs/SFT.md"},
     {"rollout-global-dataset", "", "prompts always come from --prompt-data"},
     {"disable-rollout-global-dataset", nullptr, kNoHook},
     {"rm-url", nullptr, "remote reward models are not in this version; call yours from --custom-rm-path FILE.py:fn"},
     {"multimodal-keys", nullptr, "only text models are in this version"},
     // training
     {"loss-type", "policy_loss", "`tandem train` optimises the policy loss; `tandem sft` the supervised one"},
+    {"disable-compute-advantages-and-returns", nullptr,
+     "`tandem train` always computes advantages; `tandem sft` trains without them"},
+    {"megatron-config-path", nullptr, "there is no Megatron underneath: --config FILE.toml has flags of Tandem"},
+    {"megatron-deepgemm-*", nullptr, kPrecision},
+    {"enable-mtp-training", nullptr, kNoMtp},
+    {"mtp-*", nullptr, kNoMtp},
+    {"freeze-indexer", nullptr, kOtherFamily},
+    {"qwen-gdn-backend", nullptr, kOtherFamily},
     {"micro-batch-size", "1", kDynamic},
     {"ref-micro-batch-size", "1", kDynamic},
     {"use-dynamic-batch-size", "", kDynamic},
@@ -108,7 +133,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"qkv-format", "thd", "batches are always packed"},
     {"variable-global-batch-size", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
     {"global-batch-size-schedule", nullptr, "the batch of an optimizer step is fixed: --global-batch-size"},
-    {"recompute-method", "uniform|block", "--recompute-num-layers says how many layers are recomputed"},
+    {"recompute-method", "block",
+     "--recompute-granularity full alone recomputes every layer, as uniform does: leave out this and "
+     "--recompute-num-layers, which would be the number of recomputed layers"},
     {"recompute-loss-function", "", "the head is always chunked: --logprob-chunk-rows"},
     {"optimizer", "adam", "AdamW is the only optimizer"},
     {"bf16", "", kPrecision},
@@ -151,6 +178,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"qk-layernorm", nullptr, kModelFromConfig},
     {"rotary-base", nullptr, kModelFromConfig},
     {"vocab-size", nullptr, kModelFromConfig},
+    {"padded-vocab-size", nullptr, kModelFromConfig},
     {"swiglu", nullptr, kModelFromConfig},
     {"normalization", nullptr, kModelFromConfig},
     {"norm-epsilon", nullptr, kModelFromConfig},
@@ -174,10 +202,12 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     // reporting and debugging
     {"use-wandb", nullptr, kNoWandb},
     {"wandb-*", nullptr, kNoWandb},
+    {"disable-wandb-random-suffix", nullptr, kNoWandb},
     {"use-mlflow", nullptr, kNoWandb},
     {"use-prometheus", nullptr, kNoWandb},
     {"tensorboard-dir", nullptr,
      "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
+    {"tb-*", nullptr, "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
     {"log-interval", "1", "every rollout and every optimizer step is recorded; leave it out (1 is accepted)"},
     {"log-multi-turn", nullptr, "completions have one turn in this version"},
     {"log-reward-category", nullptr, "rewards by category are not in this version; samples/ has every reward"},
@@ -188,7 +218,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"save-debug-train-data", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
     {"dump-details", nullptr, "--save-debug-rollout-data has tokens, log-probs, rewards and advantages"},
     {"profile-*", nullptr, "profiling is not in this version; perf/* in metrics.jsonl says where time went"},
-    {"record-memory-history", nullptr, "not in this version"},
+    {"record-memory-history", nullptr, kMemoryFiles},
+    {"memory-snapshot-*", nullptr, kMemoryFiles},
+    {"memory-recorder", nullptr, kMemoryFiles},
     {"ci-*", nullptr,
      "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
 });

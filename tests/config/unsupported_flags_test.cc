@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
+#include "base/files.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "config/train_config.h"
 #include "tandem/error.h"
@@ -37,6 +41,23 @@ TEST(UnsupportedFlags, NameNothingThatTandemHas) {
   }
 }
 
+// slime_flags.txt: every flag that slime/utils/arguments.py declares (THUDM/slime 624b824a, 21 August 2026, version
+// 0.3.1). Who brings a command of slime is told of each flag what becomes of it, never that there is no such flag.
+TEST(UnsupportedFlags, EveryFlagOfSlimeIsOursOrHasItsReason) {
+  TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  const base::Json ours = options.values();
+  std::istringstream names(base::read_file("tests/config/slime_flags.txt"));
+  int num_names = 0;
+  for (std::string name; std::getline(names, name); ++num_names) {
+    const UnsupportedFlag* const refused = find_unsupported_flag(name);
+    EXPECT_TRUE(ours.contains(name) || (refused != nullptr && refused->reason[0] != '\0')) << name;
+  }
+  EXPECT_EQ(num_names, 223);
+  EXPECT_FALSE(ours.contains("no-such-flag") || find_unsupported_flag("no-such-flag") != nullptr);
+}
+
 TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
   EXPECT_TRUE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), "1"));
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), "2"));
@@ -50,6 +71,8 @@ TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("no-save-optim"), std::nullopt)) << "it is saved";
   EXPECT_TRUE(is_harmless(*find_unsupported_flag("lambd"), "1.0"));
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("lambd"), "0.95"));
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("recompute-method"), "block"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("recompute-method"), "uniform")) << "its 1 is every layer";
   EXPECT_EQ(find_unsupported_flag("lr"), nullptr);
   EXPECT_EQ(find_unsupported_flag("custom-rm-path"), find_unsupported_flag("custom-anything"));
 }
