@@ -26,7 +26,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 text::GraderConfig math(int num_processes) {
   text::GraderConfig config;
   config.worker = text::default_worker_config();
-  config.rm_type = "math";
+  config.rm_types = {"math"};
   config.limits.num_processes = num_processes;
   return config;
 }

@@ -2,7 +2,8 @@
 that it starts. A denied call answers "permission denied"; nothing is killed, so libraries that merely try go on.
 
     calls                                what they would reach
-    socket, socketpair of datagrams      the network, and services of the host that listen on a path
+    socket, socketpair of datagrams      the network, and services of the host that listen on a path; a process that
+                                         may use the network opens internet sockets and no other
     io_uring                             the same without the call
     ioctl TIOCSTI, TIOCLINUX             typing into somebody's terminal
     unshare, setns, clone of namespaces  the kernel as a root of one's own
@@ -22,7 +23,7 @@ X32_BIT = 0x40000000  # the other table of system calls on x86-64
 
 # name: numbers on x86-64 and aarch64
 DENIED = {
-    "socket": (41, 198), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "unshare": (272, 97), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "open_tree": (428, 428),
     "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265), "memfd_secret": (447, 447),
@@ -38,7 +39,8 @@ UNCOUNTED_MEMORY = {
 }  # fmt: skip
 TRACING = {"ptrace": (101, 117)}
 JOINING = {"setns": (308, 268)}  # a warm parent's forks join a room; nobody does after that
-SOCKETPAIR, IOCTL, CLONE, CLONE3 = (53, 199), (16, 29), (56, 220), (435, 435)
+SOCKET, SOCKETPAIR, IOCTL, CLONE, CLONE3 = (41, 198), (53, 199), (16, 29), (56, 220), (435, 435)
+AF_INET, AF_INET6 = 2, 10
 SOCK_TYPE_MASK, SOCK_STREAM, SOCK_SEQPACKET = 0xF, 1, 5
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 ALL_CLONE_NAMESPACES = 0x7E020000
@@ -63,14 +65,16 @@ def _when_number_is(number, lines):
     return [(EQUAL, 0, len(body), number), *body]
 
 
-def program(machine, denied):
-    """The filter as BPF; denied: tables like DENIED."""
+def program(machine, denied, network=False):
+    """The filter as BPF; denied: tables like DENIED. network: internet sockets may be opened."""
     column = COLUMN[machine]
     lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, ARCHITECTURES[machine]), _deny(), (LOAD, 0, 0, NUMBER),
              (AT_LEAST, 0, 1, X32_BIT), _deny()]  # fmt: skip
     for table in denied:
         for numbers in table.values():
             lines += [(EQUAL, 0, 1, numbers[column]), _deny()]
+    families = [(LOAD, 0, 0, _argument(0)), (EQUAL, 2, 0, AF_INET), (EQUAL, 1, 0, AF_INET6)] if network else []
+    lines += _when_number_is(SOCKET[column], [*families, _deny()])
     # asyncio needs a pair of streams, which reaches nobody else; a pair of datagrams could be connected to any path.
     lines += _when_number_is(SOCKETPAIR[column], [
         (LOAD, 0, 0, _argument(1)), (AND, 0, 0, SOCK_TYPE_MASK), (EQUAL, 2, 0, SOCK_STREAM),
@@ -84,9 +88,10 @@ def program(machine, denied):
     return [*lines, (ANSWER, 0, 0, ALLOW)]
 
 
-def install(memory_is_counted, others_are_guarded, may_join):
+def install(memory_is_counted, others_are_guarded, may_join, network):
     """memory_is_counted: a control group counts all memory. others_are_guarded: Landlock keeps this process from
-    tracing any but its own. may_join: the process's forks are still to join a room."""
+    tracing any but its own. may_join: the process's forks are still to join a room. network: it may open internet
+    sockets."""
     machine = kernel.MACHINE
     if machine not in ARCHITECTURES:
         raise kernel.Refused(f"system call filter: not known on {machine}")
@@ -94,10 +99,10 @@ def install(memory_is_counted, others_are_guarded, may_join):
     denied += [] if memory_is_counted else [UNCOUNTED_MEMORY]
     denied += [] if others_are_guarded else [TRACING]
     denied += [] if may_join else [JOINING]
-    kernel.filter_system_calls(program(machine, denied))
+    kernel.filter_system_calls(program(machine, denied, network))
 
 
 def forbid_joining():
     """In a fork that has joined its room."""
     if kernel.MACHINE in ARCHITECTURES:
-        kernel.filter_system_calls(program(kernel.MACHINE, [JOINING]))
+        kernel.filter_system_calls(program(kernel.MACHINE, [JOINING], network=True))  # what is denied stays denied

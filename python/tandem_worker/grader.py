@@ -1,4 +1,5 @@
-"""Grader worker: scores samples with a built-in reward or the user's function, and says of each that failed why."""
+"""Grader worker: scores samples with built-in rewards, the user's function or a service, and says of each that failed
+why."""
 
 import os
 import signal
@@ -6,13 +7,14 @@ import sys
 import tempfile
 import traceback
 
-from tandem_worker import outcomes, protocol, rewards
+from tandem_worker import outcomes, protocol, rewards, rules
 from tandem_worker.dialects import Function
 from tandem_worker.group_filter import GroupFilter
 from tandem_worker.outcomes import Failed, failure
 from tandem_worker.overlap import Overlap, seed_generators
-from tandem_worker.protocol import UserFault
+from tandem_worker.protocol import MachineFault, one_line
 from tandem_worker.reward_file import describe, was_refused
+from tandem_worker.slime_sample import own_metadata
 
 MAX_DESCRIPTORS_LEFT = 64  # open after a call, more than before the first
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
@@ -21,19 +23,36 @@ SANDBOX_HINT = "; reward code has no network and one small scratch folder, $TMPD
 
 class Worker:
     _facts = None
-    _function = None
+    _function = None  # the user's, or what stands for the service; None: built-in rewards
     _overlap = None
 
     def load(
-        self, rm_type, custom_rm_path, reward_key, group_filter, group_rm, label_key, metadata_key, arguments, sandboxed
+        self,
+        rm_types,
+        custom_rm_path,
+        service,
+        reward_key,
+        group_filter,
+        group_rm,
+        label_key,
+        metadata_key,
+        arguments,
+        sandboxed,
     ):
+        """rm_types: built-in rewards, the first of which grades samples that name none. service: what RemoteRule takes,
+        and whether to try it out; or None."""
         if self._facts is None:  # else this is a worker whose warm parent has done it
             if custom_rm_path:
                 self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments)
-            if group_filter:
+            elif group_filter:
                 self._function = GroupFilter(group_filter, metadata_key, arguments)
-            self._facts = self._load_rule(rm_type) if self._function is None else self._function_facts()
+            elif service is not None:
+                self._function = self._load_service(**service)
+            self._rules = {rm_type: rules.make(rm_type) for rm_type in rm_types}
+            self._rm_type = rm_types[0] if rm_types else ""
+            self._facts = self._own_facts()
         self._sandboxed = sandboxed
+        self._metadata_key = metadata_key
         self._folder = os.getcwd()
         self._environment = dict(os.environ)
         self._umask = os.umask(0o077)
@@ -42,14 +61,21 @@ class Worker:
         self._reward_key = reward_key
         return self._facts
 
-    def _load_rule(self, rm_type):
-        if rm_type not in rewards.MAKERS:
-            raise UserFault(f"--rm-type {rm_type}: not one of {', '.join(rewards.MAKERS)}")
-        self._rule = rewards.MAKERS[rm_type]()
-        return {"dialect": "built-in", "takes_group": False, "concurrent": False}
+    @staticmethod
+    def _load_service(try_connection, **options):
+        try:
+            from tandem_worker.remote_rule import RemoteRule  # which alone needs the package
+        except ImportError as error:
+            raise MachineFault(f"--rm-url needs the package urllib3: {one_line(error)}") from None
+        service = RemoteRule(**options)
+        if try_connection:
+            service.try_connection()
+        return service
 
-    def _function_facts(self):
+    def _own_facts(self):
         function = self._function
+        if function is None:
+            return {"dialect": "built-in", "takes_group": False, "concurrent": False}
         return {"dialect": function.dialect, "takes_group": function.takes_group, "concurrent": function.concurrent}
 
     def grade(self, calls, wait_s):
@@ -81,9 +107,14 @@ class Worker:
     def _grade_now(self, samples):
         seed_generators(samples[0]["sample_id"])
         if self._function is None:
-            return [self._graded(lambda: outcomes.reward(self._rule(sample), self._reward_key)) for sample in samples]
+            return [self._graded(lambda: self._by_rule(sample)) for sample in samples]
         call = self._function.call(samples)
         return self._grades(call, lambda: self._function.result_of(call))
+
+    def _by_rule(self, sample):
+        rule = self._rules[sample["rm_type"] or self._rm_type]
+        value = rule({**sample, "own_metadata": own_metadata(sample, self._metadata_key)})
+        return outcomes.reward(value, self._reward_key)
 
     def _overlapping(self, calls, wait_s):
         if self._overlap is None:

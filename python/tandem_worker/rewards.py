@@ -1,4 +1,5 @@
-"""The built-in rewards: (sample) -> number, or a dict of numbers with "score". They know nothing of processes."""
+"""Tandem's own built-in rewards: (sample) -> number, or a dict of numbers with "score". They know nothing of processes.
+rules.py has the table of all."""
 
 import json
 import re
@@ -16,8 +17,15 @@ def label_text(sample):
     label = sample["label"]
     text = label.strip() if isinstance(label, str) else json.dumps(label)
     if not text or label is None or isinstance(label, (list, dict)):
-        raise ValueError(f"the label is {text[:100] or 'empty'}, which no response can be compared with")
+        raise no_label(sample)
     return text
+
+
+def no_label(sample):
+    """Says that nothing is there to compare a response with; to be raised."""
+    label = sample["label"]
+    text = label.strip() if isinstance(label, str) else json.dumps(label)
+    return ValueError(f"the label is {text[:100] or 'empty'}, which no response can be compared with")
 
 
 def exact(sample):
@@ -71,12 +79,12 @@ class Math:
     main thread of its process. Running out of that time says nothing about the answer, so it is a failure, not a 0.
     """
 
-    def __init__(self):
+    def __init__(self, rm_type="math"):
         try:
             import math_verify
             import math_verify.errors
         except ImportError as error:
-            raise MachineFault(f"--rm-type math needs the package math-verify: {one_line(error)}") from None
+            raise MachineFault(f"--rm-type {rm_type} needs the package math-verify: {one_line(error)}") from None
         self._library = math_verify
         self._timeout = math_verify.errors.TimeoutException
 
@@ -88,9 +96,10 @@ class Math:
         if not answer:
             return 0.0
         box = last_box(label)
-        return float(self._equal(label if box is None else box, answer))
+        return float(self.equal(label if box is None else box, answer))
 
-    def _equal(self, label, answer):
+    def equal(self, label, answer):
+        """Whether two formulas mean the same. TookTooLong where that cannot be found out in time."""
         if label == answer:
             return True
         if INTEGER.fullmatch(label) and INTEGER.fullmatch(answer):
@@ -220,6 +229,3 @@ def dapo(sample):
         pass
     correct = prediction == label
     return {"score": 1.0 if correct else -1.0, "acc": correct, "pred": prediction}
-
-
-MAKERS = {"exact": lambda: exact, "math": Math, "dapo": lambda: dapo}

@@ -15,7 +15,8 @@ capability is left, and namespaces, Landlock domains and system call filters hol
     undumpable                  the worker's memory and its line to the program, for programs that the reward starts
     control group               memory of all kinds, of all processes together (memory_group.py)
 
-A layer that the kernel refuses is left out and named in the answer; the program decides what follows from that.
+A layer that the kernel refuses is left out and named in the answer; the program decides what follows from that. A worker
+that asks a service for rewards, and runs nothing of the user's, has all of them but those that close the network.
 """
 
 import errno
@@ -78,13 +79,13 @@ def mount_own_devices():
             os.close(device)
 
 
-def restrict_by_landlock(writable, hide_devices):
+def restrict_by_landlock(writable, hide_devices, network):
     """No change outside the folders `writable`; None: files are left alone. hide_devices: the machine's own /dev is
-    there, of which no other device may be opened at all."""
+    there, of which no other device may be opened at all. network: TCP is left alone."""
     version = kernel.landlock_version()
     rights = 0 if writable is None else sum(bits for since, bits in CHANGE_FILES.items() if version >= since)
     reading = READ_FILE if hide_devices and writable is not None else 0
-    fields = [rights | reading, 3 if version >= TCP_VERSION else 0, 3 if version >= SCOPE_VERSION else 0]
+    fields = [rights | reading, 3 if version >= TCP_VERSION and not network else 0, 3 if version >= SCOPE_VERSION else 0]
     fields = fields[: 3 if version >= SCOPE_VERSION else 2 if version >= TCP_VERSION else 1]
     if not any(fields):
         return
@@ -110,13 +111,13 @@ def restrict_by_landlock(writable, hide_devices):
 class Confinement:
     """What the program asks for, and how much of it this machine gives.
 
-    sandbox: False leaves only the limits. writable: one folder that may be written, none ([]) or any (None). forks:
-    this process is to become the warm parent of `workers` others. limits: memory_bytes, file_bytes, open_files,
-    processes; of a process, but the last, which is of a room.
+    sandbox: False leaves only the limits. network: internet sockets may be opened. writable: one folder that may be
+    written, none ([]) or any (None). forks: this process is to become the warm parent of `workers` others. limits:
+    memory_bytes, file_bytes, open_files, processes; of a process, but the last, which is of a room.
     """
 
-    def __init__(self, sandbox, writable, limits, workers, scratch_bytes, forks):
-        self.sandbox, self.writable, self.limits = sandbox, writable, limits
+    def __init__(self, sandbox, network, writable, limits, workers, scratch_bytes, forks):
+        self.sandbox, self.network, self.writable, self.limits = sandbox, network, writable, limits
         self.workers, self.scratch_bytes, self.forks = workers, scratch_bytes, forks
         self.missing = []
         self.namespaces = self.rooms = self.own_devices = self.own_shared_memory = False
@@ -162,7 +163,8 @@ class Confinement:
         self.layer("read-only mounts", self._make_mounts_read_only)
 
     def _enter_namespaces(self):
-        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNET | kernel.CLONE_NEWNS)
+        network = 0 if self.network else kernel.CLONE_NEWNET
+        kernel.unshare(kernel.CLONE_NEWUSER | network | kernel.CLONE_NEWNS)
         keep_user_and_group()
 
     def _make_mounts_read_only(self):
@@ -258,8 +260,10 @@ class Confinement:
         for descriptor in [*self._own, *(self.group.descriptors() if self.group is not None else ())]:
             os.close(descriptor)
         if self.sandbox:
-            guarded = self.layer("Landlock", restrict_by_landlock, self._writable_folders(), not self.own_devices)
-            self.layer("system call filter", call_filter.install, self.memory_is_counted, guarded, self.rooms)
+            folders = self._writable_folders()
+            guarded = self.layer("Landlock", restrict_by_landlock, folders, not self.own_devices, self.network)
+            counted = self.memory_is_counted
+            self.layer("system call filter", call_filter.install, counted, guarded, self.rooms, self.network)
             self.layer("capabilities", kernel.drop_capabilities)
         self._set_limits()
         self.use_scratch()
@@ -284,7 +288,7 @@ class Confinement:
                 set_limit(resource.RLIMIT_NPROC, self.limits["processes"])
         elif self.scratch is not None:
             try:
-                restrict_by_landlock([self.scratch], False)
+                restrict_by_landlock([self.scratch], False, self.network)
             except Refused:
                 pass  # said of the warm parent
         self.use_scratch()

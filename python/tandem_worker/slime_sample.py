@@ -61,8 +61,13 @@ class Sample:
         return self.response_length if self.loss_mask is None else sum(self.loss_mask)
 
 
-def sample_of(request, metadata_key):
+def own_metadata(request, metadata_key):
+    """The line's metadata object; without one, all its other keys."""
     own = request["metadata"].get(metadata_key)
+    return own if isinstance(own, dict) else request["metadata"]
+
+
+def sample_of(request, metadata_key):
     return Sample(
         group_index=request["group_id"],
         index=request["sample_id"],
@@ -73,7 +78,7 @@ def sample_of(request, metadata_key):
         response_length=len(request["response_tokens"]),
         label=request["label"],
         status=Status.TRUNCATED if request["truncated"] else Status.COMPLETED,
-        metadata=own if isinstance(own, dict) else request["metadata"],
+        metadata=own_metadata(request, metadata_key),
     )
 
 

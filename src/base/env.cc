@@ -53,6 +53,11 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 
 }  // namespace
 
+std::string reward_service_token() {
+  const char* const value = std::getenv("TANDEM_RM_TOKEN");
+  return value == nullptr ? "" : value;
+}
+
 std::string home_directory() {
   const char* const value = std::getenv("HOME");
   std::string home = value == nullptr ? "" : value;

@@ -15,6 +15,9 @@ std::string home_directory();
 // command names the one that it was installed for. "" where there is no launcher.
 std::string launcher_python();
 
+// TANDEM_RM_TOKEN, which a service of rewards is shown; "" where it is unset.
+std::string reward_service_token();
+
 // Takes out of a text what a run's files are not to hold: the home directory becomes "~", and the value of a secret
 // variable (its name ends in TOKEN, KEY, SECRET, PASSWORD or PASSWD, the value has 8 characters or more) becomes
 // "[NAME]".

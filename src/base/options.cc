@@ -243,6 +243,12 @@ Option& Option::required(bool is_required) {
   return *this;
 }
 
+Option& Option::one_or_more() {
+  TANDEM_CHECK(is_list(), name_);
+  may_be_single_ = true;
+  return *this;
+}
+
 Option& Option::path() {
   TANDEM_CHECK(kind() == OptionKind::kText, name_);
   path_ = true;
@@ -270,9 +276,10 @@ Option& Option::does_not_affect_results() {
 
 std::optional<std::vector<std::string>> Option::words() const {
   return std::visit(
-      [](const auto* field) -> std::optional<std::vector<std::string>> {
+      [this](const auto* field) -> std::optional<std::vector<std::string>> {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(field)>>;
         if constexpr (Traits<T>::kIsList) {
+          if (may_be_single_ && field->empty()) return std::nullopt;
           std::vector<std::string> words;
           for (const auto& element : *field) words.push_back(to_word(element));
           return words;
@@ -288,8 +295,11 @@ std::optional<std::vector<std::string>> Option::words() const {
 
 Json Option::value() const {
   return std::visit(
-      [](const auto* field) -> Json {
+      [this](const auto* field) -> Json {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(field)>>;
+        if constexpr (Traits<T>::kIsList) {
+          if (may_be_single_ && field->size() < 2) return field->empty() ? Json(nullptr) : Json(field->front());
+        }
         if constexpr (Traits<T>::kIsList || std::is_same_v<T, typename Traits<T>::Element>) {
           return *field;
         } else {

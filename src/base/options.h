@@ -32,9 +32,9 @@
 namespace tandem::base {
 
 // What an option can be. An optional is empty until it is given; a list that is given replaces the default list.
-using OptionField =
-    std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*, std::vector<int64_t>*,
-                 std::optional<int64_t>*, std::optional<double>*, std::optional<bool>*, std::optional<std::string>*>;
+using OptionField = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*,
+                                 std::vector<int64_t>*, std::vector<double>*, std::optional<int64_t>*,
+                                 std::optional<double>*, std::optional<bool>*, std::optional<std::string>*>;
 
 enum class OptionKind : uint8_t { kInteger, kNumber, kBool, kText };
 
@@ -64,6 +64,9 @@ class Option {
   Option& required(bool is_required = true);
   // No result depends on it: a run may go on from a checkpoint with another value.
   Option& does_not_affect_results();
+  // A list that mostly has one element: a single one is read and written like the value of an option that is no list,
+  // and none is unset.
+  Option& one_or_more();
   // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
   // configuration says nothing of whose machine it was made on.
   Option& path();
@@ -79,10 +82,11 @@ class Option {
   bool is_fingerprinted() const { return fingerprinted_ || (kind() == OptionKind::kText && choices_.empty()); }
   OptionKind kind() const;
   bool is_list() const;
+  bool may_be_single() const { return may_be_single_; }
 
-  // The value as it would be typed, one word per element; nothing for an empty optional.
+  // The value as it would be typed, one word per element; nothing for what is unset.
   std::optional<std::vector<std::string>> words() const;
-  // The value as JSON: a number, bool, text or list of them; null for an empty optional.
+  // The value as JSON: a number, bool, text or list of them; null for what is unset.
   nlohmann::ordered_json value() const;
   // Reads the value from words. UserError "WHERE: what" for a wrong type, number of words or range.
   void set(const std::string& where, const std::vector<std::string>& words);
@@ -102,6 +106,7 @@ class Option {
   std::string unsupported_reason_;
   bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
+  bool may_be_single_ = false;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };

@@ -44,9 +44,10 @@ std::string to_word(const std::string& where, const toml::node& node, OptionKind
 }
 
 std::vector<std::string> to_words(const std::string& where, const toml::node& node, const Option& option) {
-  TANDEM_USER_CHECK(option.is_list() == node.is_array(), where + ": expects",
+  const bool may_be_single = !option.is_list() || option.may_be_single();
+  TANDEM_USER_CHECK(node.is_array() ? option.is_list() : may_be_single, where + ": expects",
                     option.is_list() ? "a list in [ ]" : "one value, not a list");
-  if (!option.is_list()) return {to_word(where, node, option.kind())};
+  if (!node.is_array()) return {to_word(where, node, option.kind())};
   std::vector<std::string> words;
   for (const toml::node& element : *node.as_array()) words.push_back(to_word(where, element, option.kind()));
   return words;
@@ -88,9 +89,10 @@ std::string to_toml(const std::string& word, OptionKind kind) {
 }
 
 std::string value_text(const Option& option, const std::vector<std::string>& words) {
-  std::string out = option.is_list() ? "[" : "";
+  const bool in_brackets = option.is_list() && !(option.may_be_single() && words.size() == 1);
+  std::string out = in_brackets ? "[" : "";
   for (const std::string& word : words) out += (out.size() > 1 ? ", " : "") + to_toml(word, option.kind());
-  if (option.is_list()) out += "]";
+  if (in_brackets) out += "]";
   return option.kind() == OptionKind::kText && num_dots_in(out) > kMaxDotsOfLine ? without_dots(out) : out;
 }
 

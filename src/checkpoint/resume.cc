@@ -90,11 +90,18 @@ int64_t count(const Json& json, const char* name, const std::string& file) {
 
 // Of data, reward function, model configuration and tokenizer.
 std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
-                                                   const std::string& custom_rm_path) {
+                                                   const std::vector<std::string>& custom_rm_paths) {
   std::map<std::string, std::string> result;
   if (!prompt_file.empty()) result["the file of --prompt-data"] = base::file_checksum(prompt_file);
-  const std::string reward_file = custom_rm_path.substr(0, custom_rm_path.rfind(':'));
-  if (!reward_file.empty()) result["the file of --custom-rm-path"] = base::file_checksum(reward_file);
+  for (size_t i = 0; i < custom_rm_paths.size(); ++i) {
+    const std::string& path = custom_rm_paths[i];
+    const size_t colon = std::min(path.rfind(':'), path.size());
+    const std::string which = i == 0 ? "" : fmt::format(" of function {}", i + 1);
+    if (colon > 0)
+      result[fmt::format("the file{} of --custom-rm-path", which)] = base::file_checksum(path.substr(0, colon));
+    // The order counts, and which function is which.
+    if (custom_rm_paths.size() > 1) result[fmt::format("function {} of --custom-rm-path", i + 1)] = path.substr(colon);
+  }
   for (const char* name :
        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
     const std::string path = fmt::format("{}/{}", model_directory, name);
@@ -133,7 +140,8 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
       differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second));
   }
   for (const auto& [name, value] : now) {
-    if (!saved.contains(name)) differences.push_back(difference(name, nullptr, &value));
+    // A flag that an older version had not, and that is not given, changes nothing.
+    if (!saved.contains(name) && value != "unset") differences.push_back(difference(name, nullptr, &value));
   }
   if (differences.empty()) return;
   const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
@@ -232,7 +240,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   result["optimizer steps until --min-lr"] =
       inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
   result.merge(
-      input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_path));
+      input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_paths));
   if (!inputs.group_filter.empty()) {
     const size_t colon = inputs.group_filter.rfind(':');
     result["the filter of --dynamic-sampling-filter-path"] =

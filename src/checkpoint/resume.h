@@ -63,7 +63,8 @@ struct ResultInputs {
   std::string kernels;                       // device::Ops::name()
   const trainer::Schedule& schedule;         // of which: where the learning rate's decay ends
   std::string model_directory;               // checksums of its configuration and tokenizer
-  std::string prompt_data, custom_rm_path;   // and of these files, or ""
+  std::string prompt_data;                   // and of this file, or ""
+  std::vector<std::string> custom_rm_paths;  // and of these, FILE.py:function
   std::string group_filter = {};             // a name, or FILE.py:function; "": none
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);

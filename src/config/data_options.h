@@ -11,7 +11,7 @@
 namespace tandem::config {
 
 struct DataOptions {
-  rl::PromptOptions lines;                  // which file, and what of its lines; label_needed_by has no flag
+  rl::PromptOptions lines;  // which file, and what of its lines; label_needed_by and rewards have no flag
   std::optional<bool> apply_chat_template;  // unset: message lists yes, strings verbatim
   std::string apply_chat_template_kwargs = "{}";
   int64_t max_prompt_len = 0;                                // 0: no limit

@@ -3,23 +3,12 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <vector>
 
 #include "base/check.h"
 #include "base/size.h"
 #include "text/reward_rules.h"
 
 namespace tandem::config {
-
-namespace {
-
-std::vector<std::string> built_in_rewards() {
-  std::vector<std::string> names;
-  for (const text::RewardRule& rule : text::kRewardRules) names.emplace_back(rule.name);
-  return names;
-}
-
-}  // namespace
 
 void EvalSet::visit_defaults(base::Options& table) {
   const char* const group = "data set";
@@ -41,8 +30,11 @@ void EvalSet::visit_defaults(base::Options& table) {
   table.option(options.input_key, "input_key", group, "key of the prompt");
   table.option(options.label_key, "label_key", group, "key of the label");
   table.option(options.reward_key, "reward_key", group, "number to take when a reward is a dict");
-  table.option(rm_type, "rm_type", group, "built-in reward").one_of(built_in_rewards());
-  table.option(custom_rm_path, "custom_rm_path", group, "Python function that gives rewards, FILE.py:function").path();
+  table.option(rm_type, "rm_type", group, "built-in rewards").one_or_more().one_of(text::rule_names());
+  table.option(custom_rm_path, "custom_rm_path", group, "Python functions that give rewards, FILE.py:function")
+      .one_or_more()
+      .path();
+  table.option(reward_weights, "reward_weights", group, "weight of each reward in the sum").one_or_more().finite();
   table.option(group_rm, "group_rm", group, "a slime function takes all samples of a group at once");
 }
 
@@ -53,23 +45,20 @@ void EvalSet::visit(base::Options& table) {
 }
 
 RewardOptions EvalSet::reward(RewardOptions base) const {
-  if (rm_type || custom_rm_path) {
+  if (!rm_type.empty() || !custom_rm_path.empty()) {
     base.rm_type = rm_type;
-    base.custom_rm_path = custom_rm_path.value_or("");
-    base.reward_key.clear();  // it is that of the other reward
+    base.custom_rm_path = custom_rm_path;
+    base.reward_weights.clear();  // and the next two are those of the other reward
+    base.reward_key.clear();
     base.group_rm = false;
   }
+  if (!reward_weights.empty()) base.reward_weights = reward_weights;
   base.reward_key = options.reward_key.value_or(base.reward_key);
   base.group_rm = group_rm.value_or(base.group_rm);
   if (place.empty()) return base;
-  TANDEM_USER_CHECK(base.given(),
-                    fmt::format("{}: the data set {} has no reward; give it rm_type or custom_rm_path, or --rm-type "
-                                "for all",
-                                place, name));
-  TANDEM_USER_CHECK(!rm_type || !custom_rm_path,
-                    fmt::format("{}: the data set {} has rm_type and custom_rm_path; leave one out", place, name));
   try {
     base.check_key("reward_key", base.reward_key);
+    base.check();
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: {}", place, error.what()));
   }

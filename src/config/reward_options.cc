@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/size.h"
 #include "text/reward_rules.h"
 
@@ -18,8 +20,10 @@ namespace tandem::config {
 
 namespace {
 
-// "exact, math or dapo".
-std::string rule_names() {
+constexpr const char* kFunction = "--custom-rm-path FILE.py:function";
+
+// "exact, math, dapo, ... or random": without the prefix boxed_.
+std::string short_rule_names() {
   std::string names;
   for (const text::RewardRule& rule : text::kRewardRules) {
     const bool is_last = &rule == &text::kRewardRules.back();
@@ -28,10 +32,37 @@ std::string rule_names() {
   return names;
 }
 
-const text::RewardRule& find_rule(const std::string& name) {
-  const auto* const rule = std::ranges::find(text::kRewardRules, name, &text::RewardRule::name);
-  TANDEM_CHECK(rule != text::kRewardRules.end(), "no reward is called", name);
+const text::RewardRule& rule_named(const std::string& name) {
+  const text::RewardRule* const rule = text::find_rule(name);
+  TANDEM_CHECK(rule != nullptr, "no reward is called", name);
   return *rule;
+}
+
+bool has_key(const std::string& rm_type, const std::string& key) {
+  const std::span<const std::string_view> keys = rule_named(rm_type).keys;
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+// "FILE.py:function" is called "function".
+std::string function_name(const std::string& path) { return path.substr(path.rfind(':') + 1); }
+
+// http://HOST:PORT/PATH. What is refused would be misunderstood, or shown in files.
+void check_url(const std::string& url) {
+  const std::string remedy = "write http://HOST:PORT/PATH, or https://...";
+  const size_t begin = url.find("://");
+  const std::string scheme = url.substr(0, std::min(begin, url.size()));
+  TANDEM_USER_CHECK(begin != std::string::npos && (scheme == "http" || scheme == "https"),
+                    "--rm-url: the address does not begin with http:// or https://; " + remedy);
+  const std::string rest = url.substr(begin + 3);
+  const std::string host = rest.substr(0, rest.find_first_of("/?#"));
+  TANDEM_USER_CHECK(host.find('@') == std::string::npos,
+                    "--rm-url: holds a user name or password, which the files of the run would show; put a token into "
+                    "the environment variable TANDEM_RM_TOKEN, which is sent as Authorization: Bearer");
+  TANDEM_USER_CHECK(!host.empty() && host.front() != ':' && host.back() != ':',
+                    "--rm-url: names no host, or no port behind the colon; " + remedy);
+  const bool is_plain = std::ranges::all_of(url, [](unsigned char c) { return c > 0x20 && c < 0x7F; });
+  TANDEM_USER_CHECK(is_plain && url.find('#') == std::string::npos,
+                    "--rm-url: has white space, a # or a character that is not ASCII; write it as %XX");
 }
 
 double finite_number(const std::string& text) {
@@ -46,35 +77,55 @@ double finite_number(const std::string& text) {
 
 void RewardOptions::visit(base::Options& options) {
   const char* const group = "reward";
-  std::vector<std::string> rules;
-  for (const text::RewardRule& rule : text::kRewardRules) rules.emplace_back(rule.name);
   options
       .option(rm_type, "rm-type", group,
-              "built-in reward: the label exactly, the label as a boxed or last number (math), or DAPO's; this or "
-              "--custom-rm-path")
-      .one_of(rules)
-      .unsupported({"deepscaler", "f1", "gpqa", "ifbench", "random", "remote_rm", "boxed_*"},
-                   fmt::format("is known from vime and not in Tandem yet; use {}, or --custom-rm-path FILE.py:function",
-                               fmt::join(rules, ", ")));
+              "built-in rewards, of which docs/REWARDS.md has a table: the label exactly, the label as a boxed or last "
+              "number (math), ...; boxed_NAME looks at the last box of the response alone. Of several rewards, those "
+              "of --custom-rm-path too, the weighted sum counts. metadata.rm_type of a line takes this one's place")
+      .one_or_more()
+      .one_of(text::rule_names())
+      .unsupported({"ifbench", "boxed_ifbench", "boxed_remote_rm"},
+                   fmt::format("is known from slime and not in Tandem; use {} or {}, or {}", short_rule_names(),
+                               text::kRemoteRule, kFunction));
   options
-      .option(
-          custom_rm_path, "custom-rm-path", group,
-          "Python function that gives rewards, FILE.py:function, in the TRL, verl or slime dialect; this or --rm-type")
+      .option(custom_rm_path, "custom-rm-path", group,
+              "Python functions that give rewards, FILE.py:function, in the TRL, verl or slime dialect each")
+      .one_or_more()
       .path()
+      .does_not_affect_results();
+  options
+      .option(reward_weights, "reward-weights", group,
+              "weight of each reward in the sum, those of --rm-type first; unset: 1 each")
+      .one_or_more()
+      .finite();
+  options
+      .option(rm_url, "rm-url", group,
+              "address of a program that computes rewards (remote_rm), http://HOST:PORT/PATH: each sample is one POST "
+              "of {\"prompt\", \"response\", \"label\"}, answered with a number, or an object with --reward-key. The "
+              "process that asks is the only one of a run that opens sockets")
+      .does_not_affect_results();
+  options
+      .option(rm_retries, "rm-retries", group,
+              "how often a request that --rm-url could not answer (no connection, HTTP 429 or 5xx) is made again, "
+              "within --rm-timeout")
+      .at_least(0)
+      .at_most(100)
       .does_not_affect_results();
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
   options.option(group_rm, "group-rm", group,
                  "a slime function takes all samples of a group at once (TRL functions always do)");
   options.option(python, "rm-python", group, "interpreter of the reward code, 3.9 or newer; unset: Tandem's own")
       .path();
-  options.option(limits.num_processes, "rm-num-workers", group, "processes that compute rewards")
+  options
+      .option(limits.num_processes, "rm-num-workers", group,
+              "processes that compute rewards, for each reward of the sum; the one that asks --rm-url is always alone")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(256)
       .does_not_affect_results();
   options
       .option(limits.max_calls, "rm-concurrency", group,
-              "calls of an async reward function that one process has under way at once")
+              "calls of an async reward function, or requests to --rm-url, that one process has under way at once")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(4096)
@@ -96,35 +147,115 @@ void RewardOptions::visit(base::Options& options) {
       .one_of({"auto", "require", "off"})
       .does_not_affect_results();
   options.option(failure_reward, "rm-failure-reward", group,
-                 "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of a built-in reward "
-                 "its lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "
+                 "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of built-in rewards "
+                 "their lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "
                  "is left out) or a number. Faults of the machine always drop it");
 }
 
+std::vector<std::string> RewardOptions::rm_types() const {
+  if (!rm_type.empty() || !custom_rm_path.empty()) return rm_type;
+  return {rm_url.empty() ? "" : std::string(text::kRemoteRule)};
+}
+
+std::vector<RewardOptions::Source> RewardOptions::sources() const {
+  std::vector<Source> sources;
+  std::set<std::string> names;
+  const auto add = [&](const std::string& name, const std::string& rule, const std::string& function) {
+    std::string own = name;
+    for (int number = 2; !names.insert(own).second; ++number) own = fmt::format("{}_{}", name, number);
+    const size_t index = sources.size();
+    const double weight = index < reward_weights.size() ? reward_weights[index] : 1.0;
+    sources.push_back({.name = own, .rm_type = rule, .custom_rm_path = function, .weight = weight});
+  };
+  for (const std::string& type : rm_types()) add(type.empty() ? "rm_type" : type, type, "");
+  for (const std::string& path : custom_rm_path) add(function_name(path), "", path);
+  return sources;
+}
+
+std::string RewardOptions::sum_text() const {
+  if (!is_sum()) return "";
+  std::vector<std::string> terms;
+  for (const Source& source : sources()) terms.push_back(fmt::format("{:g} x {}", source.weight, source.name));
+  return fmt::format("rewards: {}", fmt::join(terms, " + "));
+}
+
+std::vector<std::string> RewardOptions::rules_of(const Source& source) const {
+  std::vector<std::string> rules;
+  if (!source.custom_rm_path.empty()) return rules;
+  if (!source.rm_type.empty()) rules.push_back(source.rm_type);
+  for (const std::string& type : line_types) {
+    if (type != source.rm_type) rules.push_back(type);
+  }
+  return rules;
+}
+
 void RewardOptions::check() const {
-  TANDEM_USER_CHECK(given(),
-                    fmt::format("no reward: give --rm-type {}, or --custom-rm-path FILE.py:function", rule_names()));
-  TANDEM_USER_CHECK(!rm_type || custom_rm_path.empty(), "--rm-type and --custom-rm-path are both given; leave one out");
+  const std::vector<Source> all = sources();
+  std::vector<std::string> names;
+  for (const Source& source : all) names.push_back(source.name);
+  TANDEM_USER_CHECK(reward_weights.empty() || reward_weights.size() == all.size(),
+                    fmt::format("--reward-weights: {} given for {} ({}); give one for each, in this order",
+                                base::counted(static_cast<int64_t>(reward_weights.size()), "weight"),
+                                base::counted(static_cast<int64_t>(all.size()), "reward"), fmt::join(names, ", ")));
+  for (const std::string& path : custom_rm_path) {
+    TANDEM_USER_CHECK(!function_name(path).empty() && path.rfind(':') != std::string::npos && path.front() != ':',
+                      fmt::format("--custom-rm-path {}: write it as FILE.py:FUNCTION", path));
+  }
+  const bool asks_service = std::ranges::find(rm_type, text::kRemoteRule) != rm_type.end();
+  TANDEM_USER_CHECK(!asks_service || !rm_url.empty(), "--rm-type remote_rm: needs --rm-url http://HOST:PORT/PATH");
+  if (!rm_url.empty()) check_url(rm_url);
   check_key("--reward-key", reward_key);
   failure();
 }
 
 void RewardOptions::check_key(const std::string& flag, const std::string& key) const {
-  if (!rm_type || key.empty()) return;
-  const std::span<const std::string_view> keys = find_rule(*rm_type).keys;
-  TANDEM_USER_CHECK(std::ranges::find(keys, key) != keys.end(),
-                    fmt::format("{} {}: --rm-type {} {}; leave it out", flag, key, *rm_type,
-                                keys.empty() ? "gives one number, without keys"
-                                             : fmt::format("has the numbers {}", fmt::join(keys, " and "))));
+  if (rm_type.empty() || !custom_rm_path.empty() || key.empty()) return;
+  if (std::ranges::find(rm_type, text::kRemoteRule) != rm_type.end()) return;
+  if (std::ranges::any_of(rm_type, [&](const std::string& type) { return has_key(type, key); })) return;
+  const std::span<const std::string_view> keys = rule_named(rm_type.front()).keys;
+  const std::string lacks = rm_type.size() > 1 ? "have no number of that name"
+                            : keys.empty()     ? "gives one number, without keys"
+                                               : fmt::format("has the numbers {}", fmt::join(keys, " and "));
+  throw UserError(fmt::format("{} {}: {} {}; leave it out", flag, key, name(), lacks));
+}
+
+void RewardOptions::check_url_is_asked() const {
+  if (rm_url.empty() || line_types.contains(std::string(text::kRemoteRule))) return;
+  const std::vector<std::string> types = rm_types();
+  if (std::ranges::find(types, text::kRemoteRule) != types.end()) return;
+  TANDEM_USER_CHECK(
+      !custom_rm_path.empty() && sandbox == "off",
+      fmt::format("--rm-url: no reward asks it; add --rm-type remote_rm, or leave it out{}",
+                  custom_rm_path.empty() ? "" : " (a function that asks it itself needs --rm-sandbox off)"));
 }
 
 std::string RewardOptions::name() const {
-  return rm_type ? "--rm-type " + *rm_type : "--custom-rm-path " + custom_rm_path;
+  std::string name;
+  const std::vector<std::string> types = rm_types();
+  if (types.size() == 1 && types.front().empty()) return "metadata.rm_type";
+  if (!types.empty()) name = fmt::format("--rm-type {}", fmt::join(types, " "));
+  if (custom_rm_path.empty()) return name;
+  return name + fmt::format("{}--custom-rm-path {}", name.empty() ? "" : " ", fmt::join(custom_rm_path, " "));
+}
+
+std::optional<double> RewardOptions::lowest_of(const Source& source) const {
+  std::optional<double> lowest;
+  for (const std::string& rule : rules_of(source)) {
+    if (rule == text::kRemoteRule) return std::nullopt;
+    lowest = std::min(lowest.value_or(text::kHighestReward), rule_named(rule).lowest_reward);
+  }
+  return lowest;
 }
 
 std::optional<double> RewardOptions::lowest_reward() const {
-  if (!rm_type || !reward_key.empty()) return std::nullopt;
-  return find_rule(*rm_type).lowest_reward;
+  if (!reward_key.empty()) return std::nullopt;
+  double sum = 0.0;
+  for (const Source& source : sources()) {
+    const std::optional<double> lowest = lowest_of(source);
+    if (!lowest) return std::nullopt;
+    sum += source.weight * (source.weight < 0.0 ? text::kHighestReward : *lowest);
+  }
+  return sum;
 }
 
 FailureReward RewardOptions::failure() const {
@@ -134,7 +265,29 @@ FailureReward RewardOptions::failure() const {
 }
 
 DataOptions RewardOptions::data(DataOptions base) const {
-  if (rm_type) base.lines.label_needed_by = name();
+  const std::vector<std::string> types = rm_types();
+  if (types.empty()) return base;  // functions alone: "rm_type" is theirs to read
+  const auto needs_label = [](const std::string& type) {
+    const text::RewardRule* const rule = text::find_rule(type);
+    return rule != nullptr && rule->needs_label;
+  };
+  const auto comparing = std::ranges::find_if(types, needs_label);
+  if (comparing != types.end()) base.lines.label_needed_by = "--rm-type " + *comparing;
+  rl::LineRewards& rewards = base.lines.rewards;
+  rewards.names = text::rule_names();
+  if (rm_url.empty()) {
+    std::erase(rewards.names, text::kRemoteRule);
+    rewards.hint = "; remote_rm needs --rm-url";
+  }
+  std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_label), needs_label);
+  if (types.front().empty()) {
+    rewards.needed = fmt::format("and no reward is given: give --rm-type {}, or {}", short_rule_names(), kFunction);
+  }
+  if (types.size() > 1) {
+    rewards.refused = fmt::format(
+        "takes the place of --rm-type, and there are {} of it ({}); give one, or take rm_type out of the lines",
+        types.size(), fmt::join(types, ", "));
+  }
   return base;
 }
 

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/options.h"
 #include "config/data_options.h"
@@ -18,8 +20,11 @@ struct FailureReward {
 };
 
 struct RewardOptions {
-  std::optional<std::string> rm_type;
-  std::string custom_rm_path;
+  std::vector<std::string> rm_type;
+  std::vector<std::string> custom_rm_path;
+  std::vector<double> reward_weights;
+  std::string rm_url;
+  int64_t rm_retries = 4;
   std::string reward_key;
   bool group_rm = false;
   std::string python;
@@ -27,21 +32,48 @@ struct RewardOptions {
   std::string sandbox = "auto";
   std::string failure_reward = "lowest";
 
+  // No flag: the rewards that lines of the data ask for themselves (metadata.rm_type), once they are read.
+  std::set<std::string> line_types;
+
   void visit(base::Options& options);
-  bool given() const { return rm_type.has_value() || !custom_rm_path.empty(); }
-  // UserError unless exactly one of --rm-type and --custom-rm-path is given, for a key that a built-in reward lacks,
-  // and for failure()'s.
+  bool given() const { return !rm_type.empty() || !custom_rm_path.empty() || !rm_url.empty(); }
+  // UserError for weights that are not as many as the rewards, a service without an address or an address that is none,
+  // a key that no built-in reward has, and for failure()'s.
   void check() const;
   void check_key(const std::string& flag, const std::string& key) const;
-  // "--rm-type exact", "--custom-rm-path FILE.py:function": as the user gave it.
+  // UserError for an address that neither a flag nor line_types asks.
+  void check_url_is_asked() const;
+  // "--rm-type exact", "--rm-type exact --custom-rm-path FILE.py:function": as the user gave it.
   std::string name() const;
-  // The lowest reward that a built-in one gives; a function, or another number of a reward that is a dict, may be
+
+  // A reward of the sum: built in (rm_type) or a function. Those of --rm-type come first.
+  struct Source {
+    std::string name;            // no other source has it
+    std::string rm_type;         // empty: a function, or built in with no name but those of the lines
+    std::string custom_rm_path;  // empty: built in
+    double weight = 1.0;
+  };
+  std::vector<Source> sources() const;
+  // Whether samples and metrics show what each source gave.
+  bool is_sum() const { return sources().size() > 1 || !reward_weights.empty(); }
+  // "rewards: 1 x exact + 0.5 x brevity"; "" of one reward without a weight.
+  std::string sum_text() const;
+  // The built-in rewards that this source may be asked for: its own first, then those of lines.
+  std::vector<std::string> rules_of(const Source& source) const;
+
+  // The lowest reward that built-in ones give; a function, or another number of a reward that is a dict, may be
   // anything.
   std::optional<double> lowest_reward() const;
   // What --rm-failure-reward comes to. UserError for a word that it is not.
   FailureReward failure() const;
-  // `base`, whose lines must have the label that this reward compares with.
+  // `base`, whose lines must have the label that this reward compares with, and may name a reward of their own where
+  // that takes the place of --rm-type.
   DataOptions data(DataOptions base) const;
+
+ private:
+  // --rm-type; without any reward, remote_rm where there is --rm-url.
+  std::vector<std::string> rm_types() const;
+  std::optional<double> lowest_of(const Source& source) const;
 };
 
 }  // namespace tandem::config

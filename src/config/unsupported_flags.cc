@@ -112,7 +112,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"loss-mask-type", nullptr, "the chat template says which tokens are trained on: docs/SFT.md"},
     {"rollout-global-dataset", "", "prompts always come from --prompt-data"},
     {"disable-rollout-global-dataset", nullptr, kNoHook},
-    {"rm-url", nullptr, "remote reward models are not in this version; call yours from --custom-rm-path FILE.py:fn"},
     {"multimodal-keys", nullptr, "only text models are in this version"},
     // training
     {"loss-type", "policy_loss", "`tandem train` optimises the policy loss; `tandem sft` the supervised one"},

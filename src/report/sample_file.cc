@@ -41,6 +41,9 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
       record["failure"] = grade->reason;
       record["failure_class"] = grade->reason_class;
     }
+    for (const text::RewardPart& part : grade->parts) {
+      record["rewards"][part.name] = part.reward ? base::Json(*part.reward) : base::Json(nullptr);
+    }
     for (const auto& [name, value] : grade->extras) record[std::string(kRewardPrefix) + name] = value;
     for (const auto& [name, value] : grade->columns) record["extra"][name] = value;
   }

@@ -12,9 +12,9 @@
 
 namespace tandem::report {
 
-// "readable": prompt, response, label, reward (null: dropped), failure (why grading failed) and failure_class, status,
-// length, mean log-prob, advantage, weight versions. "full": also tokens, log-probs (policy, sampled, reference),
-// advantages and the loss mask.
+// "readable": prompt, response, label, reward (null: dropped), rewards (of a sum, what each gave), failure (why grading
+// failed) and failure_class, status, length, mean log-prob, advantage, weight versions. "full": also tokens, log-probs
+// (policy, sampled, reference), advantages and the loss mask.
 enum class SampleDetail : uint8_t { kReadable, kFull };
 
 // Before the names of the other numbers of a reward that is a dict.

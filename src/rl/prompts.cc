@@ -1,7 +1,9 @@
 #include "rl/prompts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -14,26 +16,59 @@ namespace {
 
 using base::Json;
 
-// Completions that are compared with a label need one: an empty label would pay for saying nothing.
-void check_label(const Json* label, const PromptOptions& options, const Place& place) {
+// Completions that are compared with a label need one: an empty label would pay for saying nothing. `needed_by` is the
+// reward that compares.
+void check_label(const Json* label, const PromptOptions& options, const std::string& needed_by, const Place& place) {
   const std::string& key = options.label_key;
   const std::string remedy =
-      fmt::format("and {} compares completions with the label - give the line one, or name its key with {}",
-                  options.label_needed_by, options.label_flag);
+      fmt::format("and {} compares completions with the label - give the line one, or name its key with {}", needed_by,
+                  options.label_flag);
   if (label == nullptr) place.fail("", "the key", key, "is missing,", remedy);
   if (label->is_null()) place.fail(key, key, "is null,", remedy);
   if (label->is_string() && is_blank(label->get_ref<const std::string&>())) place.fail(key, key, "is empty,", remedy);
   if (label->is_structured()) {
-    place.fail(key, key, label->is_array() ? "is a list," : "is an object,", "and", options.label_needed_by,
+    place.fail(key, key, label->is_array() ? "is a list," : "is an object,", "and", needed_by,
                "compares completions with a text, a number, true or false - write one, or name its key with",
                options.label_flag);
   }
 }
 
-Json read_label(const Json& object, const PromptOptions& options, const Place& place) {
+Json read_label(const Json& object, const PromptOptions& options, const std::string& rm_type, const Place& place) {
   const Json* const label = find_value(object, options.label_key);
-  if (!options.label_needed_by.empty()) check_label(label, options, place);
+  std::string needed_by = options.label_needed_by;
+  if (!rm_type.empty()) {
+    const bool needs_label = std::ranges::find(options.rewards.need_label, rm_type) != options.rewards.need_label.end();
+    needed_by = needs_label ? "the rm_type " + rm_type : "";
+  }
+  if (!needed_by.empty()) check_label(label, options, needed_by, place);
   return label == nullptr ? Json(nullptr) : *label;
+}
+
+// "rm_type" of the metadata object, white space around it aside, as slime reads it.
+std::string read_rm_type(const Json& object, const PromptOptions& options, const Place& place) {
+  const LineRewards& rewards = options.rewards;
+  if (rewards.names.empty()) return "";
+  const Json* const metadata = find_value(object, options.metadata_key);
+  const auto found = metadata != nullptr && metadata->is_object() ? metadata->find("rm_type") : Json::const_iterator();
+  const bool is_there = metadata != nullptr && metadata->is_object() && found != metadata->end() && !found->is_null();
+  if (is_there && !found->is_string()) {
+    place.fail("rm_type", "rm_type is", base::with_article(found->type_name()), "- write the name of a reward");
+  }
+  std::string name = is_there ? found->get<std::string>() : "";
+  constexpr const char* kSpace = " \t\r\n";
+  name.erase(0, std::min(name.find_first_not_of(kSpace), name.size()));
+  name.erase(name.find_last_not_of(kSpace) + 1);
+  if (name.empty()) {
+    if (!rewards.needed.empty())
+      place.fail(options.metadata_key, "the line names no rm_type in its metadata,", rewards.needed);
+    return "";
+  }
+  if (!rewards.refused.empty()) place.fail("rm_type", "rm_type", base::one_line(name), rewards.refused);
+  if (std::ranges::find(rewards.names, name) == rewards.names.end()) {
+    place.fail("rm_type", "rm_type", base::one_line(name),
+               fmt::format("is none of {}{}", fmt::join(rewards.names, ", "), rewards.hint));
+  }
+  return name;
 }
 
 Json read_metadata(const Json& object, const PromptOptions& options, const Place& place) {
@@ -66,11 +101,13 @@ Json read_metadata(const Json& object, const PromptOptions& options, const Place
 
 PromptRecord read_prompt_record(const PromptOptions& options, const Place& place) {
   const Json object = parse_object(place);
+  std::string rm_type = read_rm_type(object, options, place);
   return {.line = place.line,
           .prompt = read_prompt_value(object, options.input_key, place),
-          .label = read_label(object, options, place),
+          .label = read_label(object, options, rm_type, place),
           .metadata = read_metadata(object, options, place),
-          .tools = read_tools(object, options.tool_key, place)};
+          .tools = read_tools(object, options.tool_key, place),
+          .rm_type = std::move(rm_type)};
 }
 
 }  // namespace

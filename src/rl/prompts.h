@@ -10,6 +10,15 @@
 
 namespace tandem::rl {
 
+// What a line may say of its own reward: "rm_type" in its metadata object, which takes the place of --rm-type.
+struct LineRewards {
+  std::vector<std::string> names;       // that it may say; empty: "rm_type" means nothing to us
+  std::vector<std::string> need_label;  // those of them that compare with a label
+  // Ends of messages: behind the names, for a name that is none of them; why no line may say one (empty: lines may);
+  // why each line must (empty: it need not).
+  std::string hint = "", refused = "", needed = "";
+};
+
 struct PromptOptions {
   std::string path = "";  // PATH or PATH@[a:b]
   // A key with dots that the line does not have is a path: "a.b" is the key b of the object under a.
@@ -21,15 +30,17 @@ struct PromptOptions {
   // true or false. Empty: lines may lack a label, or have any.
   std::string label_needed_by = "";
   std::string label_flag = "--label-key";  // names the label's key, in messages
+  LineRewards rewards = {};
   bool skip_bad_lines = false;
 };
 
 struct PromptRecord {
-  int64_t line = 0;     // in the file, from 1
-  base::Json prompt;    // string, or list of {"role", "content", ...}
-  base::Json label;     // whatever the line holds; null: none
-  base::Json metadata;  // object: the line's other keys, metadata_key too, and over them what metadata_key holds
-  base::Json tools;     // list, or null
+  int64_t line = 0;          // in the file, from 1
+  base::Json prompt;         // string, or list of {"role", "content", ...}
+  base::Json label;          // whatever the line holds; null: none
+  base::Json metadata;       // object: the line's other keys, metadata_key too, and over them what metadata_key holds
+  base::Json tools;          // list, or null
+  std::string rm_type = "";  // of LineRewards::names, or empty
 };
 
 // The label as dumps show it: a string as it is, "" for null, all else as JSON writes it.

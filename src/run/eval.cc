@@ -28,8 +28,10 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                                                  evaluation.context_tokens(session.config()));
   check_stop_tokens(config.rollout, session.config());
   const RewardContext told = reward_context(config.data, mode);
-  evaluation.try_out({}, told);
+  evaluation.check_url_is_asked(config.reward);
+  evaluation.try_out(std::nullopt, told);
   report::Report report;
+  print_rewards(evaluation.reward_of_run(config.reward), report);
   if (mode.dry_run) {
     session.check_weights();
     report.print(

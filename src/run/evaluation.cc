@@ -12,6 +12,7 @@
 #include "rl/metrics.h"
 #include "run/eval_sets.h"
 #include "run/rollout_metrics.h"
+#include "text/reward_rules.h"
 
 namespace tandem::run {
 
@@ -38,6 +39,7 @@ report::Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
   }
   for (const auto& [key, value] : rl::pass_rates(samples)) metrics[prefix + "-" + key] = value;
   for (const auto& [key, value] : logged_metrics(rollout)) metrics[prefix + "/reward_metric/" + key] = value;
+  for (const auto& [key, value] : part_metrics(rollout)) metrics[prefix + "/" + key] = value;
   return metrics;
 }
 
@@ -67,20 +69,35 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOpt
                      .grading = {.reward = own, .label_key = lines.lines.label_key},
                      .prompts = load_prompts(lines, text)});
     sets_.back().rollout.sampling();
+    line_types_.merge(rm_types_of(sets_.back().prompts));
   }
+  for (DataSet& set : sets_) set.grading.reward.line_types = line_types_;
 }
 
 bool Evaluation::Grading::operator==(const Grading& other) const {
   const auto facts = [](const Grading& grading) {
     const config::RewardOptions& reward = grading.reward;
-    return std::tie(reward.rm_type, reward.custom_rm_path, reward.reward_key, reward.group_rm, grading.label_key);
+    return std::tie(reward.rm_type, reward.custom_rm_path, reward.reward_weights, reward.reward_key, reward.group_rm,
+                    grading.label_key);
   };
   return facts(*this) == facts(other);
 }
 
-text::GraderConfig Evaluation::Grading::graders(RewardContext context) const {
+text::ScorerConfig Evaluation::Grading::scorer(RewardContext context) const {
   context.label_key = label_key;
-  return grader_config(reward, context);
+  return scorer_config(reward, context);
+}
+
+config::RewardOptions Evaluation::reward_of_run(config::RewardOptions training) const {
+  training.line_types.insert(line_types_.begin(), line_types_.end());
+  return training;
+}
+
+void Evaluation::check_url_is_asked(const config::RewardOptions& training) const {
+  const auto asks = [](const DataSet& set) {
+    return std::ranges::count(set.grading.reward.rm_type, text::kRemoteRule) > 0;
+  };
+  if (std::ranges::none_of(sets_, asks)) reward_of_run(training).check_url_is_asked();
 }
 
 std::vector<Evaluation::Grading> Evaluation::gradings() const {
@@ -89,12 +106,12 @@ std::vector<Evaluation::Grading> Evaluation::gradings() const {
   return result;
 }
 
-void Evaluation::try_out(const Grading& training, const RewardContext& context) const {
-  std::vector<std::string> tried;
-  if (training.reward.given()) tried.push_back(training.reward.custom_rm_path);
+void Evaluation::try_out(const std::optional<Grading>& training, const RewardContext& context) const {
+  std::vector<Grading> tried;
+  if (training) tried.push_back(*training);
   for (const DataSet& set : sets_) {
-    if (std::ranges::find(tried, set.grading.reward.custom_rm_path) != tried.end()) continue;
-    tried.push_back(set.grading.reward.custom_rm_path);
+    if (std::ranges::find(tried, set.grading) != tried.end()) continue;
+    tried.push_back(set.grading);
     RewardContext own = context;
     own.label_key = set.grading.label_key;
     try_out_reward(set.grading.reward, own);
@@ -126,7 +143,7 @@ std::vector<std::string> Evaluation::reward_metrics() const {
 }
 
 std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase,
-                                                               const std::vector<text::Graders*>& graders,
+                                                               const std::vector<text::Scorer*>& graders,
                                                                report::Report& report) const {
   TANDEM_CHECK_EQ(graders.size(), sets_.size());
   std::vector<Result> results;

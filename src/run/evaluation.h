@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,12 +34,17 @@ class Evaluation {
     std::string label_key;
 
     bool operator==(const Grading& other) const;
-    text::GraderConfig graders(RewardContext context) const;  // those of the run's context, but for the label key
+    // The scorer of the run's context, but for the label key.
+    text::ScorerConfig scorer(RewardContext context) const;
   };
   // Of each data set.
   std::vector<Grading> gradings() const;
   // Tries out the rewards that are not training's, where there is training. UserError.
-  void try_out(const Grading& training, const RewardContext& context) const;
+  void try_out(const std::optional<Grading>& training, const RewardContext& context) const;
+  // The reward of training, whose processes may serve data sets too: with what the lines of all of them ask for.
+  config::RewardOptions reward_of_run(config::RewardOptions training) const;
+  // UserError for --rm-url that neither training nor a data set asks.
+  void check_url_is_asked(const config::RewardOptions& training) const;
 
   // The metrics that --save-best may name, as far as they are known beforehand.
   std::vector<std::string> reward_metrics() const;
@@ -53,7 +59,7 @@ class Evaluation {
     bool is_scored() const { return !rollout.all_failed(); }
   };
   // Samples and scores every data set; `graders`: of each. nullopt when the run was asked to stop.
-  std::optional<std::vector<Result>> run(RolloutPhase& phase, const std::vector<text::Graders*>& graders,
+  std::optional<std::vector<Result>> run(RolloutPhase& phase, const std::vector<text::Scorer*>& graders,
                                          report::Report& report) const;
 
  private:
@@ -64,6 +70,7 @@ class Evaluation {
     PromptSet prompts;
   };
   std::vector<DataSet> sets_;
+  std::set<std::string> line_types_;  // the rewards that their lines ask for themselves
 };
 
 // One line for people: "eval math: reward 0.41  pass@1 0.41  length 210  truncated 0.02  (500 samples)". With failures:

@@ -1,6 +1,68 @@
 #include "run/grader_setup.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/env.h"
+#include "base/message_text.h"
+#include "text/reward_rules.h"
+
 namespace tandem::run {
+
+namespace {
+
+std::string checked_token() {
+  std::string token = base::reward_service_token();
+  const bool is_plain = std::ranges::all_of(token, [](unsigned char c) { return c > 0x20 && c < 0x7F; });
+  TANDEM_USER_CHECK(is_plain, "TANDEM_RM_TOKEN: has white space or a character that is not ASCII; set it to the token");
+  return token;
+}
+
+text::GraderConfig service_config(const config::RewardOptions& options, text::GraderConfig base) {
+  base.service =
+      text::RewardService{.url = options.rm_url, .token = checked_token(), .max_retries = options.rm_retries};
+  base.python.clear();            // which is that of the user's code
+  base.limits.num_processes = 1;  // which has as many requests under way as it may; it waits, and computes nothing
+  return base;
+}
+
+// One of a service that is asked, or of which lines may ask.
+bool asks_service(const config::RewardOptions& options) {
+  return std::ranges::any_of(options.sources(), [&](const config::RewardOptions::Source& source) {
+    return std::ranges::count(options.rules_of(source), text::kRemoteRule) > 0;
+  });
+}
+
+text::RewardSource source_config(const config::RewardOptions& options, const config::RewardOptions::Source& source,
+                                 const text::GraderConfig& base) {
+  text::RewardSource result;
+  result.name = source.name;
+  result.weight = source.weight;
+  result.asks_service_first = source.rm_type == text::kRemoteRule;
+  if (!source.custom_rm_path.empty()) {
+    result.graders = base;
+    result.graders->custom_rm_path = source.custom_rm_path;
+    return result;
+  }
+  std::vector<std::string> rules = options.rules_of(source);
+  if (std::erase(rules, text::kRemoteRule) > 0) result.service = service_config(options, base);
+  if (rules.empty()) return result;
+  // A key that only functions have is not asked of the dicts of built-in rewards.
+  const bool has_key = std::ranges::any_of(rules, [&](const std::string& rule) {
+    return std::ranges::count(text::find_rule(rule)->keys, options.reward_key) > 0;
+  });
+  result.graders = base;
+  result.graders->rm_types = std::move(rules);
+  if (!has_key) result.graders->reward_key.clear();
+  return result;
+}
+
+}  // namespace
 
 RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode) {
   return {.label_key = data.lines.label_key, .metadata_key = data.lines.metadata_key, .arguments = mode.values};
@@ -9,8 +71,6 @@ RewardContext reward_context(const config::DataOptions& data, const config::RunM
 text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context) {
   text::GraderConfig config;
   config.worker = text::default_worker_config();
-  config.rm_type = options.rm_type.value_or("");
-  config.custom_rm_path = options.custom_rm_path;
   config.reward_key = options.reward_key;
   config.group_rm = options.group_rm;
   config.label_key = context.label_key;
@@ -25,13 +85,40 @@ text::GraderConfig grader_config(const config::RewardOptions& options, const Rew
   return config;
 }
 
+text::ScorerConfig scorer_config(const config::RewardOptions& options, const RewardContext& context) {
+  text::ScorerConfig config;
+  config.shows_parts = options.is_sum();
+  text::GraderConfig base = grader_config(options, context);
+  for (const config::RewardOptions::Source& source : options.sources()) {
+    config.sources.push_back(source_config(options, source, base));
+    base.warn_of_missing_layers = false;  // the first says it
+  }
+  return config;
+}
+
 void try_out_reward(const config::RewardOptions& options, const RewardContext& context) {
-  if (options.custom_rm_path.empty() && options.python.empty()) return;
-  text::GraderConfig config = grader_config(options, context);
-  config.output_path.clear();
-  config.limits.num_processes = 1;
-  config.warn_of_missing_layers = false;  // the run's own graders say it
-  const text::Graders graders(config);
+  RewardContext quiet = context;
+  quiet.output_path.clear();
+  for (text::RewardSource& source : scorer_config(options, quiet).sources) {
+    for (std::optional<text::GraderConfig>* config : {&source.graders, &source.service}) {
+      // Of built-in rewards in our own interpreter nothing can be wrong.
+      if (!*config || (!(*config)->rm_types.empty() && options.python.empty())) continue;
+      (*config)->limits.num_processes = 1;
+      (*config)->warn_of_missing_layers = false;  // the run's own graders say it
+      if ((*config)->service) (*config)->service->try_connection = true;
+      const text::Graders graders(**config);
+    }
+  }
+}
+
+void print_rewards(const config::RewardOptions& options, report::Report& report) {
+  const std::string sum = options.sum_text();
+  if (!sum.empty()) report.print(sum);
+  if (!asks_service(options)) return;
+  report.print(fmt::format(
+      "remote_rm asks {}: the process that asks may open sockets, no other of this run can; what the service answers "
+      "is no value, so another run, or one that resumes, need not have the same bits",
+      base::one_line(options.rm_url.substr(0, options.rm_url.find('?')), 200)));
 }
 
 }  // namespace tandem::run

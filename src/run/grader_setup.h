@@ -7,7 +7,8 @@
 #include "config/data_options.h"
 #include "config/reward_options.h"
 #include "config/run_mode.h"
-#include "text/graders.h"
+#include "report/report.h"
+#include "text/scorer.h"
 
 namespace tandem::run {
 
@@ -19,10 +20,16 @@ struct RewardContext {
 };
 RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode);  // without an output path
 
+// Of a process that runs the user's code: limits, interpreter and sandbox, and no reward yet.
 text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context);
+// `options.line_types` holds what lines ask for.
+text::ScorerConfig scorer_config(const config::RewardOptions& options, const RewardContext& context);
 
-// Loads --custom-rm-path, in --rm-python, once, so that a file or an interpreter that is missing or wrong is found
-// before weights are read and folders made. UserError.
+// Loads each function, in --rm-python, and connects to --rm-url, once, so that what is missing or wrong is found before
+// weights are read and folders made. UserError, and EnvironmentError for a service that cannot be reached.
 void try_out_reward(const config::RewardOptions& options, const RewardContext& context);
+
+// Says what is added up to the reward, and which service is asked; nothing of a reward that is neither.
+void print_rewards(const config::RewardOptions& options, report::Report& report);
 
 }  // namespace tandem::run

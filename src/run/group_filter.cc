@@ -20,8 +20,6 @@ constexpr double kMinStd = 1e-6;  // slime's
 text::GraderConfig filter_config(const config::DynamicSamplingOptions& options, const config::RewardOptions& reward,
                                  const RewardContext& context) {
   text::GraderConfig config = grader_config(reward, context);
-  config.rm_type.clear();
-  config.custom_rm_path.clear();
   config.group_filter = options.filter_path;
   config.limits.num_processes = 1;        // it has rewards to look at, not texts to judge
   config.warn_of_missing_layers = false;  // the reward's own processes say it

@@ -150,6 +150,13 @@ std::vector<std::string> render_prompts(const config::DataOptions& options, text
   return texts;
 }
 
+std::set<std::string> rm_types_of(const PromptSet& set) {
+  std::set<std::string> types;
+  for (const PromptLine& line : set.prompts) types.insert(line.record.rm_type);
+  types.erase("");
+  return types;
+}
+
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
   // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
   report::Report report;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct PromptSet {
   int64_t longest_tokens = 0;
   bool template_opens_answer = true;  // opens_answer(), where a template rendered prompts
 };
+
+// The rewards that its lines ask for themselves (metadata.rm_type).
+std::set<std::string> rm_types_of(const PromptSet& set);
 
 // Says what was left out. UserError for a line that is wrong (FILE:LINE), or when nothing is left.
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);

@@ -10,7 +10,7 @@ EvaluationRewards::EvaluationRewards(const Evaluation& evaluation, const RewardC
 }
 
 EvaluationRewards::EvaluationRewards(const Evaluation& evaluation, const RewardContext& context,
-                                     const Evaluation::Grading& training, text::Graders& of_training) {
+                                     const Evaluation::Grading& training, text::Scorer& of_training) {
   start(evaluation, context, {{training, &of_training}});
 }
 
@@ -19,7 +19,7 @@ void EvaluationRewards::start(const Evaluation& evaluation, const RewardContext&
     const auto is_same = [&](const auto& entry) { return entry.first == grading; };
     auto found = std::ranges::find_if(known, is_same);
     if (found == known.end()) {
-      known.emplace_back(grading, &own_.emplace_back(grading.graders(context)));
+      known.emplace_back(grading, &own_.emplace_back(grading.scorer(context)));
       found = std::prev(known.end());
     }
     of_sets_.push_back(found->second);
@@ -28,7 +28,7 @@ void EvaluationRewards::start(const Evaluation& evaluation, const RewardContext&
 
 Rewards::Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
                  const RewardContext& context, const Evaluation& evaluation)
-    : training_(grader_config(options, context)),
+    : training_(scorer_config(evaluation.reward_of_run(options), context)),
       evaluation_(evaluation, context, {.reward = options, .label_key = context.label_key}, training_) {
   if (dynamic_sampling.is_on()) filter_.emplace(dynamic_sampling, options, context);
 }

@@ -12,7 +12,7 @@
 #include "run/evaluation.h"
 #include "run/grader_setup.h"
 #include "run/group_filter.h"
-#include "text/graders.h"
+#include "text/scorer.h"
 
 namespace tandem::run {
 
@@ -23,16 +23,16 @@ class EvaluationRewards {
   EvaluationRewards(const Evaluation& evaluation, const RewardContext& context);
   // The same, but sets that are graded as training is are served by its graders, which are borrowed.
   EvaluationRewards(const Evaluation& evaluation, const RewardContext& context, const Evaluation::Grading& training,
-                    text::Graders& of_training);
+                    text::Scorer& of_training);
 
-  const std::vector<text::Graders*>& of_sets() const { return of_sets_; }
+  const std::vector<text::Scorer*>& of_sets() const { return of_sets_; }
 
  private:
-  using Known = std::vector<std::pair<Evaluation::Grading, text::Graders*>>;
+  using Known = std::vector<std::pair<Evaluation::Grading, text::Scorer*>>;
   void start(const Evaluation& evaluation, const RewardContext& context, Known known);
 
-  std::list<text::Graders> own_;  // whose addresses stay
-  std::vector<text::Graders*> of_sets_;
+  std::list<text::Scorer> own_;  // whose addresses stay
+  std::vector<text::Scorer*> of_sets_;
 };
 
 class Rewards {
@@ -41,12 +41,12 @@ class Rewards {
   Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
           const RewardContext& context, const Evaluation& evaluation);
 
-  text::Graders& of_training() { return training_; }
-  const std::vector<text::Graders*>& of_evaluation() const { return evaluation_.of_sets(); }
+  text::Scorer& of_training() { return training_; }
+  const std::vector<text::Scorer*>& of_evaluation() const { return evaluation_.of_sets(); }
   GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }  // null: every group is trained on
 
  private:
-  text::Graders training_;
+  text::Scorer training_;
   EvaluationRewards evaluation_;
   std::optional<GroupFilter> filter_;
 };

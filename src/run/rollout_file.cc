@@ -73,6 +73,13 @@ class SampleReader {
                             grade.reason_class.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
       if (!is_class) fail("failure_class", "must be a word such as exception, not " + shown(member("failure_class")));
     }
+    if (const auto parts = record_.find("rewards"); parts != record_.end()) {
+      if (!parts->is_object()) fail("rewards", "must be an object of numbers, not " + shown(*parts));
+      for (const auto& [name, value] : parts->items()) {
+        if (name.size() > kMaxNameBytes) fail("rewards", base::one_line(name) + " is too long a name; shorten it");
+        grade.parts.push_back({name, value.is_null() ? std::nullopt : std::optional(number(name, value, kMax))});
+      }
+    }
     for (const auto& [name, value] : record_.items()) {
       if (!name.starts_with(report::kRewardPrefix)) continue;
       if (name.size() > kMaxNameBytes) fail("", base::one_line(name) + " is too long a name; shorten it");

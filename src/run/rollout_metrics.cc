@@ -29,6 +29,26 @@ report::Metrics logged_metrics(const Rollout& rollout) {
   return metrics;
 }
 
+report::Metrics part_metrics(const Rollout& rollout) {
+  std::map<std::string, std::vector<double>> values;
+  for (const text::Grade& grade : rollout.grades) {
+    for (const text::RewardPart& part : grade.parts) {
+      if (part.reward) values[part.name].push_back(*part.reward);
+    }
+  }
+  report::Metrics metrics;
+  for (const auto& [name, rewards] : values) {
+    const auto count = static_cast<double>(rewards.size());
+    const double mean = std::accumulate(rewards.begin(), rewards.end(), 0.0) / count;
+    metrics["rewards/" + name + "/mean"] = mean;
+    if (rewards.size() < 2) continue;
+    double squares = 0.0;
+    for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
+    metrics["rewards/" + name + "/std"] = std::sqrt(squares / (count - 1.0));
+  }
+  return metrics;
+}
+
 report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics metrics;
@@ -47,6 +67,7 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
     metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
   }
   for (const auto& [name, value] : logged_metrics(rollout)) metrics["rollout/reward_metric/" + name] = value;
+  for (const auto& [name, value] : part_metrics(rollout)) metrics["rollout/" + name] = value;
   metrics.merge(failure_metrics(rollout, "rollout"));
   if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);

@@ -60,6 +60,7 @@ text::GradeRequest grade_request(const rl::PromptRecord& record, const rl::Sampl
   request.prompt_tokens = sample.prompt->tokens;
   request.response_tokens = sample.completion;
   request.truncated = sample.status == rl::SampleStatus::kTruncated;
+  request.rm_type = record.rm_type;
   return request;
 }
 
@@ -116,7 +117,7 @@ struct GroupUnderWay {
 // they were drawn.
 class Sampling {
  public:
-  Sampling(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Graders* graders,
+  Sampling(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Scorer* graders,
            report::Report& report)
       : request_(request),
         n_(static_cast<uint64_t>(request.n_samples_per_prompt)),
@@ -157,7 +158,7 @@ class Sampling {
   const uint64_t n_;
   rollout::Engine& engine_;
   text::TextWorker& text_;
-  text::Graders* const graders_;
+  text::Scorer* const graders_;
   report::Report& report_;
   GroupSelection selection_;
   std::vector<GroupUnderWay> groups_;  // in the order in which they were drawn
@@ -426,8 +427,7 @@ int64_t FilteredGroups::num_dropped() const {
   return count;
 }
 
-std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Graders* graders,
-                                         report::Report& report) {
+std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Scorer* graders, report::Report& report) {
   const Clock::time_point begin = Clock::now();
   engine_.reset_stats();
   Sampling sampling(request, engine_, text_, graders, report);

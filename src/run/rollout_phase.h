@@ -15,7 +15,7 @@
 #include "run/failure_reward.h"
 #include "run/group_filter.h"
 #include "run/prompt_set.h"
-#include "text/graders.h"
+#include "text/scorer.h"
 #include "text/text_worker.h"
 
 namespace tandem::run {
@@ -88,7 +88,7 @@ class RolloutPhase {
 
   // nullopt when the run was asked to stop: the groups in flight are dropped. Without graders (null) the samples have
   // no reward. `report` shows the live line. UserError when dynamic sampling finds nothing that passes.
-  std::optional<Rollout> run(const RolloutRequest& request, text::Graders* graders, report::Report& report);
+  std::optional<Rollout> run(const RolloutRequest& request, text::Scorer* graders, report::Report& report);
 
  private:
   void warn_of_names(const Rollout& rollout, const std::string& title);

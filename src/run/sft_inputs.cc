@@ -61,7 +61,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .schedule = trainer.schedule,
                                                .model_directory = session.directory(),
                                                .prompt_data = config.data.lines.path,
-                                               .custom_rm_path = ""})),
+                                               .custom_rm_paths = {}})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   if (checkpoint)
     checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config, num_samples());

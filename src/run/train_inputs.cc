@@ -94,8 +94,11 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
                 space.what_for()) {
-  try_out_reward(config.reward, reward_context());
-  evaluation.try_out({.reward = config.reward, .label_key = config.data.lines.label_key}, reward_context());
+  config.reward.line_types = rm_types_of(prompts);
+  evaluation.check_url_is_asked(config.reward);
+  try_out_reward(evaluation.reward_of_run(config.reward), reward_context());
+  evaluation.try_out(Evaluation::Grading{.reward = config.reward, .label_key = config.data.lines.label_key},
+                     reward_context());
   try_out_filter(config.dynamic_sampling, config.reward, reward_context());
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
@@ -105,7 +108,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                              .schedule = trainer.schedule,
                                              .model_directory = session.directory(),
                                              .prompt_data = config.data.lines.path,
-                                             .custom_rm_path = config.reward.custom_rm_path,
+                                             .custom_rm_paths = config.reward.custom_rm_path,
                                              .group_filter = config.dynamic_sampling.name()});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config,
@@ -134,6 +137,7 @@ int print_dry_run(const TrainInputs& inputs) {
                            inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
                            config.steps_per_rollout(), config.samples_per_step(),
                            epochs > 1 ? fmt::format(" ({} epochs over each rollout)", epochs) : ""));
+  print_rewards(inputs.evaluation.reward_of_run(config.reward), report);
   report.print(plan::plan_text(inputs.plan, model));
   report.print(fmt::format("bytes on disk: about {}{}", inputs.space.bytes(), inputs.space.what_for()));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
@@ -148,6 +152,7 @@ void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& 
                            inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
                            base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
                            inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));
+  print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
   if (inputs.checkpoint) {
     report.print(fmt::format("goes on after rollout {} of {}", rollout_id, inputs.checkpoint->directory()));
   }

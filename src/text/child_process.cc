@@ -150,6 +150,7 @@ void ChildProcess::enter_sandbox(const WorkerConfig& config) {
   const base::Json writable = config.writable ? base::Json(*config.writable) : base::Json(nullptr);
   const base::Json given = call("enter_sandbox",
                                 {{"sandbox", config.sandboxed},
+                                 {"network", config.network},
                                  {"writable", writable},
                                  {"limits", limits},
                                  {"workers", config.num_forks},

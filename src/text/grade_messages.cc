@@ -40,6 +40,7 @@ Json request_json(const GradeRequest& sample) {
                {"response", as_text(sample.response)},
                {"label", sample.label},
                {"metadata", sample.metadata.is_object() ? sample.metadata : Json::object()},
+               {"rm_type", sample.rm_type},
                {"prompt_tokens", sample.prompt_tokens},
                {"response_tokens", sample.response_tokens},
                {"truncated", sample.truncated}};
@@ -102,8 +103,9 @@ void read_logs(const Json& outcome, Grade& grade) {
 }
 
 void read_failure(const Json& outcome, Grade& grade) {
-  constexpr std::array<std::string_view, 8> kClasses = {"exception",  "deadline",    "memory", "not_finite",
-                                                        "wrong_type", "wrong_count", "none",   "status"};
+  constexpr std::array<std::string_view, 10> kClasses = {"exception",  "deadline",    "memory", "not_finite",
+                                                         "wrong_type", "wrong_count", "none",   "status",
+                                                         "service",    "http"};
   grade.failed = true;
   grade.reason_class = text_of(outcome.at("failed"), kMaxNameBytes);
   require(std::find(kClasses.begin(), kClasses.end(), grade.reason_class) != kClasses.end());

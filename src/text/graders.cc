@@ -71,9 +71,11 @@ const char* reason_class(LossCause cause) {
 // The options have refused what this refuses.
 void check_config(const GraderConfig& config) {
   const GraderLimits& limits = config.limits;
-  TANDEM_CHECK(!config.custom_rm_path.empty() || !config.group_filter.empty() ||
-                   std::ranges::find(kRewardRules, config.rm_type, &RewardRule::name) != kRewardRules.end(),
-               config.rm_type);
+  const int num_kinds =
+      (config.rm_types.empty() ? 0 : 1) + (config.custom_rm_path.empty() ? 0 : 1) +
+                        (config.group_filter.empty() ? 0 : 1) + (config.service ? 1 : 0);
+  TANDEM_CHECK_EQ(num_kinds, 1, "of rewards that one grader has");
+  for (const std::string& rm_type : config.rm_types) TANDEM_CHECK(find_rule(rm_type) != nullptr, rm_type);
   TANDEM_CHECK(limits.num_processes > 0 && limits.max_calls > 0, limits.num_processes, limits.max_calls);
   TANDEM_CHECK(limits.deadline_s > 0, limits.deadline_s);
 }
@@ -99,7 +101,9 @@ struct Graders::Impl {
     config.worker.memory_bytes = config.limits.memory_bytes;
     config.worker.max_reply_bytes = kMaxReplyBytes;
     config.worker.max_reply_values = kMaxGradeValues;
-    config.worker.max_processes = kProcessesAllowed;
+    config.worker.network = config.service.has_value();
+    // Each request to a service is a thread.
+    config.worker.max_processes = kProcessesAllowed + (config.service ? config.limits.max_calls : 0);
     config.worker.num_forks = static_cast<int>(config.limits.num_processes);
     config.worker.scratch_bytes = std::max(kMinScratchBytes, config.limits.memory_bytes / kScratchShare);
     config.worker.sandboxed = config.sandbox != Sandbox::kOff;
@@ -157,8 +161,9 @@ struct Graders::Impl {
   base::Json call_load(ChildProcess& child) const {
     try {
       return child.call("load",
-                        {{"rm_type", config.rm_type},
+                        {{"rm_types", config.rm_types},
                          {"custom_rm_path", config.custom_rm_path},
+                         {"service", service_json()},
                          {"reward_key", config.reward_key},
                          {"group_filter", config.group_filter},
                          {"group_rm", config.group_rm},
@@ -171,6 +176,16 @@ struct Graders::Impl {
       TANDEM_USER_CHECK(config.python.empty(), fmt::format("--rm-python {}: {}", config.python, lacking.what()));
       throw;
     }
+  }
+
+  base::Json service_json() const {
+    if (!config.service) return nullptr;
+    return {{"url", config.service->url},
+            {"token", config.service->token},
+            {"max_retries", config.service->max_retries},
+            {"try_connection", config.service->try_connection},
+            {"deadline_s", config.limits.deadline_s},
+            {"max_connections", config.limits.max_calls}};
   }
 
   // Throws what is wrong with the reward, or with this machine.

@@ -1,5 +1,6 @@
-// Rewards in worker processes: rule-based (exact, math, dapo) and the user's Python functions in the TRL, verl and
-// slime dialects (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them). A call holds one
+// Rewards in worker processes: built in (text/reward_rules.h), the user's Python function in the TRL, verl or slime
+// dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a service that is
+// asked over HTTP (python/tandem_worker/remote_rule.py). A Scorer puts several of them together. A call holds one
 // sample, or the samples of one group where the function takes groups. Each call has a deadline and limits of memory,
 // files and output; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead process: the samples of
 // the call are marked failed, with the reason, and grading goes on. Calls of an async function run together in one
@@ -27,16 +28,27 @@ namespace tandem::text {
 // anything. kOff: limits only; reward code may do what we may and sees our environment.
 enum class Sandbox : uint8_t { kAuto, kRequire, kOff };
 
+// A program that computes rewards, asked over HTTP. The process that asks runs none of the user's code, and is the only
+// one of a run that may open sockets.
+struct RewardService {
+  std::string url;              // http://HOST:PORT/PATH
+  std::string token;            // sent as a bearer token; empty: none
+  int64_t max_retries = 0;      // of a request that the service could not answer, >= 0
+  bool try_connection = false;  // EnvironmentError at the start where nobody listens
+};
+
+// What computes the rewards: one of rm_types, custom_rm_path and service.
 struct GraderConfig {
   WorkerConfig worker;
-  std::string rm_type;         // the name of a row of kRewardRules; empty with custom_rm_path
-  std::string custom_rm_path;  // FILE.py:function
-  std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
-  std::string group_filter;    // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
-                               // column "reason"
-  bool group_rm = false;       // a slime function takes all samples of a group at once; false: one sample a call
-  std::string label_key;       // the label's column, as TRL functions name it
-  std::string metadata_key;    // which key of the metadata is a slime sample's own
+  std::vector<std::string> rm_types;  // text::find_rule() knows each; the first is that of requests that name none
+  std::string custom_rm_path;         // FILE.py:function
+  std::optional<RewardService> service;
+  std::string group_filter;  // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
+                             // column "reason"
+  std::string reward_key;    // picks a number out of a dict result ("score", "acc"); empty: "score"
+  bool group_rm = false;     // a slime function takes all samples of a group at once; false: one sample a call
+  std::string label_key;     // the label's column, as TRL functions name it
+  std::string metadata_key;  // which key of the metadata is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
   std::string python;                           // --rm-python: the interpreter of reward code; empty: worker.python
   std::string output_path;  // where what user code prints is kept; empty: only its last line, in reasons
@@ -60,10 +72,17 @@ struct GradeRequest {
   std::string prompt_text, response;
   base::Json label;     // as the data line had it; null: none
   base::Json metadata;  // the data line's other keys: an object, or null
+  std::string rm_type;  // the line's own, which is asked in place of --rm-type; empty: none
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
   bool truncated = false;
   std::optional<Graded> graded;  // of a group filter's samples
+};
+
+// What one of several rewards gave to a sample.
+struct RewardPart {
+  std::string name;
+  std::optional<double> reward;  // unset: it failed, or does not apply
 };
 
 struct Grade {
@@ -81,10 +100,13 @@ struct Grade {
   // the values of each metric.
   std::map<std::string, base::Json> columns;
   std::map<std::string, std::vector<double>> metrics;
+  std::vector<RewardPart> parts;  // of which `reward` is the weighted sum, in their order; empty: it is no sum
 
-  // Whatever becomes of other failures, this sample has no reward: the fault is the machine's, or the reward says that
-  // it does not apply.
-  bool gives_none() const { return reason_class == "not_started" || reason_class == "none"; }
+  // Whatever becomes of other failures, this sample has no reward: the fault is the machine's or the service's, or the
+  // reward says that it does not apply.
+  bool gives_none() const {
+    return reason_class == "not_started" || reason_class == "service" || reason_class == "none";
+  }
 };
 
 // Any process may take any call: a reward depends on its request alone (Python's and NumPy's global generators are
@@ -109,13 +131,15 @@ class Graders {
   // "wrong_count", "status" (a slime function set FAILED), "died" (the process ended during the call, or answered
   // something else than grades) are the reward's fault. A signal that comes from outside during a call looks the same
   // as one that the reward sends itself, so it counts as the reward's. "not_started" (a new process could not be
-  // started) is the machine's, and "none" is a TRL function's word that its reward does not apply to the sample.
+  // started) is the machine's, "service" (it could not be asked, or failed itself) the service's, "http" (it refused
+  // the request) counts as the reward's, and "none" is a TRL function's word that its reward does not apply to the
+  // sample.
   std::map<std::string, int64_t> failures() const;
   int64_t restarts() const;                  // processes replaced so far
   int64_t repeated() const;                  // samples graded again, alone, after their process was lost
   std::vector<int64_t> process_ids() const;  // of the processes that run
   const std::string& scratch_folder() const;
-  std::string dialect() const;  // "trl", "verl", "slime", "built-in" or "filter"
+  std::string dialect() const;  // "trl", "verl", "slime", "built-in", "served" or "filter"
 
  private:
   struct Impl;

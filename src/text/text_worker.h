@@ -37,6 +37,7 @@ struct WorkerConfig {
       int64_t{256} << 20;  // of what it writes in all, where the kernel gives it a folder of its own
   // No network, few environment variables, files changed in `writable` alone (none: nowhere; nullopt: anywhere).
   bool sandboxed = true;
+  bool network = false;  // sandboxed, but for internet sockets: of a worker that asks a service
   std::optional<std::vector<std::string>> writable = std::vector<std::string>{};
 };
 // With the interpreter and the package beside the program (text/worker_place.h); EnvironmentError where one is missing.

@@ -1,14 +1,18 @@
 // What a configuration of tandem train may be, and how it is refused.
 #include "config/train_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "config/verb_configs.h"
 #include "rl/losses.h"
@@ -172,15 +176,99 @@ TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
     EXPECT_EQ(refusal({"--rm-type", std::string(rule.name)}, no_reward), "");
   }
   EXPECT_EQ(refusal({"--rm-type", "exactly"}, no_reward),
-            "--rm-type: 'exactly' is none of exact, math, dapo; did you mean exact?");
-  for (const std::string type : {"deepscaler", "f1", "boxed_f1"}) {
+            "--rm-type: 'exactly' is none of exact, math, dapo, deepscaler, f1, gpqa, random, remote_rm, boxed_exact, "
+            "boxed_math, boxed_dapo, boxed_deepscaler, boxed_f1, boxed_gpqa, boxed_random; did you mean exact?");
+  for (const std::string type : {"ifbench", "boxed_ifbench", "boxed_remote_rm"}) {
     EXPECT_EQ(refusal({"--rm-type", type}, no_reward),
               "--rm-type: '" + type +
-                  "' is known from vime and not in Tandem yet; use exact, math, dapo, or --custom-rm-path "
-                  "FILE.py:function");
+                  "' is known from slime and not in Tandem; use exact, math, dapo, deepscaler, f1, gpqa or random or "
+                  "remote_rm, or --custom-rm-path FILE.py:function");
   }
-  EXPECT_EQ(refusal({}, no_reward),
-            "no reward: give --rm-type exact, math or dapo, or --custom-rm-path FILE.py:function");
+  EXPECT_EQ(refusal({}, no_reward), "");  // lines may name theirs: reading them says
+}
+
+TEST(TrainConfig, RewardsThatAreAddedUpAreNamedAndWeighted) {
+  const auto named = [](const Arguments& more) {
+    std::string text;
+    for (const RewardOptions::Source& source : parse(more, without("--rm-type", true)).reward.sources()) {
+      text += fmt::format("{}={:g} ", source.name, source.weight);
+    }
+    return text;
+  };
+  EXPECT_EQ(named({"--rm-type", "math"}), "math=1 ");
+  EXPECT_EQ(named({"--custom-rm-path", "a.py:f", "b.py:f", "--rm-type", "f1", "boxed_f1", "f1", "--reward-weights", "1",
+                   "-2", "0.5", "0", "3"}),
+            "f1=1 boxed_f1=-2 f1_2=0.5 f=0 f_2=3 ");
+  EXPECT_EQ(named({"--custom-rm-path", "a.py:f_2", "b.py:f", "c.py:f"}), "f_2=1 f=1 f_3=1 ");
+  EXPECT_EQ(named({"--rm-url", "http://h:1/x"}), "remote_rm=1 ");
+  EXPECT_EQ(named({"--rm-url", "http://h:1/x", "--custom-rm-path", "a.py:f"}), "f=1 ");
+}
+
+TEST(TrainConfig, TheLowestOfASumCountsWeightsAndWhatLinesAskFor) {
+  const auto lowest = [](const Arguments& more, const std::set<std::string>& lines = {}) {
+    RewardOptions reward = parse(more, without("--rm-type", true)).reward;
+    reward.line_types = lines;
+    return reward.lowest_reward();
+  };
+  EXPECT_EQ(lowest({"--rm-type", "dapo"}), -1.0);
+  EXPECT_EQ(lowest({"--rm-type", "dapo", "f1"}), -1.0);
+  EXPECT_EQ(lowest({"--rm-type", "dapo", "f1", "--reward-weights", "2", "-0.5"}), -2.5);
+  EXPECT_EQ(lowest({"--rm-type", "math"}, {"dapo"}), -1.0);
+  EXPECT_EQ(lowest({}, {"f1", "math"}), 0.0);
+  EXPECT_EQ(lowest({"--rm-type", "f1", "--custom-rm-path", "a.py:f"}), std::nullopt);
+  EXPECT_EQ(lowest({"--rm-url", "http://h/"}), std::nullopt);
+  EXPECT_EQ(lowest({"--rm-type", "math", "--rm-url", "http://h/"}, {"remote_rm"}), std::nullopt);
+}
+
+TEST(TrainConfig, MistakesInRewardsNameTheFlagAndTheRemedy) {
+  const Arguments base = without("--rm-type", true);
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--rm-type", "f1", "math", "--reward-weights", "1"},
+       "--reward-weights: 1 weight given for 2 rewards (f1, math); give one for each, in this order"},
+      {{"--rm-type", "f1", "--reward-weights", "nan"}, "--reward-weights: must be a number, not nan"},
+      {{"--rm-type", "f1", "--reward-weights", "inf"}, "--reward-weights: must be a finite number, not inf"},
+      {{"--rm-type", "remote_rm"}, "--rm-type remote_rm: needs --rm-url http://HOST:PORT/PATH"},
+      {{"--rm-url", "h:80"}, "--rm-url: the address does not begin with http:// or https://"},
+      {{"--rm-url", "ftp://h"}, "--rm-url: the address does not begin with http:// or https://"},
+      {{"--rm-url", "http://"}, "--rm-url: names no host"},
+      {{"--rm-url", "http://:80/"}, "--rm-url: names no host"},
+      {{"--rm-url", "http://h:/"}, "--rm-url: names no host, or no port behind the colon"},
+      {{"--rm-url", "http://u:p@h/"}, "--rm-url: holds a user name or password"},
+      {{"--rm-url", "http://h/a b"}, "--rm-url: has white space"},
+      {{"--rm-url", "http://h/", "--rm-retries", "-1"}, "--rm-retries: must be at least 0"},
+      {{"--custom-rm-path", "reward.py"}, "--custom-rm-path reward.py: write it as FILE.py:FUNCTION"},
+      {{"--rm-type", "exact", "f1", "--reward-key", "acc"},
+       "--reward-key acc: --rm-type exact f1 have no number of that name; leave it out"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const std::string message = refusal(arguments, base);
+    EXPECT_NE(message.find(expected), std::string::npos) << arguments.back() << ": " << message;
+    EXPECT_EQ(message.find("u:p"), std::string::npos) << message;
+  }
+  EXPECT_EQ(refusal({"--rm-type", "exact", "dapo", "--reward-key", "acc"}, base), "");
+}
+
+// A single reward is written as before there could be several, so that files and checkpoints of older runs mean the
+// same.
+TEST(TrainConfig, OneRewardIsAValueAndSeveralAreAList) {
+  const auto value = [](const Arguments& more) {
+    TrainConfig config;
+    base::Options options;
+    config.visit(options);
+    Arguments arguments = without("--rm-type", true);
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    options.parse(arguments);
+    return base::dump_json(options.values()["rm-type"]) + " " + options.result_options()["rm-type"] + " " +
+           options.result_options()["reward-weights"];
+  };
+  EXPECT_EQ(value({}), "null unset unset");
+  EXPECT_EQ(value({"--rm-type", "f1"}), "\"f1\" f1 unset");
+  EXPECT_EQ(value({"--rm-type", "f1", "math", "--reward-weights", "1", "2"}), "[\"f1\",\"math\"] f1 math 1 2");
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "c.toml", "rm-type = [\"f1\", \"math\"]\nreward-weights = [1, 0.5]\n");
+  EXPECT_EQ(value({"--config", folder / "c.toml"}), "[\"f1\",\"math\"] f1 math 1 0.5");
+  base::write_file_durably(folder / "c.toml", "rm-type = \"f1\"\n");
+  EXPECT_EQ(value({"--config", folder / "c.toml"}), "\"f1\" f1 unset");
 }
 
 // --advantage-estimator dr_grpo once could not start: the divisor was checked before it was set.
@@ -201,7 +289,6 @@ TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
   const std::vector<std::pair<Arguments, std::string>> cases = {
       {{"--rollout-temperature", "0"}, "--rollout-temperature 0"},
       {{"--num-epoch", "2"}, "--num-rollout or --num-epoch"},
-      {{"--custom-rm-path", "reward.py:fn"}, "--rm-type and --custom-rm-path"},
       {{"--kl-loss-coef", "0.1"}, "without --use-kl-loss"},
       {{"--ref-load", "other"}, "--ref-load: no reference is read without --kl-coef or --use-kl-loss"},
       {{"--num-epochs-per-rollout", "0"}, "--num-epochs-per-rollout: must be at least 1, not 0"},
@@ -232,7 +319,6 @@ TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
 
 TEST(TrainConfig, MissingPartsAreAskedFor) {
   EXPECT_NE(refusal({}, without("--colocate", false)).find("--colocate"), std::string::npos);
-  EXPECT_NE(refusal({}, without("--rm-type", true)).find("no reward"), std::string::npos);
   EXPECT_NE(refusal({}, without("--save", true)).find("--save"), std::string::npos);
   EXPECT_NE(refusal({}, without("--num-rollout", true)).find("--num-rollout"), std::string::npos);
   EXPECT_NE(refusal({}, without("--prompt-data", true)).find("--prompt-data"), std::string::npos);

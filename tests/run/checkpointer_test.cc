@@ -136,7 +136,7 @@ class SavedRun {
   }
 
   // One optimizer step, which is saved while the next rollout runs.
-  void step(config::SavedParts parts, RolloutPhase* phase, text::Graders* graders) {
+  void step(config::SavedParts parts, RolloutPhase* phase, text::Scorer* graders) {
     finish_step();
     checkpointer_->start(parts);
     const int64_t step = trainer_.progress().steps;
@@ -173,7 +173,7 @@ class SavedRun {
   }
 
  private:
-  void sample(int64_t step, RolloutPhase& phase, text::Graders& graders) {
+  void sample(int64_t step, RolloutPhase& phase, text::Scorer& graders) {
     PromptLine prompt;
     prompt.record = {.line = 1, .prompt = "1+1?", .label = "2", .metadata = base::Json::object(), .tools = nullptr};
     prompt.prompt = rl::make_prompt({1, 2}, "1+1?", "2");
@@ -209,9 +209,11 @@ TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
   text::TextWorker text(text::default_worker_config(), kModel);
   text::GraderConfig config;
   config.worker = text::default_worker_config();
-  config.rm_type = "exact";
+  config.rm_types = {"exact"};
   config.warn_of_missing_layers = false;
-  text::Graders graders(config);
+  text::ScorerConfig scored;
+  scored.sources.push_back({.name = "exact", .graders = config, .service = std::nullopt});
+  text::Scorer graders(scored);
   InstantEngine engine;
   RolloutPhase phase(engine, text);
   for (int step = 1; step <= 6; ++step) {

@@ -35,9 +35,9 @@ config::RewardOptions options(const std::string& failure_reward, const std::stri
   config::RewardOptions options;
   options.failure_reward = failure_reward;
   if (rm_type.empty()) {
-    options.custom_rm_path = "reward.py:reward";
+    options.custom_rm_path = {"reward.py:reward"};
   } else {
-    options.rm_type = rm_type;
+    options.rm_type = {rm_type};
   }
   return options;
 }

@@ -24,7 +24,7 @@ inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) 
   config.model.hf_checkpoint = "tests/golden/models/qwen3-tied";
   config.data.lines.path = "tests/golden/prompts/math_small.jsonl";
   config.colocate = true;
-  config.reward.custom_rm_path = folder / "reward.py:reward";
+  config.reward.custom_rm_path = {folder / "reward.py:reward"};
   config.rollout_batch_size = kSmallPrompts;
   config.rollout.n_samples_per_prompt = kSmallCompletions;
   config.rollout.max_response_len = 12;

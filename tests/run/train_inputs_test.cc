@@ -29,7 +29,7 @@ TEST(TrainInputs, RefusesWhatIsWrongBeforeAnythingIsWritten) {
   const std::vector<std::pair<std::string, std::function<void(config::TrainConfig&)>>> mistakes = {
       {"--colocate", [](config::TrainConfig& config) { config.colocate = false; }},
       {"--custom-rm-path",
-       [&](config::TrainConfig& config) { config.reward.custom_rm_path = folder / "gone.py:reward"; }},
+       [&](config::TrainConfig& config) { config.reward.custom_rm_path = {folder / "gone.py:reward"}; }},
       {"--rollout-stop-token-ids", [](config::TrainConfig& config) { config.rollout.stop_token_ids = {1 << 20}; }},
       {"--save-debug-rollout-data", [](config::TrainConfig& config) { config.output.save_debug_rollout_data = "one"; }},
       {"--load", [&](config::TrainConfig& config) { config.checkpoints.load = folder / "no_run"; }},

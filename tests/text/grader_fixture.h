@@ -11,7 +11,7 @@ namespace tandem::text {
 inline GraderConfig rule(const std::string& rm_type) {
   GraderConfig config;
   config.worker = default_worker_config();
-  config.rm_type = rm_type;
+  if (!rm_type.empty()) config.rm_types = {rm_type};
   config.label_key = "label";
   config.metadata_key = "metadata";
   config.limits.num_processes = 1;

@@ -99,7 +99,7 @@ class Variable {
 GraderConfig exact_graders() {
   GraderConfig config;
   config.worker = default_worker_config();
-  config.rm_type = "exact";
+  config.rm_types = {"exact"};
   config.limits.num_processes = 1;
   return config;
 }
