@@ -58,7 +58,7 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
   const Arguments arguments =
       with(without_reward(train_arguments(
                folder / "run", {"--save-interval", "1", "--eval-prompt-data", "small", kPrompts + "@[0:2]",
-                                "--eval-interval", "1", "--save-debug-rollout-data", folder / "{rollout_id}.jsonl"})),
+                                "--eval-interval", "2", "--save-debug-rollout-data", folder / "{rollout_id}.jsonl"})),
            rewards);
   const Captured result = run(arguments);
   ASSERT_EQ(result.code, 0) << result.err;
@@ -163,7 +163,7 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
                               "--rm-type exact, math, dapo, deepscaler, f1, gpqa or random, or --custom-rm-path");
   expect_one_line_failure(
       evaluated(some, {"--rm-type", "f1", "exact"}), 2,
-      some + ":1:53: rm_type exact takes the place of --rm-type, and there are 2 of it (f1, exact)");
+      some + ":1:46: rm_type exact takes the place of --rm-type, and there are 2 of it (f1, exact)");
   struct Row {
     const char* metadata;
     const char* says;
