@@ -89,6 +89,7 @@ text::ScorerConfig scorer_config(const config::RewardOptions& options, const Rew
   text::ScorerConfig config;
   config.shows_parts = options.is_sum();
   text::GraderConfig base = grader_config(options, context);
+  base.may_not_apply = options.sources().size() > 1;
   for (const config::RewardOptions::Source& source : options.sources()) {
     config.sources.push_back(source_config(options, source, base));
     base.warn_of_missing_layers = false;  // the first says it

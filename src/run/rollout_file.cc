@@ -75,6 +75,7 @@ class SampleReader {
     }
     if (const auto parts = record_.find("rewards"); parts != record_.end()) {
       if (!parts->is_object()) fail("rewards", "must be an object of numbers, not " + shown(*parts));
+      if (parts->size() > kMaxRewardNames) fail("rewards", fmt::format("has more than {} rewards", kMaxRewardNames));
       for (const auto& [name, value] : parts->items()) {
         if (name.size() > kMaxNameBytes) fail("rewards", base::one_line(name) + " is too long a name; shorten it");
         grade.parts.push_back({name, value.is_null() ? std::nullopt : std::optional(number(name, value, kMax))});

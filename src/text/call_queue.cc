@@ -50,7 +50,7 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
     if (stopped_ || call.generation != generation_) return;
     for (size_t i = 0; i < grades.size(); ++i) {
       const Grade& grade = grades[i];
-      if (grade.failed && ++num_failures_[grade.reason_class] == 1) {
+      if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
         news.push_back(
             fmt::format("{} of sample {} failed ({}): {}", what_, grade.sample_id, grade.reason_class, grade.reason));
       }

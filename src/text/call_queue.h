@@ -42,6 +42,8 @@ class CallQueue {
   // its turn comes.
   std::optional<Call> next_beside_others();
 
+  // Failures of this class are counted and not warned of. Before any are stored.
+  void expect(const std::string& reason_class) { expected_ = reason_class; }
   // Warns of the first failure of each class; the others are counted.
   void store(const Call& call, std::vector<Grade> grades);
   // Calls that were lost together, `why`: to the front, each to be made again, alone.
@@ -73,6 +75,7 @@ class CallQueue {
   std::vector<size_t> finished_;  // those that are in, for take_finished()
   uint64_t generation_ = 0;       // how often everything was discarded
   std::map<std::string, int64_t> num_failures_;
+  std::string expected_;
   int64_t num_repeated_ = 0;
   std::exception_ptr error_;
   bool stopped_ = false;

@@ -98,6 +98,7 @@ struct Graders::Impl {
 
   explicit Impl(const GraderConfig& grader_config)
       : config(grader_config), output(config.output_path, config.max_output_bytes) {
+    if (config.may_not_apply) queue.expect("none");
     config.worker.memory_bytes = config.limits.memory_bytes;
     config.worker.max_reply_bytes = kMaxReplyBytes;
     config.worker.max_reply_values = kMaxGradeValues;

@@ -43,12 +43,13 @@ struct GraderConfig {
   std::vector<std::string> rm_types;  // text::find_rule() knows each; the first is that of requests that name none
   std::string custom_rm_path;         // FILE.py:function
   std::optional<RewardService> service;
-  std::string group_filter;  // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
-                             // column "reason"
-  std::string reward_key;    // picks a number out of a dict result ("score", "acc"); empty: "score"
-  bool group_rm = false;     // a slime function takes all samples of a group at once; false: one sample a call
-  std::string label_key;     // the label's column, as TRL functions name it
-  std::string metadata_key;  // which key of the metadata is a slime sample's own
+  std::string group_filter;    // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
+                               // column "reason"
+  std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
+  bool may_not_apply = false;  // one of several rewards: that it does not apply to a sample ("none") is no news
+  bool group_rm = false;       // a slime function takes all samples of a group at once; false: one sample a call
+  std::string label_key;       // the label's column, as TRL functions name it
+  std::string metadata_key;    // which key of the metadata is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
   std::string python;                           // --rm-python: the interpreter of reward code; empty: worker.python
   std::string output_path;  // where what user code prints is kept; empty: only its last line, in reasons

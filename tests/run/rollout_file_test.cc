@@ -180,6 +180,8 @@ TEST_F(RolloutFile, EveryMistakeIsNamedWithItsPlace) {
       {"reward", "is null, and no failure says why", with("reward", nullptr)},
       {"reward_acc", "must be a finite number, not \"nan\"", with("reward_acc", "nan")},
       {"reward_acc", "must be a finite number, not {}", with("reward_acc", Json::object())},
+      {"rewards", "must be an object of numbers, not 3", with("rewards", 3)},
+      {"math", "must be a finite number, not \"one\"", with("rewards", Json::object({{"math", "one"}}))},
       {"failure", "must be a text, not 1", with("failure", 1)},
       {"failure_class", "is missing", with("failure", "it failed")},
       {"failure_class", "must be a word such as exception, not \"a/b\"",

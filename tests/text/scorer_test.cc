@@ -20,6 +20,7 @@ RewardSource source(const std::string& name, double weight, const GraderConfig& 
   result.name = name;
   result.weight = weight;
   result.graders = graders;
+  result.graders->may_not_apply = true;
   return result;
 }
 
@@ -46,6 +47,7 @@ TEST(Scorer, AddsUpWhatAppliesWhateverTheDialect) {
                     source("slime", 0.5, function("several.py:by_slime")),
                     source("verl", -1.0, function("several.py:by_verl")), source("exact", 10.0, rule("exact"))};
   Scorer scorer(config);
+  testing::internal::CaptureStderr();
   std::vector<GradeRequest> group;
   for (const char* task : {"math", "coding", "other"}) {
     group.push_back(request(group.size(), "ab", "ab"));
@@ -53,6 +55,7 @@ TEST(Scorer, AddsUpWhatAppliesWhateverTheDialect) {
     group.back().response_tokens = {1, 2, 3};
   }
   const std::vector<Grade> grades = scored(scorer, group);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // that one of several does not apply is no news
   ASSERT_EQ(grades.size(), 3U);
   EXPECT_EQ(parts_text(grades[0]), "math=1 coding=none slime=4 verl=2 exact=1 ");
   EXPECT_EQ(grades[0].reward, 1.0 + 0.5 * 4.0 - 2.0 + 10.0);
@@ -143,7 +146,7 @@ TEST(Scorer, LinesAskForTheirOwnRule) {
 
 GraderConfig served(const std::string& url, double deadline_s = 20.0, int64_t max_retries = 3) {
   GraderConfig config = rule("");
-  config.service = RewardService{.url = url, .max_retries = max_retries};
+  config.service = RewardService{.url = url, .token = "", .max_retries = max_retries};
   config.limits.deadline_s = deadline_s;
   return config;
 }
