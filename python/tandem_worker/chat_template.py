@@ -23,6 +23,8 @@ MAX_SECONDS = 5.0  # for one conversation
 MAX_CHARACTERS = 16 << 20  # of one rendered conversation
 MAX_TEMPLATE_CHARACTERS = 1 << 20
 MAX_POWER_BITS = 4096
+# transformers' mark, behind what a model is to continue. Some templates look for it.
+END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -133,6 +135,24 @@ def read_templates(directory, config):
         raise UserFault(f"{path}: chat_template is neither text nor a list of {{name, template}}") from None
 
 
+def with_end_mark(messages):
+    """The messages, the last with a mark behind its text."""
+    content = messages[-1].get("content") if messages else None
+    if not isinstance(content, str):
+        raise jinja2.exceptions.TemplateError("the last message has no text that could be continued")
+    return [*messages[:-1], {**messages[-1], "content": content + END_MARK}]
+
+
+def up_to_end_mark(rendered, content):
+    """The text up to where the last message's own ends. A template that trims messages has taken the mark's space, and
+    would have taken the space before the mark."""
+    mark = rendered.rfind(END_MARK.strip())
+    if mark < 0 or content.strip() not in rendered:
+        raise jinja2.exceptions.TemplateError("it leaves out text of the last message, which is to be continued")
+    text = rendered[:mark]
+    return text if rendered.startswith(END_MARK, mark) else text.rstrip()
+
+
 class ChatTemplate:
     """The templates of one model directory, compiled. Rendering tells the user what a template refuses."""
 
@@ -173,10 +193,15 @@ class ChatTemplate:
         if name not in self._compiled:
             raise UserFault(f"{self._directory}: no chat template is named 'default', only {sorted(self._compiled)}")
         variables = {"tools": None, "documents": None, "add_generation_prompt": False, **self._special_tokens, **kwargs}
-        variables["messages"] = messages
+        is_continued = variables.pop("continue_final_message", False)  # transformers shows it to no template
+        if is_continued and variables["add_generation_prompt"]:
+            raise UserFault("add_generation_prompt opens an answer, continue_final_message goes on with one; set one of "
+                            "them to false")
         with limits(f"{self.path}: chat template for conversation {index}"):
             try:
-                return self._join(self._compiled[name].generate(variables))
+                variables["messages"] = with_end_mark(messages) if is_continued else messages
+                rendered = self._join(self._compiled[name].generate(variables))
+                return up_to_end_mark(rendered, messages[-1]["content"]) if is_continued else rendered
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:  # a template can raise whatever its expressions raise

@@ -206,9 +206,12 @@ class Function:
 
 
 def completion_of(request):
-    if isinstance(request["prompt"], list):
-        return [{"role": "assistant", "content": request["response"]}]
-    return request["response"]
+    prompt = request["prompt"]
+    if not isinstance(prompt, list):
+        return request["response"]
+    # A prompt that ends with an assistant's message is continued: the two are one message, as in TRL.
+    begun = prompt[-1].get("content") or "" if prompt[-1]["role"] == "assistant" else ""
+    return [{"role": "assistant", "content": begun + request["response"]}]
 
 
 def verl_values(request):

@@ -5,7 +5,9 @@
 namespace tandem::config {
 
 void DataOptions::visit_prompt_data(base::Options& options) {
-  options.option(lines.path, "prompt-data", "data", "JSONL file, one prompt a line; FILE@[a:b] takes rows a to b of it")
+  options
+      .option(lines.path, "prompt-data", "data",
+              "JSONL or Parquet file, one prompt a line or row; FILE@[a:b] takes rows a to b of it")
       .required()
       .path()
       .does_not_affect_results();
@@ -26,6 +28,8 @@ void DataOptions::visit(base::Options& options) {
 void DataOptions::visit_rendering(base::Options& options) {
   const char* const group = "data";
   options.option(lines.tool_key, "tool-key", group, "key of the list of tools that the chat template shows");
+  options.option(system_prompt, "system-prompt", group,
+                 "system message before conversations that have none; needs the chat template");
   options.option(apply_chat_template, "apply-chat-template", group,
                  "render prompts with the tokenizer's chat template; unset: message lists are rendered, texts are not");
   options.option(apply_chat_template_kwargs, "apply-chat-template-kwargs", group,

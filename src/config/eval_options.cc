@@ -12,7 +12,7 @@ namespace tandem::config {
 void EvalOptions::visit_data_sets(base::Options& options) {
   options
       .option(eval_prompt_data, "eval-prompt-data", "evaluation",
-              "data sets to evaluate on: NAME FILE.jsonl NAME FILE.jsonl ...")
+              "data sets to evaluate on, JSONL or Parquet: NAME FILE.jsonl NAME FILE.parquet ...")
       .path()
       .does_not_affect_results();
 }

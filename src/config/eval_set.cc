@@ -56,6 +56,8 @@ RewardOptions EvalSet::reward(RewardOptions base) const {
   base.reward_key = options.reward_key.value_or(base.reward_key);
   base.group_rm = group_rm.value_or(base.group_rm);
   if (place.empty()) return base;
+  TANDEM_USER_CHECK(rm_type.empty() || custom_rm_path.empty(),
+                    fmt::format("{}: the data set {} has rm_type and custom_rm_path; leave one out", place, name));
   try {
     base.check_key("reward_key", base.reward_key);
     base.check();

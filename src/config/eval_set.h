@@ -16,7 +16,7 @@ namespace tandem::config {
 struct EvalSet {
   std::string name, path;
   EvalOptions options;                               // the flags --eval-*, and in their place what the file says
-  std::vector<std::string> rm_type, custom_rm_path;  // either one or both: a reward of its own
+  std::vector<std::string> rm_type, custom_rm_path;  // either one: a reward of its own
   std::vector<double> reward_weights;
   std::optional<bool> group_rm;
   std::string place;  // "FILE:LINE:COLUMN" of its table; "": a pair of --eval-prompt-data
@@ -25,8 +25,8 @@ struct EvalSet {
   void visit_defaults(base::Options& table);
   void visit(base::Options& table);
 
-  // The reward of this set: its own, or that of training with the number that the set takes of it. UserError where its
-  // own is wrong.
+  // The reward of this set: its own, or that of training with the number that the set takes of it. UserError where it
+  // has two, or its own is wrong.
   RewardOptions reward(RewardOptions base) const;
 };
 

@@ -20,7 +20,8 @@ void SftConfig::visit(base::Options& options) {
   model.visit(options);
   options
       .option(data.lines.path, "prompt-data", "data",
-              "JSONL file, a line {\"messages\": [...]} or {\"prompt\": ..., \"response\": ...}; FILE@[a:b] takes "
+              "JSONL or Parquet file, a line {\"messages\": [...]} or {\"prompt\": ..., \"response\": ...}; FILE@[a:b] "
+              "takes "
               "rows a to b of it")
       .required()
       .path()

@@ -1,8 +1,11 @@
 #include "rl/data_lines.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "base/files.h"
 
@@ -11,7 +14,7 @@ namespace {
 
 using base::Json;
 
-constexpr int64_t kMaxFileBytes = int64_t{8} << 30;
+constexpr int64_t kMaxFileBytes = int64_t{8} << 30;  // of JSONL, or of what a Parquet file's rows come to as JSONL
 constexpr size_t kMaxMessages = 10;
 
 struct Line {
@@ -41,14 +44,38 @@ std::vector<Line> split_rows(std::string_view text, int64_t& num_blank_lines) {
   return rows;
 }
 
-// Python's rows[begin:end].
-std::vector<Line> slice_rows(std::vector<Line> rows, const DataPath& path) {
-  const auto size = static_cast<int64_t>(rows.size());
+// Which of `size` rows Python's rows[begin:end] takes: from the first to before the second.
+std::pair<int64_t, int64_t> slice_of(const DataPath& path, int64_t size) {
   const auto bound = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
   const int64_t begin = path.has_begin ? bound(path.begin) : 0;
   const int64_t end = path.has_end ? bound(path.end) : size;
-  if (begin >= end) return {};
-  return {rows.begin() + begin, rows.begin() + end};
+  return {begin, std::max(begin, end)};
+}
+
+bool is_parquet(const std::string& file) {
+  constexpr std::string_view kMagic = "PAR1";
+  const base::ReadableFile opened(file);
+  std::array<std::byte, kMagic.size()> first;
+  if (opened.size() < std::ssize(first)) return false;
+  opened.read_at(0, first);
+  return std::equal(first.begin(), first.end(), kMagic.begin(),
+                    [](std::byte byte, char c) { return byte == static_cast<std::byte>(c); });
+}
+
+// Gives the wanted rows of a Parquet file to `take`, in order.
+template <typename Take>
+void take_rows(const Table& table, const DataPath& path, Take take) {
+  int64_t num_bytes = 0;
+  const auto [begin, end] = slice_of(path, table.num_rows);
+  for (int64_t next = begin; next < end;) {
+    for (const TableRow& row : table.read(next, end)) {
+      ++next;
+      num_bytes += std::ssize(row.text) + 1;
+      TANDEM_USER_CHECK(num_bytes <= kMaxFileBytes, path.file + ": its rows come to more than", kMaxFileBytes,
+                        "bytes as JSON, the most that is read here; is it the right file? PATH@[a:b] takes rows of it");
+      take(Place{path.file, next, row.text, /*has_columns=*/false}, row.wrong);
+    }
+  }
 }
 
 // One end of a slice, "" for none.
@@ -109,25 +136,37 @@ const Json* find_value(const Json& object, std::string_view key) {
   return found == object.end() ? nullptr : find_value(*found, key.substr(dot + 1));
 }
 
-LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const std::function<void(const Place&)>& read) {
+LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const OpenTable& open_parquet,
+                     const std::function<void(const Place&)>& read) {
   const DataPath path = parse_data_path(data_path);
-  const std::string text = base::read_file(path.file, kMaxFileBytes);
   LeftOut left_out;
   BadLines& bad = left_out.bad_lines;
-  const std::vector<Line> rows = slice_rows(split_rows(text, left_out.num_blank_lines), path);
-  for (const Line& row : rows) {
+  int64_t num_rows = 0;
+  const auto take = [&](const Place& place, const std::string& wrong) {
+    ++num_rows;
     try {
-      read(Place{path.file, row.number, row.text});
+      if (!wrong.empty()) place.fail("", wrong);
+      read(place);
     } catch (const UserError& error) {
       if (!skip_bad_lines) throw UserError(std::string(error.what()) + " (--skip-bad-lines counts such lines instead)");
       bad.count += 1;
       if (bad.messages.size() < kMaxMessages) bad.messages.emplace_back(error.what());
     }
+  };
+  if (open_parquet && is_parquet(path.file)) {
+    take_rows(open_parquet(path.file), path, take);
+  } else {
+    const std::string text = base::read_file(path.file, kMaxFileBytes);
+    const std::vector<Line> rows = split_rows(text, left_out.num_blank_lines);
+    const auto [begin, end] = slice_of(path, std::ssize(rows));
+    for (int64_t i = begin; i < end; ++i) {
+      const Line& row = rows[static_cast<size_t>(i)];
+      take(Place{path.file, row.number, row.text}, "");
+    }
   }
   const std::string first = bad.messages.empty() ? "" : "; the first bad one: " + bad.messages[0];
-  TANDEM_USER_CHECK(bad.count < static_cast<int64_t>(rows.size()),
-                    data_path + ": no record to work on:", left_out.num_blank_lines, "blank and", bad.count,
-                    "bad lines - add JSON lines, or widen the slice" + first);
+  TANDEM_USER_CHECK(bad.count < num_rows, data_path + ": no record to work on:", left_out.num_blank_lines, "blank and",
+                    bad.count, "bad lines - add JSON lines, or widen the slice" + first);
   return left_out;
 }
 

@@ -1,6 +1,7 @@
-// JSONL data files, read strictly. A line that is wrong is an error with FILE:LINE:COLUMN and a remedy, or with
-// skip_bad_lines a count. Blank lines are no lines; a byte order mark before and a carriage return after a record are
-// taken off; a key given twice is an error, because which one is meant cannot be known.
+// Data files, read strictly: JSONL, and Parquet through the function that the caller gives. A line that is wrong is an
+// error with FILE:LINE:COLUMN and a remedy, or with skip_bad_lines a count. Blank lines are no lines; a byte order mark
+// before and a carriage return after a record are taken off; a key given twice is an error, because which one is meant
+// cannot be known. A row of Parquet is a line, but for its place in the file: FILE:ROW.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace tandem::rl {
 
 // A data file and the rows of it that are wanted, written as PATH or PATH@[a:b] with Python's slice rules (either end
-// may be missing or negative). Rows are the file's lines without the blank ones.
+// may be missing or negative). Rows of a JSONL file are its lines without the blank ones.
 struct DataPath {
   std::string file = "";
   bool has_begin = false, has_end = false;
@@ -33,8 +34,9 @@ struct BadLines {
 // One line being read, for messages with its place.
 struct Place {
   const std::string& file;
-  int64_t line = 0;  // in the file, from 1
+  int64_t line = 0;  // in the file, from 1; of Parquet the row
   std::string_view text;
+  bool has_columns = true;  // false: the file does not hold this text (Parquet)
 
   // Where `key`, or the innermost part of a path of keys, stands in the line; the line's start when it does not. Good
   // enough to find it by eye.
@@ -42,8 +44,8 @@ struct Place {
 
   template <typename... Values>
   [[noreturn]] void fail(const std::string& key, const Values&... what) const {
-    throw UserError(file + ":" + std::to_string(line) + ":" + std::to_string(column(key)) + ": " +
-                    base::join_message(what...));
+    const std::string at = has_columns ? ":" + std::to_string(column(key)) : "";
+    throw UserError(file + ":" + std::to_string(line) + at + ": " + base::join_message(what...));
   }
 };
 
@@ -62,8 +64,23 @@ struct LeftOut {
   int64_t num_blank_lines = 0;
   BadLines bad_lines;  // only with skip_bad_lines
 };
-// Gives each wanted row to `read`, whose UserErrors are bad lines. UserError: the file cannot be read, a line is wrong,
-// or no row is good.
-LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const std::function<void(const Place&)>& read);
+
+// The rows of a file that is no text, each as the line of a JSONL file that it would be.
+struct TableRow {
+  std::string text;
+  std::string wrong;  // why it cannot be one; empty: `text` is
+};
+struct Table {
+  int64_t num_rows = 0;
+  // Of the rows from `begin` to `end` - 1 the first ones, at least one.
+  std::function<std::vector<TableRow>(int64_t begin, int64_t end)> read;
+};
+using OpenTable = std::function<Table(const std::string& file)>;
+
+// Gives each wanted row to `read`, whose UserErrors are bad lines. A file that begins as Parquet does ("PAR1") is read
+// through `open_parquet`; without that, every file is JSONL. UserError: the file cannot be read, a line is wrong, or no
+// row is good.
+LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const OpenTable& open_parquet,
+                     const std::function<void(const Place&)>& read);
 
 }  // namespace tandem::rl

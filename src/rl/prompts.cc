@@ -117,9 +117,9 @@ std::string label_text(const Json& label) {
   return label.is_string() ? label.get<std::string>() : base::dump_json(label);
 }
 
-PromptData read_prompts(const PromptOptions& options) {
+PromptData read_prompts(const PromptOptions& options, const OpenTable& open_parquet) {
   PromptData data;
-  LeftOut left_out = for_each_row(options.path, options.skip_bad_lines, [&](const Place& place) {
+  LeftOut left_out = for_each_row(options.path, options.skip_bad_lines, open_parquet, [&](const Place& place) {
     data.records.push_back(read_prompt_record(options, place));
   });
   data.num_blank_lines = left_out.num_blank_lines;

@@ -1,4 +1,4 @@
-// Prompt data: a JSONL file to records, strictly (rl/data_lines.h).
+// Prompt data: a file to records, strictly (rl/data_lines.h).
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct PromptOptions {
 };
 
 struct PromptRecord {
-  int64_t line = 0;          // in the file, from 1
+  int64_t line = 0;          // in the file, from 1; of Parquet the row
   base::Json prompt;         // string, or list of {"role", "content", ...}
   base::Json label;          // whatever the line holds; null: none
   base::Json metadata;       // object: the line's other keys, metadata_key too, and over them what metadata_key holds
@@ -52,6 +52,6 @@ struct PromptData {
   BadLines bad_lines;  // only with skip_bad_lines
 };
 // UserError: the file cannot be read, a line is wrong, or no record is left.
-PromptData read_prompts(const PromptOptions& options);
+PromptData read_prompts(const PromptOptions& options, const OpenTable& open_parquet = {});
 
 }  // namespace tandem::rl

@@ -126,9 +126,9 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
 
 }  // namespace
 
-SftData read_sft(const SftOptions& options) {
+SftData read_sft(const SftOptions& options, const OpenTable& open_parquet) {
   SftData data;
-  LeftOut left_out = for_each_row(options.path, options.skip_bad_lines,
+  LeftOut left_out = for_each_row(options.path, options.skip_bad_lines, open_parquet,
                                   [&](const Place& place) { data.records.push_back(read_sft_record(options, place)); });
   data.num_blank_lines = left_out.num_blank_lines;
   data.bad_lines = std::move(left_out.bad_lines);

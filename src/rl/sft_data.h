@@ -1,4 +1,4 @@
-// Data to imitate: a JSONL file to records, strictly (rl/data_lines.h). A line is a conversation or two texts:
+// Data to imitate: a file to records, strictly (rl/data_lines.h). A line is a conversation or two texts:
 //
 //   {"messages": [...]}                               trains on every assistant's message
 //   {"prompt": [messages], "completion": [messages]}  on every assistant's message of the completion (TRL's format)
@@ -28,7 +28,7 @@ struct SftOptions {
 };
 
 struct SftRecord {
-  int64_t line = 0;              // in the file, from 1
+  int64_t line = 0;              // in the file, from 1; of Parquet the row
   base::Json messages;           // a conversation that ends with an assistant's message, or null
   std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
   std::string prompt, response;  // without messages: the two texts
@@ -41,6 +41,6 @@ struct SftData {
   BadLines bad_lines;  // only with skip_bad_lines
 };
 // UserError: the file cannot be read, a line is wrong or has nothing to train on, or no record is left.
-SftData read_sft(const SftOptions& options);
+SftData read_sft(const SftOptions& options, const OpenTable& open_parquet = {});
 
 }  // namespace tandem::rl

@@ -13,6 +13,7 @@
 #include "base/option_mistakes.h"
 #include "base/options.h"
 #include "rl/messages.h"
+#include "run/conversations.h"
 
 namespace tandem::run {
 
@@ -97,6 +98,7 @@ CompletionRequest read_request(const base::Json& line, const rl::Place& place, c
     Conversation conversation;
     conversation.prompt = prompts[i].is_array() ? messages_of(prompts[i], name, place) : prompts[i];
     conversation.place = name;
+    conversation.ending = ending_of(conversation.prompt);
     conversations.push_back(std::move(conversation));
     with_text.push_back(i);
   }

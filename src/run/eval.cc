@@ -10,6 +10,7 @@
 #include "report/report.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
+#include "run/answer_end.h"
 #include "run/evaluation.h"
 #include "run/model_session.h"
 #include "run/read_model.h"
@@ -27,6 +28,9 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),
                                                  evaluation.context_tokens(session.config()));
   check_stop_tokens(config.rollout, session.config());
+  if (evaluation.is_rendered()) {
+    warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
+  }
   const RewardContext told = reward_context(config.data, mode);
   evaluation.check_url_is_asked(config.reward);
   evaluation.try_out(std::nullopt, told);

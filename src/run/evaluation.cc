@@ -118,6 +118,10 @@ void Evaluation::try_out(const std::optional<Grading>& training, const RewardCon
   }
 }
 
+bool Evaluation::is_rendered() const {
+  return std::ranges::any_of(sets_, [](const DataSet& set) { return set.prompts.is_rendered; });
+}
+
 int64_t Evaluation::context_tokens(const model::ModelConfig& model) const {
   int64_t longest = 0;
   for (const DataSet& set : sets_)

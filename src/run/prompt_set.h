@@ -26,7 +26,8 @@ struct PromptSet {
   int64_t num_bad_lines = 0;        // left out, with --skip-bad-lines
   int64_t num_too_long = 0;         // left out, beyond --rollout-max-prompt-len
   int64_t longest_tokens = 0;
-  bool template_opens_answer = true;  // opens_answer(), where a template rendered prompts
+  bool is_rendered = false;           // the chat template rendered prompts
+  bool template_opens_answer = true;  // opens_answer(), where it rendered some that are not continued
 };
 
 // The rewards that its lines ask for themselves (metadata.rm_type).
@@ -34,19 +35,5 @@ std::set<std::string> rm_types_of(const PromptSet& set);
 
 // Says what was left out. UserError for a line that is wrong (FILE:LINE), or when nothing is left.
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);
-
-// The text of one prompt's conversation by the rule of --apply-chat-template; `place` stands for it in messages.
-struct Conversation {
-  base::Json prompt, tools;
-  std::string place;
-  bool is_answered = false;  // it ends with the answer, so no header of another one follows
-};
-std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
-                                        const std::vector<Conversation>& conversations);
-
-// False when what the template renders stops short of the header that opens an assistant's message, so that a model
-// would go on with the user's. A template that always writes the header, has none (its user's turn ends with what
-// stands before an answer) or refuses the question opens it.
-bool opens_answer(const config::DataOptions& options, text::TextWorker& text);
 
 }  // namespace tandem::run

@@ -15,7 +15,8 @@
 #include "base/message_text.h"
 #include "report/report.h"
 #include "rl/sft_data.h"
-#include "run/prompt_set.h"
+#include "run/conversations.h"
+#include "run/open_parquet.h"
 
 namespace tandem::run {
 
@@ -31,7 +32,7 @@ rl::SftData read_data(const config::DataOptions& data) {
   options.response_key = data.lines.label_key;
   options.tool_key = data.lines.tool_key;
   options.skip_bad_lines = data.lines.skip_bad_lines;
-  rl::SftData records = rl::read_sft(options);
+  rl::SftData records = rl::read_sft(options, open_parquet);
   if (records.bad_lines.count > 0) {
     base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.lines.path,
                       records.bad_lines.count, records.bad_lines.messages.front());
@@ -129,6 +130,7 @@ void SampleMaker::add(const rl::SftRecord& record) {
         {{{"role", "user"}, {"content", record.prompt}}, {{"role", "assistant"}, {"content", record.response}}});
     return add_conversation(messages, {1}, record.tools, form);
   }
+  check_plain_text(data_, form.place);
   form.prompt_text = record.prompt;
   form.text = record.response;
   answers_.push_back(std::move(form));
@@ -142,7 +144,7 @@ void SampleMaker::add_conversation(const base::Json& messages, const std::vector
     if (is_trained) prompts_.push_back({before, tools, form.place});
     before.push_back(messages[i]);
     if (!is_trained) continue;
-    wholes_.push_back({before, tools, form.place, /*is_answered=*/true});
+    wholes_.push_back({before, tools, form.place, Ending::kClosed});
     answers_.push_back(form);
     answers_.back().is_rendered = true;
     answers_.back().continues_record = i != trained.front();

@@ -14,6 +14,7 @@
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"
+#include "run/answer_end.h"
 #include "run/read_model.h"
 #include "run/reference.h"
 #include "run/train_warnings.h"
@@ -115,6 +116,9 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                  num_prompts(prompts));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
+  if (prompts.is_rendered || evaluation.is_rendered()) {
+    warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
+  }
 }
 
 RewardContext TrainInputs::reward_context() const {

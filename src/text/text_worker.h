@@ -55,8 +55,8 @@ class TextWorker {
   std::vector<std::vector<int32_t>> encode(const std::vector<std::string>& texts);
   // Ids without a token (a model's vocabulary is often larger) decode to nothing, as in the published library.
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens);
-  // Rendered text of each conversation. kwargs: add_generation_prompt, enable_thinking, tools, ... UserError when the
-  // template refuses (its message), per call.
+  // Rendered text of each conversation. kwargs: add_generation_prompt, continue_final_message, enable_thinking, tools,
+  // ... UserError when the template refuses (its message), per call.
   std::vector<std::string> apply_chat_template(const std::vector<base::Json>& conversations, const base::Json& kwargs);
 
   int64_t vocab_size() const;                     // largest id + 1, added tokens included

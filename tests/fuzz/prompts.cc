@@ -96,11 +96,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tandem::rl::PromptOptions options{.path = file.path()};
     if ((choice & 2) != 0) options.label_needed_by = "--rm-type exact";
     if ((choice & 4) != 0) options.input_key = options.label_key = "a.b";
-    check(tandem::rl::read_prompts, options, text);
+    check([](const auto& asked) { return tandem::rl::read_prompts(asked); }, options, text);
   } else {
     tandem::rl::SftOptions options{.path = file.path()};
     if ((choice & 2) != 0) options.prompt_key = options.response_key = "a.b";
-    check(tandem::rl::read_sft, options, text);
+    check([](const auto& asked) { return tandem::rl::read_sft(asked); }, options, text);
   }
   return 0;
 }

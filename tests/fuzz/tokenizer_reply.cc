@@ -1,11 +1,13 @@
-// text/tokenizer_messages: whatever a tokenizer process answers is a value within its bounds, or a BadReply. The first
-// byte says which request was answered, the second how many results were asked for, the rest is the answer.
+// text/tokenizer_messages, text/parquet_file: whatever a tokenizer process or the reader of a Parquet file answers is a
+// value within its bounds, or a BadReply. The first byte says which request was answered, the second how many results
+// were asked for, the rest is the answer.
 #include "text/tokenizer_messages.h"
 
 #include <algorithm>
 
 #include "tests/fuzz/json_mutator.h"
 #include "text/message.h"
+#include "text/parquet_file.h"
 
 using namespace tandem::fuzz;
 using namespace tandem::text;
@@ -33,12 +35,20 @@ void check_answer(int request, int64_t count, const Json& answer) {
     case 2:
       require(texts(answer, static_cast<size_t>(count)).size() == static_cast<size_t>(count), "a text for each");
       return;
-    default:
+    case 3: {
       const auto table = token_table(answer, count);
       require(table.size() == static_cast<size_t>(count), "each id has its bytes");
       for (size_t i = 0; i < table.size(); ++i) {
         require(answer[i].get_ref<const std::string&>().size() == 2 * table[i].size(), "two digits a byte");
       }
+      return;
+    }
+    case 4: require(parquet_row_count(answer) >= 0, "a file has rows or none"); return;
+    default:
+      for (const ParquetRow& row : parquet_rows(answer, count)) {
+        require(row.json.empty() || row.wrong.empty(), "a row is good or bad");
+      }
+      return;
   }
 }
 
@@ -54,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Mostly as many as there are, so that what is behind the count is reached.
   const int64_t count = data[1] >= 128 ? data[1] - 128 : static_cast<int64_t>(answer.size());
   try {
-    check_answer(data[0] % 4, count, answer);
+    check_answer(data[0] % 6, count, answer);
   } catch (const BadReply& bad) {
     require_message(bad.what(), "answered ");
   }

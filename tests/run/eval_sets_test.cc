@@ -66,23 +66,25 @@ TEST(EvalSets, TablesGoBeforeDefaultsAndDefaultsBeforeFlags) {
   const config::DataOptions data = sets[0].options.data({}, sets[0].path);
   EXPECT_EQ(data.lines.label_key, "answer");
   EXPECT_EQ(data.lines.path, "aime.jsonl@[0:30]");
-  EXPECT_EQ(sets[0].reward({}).rm_type, "math");
+  EXPECT_EQ(sets[0].reward({}).rm_type, std::vector<std::string>{"math"});
   EXPECT_EQ(sets[1].name, "code-1.5");
 }
 
 TEST(EvalSets, ASetsOwnRewardTakesThePlaceOfTrainings) {
   config::RewardOptions training;
-  training.custom_rm_path = "train.py:reward";
+  training.custom_rm_path = {"train.py:reward"};
+  training.reward_weights = {0.5};
   training.reward_key = "score";
   training.group_rm = true;
   const std::vector<config::EvalSet> sets = read(
       "[[eval.datasets]]\nname = \"a\"\npath = \"a\"\nrm_type = \"exact\"\n"
       "[[eval.datasets]]\nname = \"b\"\npath = \"b\"\nreward_key = \"acc\"\n");
   const config::RewardOptions a = sets.at(0).reward(training), b = sets.at(1).reward(training);
-  EXPECT_EQ(a.rm_type, "exact");
-  EXPECT_EQ(a.custom_rm_path + a.reward_key, "");
+  EXPECT_EQ(a.rm_type, std::vector<std::string>{"exact"});
+  EXPECT_TRUE(a.custom_rm_path.empty() && a.reward_weights.empty() && a.reward_key.empty());
   EXPECT_FALSE(a.group_rm);
-  EXPECT_EQ(b.custom_rm_path, "train.py:reward");
+  EXPECT_EQ(b.custom_rm_path, std::vector<std::string>{"train.py:reward"});
+  EXPECT_EQ(b.reward_weights, std::vector<double>{0.5});
   EXPECT_EQ(b.reward_key, "acc");
   EXPECT_TRUE(b.group_rm);
 }
@@ -104,7 +106,7 @@ TEST(EvalSets, WhatIsWrongIsNamedWithItsPlace) {
       {"[[eval.datasets]]\npath = \"a\"\nrm_type = \"exact\"\n", ":1:1: name: '' is no name"},
       {"[[eval.datasets]]\nname = \"a/b\"\npath = \"a\"\n", "'a/b' is no name"},
       {"[[eval.datasets]]\nname = \"a\"\nrm_type = \"exact\"\n", ":1:1: path: is missing"},
-      {"[[eval.datasets]]\nname = \"a\"\npath = \"a\"\n", ":1:1: the data set a has no reward"},
+      {set + "reward_weights = [1, 2]\n", ":1:1: --reward-weights: 2 weights given for 1 reward"},
       {"[eval.defaults]\nname = \"a\"\n" + set, ":2:8: name: is no key of this table"},
       {"[eval.dataset]\nname = \"a\"\n",
        ":1:1: dataset: is not known here; write [eval.defaults] and [[eval.datasets]]"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
+#include "run/conversations.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 

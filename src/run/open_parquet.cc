@@ -1,0 +1,24 @@
+#include "run/open_parquet.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "text/parquet_file.h"
+
+namespace tandem::run {
+
+rl::Table open_parquet(const std::string& file) {
+  const auto parquet = std::make_shared<text::ParquetFile>(text::default_worker_config(), file);
+  const auto read = [parquet](int64_t begin, int64_t end) {
+    std::vector<rl::TableRow> rows;
+    for (text::ParquetRow& row : parquet->read(begin, end)) {
+      rows.push_back({std::move(row.json), std::move(row.wrong)});
+    }
+    return rows;
+  };
+  return {.num_rows = parquet->num_rows(), .read = read};
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,13 @@
+// How data files that are Parquet are opened: by a process of their own (text/parquet_file.h).
+#pragma once
+
+#include <string>
+
+#include "rl/data_lines.h"
+
+namespace tandem::run {
+
+// UserError and EnvironmentError as text::ParquetFile.
+rl::Table open_parquet(const std::string& file);
+
+}  // namespace tandem::run
