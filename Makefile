@@ -72,11 +72,13 @@ test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-fre
 	@echo "make test: all passed"
 
 test-dev: setup
+	@tools/setup.sh wandb
 	$(call configure,dev)
 	cmake --build build/dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)
 
 test-tsan: setup
+	@tools/setup.sh wandb
 	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)

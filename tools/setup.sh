@@ -3,8 +3,9 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel
-#   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb
+#   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
+#   tests. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -127,6 +128,15 @@ install_wheel() {
   cp requirements-wheel.txt "$stamp"
 }
 
+# The package of Weights & Biases, into the .venv that is there.
+install_wandb() {
+  local stamp=.venv/installed-requirements-wandb
+  if [ -f "$stamp" ] && cmp -s "$stamp" requirements-wandb.txt; then return; fi
+  say "installing the package of Weights & Biases (about 125 MB, once)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-wandb.txt
+  cp requirements-wandb.txt "$stamp"
+}
+
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
@@ -136,5 +146,6 @@ case "${1:-}" in
     ;;
   cuda) install_cuda ;;
   wheel) install_wheel ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel"; exit 2 ;;
+  wandb) install_wandb ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb"; exit 2 ;;
 esac

@@ -29,7 +29,7 @@ struct OwnName {
   const char* name;
   bool is_folder;
 };
-constexpr std::array<OwnName, 11> kNames = {{{kConfig, false},
+constexpr std::array<OwnName, 14> kNames = {{{kConfig, false},
                                              {"metrics.jsonl", false},
                                              {kMemory, false},
                                              {"memory_trace.json", false},
@@ -37,6 +37,9 @@ constexpr std::array<OwnName, 11> kNames = {{{kConfig, false},
                                              {"grader_output.txt", false},
                                              {"samples", true},
                                              {"tensorboard", true},
+                                             {"wandb", true},
+                                             {"wandb_run_id", false},
+                                             {"view.html", false},
                                              {"checkpoints", true},
                                              {"hf", true},
                                              {"fault", true}}};

@@ -7,6 +7,8 @@
 //   grader_output.txt    what reward functions printed
 //   samples/             what was sampled: rollout_000001.jsonl, eval_NAME_000001.jsonl
 //   tensorboard/         the metrics as an event file
+//   wandb/, wandb_run_id  files of Weights & Biases, and the run's id there (--use-wandb)
+//   view.html            the page of `tandem view`
 //   checkpoints/         what the run goes on from (run/checkpoints.h)
 //   hf/step_000100       a Hugging Face checkpoint after 100 rollouts
 //   hf/latest            a symbolic link to the last of them
@@ -55,6 +57,7 @@ class RunDirectory {
   std::string grader_output_file() const { return path_ + "/grader_output.txt"; }
   std::string samples_folder() const { return path_ + "/samples"; }
   std::string tensorboard_folder() const { return path_ + "/tensorboard"; }
+  std::string wandb_run_id_file() const { return path_ + "/wandb_run_id"; }
   std::string fault_folder() const { return path_ + "/fault"; }
   std::string checkpoint(int64_t step) const;
   // Points hf/latest at checkpoint(step), in one rename.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/options.h"
+#include "text/wandb.h"
 
 namespace tandem::config {
 
@@ -20,6 +21,8 @@ struct OutputOptions {
   int64_t default_save_interval = 10;
   bool overwrite = false;
   bool use_tensorboard = true;
+  bool use_wandb = false;
+  text::WandbConfig wandb;
   int64_t sample_dump_interval = 1;     // 0: none
   std::string save_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   bool log_passrate = false;
@@ -27,6 +30,7 @@ struct OutputOptions {
 
   void visit(base::Options& options);
   void visit_run(base::Options& options);  // all but what is about rollouts
+  void visit_wandb(base::Options& options);
   // What is written after `step`, if anything.
   std::optional<SavedParts> parts_due(int64_t step, int64_t num_steps) const;
   // Checkpoints and exports that a run of `num_steps` writes; of `begin` steps it has them already.

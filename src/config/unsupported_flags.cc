@@ -15,7 +15,7 @@ constexpr const char* kEngineOwn =
     "the rollout engine is Tandem's own, in this process; its memory is --kv-cache-bytes, its sampling --rollout-*";
 constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
 constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
-constexpr const char* kNoWandb = "W&B is not in this version; metrics are in metrics.jsonl and TensorBoard";
+constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard and --use-wandb; `tandem view` shows them";
 constexpr const char* kNoSync = "weights are never copied: the engine decodes from the bytes that the trainer writes";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kNoLora = "LoRA is not in this version: all parameters are trained";
@@ -199,11 +199,14 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"ckpt-format", nullptr, "checkpoints/ and hf/ are safetensors files; leave it out"},
     {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
     // reporting and debugging
-    {"use-wandb", nullptr, kNoWandb},
-    {"wandb-*", nullptr, kNoWandb},
-    {"disable-wandb-random-suffix", nullptr, kNoWandb},
-    {"use-mlflow", nullptr, kNoWandb},
-    {"use-prometheus", nullptr, kNoWandb},
+    {"wandb-key", nullptr,
+     "a key on a command line is seen by all users of the machine; set WANDB_API_KEY, or run `wandb login` once"},
+    {"wandb-always-use-train-step", nullptr,
+     "train/* counts optimizer steps, everything else rollouts: each has an axis of its own there"},
+    {"wandb-*", nullptr, "not in this version; --help lists the flags of Weights & Biases that are"},
+    {"disable-wandb-random-suffix", "", "no suffix is added to the names of runs and groups there"},
+    {"use-mlflow", nullptr, kNoSink},
+    {"use-prometheus", nullptr, kNoSink},
     {"tensorboard-dir", nullptr,
      "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
     {"tb-*", nullptr, "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},

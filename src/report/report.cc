@@ -14,8 +14,8 @@ namespace tandem::report {
 
 namespace {
 
-// A flush of TensorBoard is a courtesy to readers: it never holds a run up for longer.
-constexpr double kTensorBoardFlushSeconds = 5.0;
+// A flush of a sink is a courtesy to readers: it never holds a run up for longer.
+constexpr double kSinkFlushSeconds = 5.0;
 constexpr int kBarCells = 20;
 
 std::string record(const std::string& kind, int64_t step, double seconds, const Metrics& metrics) {
@@ -39,8 +39,11 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   log_ = open(options.log_file);
   memory_ = open(options.memory_file);
   if (!options.tensorboard_folder.empty()) {
-    tensorboard_ = std::make_unique<text::TensorBoardSink>(text::default_worker_config(), options.tensorboard_folder);
+    tensorboard_ = std::make_unique<text::MetricSink>(
+        text::tensorboard_target(text::default_worker_config(), options.tensorboard_folder));
   }
+  if (options.wandb)
+    wandb_ = std::make_unique<text::MetricSink>(text::wandb_target(text::default_worker_config(), *options.wandb));
   if (!log_) return;
   base::set_log_sink([this](base::LogLevel, const std::string& line) {
     try {
@@ -64,9 +67,16 @@ void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) 
     if (const int64_t kept = metrics_->num_kept(); kept > 0) {
       counted["fault/unwritten_records"] = static_cast<double>(kept);
     }
+    if (const int64_t dropped = wandb_ ? wandb_->dropped() : 0; dropped > 0) {
+      counted["fault/wandb_dropped_records"] = static_cast<double>(dropped);
+    }
     write(*metrics_, record(kind, step, seconds(), counted));
   }
   if (tensorboard_) tensorboard_->write(step, metrics);
+  if (!wandb_) return;
+  Metrics with_axis = metrics;  // there each kind of record counts on its own axis
+  with_axis[kind + "/step"] = static_cast<double>(step);
+  wandb_->write(step, with_axis);
 }
 
 void Report::log_memory(const std::vector<std::string>& lines) {
@@ -103,7 +113,9 @@ void Report::sync() {
   if (metrics_) metrics_->sync();
   if (log_) log_->sync();
   if (memory_) memory_->sync();
-  if (tensorboard_) tensorboard_->flush(kTensorBoardFlushSeconds);
+  for (text::MetricSink* sink : {tensorboard_.get(), wandb_.get()}) {
+    if (sink != nullptr) sink->flush(kSinkFlushSeconds);
+  }
 }
 
 std::string number_text(double value, int digits) {

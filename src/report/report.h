@@ -1,4 +1,5 @@
-// What a run reports while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, log.txt and the terminal.
+// What a run reports while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, Weights & Biases, log.txt and
+// the terminal.
 //
 // metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
 // train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +19,8 @@
 #include "base/env.h"
 #include "base/files.h"
 #include "report/terminal.h"
-#include "text/tensorboard_sink.h"
+#include "text/metric_sink.h"
+#include "text/wandb.h"
 
 namespace tandem::report {
 
@@ -30,6 +33,7 @@ class Report {
   // end the run; the record is kept, counted (fault/unwritten_records) and written when the disk takes it again.
   struct Options {
     std::string metrics_file = {}, log_file = {}, memory_file = {}, tensorboard_folder = {};
+    std::optional<text::WandbRun> wandb = std::nullopt;
     bool append = false;
     bool keep_unwritten = false;
   };
@@ -64,7 +68,7 @@ class Report {
   Terminal terminal_ = standard_terminal();
   base::Redaction redaction_;
   std::unique_ptr<base::LineFile> metrics_, log_, memory_;
-  std::unique_ptr<text::TensorBoardSink> tensorboard_;
+  std::unique_ptr<text::MetricSink> tensorboard_, wandb_;
 };
 
 // A number as a person reads it, in `digits` significant ones: "0.0494", "1.2e-07", "16,050".

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,6 +19,7 @@ class RunLog {
   struct Options {
     std::string config_text = {};  // of config.toml
     bool use_tensorboard = false;
+    std::optional<text::WandbRun> wandb = std::nullopt;
     bool has_rollouts = true;  // there are samples/ and a timeline of memory
     bool resumes = false;      // records are added to those that are there
     bool continues_after_save_error = false;

@@ -9,6 +9,7 @@
 #include "checkpoint/resume.h"
 #include "run/run_space.h"
 #include "run/trainer_setup.h"
+#include "run/wandb_run.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -63,6 +64,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .prompt_data = config.data.lines.path,
                                                .custom_rm_paths = {}})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
+  check_wandb(config.output);
   if (checkpoint)
     checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config, num_samples());
 }

@@ -16,6 +16,7 @@
 #include "run/run_memory.h"
 #include "run/stop_signal.h"
 #include "run/train_inputs.h"
+#include "run/wandb_run.h"
 
 namespace tandem::run {
 
@@ -40,6 +41,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
                                 .use_tensorboard = config.output.use_tensorboard,
+                                .wandb = wandb_run(config.output, inputs.directory, mode.values),
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});
   Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation);

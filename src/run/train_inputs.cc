@@ -19,6 +19,7 @@
 #include "run/reference.h"
 #include "run/train_warnings.h"
 #include "run/trainer_setup.h"
+#include "run/wandb_run.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -95,6 +96,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
                 space.what_for()) {
+  check_wandb(config.output);
   config.reward.line_types = rm_types_of(prompts);
   evaluation.check_url_is_asked(config.reward);
   try_out_reward(evaluation.reward_of_run(config.reward), reward_context());

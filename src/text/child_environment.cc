@@ -21,6 +21,17 @@ bool may_reach_a_sandbox(std::string_view name) {
          name.ends_with("_NUM_THREADS");
 }
 
+bool is_named(const std::vector<std::string>& patterns, std::string_view name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view pattern) {
+    return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
+  });
+}
+
+bool may_reach(const WorkerConfig& config, std::string_view name) {
+  if (may_reach_a_sandbox(name)) return true;
+  return config.variables ? is_named(*config.variables, name) : !config.sandboxed;
+}
+
 bool changes_where_python_looks(std::string_view name) { return name == "PYTHONPATH" || name == "PYTHONHOME"; }
 
 }  // namespace
@@ -33,7 +44,7 @@ std::vector<std::string> child_environment(const WorkerConfig& config, bool runs
     if (equals == std::string_view::npos) continue;
     const std::string_view name = text.substr(0, equals);
     if (!runs_users_code && changes_where_python_looks(name)) continue;
-    if (!config.sandboxed || may_reach_a_sandbox(name)) variables.emplace(name, text.substr(equals + 1));
+    if (may_reach(config, name)) variables.emplace(name, text.substr(equals + 1));
   }
   const auto path = variables.find("PYTHONPATH");
   variables["PYTHONPATH"] = path == variables.end() || path->second.empty()

@@ -9,7 +9,8 @@
 namespace tandem::text {
 
 // "NAME=value" each. A sandboxed worker gets those of ours that a Python program needs to run, by name, so that no
-// secret of the run (HF_TOKEN, AWS_*, *_API_KEY, ...) reaches it; another gets all. Both get what makes a worker the
+// secret of the run (HF_TOKEN, AWS_*, *_API_KEY, ...) reaches it; another gets all, or those that config.variables adds
+// to them. Both get what makes a worker the
 // same everywhere: our package first on the import path, no module of the working directory, UTF-8, unbuffered output,
 // one order of sets, no files written beside the sources. Temporary files go to the first writable directory.
 // PYTHONPATH and PYTHONHOME of the user reach only his own code (`runs_users_code`): our workers need no module of his,

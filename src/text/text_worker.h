@@ -39,6 +39,9 @@ struct WorkerConfig {
   bool sandboxed = true;
   bool network = false;  // sandboxed, but for internet sockets: of a worker that asks a service
   std::optional<std::vector<std::string>> writable = std::vector<std::string>{};
+  // Without the sandbox too, few environment variables: those that a sandboxed worker gets, and these. A name that ends
+  // in '*' stands for all that begin so. nullopt: as `sandboxed` says.
+  std::optional<std::vector<std::string>> variables = std::nullopt;
 };
 // With the interpreter and the package beside the program (text/worker_place.h); EnvironmentError where one is missing.
 WorkerConfig default_worker_config();

@@ -1,5 +1,5 @@
 // Scalars arrive in an event file that TensorBoard reads, whatever happens to the process that writes it.
-#include "text/tensorboard_sink.h"
+#include "text/metric_sink.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -43,7 +43,7 @@ class Sink : public testing::Test {
 TEST_F(Sink, WritesWhatTensorBoardReads) {
   const int descriptors = num_descriptors();
   {
-    TensorBoardSink sink(default_worker_config(), directory_);
+    MetricSink sink(tensorboard_target(default_worker_config(), directory_));
     sink.write(0, {{"train/loss", 0.5}, {"rollout/raw_reward", -1.0}});
     sink.write(7, {{"train/loss", std::numeric_limits<double>::quiet_NaN()}, {"train/grad_norm", HUGE_VAL}});
   }
@@ -57,7 +57,7 @@ TEST_F(Sink, WritesWhatTensorBoardReads) {
 TEST_F(Sink, ReplacesADeadChildWithOneWarning) {
   const int64_t warnings = base::num_warnings();
   {
-    TensorBoardSink sink(default_worker_config(), directory_);
+    MetricSink sink(tensorboard_target(default_worker_config(), directory_));
     for (int64_t step = 0; step < 3; ++step) {
       sink.write(step, {{"x", 1.0}});
       sink.flush(60);
@@ -73,7 +73,7 @@ TEST_F(Sink, ReplacesADeadChildWithOneWarning) {
 }
 
 TEST_F(Sink, DoesNotBlockWhenItsChildHangs) {
-  TensorBoardSink sink(default_worker_config(), directory_);
+  MetricSink sink(tensorboard_target(default_worker_config(), directory_));
   ASSERT_EQ(::kill(static_cast<pid_t>(sink.process_id()), SIGSTOP), 0);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t step = 0; step < 3000; ++step) sink.write(step, {{"x", 1.0}});
@@ -83,7 +83,7 @@ TEST_F(Sink, DoesNotBlockWhenItsChildHangs) {
 
 TEST_F(Sink, SaysWhenItsDirectoryCannotBeWritten) {
   try {
-    TensorBoardSink sink(default_worker_config(), "/dev/null/events");
+    MetricSink sink(tensorboard_target(default_worker_config(), "/dev/null/events"));
     FAIL();
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("/dev/null/events"), std::string::npos) << error.what();

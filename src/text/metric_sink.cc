@@ -1,4 +1,4 @@
-#include "text/tensorboard_sink.h"
+#include "text/metric_sink.h"
 
 #include <atomic>
 #include <chrono>
@@ -44,9 +44,8 @@ base::Json to_json(const std::map<std::string, double>& values) {
 
 }  // namespace
 
-struct TensorBoardSink::Impl {
-  WorkerConfig config;
-  std::string directory;
+struct MetricSink::Impl {
+  SinkTarget target;
   mutable std::mutex mutex;  // over all below that two threads touch
   std::condition_variable changed;
   std::unique_ptr<ChildProcess> child;  // set and reset under `mutex`; used by the thread without
@@ -59,7 +58,7 @@ struct TensorBoardSink::Impl {
   std::thread thread;
 
   void start_child() {
-    auto started = std::make_unique<ChildProcess>(config, "sink");
+    auto started = std::make_unique<ChildProcess>(target.config, target.worker);
     ChildProcess& borrowed = *started;
     {
       const std::lock_guard lock(mutex);
@@ -67,7 +66,7 @@ struct TensorBoardSink::Impl {
       if (stopping) borrowed.interrupt();
     }
     try {
-      borrowed.call("open", {{"directory", directory}}, config.deadline_s);
+      borrowed.call("open", target.open, target.config.deadline_s);
     } catch (...) {
       drop_child();
       throw;
@@ -84,10 +83,10 @@ struct TensorBoardSink::Impl {
 
   void warn_once(const std::string& what) {
     if (warned.exchange(true)) return;
-    base::log_warning("TensorBoard events in {}: {}; training goes on", directory, what);
+    base::log_warning("{}: {}; training goes on", target.what, what);
   }
 
-  // Whether the event is in the file.
+  // Whether the event was delivered.
   bool deliver(const Event& event) {
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       try {
@@ -97,7 +96,7 @@ struct TensorBoardSink::Impl {
           ++num_restarts;
         }
         child->call("write", {{"step", event.step}, {"values", event.values}, {"wall_time_s", event.wall_time_s}},
-                    config.deadline_s);
+                    target.config.deadline_s);
         return true;
       } catch (const std::runtime_error& error) {
         drop_child();
@@ -126,26 +125,43 @@ struct TensorBoardSink::Impl {
     }
   }
 
+  // After the thread's end.
+  void finish() {
+    if (target.finish_s <= 0 || child == nullptr) return;
+    try {
+      child->call("finish", base::Json::object(), target.finish_s);
+    } catch (const std::runtime_error& error) {
+      warn_once(error.what());
+    }
+  }
+
   void wait_until_idle(double deadline_s) {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, std::chrono::duration<double>(deadline_s), [&] { return queue.empty() && !busy; });
   }
 };
 
-TensorBoardSink::TensorBoardSink(const WorkerConfig& config, const std::string& directory)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->config = config;
-  impl_->config.writable.reset();  // its folder is yet to be made, and no code of the user's runs there
-  impl_->directory = directory;
+SinkTarget tensorboard_target(const WorkerConfig& config, const std::string& directory) {
+  SinkTarget target{.name = "the TensorBoard writer",
+                    .what = "TensorBoard events in " + directory,
+                    .worker = "sink",
+                    .config = config,
+                    .open = {{"directory", directory}}};
+  target.config.writable.reset();  // its folder is yet to be made, and no code of the user's runs there
+  return target;
+}
+
+MetricSink::MetricSink(const SinkTarget& target) : impl_(std::make_unique<Impl>()) {
+  impl_->target = target;
   try {
     impl_->start_child();
   } catch (const WorkerError& error) {
-    throw EnvironmentError(std::string("cannot start the TensorBoard writer: ") + error.what());
+    throw EnvironmentError(fmt::format("cannot start {}: {}", target.name, error.what()));
   }
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
-TensorBoardSink::~TensorBoardSink() {
+MetricSink::~MetricSink() {
   impl_->wait_until_idle(kDrainSeconds);
   {
     const std::lock_guard lock(impl_->mutex);
@@ -153,13 +169,14 @@ TensorBoardSink::~TensorBoardSink() {
     if (impl_->busy && impl_->child != nullptr) impl_->child->interrupt();
     const size_t num_left = impl_->queue.size() + (impl_->busy ? 1 : 0);
     if (num_left > 0)
-      impl_->warn_once(fmt::format("the last {} did not reach the file in {:g} s", num_left, kDrainSeconds));
+      impl_->warn_once(fmt::format("the last {} were not delivered in {:g} s", num_left, kDrainSeconds));
   }
   impl_->changed.notify_all();
   impl_->thread.join();
+  impl_->finish();
 }
 
-void TensorBoardSink::write(int64_t step, const std::map<std::string, double>& values) {
+void MetricSink::write(int64_t step, const std::map<std::string, double>& values) {
   const double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Event event{step, now_s, to_json(values)};
   {
@@ -173,19 +190,19 @@ void TensorBoardSink::write(int64_t step, const std::map<std::string, double>& v
   impl_->changed.notify_all();
 }
 
-void TensorBoardSink::flush(double deadline_s) { impl_->wait_until_idle(deadline_s); }
+void MetricSink::flush(double deadline_s) { impl_->wait_until_idle(deadline_s); }
 
-int64_t TensorBoardSink::dropped() const {
+int64_t MetricSink::dropped() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->num_dropped;
 }
 
-int64_t TensorBoardSink::restarts() const {
+int64_t MetricSink::restarts() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->num_restarts;
 }
 
-int64_t TensorBoardSink::process_id() const {
+int64_t MetricSink::process_id() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->child == nullptr ? -1 : impl_->child->process_id();
 }

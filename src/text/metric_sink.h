@@ -1,0 +1,48 @@
+// Metrics to another program's package, TensorBoard's or Weights & Biases', which runs in a Python child process.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "text/text_worker.h"
+
+namespace tandem::text {
+
+// Where metrics go.
+struct SinkTarget {
+  std::string name;     // "the TensorBoard writer"
+  std::string what;     // "TensorBoard events in DIR": what a warning is about
+  std::string worker;   // the module of tandem_worker
+  WorkerConfig config;  // config.deadline_s holds for one event
+  base::Json open;      // arguments of its first call
+  double finish_s = 0;  // what its last call may take; 0: it has none
+};
+
+// An event file in `directory`.
+SinkTarget tensorboard_target(const WorkerConfig& config, const std::string& directory);
+
+// write() returns at once; a thread of its own talks with the child. Metrics are not worth a run: a child that dies or
+// hangs is replaced, with one warning, and when that does not help either (or events come faster than they go) events
+// are dropped and counted.
+class MetricSink {
+ public:
+  // EnvironmentError when the first child cannot start or refuses what it is to open.
+  explicit MetricSink(const SinkTarget& target);
+  // Waits for what is queued, a few seconds at most, and for the last call.
+  ~MetricSink();
+
+  void write(int64_t step, const std::map<std::string, double>& values);
+  void flush(double deadline_s);  // returns when all is delivered or dropped, or at the deadline
+  int64_t dropped() const;        // events that were not delivered
+  int64_t restarts() const;
+  int64_t process_id() const;  // of the child; -1 while there is none
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::text

@@ -1,0 +1,36 @@
+// Weights & Biases: what the user may say of it, and the sink whose child runs its own package (python/tandem_worker/
+// wandb_sink.py).
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "text/metric_sink.h"
+#include "text/text_worker.h"
+
+namespace tandem::text {
+
+// An empty text leaves the choice to the package: its variables (WANDB_MODE, WANDB_PROJECT, ...), its files, its
+// defaults.
+struct WandbConfig {
+  std::string mode, project, team, group, host, run_id;
+  std::string directory;  // for its files; empty: the run directory
+  bool disable_random_suffix = false;
+};
+
+// One run as the package is told of it.
+struct WandbRun {
+  WandbConfig config;  // with run_id and directory set
+  std::string name;    // as its page shows it
+  base::Json options;  // of the run, without secrets
+};
+
+// A sink for that run. Its process gets, of our environment, what every worker gets, WANDB_*, and what a client of the
+// network needs: proxies and certificates.
+SinkTarget wandb_target(const WorkerConfig& config, const WandbRun& run);
+
+// Asks the package whether a run could begin, in a process of its own, without a connection. EnvironmentError: it is
+// not installed, or has no key for what `config` asks.
+void check_wandb(const WorkerConfig& config, const WandbConfig& wandb);
+
+}  // namespace tandem::text
