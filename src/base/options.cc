@@ -125,7 +125,9 @@ std::string unexpected_text(const std::string& word) {
   return "unexpected argument " + shown(word) + ": every option begins with -- and a name";
 }
 
-std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, OptionMistakes& mistakes) {
+// `positional`: the option that words before the first flag belong to; "": none.
+std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, const std::string& positional,
+                                   OptionMistakes& mistakes) {
   std::vector<TypedFlag> flags;
   for (const std::string& word : arguments) {
     if (is_flag(word)) {
@@ -134,6 +136,11 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, Op
       flag.name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
       flag.shown = "--" + one_line(flag.name);
       if (equals != std::string::npos) flag.value = word.substr(equals + 1);
+    } else if (flags.empty() && !positional.empty()) {
+      TypedFlag& flag = flags.emplace_back();
+      flag.name = positional;
+      flag.shown = "--" + positional;
+      flag.words = {word};
     } else if (flags.empty()) {
       mistakes.add(unexpected_text(word));
       continue;
@@ -252,6 +259,11 @@ Option& Option::one_or_more() {
 Option& Option::path() {
   TANDEM_CHECK(kind() == OptionKind::kText, name_);
   path_ = true;
+  return *this;
+}
+
+Option& Option::positional() {
+  positional_ = true;
   return *this;
 }
 
@@ -403,7 +415,9 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
   if (std::ranges::any_of(arguments, [](const auto& word) { return word == "--help" || word == "-h"; }))
     return ParsedAction::kHelp;
   OptionMistakes mistakes;
-  const std::vector<TypedFlag> flags = split_flags(arguments, mistakes);
+  const auto positional = std::ranges::find_if(options_, &Option::is_positional);
+  const std::vector<TypedFlag> flags =
+      split_flags(arguments, positional == options_.end() ? "" : positional->name(), mistakes);
   ParsedAction action = ParsedAction::kRun;
   for (const TypedFlag& flag : flags) {
     if (flag.name == "print-config") action = ParsedAction::kPrintConfig;

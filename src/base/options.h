@@ -70,6 +70,8 @@ class Option {
   // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
   // configuration says nothing of whose machine it was made on.
   Option& path();
+  // Words before the first flag are its value too: `tandem view RUN`. Of one option of a verb.
+  Option& positional();
 
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -78,6 +80,7 @@ class Option {
   bool is_required() const { return required_; }
   bool may_change_numbers() const { return may_change_numbers_; }
   bool is_path() const { return path_; }
+  bool is_positional() const { return positional_; }
   // Whether a checkpoint remembers the fingerprint of its value: text that nobody lists may be a secret.
   bool is_fingerprinted() const { return fingerprinted_ || (kind() == OptionKind::kText && choices_.empty()); }
   OptionKind kind() const;
@@ -106,7 +109,7 @@ class Option {
   std::string unsupported_reason_;
   bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
-  bool may_be_single_ = false;
+  bool may_be_single_ = false, positional_ = false;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/options.h"
 
@@ -49,6 +50,11 @@ std::string default_text(const Option& option) {
   return " (default: " + value + ")";
 }
 
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
 constexpr size_t kHelpIndent = 36, kHelpWidth = 110;
 
 void append_help_line(std::string& out, const std::string& flag, const std::string& help) {
@@ -61,7 +67,10 @@ void append_help_line(std::string& out, const std::string& flag, const std::stri
 }  // namespace
 
 std::string Options::help_text(const std::string& usage, const std::string& description) const {
-  std::string out = "Usage: " + usage + "\n\n";
+  const auto positional = std::ranges::find_if(options_, &Option::is_positional);
+  std::string out = "Usage: " + usage;
+  if (positional != options_.end()) out += " " + upper(positional->name()) + " ...";
+  out += "\n\n";
   append_wrapped(out, description, 0, kHelpWidth);
   std::vector<std::string> groups;
   for (const Option& option : options_) {

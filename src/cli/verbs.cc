@@ -79,6 +79,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
      run_verb<config::ExportConfig, run::export_checkpoint>},
     {"plan", "the memory that `tandem train` would take, by what and when; loads nothing",
      run_verb<config::PlanConfig, run::print_plan>},
+    {"view", "a run, or two side by side, as one HTML page: curves, times, memory, samples",
+     run_verb<config::ViewConfig, run::view>},
     {"bench", "how fast this machine samples and trains, and whether both agree; needs no file",
      run_verb<config::BenchConfig, run::bench>},
 });

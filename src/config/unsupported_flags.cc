@@ -204,7 +204,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"wandb-always-use-train-step", nullptr,
      "train/* counts optimizer steps, everything else rollouts: each has an axis of its own there"},
     {"wandb-*", nullptr, "not in this version; --help lists the flags of Weights & Biases that are"},
-    {"disable-wandb-random-suffix", "", "no suffix is added to the names of runs and groups there"},
     {"use-mlflow", nullptr, kNoSink},
     {"use-prometheus", nullptr, kNoSink},
     {"tensorboard-dir", nullptr,

@@ -1,5 +1,7 @@
 #include "config/verb_configs.h"
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "base/size.h"
 
@@ -68,6 +70,20 @@ void ExportConfig::visit(base::Options& options) {
 void ExportConfig::check() const {
   TANDEM_USER_CHECK(run.empty() != hf_checkpoint.empty(), "--run or --hf-checkpoint: give one of them");
   TANDEM_USER_CHECK(step < 0 || !run.empty(), "--step: needs --run, whose checkpoints it numbers");
+}
+
+void ViewConfig::visit(base::Options& options) {
+  const char* const group = "view";
+  options.option(run, "run", group, "run directory (--save of the run); two of them: side by side")
+      .positional()
+      .path()
+      .required();
+  options.option(output, "output", group, "HTML file to write; unset: view.html in the first run directory").path();
+}
+
+void ViewConfig::check() const {
+  TANDEM_USER_CHECK(run.size() == 1 || run.size() == 2,
+                    fmt::format("--run: name one run directory, or two to see them side by side, not {}", run.size()));
 }
 
 void PlanConfig::visit(base::Options& options) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/options.h"
 #include "config/data_options.h"
@@ -66,6 +67,15 @@ struct ExportConfig {
   int64_t step = -1;
   std::string dtype = "auto";
   weights::ExportOptions files;  // but for the source, which --run or --hf-checkpoint names
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+// `tandem view`: one HTML page of a run, or of two.
+struct ViewConfig {
+  std::vector<std::string> run;
+  std::string output;  // empty: RUN/view.html
 
   void visit(base::Options& options);
   void check() const;

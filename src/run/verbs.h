@@ -33,6 +33,9 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode);
 // A checkpoint rewritten as a plain Hugging Face directory.
 int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode);
 
+// One HTML page of a run, or of two side by side. The runs are read as they are, and not changed.
+int view(const config::ViewConfig& config, const config::RunMode& mode);
+
 // The memory plan of a training run; reads config.json of the checkpoint alone. UserError when the plan does not fit,
 // after it was printed.
 int print_plan(const config::PlanConfig& config, const config::RunMode& mode);

@@ -24,6 +24,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "format",       "query-gpu",                                                // nvidia-smi
     "always",       "dirty",                                                    // git describe
     "args",                                                                     // gdb
+    "append",                                                                   // wandb sync
     "gtest_filter", "golden",    "soak",   "repeat",                            // test programs
     "soak-seconds", "pack",      "jobs",   "seconds", "runs", "slice-seconds",  // the soak, tests/fuzz/campaign.py
 };
@@ -32,7 +33,7 @@ const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
 
 std::set<std::string> options_of_all_verbs() {
   std::set<std::string> names = {"version", "help", "config", "print-config"};
-  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench"}) {
+  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench", "view"}) {
     const std::string help = run({verb, "--help"}).out;
     static const std::regex kDeclared("(^|\n)  --(\\[no-\\])?([a-z0-9-]+)");
     for (std::sregex_iterator at(help.begin(), help.end(), kDeclared), end; at != end; ++at) {

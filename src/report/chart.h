@@ -1,0 +1,53 @@
+// Charts as SVG that needs no script: curves over three axes, of which the page's style shows one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "report/run_files.h"
+
+namespace tandem::report {
+
+// The axes in the order in which the page offers them.
+enum class Axis : uint8_t { kRollouts, kTime, kTokens };
+constexpr std::array<Axis, 3> kAxes = {Axis::kRollouts, Axis::kTime, Axis::kTokens};
+const char* css_class(Axis axis);  // "by-rollouts"
+double at_axis(const Position& position, Axis axis);
+
+struct AxisRange {
+  double begin = 0.0, end = 1.0;
+};
+using AxisRanges = std::array<AxisRange, kAxes.size()>;
+
+// One curve as it is drawn. Both pointers are borrowed for the call.
+struct ChartLine {
+  std::string label;  // HTML, as PageText makes it
+  int run = 0;        // 0: solid; 1: dashed
+  int mark = -1;      // 0 to 3: each point wears this mark, as evaluations do; -1: a line alone
+  const Curve* curve = nullptr;
+  const std::vector<Position>* positions = nullptr;
+};
+
+// `max_points` of a line at most: of longer ones the least and the greatest of each stretch stay. A value that is not
+// finite leaves a gap. `label`: HTML, what somebody hears who does not see the chart.
+std::string line_chart(const std::string& label, std::span<const ChartLine> lines, const AxisRanges& ranges,
+                       const std::string& rollouts_title, size_t max_points);
+
+// The mark of an evaluation alone, for a legend.
+std::string mark_svg(int mark, int run);
+
+// Mean seconds by phase: one bar for each stretch of rollouts. `seconds[phase][bar]`; `titles` of the bars.
+std::string bar_chart(const std::string& label, std::span<const std::vector<double>> seconds, double max_seconds,
+                      double first_rollout, double last_rollout);
+
+// "1.2M", "34.5k", "0.031".
+std::string short_number(double value);
+
+// Where an axis from `begin` to `end` is labelled: multiples of 1, 2 or 5 times a power of ten that is `least` or more,
+// about `count` of them.
+std::vector<double> ticks(double begin, double end, int count, double least = 0.0);
+
+}  // namespace tandem::report

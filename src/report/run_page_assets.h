@@ -1,0 +1,9 @@
+// The style and the script of run_page, which the build puts into the program (run_page.css, run_page.js).
+#pragma once
+
+namespace tandem::report {
+
+extern const char* const kPageStyle;
+extern const char* const kPageScript;
+
+}  // namespace tandem::report

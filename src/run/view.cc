@@ -1,0 +1,52 @@
+// `tandem view`: a run, or two side by side, as one HTML page.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "report/json_output.h"
+#include "report/report.h"
+#include "report/run_files.h"
+#include "report/run_page.h"
+#include "run/verbs.h"
+
+namespace tandem::run {
+
+namespace {
+
+// What is there may be a file of a run, or anything else that a slip of the hand has named.
+void check_replaceable(const std::string& path) {
+  if (!base::file_exists(path)) return;
+  const std::string mark = report::kPageMark;
+  const base::ReadableFile file(path);
+  std::string begin(static_cast<size_t>(std::min<int64_t>(std::ssize(mark), file.size())), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(begin)));
+  TANDEM_USER_CHECK(begin == mark,
+                    fmt::format("--output {}: is there and is no page of `tandem view`; name another file", path));
+}
+
+}  // namespace
+
+int view(const config::ViewConfig& config, const config::RunMode& mode) {
+  config.check();
+  const report::RunFiles run = report::read_run(config.run.front());
+  std::optional<report::RunFiles> other;
+  if (config.run.size() == 2) other = report::read_run(config.run.back());
+  const std::string output = config.output.empty() ? run.path + "/view.html" : config.output;
+  report::check_output(output);
+  check_replaceable(output);
+  report::Report report;
+  if (mode.dry_run) {
+    report.print(fmt::format("{} would be written; nothing was (--dry-run)", output));
+    return 0;
+  }
+  base::write_file_durably(output, report::run_page(run, other ? &*other : nullptr));
+  report.print(fmt::format("wrote {}: open it in a browser", output));
+  return 0;
+}
+
+}  // namespace tandem::run
