@@ -335,8 +335,10 @@ ShownSample shown_sample(const Json& record) {
   return sample;
 }
 
-// Highest and lowest reward, the first and the last sample, and others evenly spread between; with what each is.
-std::map<size_t, std::vector<std::string>> choose(const std::vector<std::optional<double>>& rewards) {
+// Highest and lowest reward, the first whose grading failed, the first and the last sample, and others evenly spread
+// between; with what each is.
+std::map<size_t, std::vector<std::string>> choose(const std::vector<std::optional<double>>& rewards,
+                                                  std::optional<size_t> first_failed) {
   std::map<size_t, std::vector<std::string>> chosen;
   std::optional<size_t> highest, lowest;
   for (size_t i = 0; i < rewards.size(); ++i) {
@@ -348,6 +350,7 @@ std::map<size_t, std::vector<std::string>> choose(const std::vector<std::optiona
     chosen[*highest].emplace_back("highest reward");
     chosen[*lowest].emplace_back("lowest reward");
   }
+  if (first_failed) chosen[*first_failed].emplace_back("grading failed");
   for (const size_t i : evenly_spread(rewards.size(), kSamplesPerFile - chosen.size())) chosen[i];
   return chosen;
 }
@@ -358,6 +361,7 @@ SampleSet read_samples(const std::string& folder, const std::string& file, RunFi
   const std::string path = folder + "/" + file;
   std::vector<std::optional<double>> rewards;
   std::vector<int64_t> lines;
+  std::optional<size_t> first_failed;
   BadLines bad;
   {
     LineReader reader(path, 0, kMaxSampleFileBytes);
@@ -368,6 +372,7 @@ SampleSet read_samples(const std::string& folder, const std::string& file, RunFi
         bad.add(reader.number());
         continue;
       }
+      if (!first_failed && record.contains("failure")) first_failed = rewards.size();
       rewards.push_back(optional_at(record, "reward"));
       lines.push_back(reader.number());
       if (!rewards.back()) continue;
@@ -380,7 +385,7 @@ SampleSet read_samples(const std::string& folder, const std::string& file, RunFi
   }
   set.num_samples = static_cast<int64_t>(rewards.size());
   if (set.num_with_reward > 0) set.mean_reward /= static_cast<double>(set.num_with_reward);
-  const auto chosen = choose(rewards);
+  const auto chosen = choose(rewards, first_failed);
   LineReader reader(path, 0, kMaxSampleFileBytes);
   std::string line;
   auto next = chosen.begin();
@@ -445,7 +450,7 @@ void read_all_samples(const std::string& folder, RunFiles& run) {
   if (has_more)
     run.left_out.push_back(
         fmt::format("Of each file of samples/ at most {} samples are shown: the highest and the "
-                    "lowest reward, the first, the last, and others evenly spread.",
+                    "lowest reward, one whose grading failed, the first, the last, and others evenly spread.",
                     kSamplesPerFile));
 }
 

@@ -26,7 +26,7 @@ WorkerConfig worker_config(WorkerConfig config) {
 
 SinkTarget wandb_target(const WorkerConfig& config, const WandbRun& run) {
   const WandbConfig& wandb = run.config;
-  return {.name = "Weights & Biases",
+  return {.name = "Weights & Biases (--wandb-mode offline needs no server)",
           .what = fmt::format("Weights & Biases, run {}", wandb.run_id),
           .worker = kWorker,
           .config = worker_config(config),

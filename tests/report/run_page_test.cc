@@ -81,7 +81,8 @@ TEST_F(RunPage, ShowsCurvesTimesMemoryAndSamples) {
                          train_record(0, 0.5, 2) + rollout_record(0, 0.125, 3) + train_record(1, 0.4, 4) +
                          rollout_record(1, 0.25, 5) + train_record(2, 0.3, 6) + rollout_record(2, 0.75, 7));
   base::write_file_durably(path + "/samples/rollout_000000.jsonl",
-                           sample("2+5=", "7", 1.0) + sample("2+5=", "eight", 0.0) + sample("2+5=", "9", 0.0));
+                           sample("2+5=", "7", 1.0) + sample("2+5=", "eight", 0.0) + sample("2+5=", "9", 0.0) +
+                               "{\"response\":\"x\",\"reward\":null,\"failure\":\"timeout: 30 s\"}\n");
   base::write_file_durably(path + "/memory_timeline.jsonl",
                            "{\"event\":\"step\",\"step\":2,\"phases\":{\"train\":{\"most\":{\"head\":1048576},"
                            "\"planned\":{\"head\":2097152},\"most_at_once\":1048576,\"planned_at_once\":2097152}}}\n");
@@ -100,6 +101,7 @@ TEST_F(RunPage, ShowsCurvesTimesMemoryAndSamples) {
   EXPECT_NE(page.find("highest reward"), std::string::npos);
   EXPECT_EQ(count(page, "<pre>2+5=</pre>"), 1U) << "a prompt stands once above its samples";
   EXPECT_NE(page.find("<pre>eight</pre>"), std::string::npos);
+  EXPECT_NE(page.find("grading failed</span></p>\n<p class=\"warn\">timeout: 30 s</p>"), std::string::npos);
   EXPECT_EQ(page, page_of(path)) << "the same files give the same page";
 }
 
