@@ -24,6 +24,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "format",       "query-gpu",                                                // nvidia-smi
     "always",       "dirty",                                                    // git describe
     "args",                                                                     // gdb
+    "signal",       "requeue",                                                  // sbatch
     "append",                                                                   // wandb sync
     "gtest_filter", "golden",    "soak",   "repeat",                            // test programs
     "soak-seconds", "pack",      "jobs",   "seconds", "runs", "slice-seconds",  // the soak, tests/fuzz/campaign.py
