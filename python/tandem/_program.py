@@ -76,17 +76,18 @@ def flags_of(options: dict[str, object]) -> list[str]:
     list its values one after the other. None leaves the flag out."""
     words: list[str] = []
     for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
+        dashed = name.replace("_", "-")
+        flag = "--" + dashed
         if value is None:
             continue
         if isinstance(value, bool):
-            words.append(flag if value else "--no-" + flag[2:])
+            words.append(flag if value else "--" + "no-" + dashed)
         elif isinstance(value, (list, tuple)):
             texts = [_word(name, item) for item in value]
-            dashed = next((text for text in texts if text.startswith("--")), None)
-            if dashed is not None and len(texts) > 1:
-                raise UserFault(f"{name}: a list cannot hold a value that begins with -- ({dashed!r})", _EXIT_USER)
-            words += [f"{flag}={dashed}"] if dashed is not None else [flag, *texts] if texts else [f"{flag}="]
+            like_flag = next((text for text in texts if text.startswith("--")), None)
+            if like_flag is not None and len(texts) > 1:
+                raise UserFault(f"{name}: a list cannot hold a value that begins with -- ({like_flag!r})", _EXIT_USER)
+            words += [f"{flag}={like_flag}"] if like_flag is not None else [flag, *texts] if texts else [f"{flag}="]
         else:
             words.append(f"{flag}={_word(name, value)}")
     return words

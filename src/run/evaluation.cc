@@ -39,7 +39,7 @@ report::Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
   }
   for (const auto& [key, value] : rl::pass_rates(samples)) metrics[prefix + "-" + key] = value;
   for (const auto& [key, value] : logged_metrics(rollout)) metrics[prefix + "/reward_metric/" + key] = value;
-  for (const auto& [key, value] : part_metrics(rollout)) metrics[prefix + "/" + key] = value;
+  for (const auto& [key, value] : part_metrics(rollout)) metrics[prefix + "/rewards/" + key] = value;
   return metrics;
 }
 

@@ -40,11 +40,11 @@ report::Metrics part_metrics(const Rollout& rollout) {
   for (const auto& [name, rewards] : values) {
     const auto count = static_cast<double>(rewards.size());
     const double mean = std::accumulate(rewards.begin(), rewards.end(), 0.0) / count;
-    metrics["rewards/" + name + "/mean"] = mean;
+    metrics[name + "/mean"] = mean;
     if (rewards.size() < 2) continue;
     double squares = 0.0;
     for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
-    metrics["rewards/" + name + "/std"] = std::sqrt(squares / (count - 1.0));
+    metrics[name + "/std"] = std::sqrt(squares / (count - 1.0));
   }
   return metrics;
 }
@@ -67,7 +67,7 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
     metrics["rollout/reward_" + name] = sum.first / static_cast<double>(sum.second);
   }
   for (const auto& [name, value] : logged_metrics(rollout)) metrics["rollout/reward_metric/" + name] = value;
-  for (const auto& [name, value] : part_metrics(rollout)) metrics["rollout/" + name] = value;
+  for (const auto& [name, value] : part_metrics(rollout)) metrics["rollout/rewards/" + name] = value;
   metrics.merge(failure_metrics(rollout, "rollout"));
   if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
@@ -85,13 +85,14 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
 report::Metrics filter_metrics(const Rollout& rollout) {
   if (!rollout.filtered) return {};
   const FilteredGroups& filtered = *rollout.filtered;
-  const std::string prefix = "rollout/dynamic_filter/";
-  report::Metrics metrics = {{prefix + "groups", static_cast<double>(filtered.num_groups)},
-                             {prefix + "dropped", static_cast<double>(filtered.num_dropped())},
+  report::Metrics metrics = {{"rollout/dynamic_filter/groups", static_cast<double>(filtered.num_groups)},
+                             {"rollout/dynamic_filter/dropped", static_cast<double>(filtered.num_dropped())},
                              {"perf/dynamic_filter/excess_groups", static_cast<double>(filtered.num_excess)},
                              {"perf/dynamic_filter/aborted_groups", static_cast<double>(filtered.num_aborted)}};
-  for (const auto& [reason, count] : filtered.dropped) metrics[prefix + "drop_" + reason] = static_cast<double>(count);
-  if (filtered.has_mean_reward) metrics[prefix + "raw_reward"] = filtered.mean_reward;
+  for (const auto& [reason, count] : filtered.dropped) {
+    metrics["rollout/dynamic_filter/drop_" + reason] = static_cast<double>(count);
+  }
+  if (filtered.has_mean_reward) metrics["rollout/dynamic_filter/raw_reward"] = filtered.mean_reward;
   if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
   return metrics;
 }

@@ -13,7 +13,7 @@ namespace tandem::run {
 report::Metrics logged_metrics(const Rollout& rollout);
 // Of dynamic sampling: rollout/dynamic_filter/*, fault/dynamic_filter where the filter failed; nothing without it.
 report::Metrics filter_metrics(const Rollout& rollout);
-// Of each reward of a sum: "rewards/NAME/mean" and "rewards/NAME/std" (n - 1) over the samples that it applied to, as
+// Of each reward of a sum: "NAME/mean" and "NAME/std" (n - 1) over the samples that it applied to, as
 // TRL names them; std of two samples or more.
 report::Metrics part_metrics(const Rollout& rollout);
 // rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of

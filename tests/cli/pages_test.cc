@@ -240,7 +240,7 @@ Names metrics_of_sources() {
 TEST_F(Pages, NameEveryMetricOfTheSources) {
   const Names names = metrics_of_sources();
   EXPECT_GT(names.size(), 80U);
-  for (const char* known : {"train/kl_loss", "train/opsm_clipfrac", "rollout/preemptions", "fault/task_solved",
+  for (const char* known : {"train/kl_loss", "train/opsm_clipfrac", "rollout/grader_repeated", "fault/task_solved",
                             "rollout/response_len/max", "train/grad_clipped", "fault/save_errors"})
     EXPECT_TRUE(names.contains(known)) << known << " is not found, so the search has gone blind";
   const std::vector<Metric> metrics = metrics_of_page();
