@@ -88,6 +88,8 @@ class Worker:
 
     def finish(self):
         self._run.finish()
+        # Waits until the package's own process has ended: it writes the last of its file behind finish().
+        load_package().teardown()
 
 
 def main():

@@ -51,7 +51,8 @@ TEST_F(RunLogTest, ADiskThatRefusesIsCountedWhereTheRunContinues) {
   for (int i = 0; i < 2; ++i) {
     log.write_or_count("a file", "fault/unwritten_samples", [] { throw EnvironmentError("the disk is full"); });
   }
-  log.write_samples(folder_ / "no_such_folder/s.jsonl", {}, {}, report::SampleDetail::kFull);
+  base::write_file_durably(folder_ / "no_folder", "");
+  log.write_samples(folder_ / "no_folder/s.jsonl", {}, {}, report::SampleDetail::kFull);
   base::set_log_level(base::LogLevel::kInfo);
   EXPECT_EQ(log.take(), (report::Metrics{{"fault/unwritten_samples", 3.0}}));
   EXPECT_THROW(log.write_or_count("a file", "x", [] { throw UserError("not the disk's fault"); }), UserError);
