@@ -198,6 +198,7 @@ std::vector<double> ticks(double begin, double end, int count, double least) {
   for (int i = 0; i <= 2 * count + 1; ++i) {
     const double tick = (first + i) * step;
     if (!(tick <= end)) break;
+    if (tick < begin) continue;  // by rounding, in a range of a few units in the last place
     result.push_back(std::abs(tick) < step / 2 ? 0.0 : tick);
   }
   return result;
