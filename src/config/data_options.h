@@ -11,8 +11,8 @@
 namespace tandem::config {
 
 struct DataOptions {
-  rl::PromptOptions lines;  // which file, and what of its lines; label_needed_by and rewards have no flag
-  std::string system_prompt = "";           // of conversations that have no system message; empty: none
+  rl::PromptOptions lines;         // which file, and what of its lines; label_needed_by and rewards have no flag
+  std::string system_prompt = "";  // of conversations that have no system message; empty: none
   std::optional<bool> apply_chat_template;  // unset: message lists yes, strings verbatim
   std::string apply_chat_template_kwargs = "{}";
   int64_t max_prompt_len = 0;                                // 0: no limit

@@ -24,7 +24,7 @@ class Evaluation {
              const config::RewardOptions& reward, text::TextWorker& text);
 
   bool empty() const { return sets_.empty(); }
-  bool is_rendered() const;  // the chat template rendered prompts of a data set
+  bool is_rendered() const;       // the chat template rendered prompts of a data set
   int64_t max_sequences() const;  // that one data set decodes, at most
   // Tokens of the longest sequence, prompt and completion. UserError where lengths contradict each other or the model.
   int64_t context_tokens(const model::ModelConfig& model) const;

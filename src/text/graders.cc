@@ -71,8 +71,7 @@ const char* reason_class(LossCause cause) {
 // The options have refused what this refuses.
 void check_config(const GraderConfig& config) {
   const GraderLimits& limits = config.limits;
-  const int num_kinds =
-      (config.rm_types.empty() ? 0 : 1) + (config.custom_rm_path.empty() ? 0 : 1) +
+  const int num_kinds = (config.rm_types.empty() ? 0 : 1) + (config.custom_rm_path.empty() ? 0 : 1) +
                         (config.group_filter.empty() ? 0 : 1) + (config.service ? 1 : 0);
   TANDEM_CHECK_EQ(num_kinds, 1, "of rewards that one grader has");
   for (const std::string& rm_type : config.rm_types) TANDEM_CHECK(find_rule(rm_type) != nullptr, rm_type);

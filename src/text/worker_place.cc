@@ -42,10 +42,11 @@ WorkerPlace find_worker(const std::string& program_folder, const BuildPlace& bui
     if (!is_there(root / kPackage)) continue;
     const fs::path python = build.python.empty() ? root / kPython : fs::path(build.python);
     if (is_there(python)) return {.python = python.string(), .directory = (root / "python").string()};
-    TANDEM_ENV_CHECK(!build.root.empty(),
-                     fmt::format("no Python for the workers: {} is not there; start the program by the command `tandem` "
-                                 "that pip has installed, which names the interpreter",
-                                 python.string()));
+    TANDEM_ENV_CHECK(
+        !build.root.empty(),
+        fmt::format("no Python for the workers: {} is not there; start the program by the command `tandem` "
+                    "that pip has installed, which names the interpreter",
+                    python.string()));
     // Sources that were copied without .venv still have the one of the build.
     const fs::path fallback = fs::path(build.root) / kPython;
     if (is_there(fallback)) return {.python = fallback.string(), .directory = (root / "python").string()};
