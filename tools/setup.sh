@@ -110,31 +110,13 @@ shutil.copyfileobj(urllib.request.urlopen(sys.argv[1], timeout=60), sys.stdout.b
   rm -rf $part
 }
 
-# The libraries that the CUDA module loads and the compiler of its kernels, into the .venv that is there.
-install_cuda() {
-  local stamp=.venv/installed-requirements-cuda
-  if [ -f "$stamp" ] && cmp -s "$stamp" requirements-cuda.txt; then return; fi
-  say "installing the CUDA libraries and compiler (about 2.2 GB, once)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-cuda.txt
-  cp requirements-cuda.txt "$stamp"
-}
-
-# What builds a wheel, into the .venv that is there.
-install_wheel() {
-  local stamp=.venv/installed-requirements-wheel
-  if [ -f "$stamp" ] && cmp -s "$stamp" requirements-wheel.txt; then return; fi
-  say "installing what builds a wheel (1 MB, once)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-wheel.txt
-  cp requirements-wheel.txt "$stamp"
-}
-
-# The package of Weights & Biases, into the .venv that is there.
-install_wandb() {
-  local stamp=.venv/installed-requirements-wandb
-  if [ -f "$stamp" ] && cmp -s "$stamp" requirements-wandb.txt; then return; fi
-  say "installing the package of Weights & Biases (about 125 MB, once)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-wandb.txt
-  cp requirements-wandb.txt "$stamp"
+# install_more NAME WHAT: the packages of requirements-NAME.txt, into the .venv that is there.
+install_more() {
+  local list=requirements-$1.txt stamp=.venv/installed-requirements-$1
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
+  say "installing $2, once"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  cp "$list" "$stamp"
 }
 
 case "${1:-}" in
@@ -144,8 +126,8 @@ case "${1:-}" in
     install_python
     install_toml
     ;;
-  cuda) install_cuda ;;
-  wheel) install_wheel ;;
-  wandb) install_wandb ;;
+  cuda) install_more cuda "the CUDA libraries and compiler (about 2.2 GB)" ;;
+  wheel) install_more wheel "what builds a wheel (1 MB)" ;;
+  wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
   *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb"; exit 2 ;;
 esac
