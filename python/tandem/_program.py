@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-# As docs/TESTING.md lists them.
+# The program's exit codes; docs/TESTING.md has the list.
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
 # A run that a signal stopped is saved, and can go on.
 _EXIT_STOPPED = (129, 130)
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
             _EXIT_ENVIRONMENT,
         )
     libraries = pathlib.Path(torch.submodule_search_locations[0]) / "lib"
-    # Where both were installed into one folder, the program finds them by itself.
+    # If torch and tandem are in one site-packages folder, the program finds the libraries by itself.
     if libraries.parent.parent != pathlib.Path(__file__).parent.parent:
         places = [str(libraries), str(libraries.parent.parent / "nvidia" / "cu13" / "lib")]
         if variables.get("LD_LIBRARY_PATH"):

@@ -68,8 +68,8 @@ def f1(sample):
 
 # ---------------------------------------------------------------------------------------------------------- gpqa
 
-# Where a response names its letter; the first of these that leads to a letter of the question counts. Written so that
-# long runs of white space take no longer than they are long.
+# These patterns find where a response names its letter; the first one that leads to a letter of the question counts.
+# Their time grows only linearly with a long run of white space.
 LETTER_NAMED = (
     re.compile(r"(?:answer|option|choice)\s*(?:(?:is|:)\s*)?([A-Z])", re.IGNORECASE),
     re.compile(r"([A-Z])\s*is\s*(?:the\s*)?correct", re.IGNORECASE),
@@ -157,8 +157,8 @@ DIGIT_COMMA = re.compile(r"(?<=\d),(?=\d\d\d(?!\d))")
 WHOLE_NUMBER = re.compile(r"[-+]?\d{1,300}")
 DECIMAL_NUMBER = re.compile(r"[-+]?(?:\d{1,300}\.?\d{0,300}|\.\d{1,300})(?:e[-+]?\d{1,3})?")
 ROUNDING = 1e-7  # as far from a whole number a decimal one still is it
-# What is only compared as text: equations, powers of two digits or of a power, and a full stop behind anything but a
-# whole number.
+# Answers that match this pattern are only compared as text: equations, powers of two digits or of a power, and a full
+# stop behind anything but a whole number.
 NO_FORMULA = re.compile(r"=|\^\d\d|\^\(|\^\d+\^|(?:[^\d.]|\.\d+)\.$")
 MAX_LETTERS = 2  # in a formula; what has more is words
 

@@ -22,7 +22,7 @@ struct DynamicSamplingOptions {
   // Groups whose rewards are all equal are dropped: nonzero_std, or slime's name for it. Else filter_path is a Python
   // function, FILE.py:function.
   bool is_built_in() const;
-  // What a checkpoint remembers: "nonzero_std" for all that it is called, or FILE.py:function.
+  // The filter as a checkpoint remembers it: "nonzero_std" for each name of the built-in one, or FILE.py:function.
   std::string name() const;
   // Groups that are kept or under way at once, at most.
   int64_t groups_at_once(int64_t rollout_batch_size) const {

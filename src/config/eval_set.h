@@ -21,7 +21,7 @@ struct EvalSet {
   std::optional<bool> group_rm;
   std::string place;  // "FILE:LINE:COLUMN" of its table; "": a pair of --eval-prompt-data
 
-  // What [eval.defaults] may say: everything but name and path.
+  // Declares the keys that [eval.defaults] may have: all but name and path.
   void visit_defaults(base::Options& table);
   void visit(base::Options& table);
 

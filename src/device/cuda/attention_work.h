@@ -49,8 +49,8 @@ struct AttentionWork {
   int64_t num_items = 0;  // that these rows have, of the num_rows for which there is room
 
   // Items: [num_rows] each. Item i has rows item_row[i], item_row[i] + 1, ..., item_rows[i] of them; -1: nothing to do.
-  // Where item_shared[i] is 0 they are a run, and the item is tile item_tile[i] of it. Else they are sequences that
-  // have their first item_shared[i] keys, whole steps, in the same blocks; all of them are in tile 0.
+  // If item_shared[i] is 0, these rows are a run, and the item is its tile item_tile[i]. Otherwise they are sequences
+  // that have their first item_shared[i] keys, whole steps, in the same blocks; all of them are in tile 0.
   int64_t item_row = 0, item_rows = 0, item_tile = 0, item_shared = 0;
   // Rows: [num_rows] each.
   int64_t row_keys = 0;  // keys that the row sees

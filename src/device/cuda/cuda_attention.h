@@ -34,7 +34,7 @@ class CudaRows {
   };
   const Backward& backward();
 
-  // As `aten`, the operations of ops_aten.h, prepares them.
+  // The rows as `aten`, the operations of ops_aten.h, prepares them.
   const AttentionRows& prepared_by(const Ops& aten);
 
  private:
