@@ -72,8 +72,8 @@ def environment() -> dict[str, str]:
 
 
 def flags_of(options: dict[str, object]) -> list[str]:
-    """Flags as they are typed: `rollout_batch_size=32` is `--rollout-batch-size 32`, True `--name`, False `--no-name`, a
-    list its values one after the other. None leaves the flag out."""
+    """Flags as they are typed: `rollout_batch_size=32` is `--rollout-batch-size=32`, True `--name`, False `--no-name`,
+    a list its values one after the other. None leaves the flag out."""
     words: list[str] = []
     for name, value in options.items():
         dashed = name.replace("_", "-")
