@@ -66,7 +66,7 @@ def first_token(model, options):
     times = []
     for _ in range(2):
         begin = time.time()
-        subprocess.run([machine.tandem(), "generate", "--device", "cuda", "--hf-checkpoint", str(model), "--prompt-data",
+        subprocess.run([machine.tandem("cuda"), "generate", "--device", "cuda", "--hf-checkpoint", str(model), "--prompt-data",
                         f"{model}/prompts.jsonl@[0:1]", "--rollout-max-response-len", "1", "--ignore-eos", "--num-threads",
                         str(options.threads), "--kv-cache-bytes", str(GIB), "--output", str(model / "out.jsonl")],
                        check=True, capture_output=True)
@@ -77,7 +77,7 @@ def first_token(model, options):
 def job(model, folder, free_gib, options):
     run = folder / f"run{free_gib}"
     process, free = ballast(free_gib * GIB)
-    command = [machine.tandem(), "train", "--colocate", "--device", "cuda", "--hf-checkpoint", str(model), "--prompt-data",
+    command = [machine.tandem("cuda"), "train", "--colocate", "--device", "cuda", "--hf-checkpoint", str(model), "--prompt-data",
                str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward", "--rollout-batch-size", str(options.batch),
                "--n-samples-per-prompt", str(options.samples), "--num-rollout", "1", "--rollout-max-response-len", str(options.response),
                "--ignore-eos", "--gpu-memory-utilization", "1", "--num-threads", str(options.threads), "--no-use-tensorboard",
@@ -128,7 +128,7 @@ def main():
     parser.add_argument("--out")
     options = parser.parse_args()
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    text = ["# A job that fills the device", "", json.dumps({"gpu": gpu.stdout.strip(), **machine.describe()}), "",
+    text = ["# A job that fills the device", "", json.dumps({"gpu": gpu.stdout.strip(), **machine.describe("cuda")}), "",
             f"`bench/large_job.py`: Qwen3-4B's shape in bfloat16, {options.batch} x {options.samples} completions of {options.response} tokens "
             f"behind prompts of {options.prompt}, all blocks run twice.", ""]
     with tempfile.TemporaryDirectory() as name:

@@ -81,6 +81,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
   if (config.needs_weights()) bench.load_weights();
   if (config.measures("decode")) measure_decode(bench, config, ceilings, table);
   if (config.measures("prefill")) measure_prefill(bench, config, ceilings, table);
+  if (config.measures("mixed")) measure_mixed(bench, config, ceilings, table);
   if (config.measures("train") || config.measures("optimizer")) {
     const double optimizer_seconds = measure_optimizer(bench);
     if (config.measures("train")) measure_training(bench, config, ceilings, optimizer_seconds, table);

@@ -43,6 +43,10 @@ RolloutShape shape_of(const config::BenchConfig& config, int64_t sequences) {
           .seed = static_cast<uint64_t>(config.model.seed)};
 }
 
+int64_t draw_length(std::mt19937_64& random, int64_t least, int64_t most) {
+  return least == most ? most : least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
+}
+
 std::string sequences_text(const RolloutShape& shape) {
   const std::string text = base::counted(shape.sequences, "sequence");
   return shape.group == 1 ? text : fmt::format("{}, {} a prompt", text, shape.group);
@@ -52,10 +56,15 @@ std::string sequences_text(const RolloutShape& shape) {
 
 std::vector<rl::SharedPrompt> draw_prompts(const model::ModelConfig& config, int64_t count, int64_t tokens,
                                            uint64_t seed) {
+  return draw_prompts(config, count, tokens, tokens, seed);
+}
+
+std::vector<rl::SharedPrompt> draw_prompts(const model::ModelConfig& config, int64_t count, int64_t least,
+                                           int64_t tokens, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<rl::SharedPrompt> prompts;
   for (int64_t p = 0; p < count; ++p) {
-    std::vector<int32_t> ids(static_cast<size_t>(tokens));
+    std::vector<int32_t> ids(static_cast<size_t>(draw_length(random, least, tokens)));
     for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint64_t>(config.vocab));
     prompts.push_back(rl::make_prompt(std::move(ids)));
   }
@@ -73,7 +82,9 @@ void take_samples(rl::Group group, std::vector<rl::Sample>& samples) {
 BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
     : bench_(bench),
       shape_(shape),
-      prompts_(draw_prompts(bench.config(), shape.sequences / shape.group, shape.prompt_tokens, shape.seed)),
+      prompts_(draw_prompts(bench.config(), shape.sequences / shape.group,
+                            shape.least_tokens > 0 ? shape.least_tokens : shape.prompt_tokens, shape.prompt_tokens,
+                            shape.seed)),
       model_(bench.make_model()) {
   TANDEM_CHECK(shape.sequences % shape.group == 0, shape.sequences, shape.group);
   const int64_t kv_bytes =
@@ -85,15 +96,21 @@ BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
   warm_up();
 }
 
+int64_t BenchRollout::draw_response(uint64_t sample_id) const {
+  std::mt19937_64 random(shape_.seed + sample_id + 1);
+  return draw_length(random, shape_.least_tokens > 0 ? shape_.least_tokens : shape_.response_tokens,
+                     shape_.response_tokens);
+}
+
 void BenchRollout::add_requests() const {
   uint64_t sample_id = 0, group_id = 0;
   for (const rl::SharedPrompt& prompt : prompts_) {
     rollout::GroupRequest request;
     request.group_id = group_id++;
     request.prompt = prompt;
-    for (int64_t i = 0; i < shape_.group; ++i) request.sample_ids.push_back(sample_id++);
     request.sampling.temperature = shape_.temperature;
-    request.sampling.max_new_tokens = shape_.response_tokens;
+    request.sampling.max_new_tokens = draw_response(sample_id);
+    for (int64_t i = 0; i < shape_.group; ++i) request.sample_ids.push_back(sample_id++);
     request.sampling.ignore_eos = true;
     request.sampling.seed = shape_.seed;
     engine_->add(std::move(request));
@@ -187,6 +204,34 @@ void measure_decode(const BenchModel& bench, const config::BenchConfig& config, 
                      {"seconds_per_token_of_a_sequence", run.seconds / static_cast<double>(shape.response_tokens)}}});
     bench.release_unused();
   }
+}
+
+void measure_mixed(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
+                   BenchTable& table) {
+  constexpr int64_t kLeast = 100, kMost = 1024;
+  RolloutShape shape = shape_of(config, std::ranges::max(config.sequences));
+  shape.group = 1;
+  shape.response_tokens = shape.prompt_tokens = std::min(kMost, bench.config().max_positions / 2);
+  shape.least_tokens = std::min(kLeast, shape.response_tokens);
+  shape.temperature = 0.6;
+  const RolloutRun run = BenchRollout(bench, shape).run();
+  const auto sequences = static_cast<double>(shape.sequences), tokens = static_cast<double>(run.stats.generated_tokens);
+  double prompt_tokens = 0;
+  for (const rl::Sample& sample : run.samples) prompt_tokens += static_cast<double>(sample.prompt->tokens.size());
+  // At best: all sequences decode at all times, behind prompts and completions of the mean length.
+  const ModelWork work(bench.config());
+  const double prompt = prompt_tokens / sequences, response = tokens / sequences;
+  table.add({.what = "mixed",
+             .detail = fmt::format("{}, {}-{} tokens", base::counted(shape.sequences, "sequence"), shape.least_tokens,
+                                   shape.response_tokens),
+             .seconds = run.seconds,
+             .tokens = tokens,
+             .work = work.prefill(sequences, prompt, static_cast<double>(shape.max_batch_tokens), ceilings) +
+                     work.decode_step(sequences, prompt + response / 2, prompt, 1, ceilings).times(response - 1),
+             .figures = {{"sequences", sequences},
+                         {"prompt_tokens", prompt_tokens},
+                         {"forwards", static_cast<double>(run.stats.forwards)}}});
+  bench.release_unused();
 }
 
 void measure_prefill(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,

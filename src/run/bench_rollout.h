@@ -17,6 +17,7 @@ struct RolloutShape {
   int64_t sequences = 1;
   int64_t group = 1;  // sequences that share a prompt; divides `sequences`
   int64_t prompt_tokens = 1, response_tokens = 1;
+  int64_t least_tokens = 0;  // not 0: lengths of prompts and completions are drawn, from here to those above
   int64_t max_batch_tokens = 2048;
   double temperature = 1.0;
   uint64_t seed = 0;
@@ -40,6 +41,7 @@ class BenchRollout {
   RolloutRun run();
 
  private:
+  int64_t draw_response(uint64_t sample_id) const;
   void add_requests() const;
   void warm_up();
   // Tokens that came since there were `generated` of them, which is brought up to date.
@@ -55,6 +57,9 @@ class BenchRollout {
 // Prompts of random tokens, the same for the same seed.
 std::vector<rl::SharedPrompt> draw_prompts(const model::ModelConfig& config, int64_t count, int64_t tokens,
                                            uint64_t seed);
+// The same of lengths from `least` to `tokens`.
+std::vector<rl::SharedPrompt> draw_prompts(const model::ModelConfig& config, int64_t count, int64_t least,
+                                           int64_t tokens, uint64_t seed);
 
 // The completions of a finished group, each at its sample id.
 void take_samples(rl::Group group, std::vector<rl::Sample>& samples);
@@ -62,6 +67,10 @@ void take_samples(rl::Group group, std::vector<rl::Sample>& samples);
 // A row for each number of sequences, two where the steady state is long enough to be told from the whole.
 void measure_decode(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
                     BenchTable& table);
+// The workload of nano-vLLM's benchmark: as many sequences as the most of decode, with prompts and completions of 100
+// to 1,024 tokens, or of half the model's context at most, at temperature 0.6.
+void measure_mixed(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
+                   BenchTable& table);
 void measure_prefill(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
                      BenchTable& table);
 

@@ -211,9 +211,9 @@ TEST(AttentionWork, PutsFewerTogetherWhereOneItemWouldBeTheLastToEnd) {
   const auto num_items = [&](int64_t num_kv_heads) {
     return items_of(batch, {.group = 4, .num_kv_heads = num_kv_heads}).size();
   };
-  EXPECT_EQ(num_items(8), 8U);  // 400 keys an item, of 264 that run at once
-  EXPECT_EQ(num_items(64), 4U);
-  EXPECT_EQ(num_items(264), 2U);
+  EXPECT_EQ(num_items(8), 8U);  // 400 keys an item, of 396 that run at once
+  EXPECT_EQ(num_items(96), 4U);
+  EXPECT_EQ(num_items(396), 2U);
 }
 
 TEST(AttentionWork, CutsWhereItSavesTheMostKeys) {

@@ -5,14 +5,17 @@
 
 #include <cmath>
 #include <flashinfer/attention/prefill.cuh>
+#include <type_traits>
 
 #include "device/block.h"
 #include "device/cuda/attention.h"
+#include "device/cuda/launch.cuh"
 
 namespace tandem::device::cuda {
 namespace {
 
 constexpr uint32_t kTile = kAttentionTile, kEveryLane = 0xffffffff;
+constexpr uint32_t kWarps = 4;  // of a block, each with its own part of every step's keys
 constexpr int32_t kBlock = kBlockTokens;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 constexpr int64_t kMaxOffset = int64_t{1} << 32;  // of the kernel's 32 bit offsets
@@ -39,7 +42,7 @@ struct Variant {
 __device__ __forceinline__ float finite_or_nan(float score) { return __fmaf_rn(score, 0.0F, score); }
 
 // Keys of a step, by head dim: 4 warps of 32 or 64 keys. Pinned, because FlashInfer's launcher would ask the GPU how
-// much shared memory it has, and sums would depend on that. 64 KiB of keys and values in flight either way.
+// much shared memory it has, and sums would depend on that. 64 KiB of keys and values of a block either way.
 template <uint32_t kHeadDim>
 constexpr uint32_t kWarpKeyTiles = kHeadDim == 64 ? 4 : 2;
 
@@ -107,149 +110,235 @@ class Walk {
   int32_t shared_, keys_ = 0, page_ = 0;
 };
 
+// The rows of a tile, as a thread holds them in scores and out: one in elements 0, 1, 4 and 5 of each eight, another in
+// the rest.
+struct TileRows {
+  __device__ TileRows(const Params& params, int32_t tile, uint32_t lane)
+      : first(static_cast<int32_t>(tile * kTile / static_cast<uint32_t>(params.group_size))), lane(lane) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) params.group_size.divmod(tile * kTile + lane / 4 + 8 * j, row[j], head[j]);
+  }
+
+  // Takes the keys out of a warp's scores that a row does not see; the first of them is `first_key` of the step.
+  template <uint32_t kKeyTiles>
+  __device__ void mask(const Walk& walk, const Walk::Step& step, uint32_t first_key,
+                       float (&scores)[1][kKeyTiles][8]) const {
+    constexpr auto kStep = static_cast<int32_t>(kKeyTiles * 16 * kWarps);
+    if (step.owner < 0 && step.begin + kStep <= walk.visible(step, first)) {  // all are seen by all
+#pragma unroll
+      for (uint32_t i = 0; i < kKeyTiles; ++i) {
+#pragma unroll
+        for (uint32_t r = 0; r < 8; ++r) scores[0][i][r] = finite_or_nan(scores[0][i][r]);
+      }
+      return;
+    }
+    const int32_t visible[2] = {walk.visible(step, row[0]), walk.visible(step, row[1])};
+#pragma unroll
+    for (uint32_t i = 0; i < kKeyTiles; ++i) {
+#pragma unroll
+      for (uint32_t r = 0; r < 8; ++r) {
+        const int32_t position = step.begin + first_key + i * 16 + 2 * (lane % 4) + 8 * (r / 4) + r % 2;
+        scores[0][i][r] = position < visible[r % 4 / 2] ? finite_or_nan(scores[0][i][r]) : -flashinfer::math::inf;
+      }
+    }
+  }
+
+  uint32_t row[2], head[2];
+  int32_t first;  // the first row, which sees the fewest keys of a run
+  uint32_t lane;
+};
+
+// What a warp holds while it walks its keys, and then its sums, for the other warps to read.
 template <uint32_t kHeadDim>
-__global__ __launch_bounds__(Traits<kHeadDim>::NUM_THREADS) void attention_kernel(
-    const __grid_constant__ Params params) {
+union WarpStorage {
+  struct {
+    alignas(128) __nv_bfloat16 keys[kWarpKeyTiles<kHeadDim> * 16 * kHeadDim];
+    alignas(128) __nv_bfloat16 values[kWarpKeyTiles<kHeadDim> * 16 * kHeadDim];
+  };
+  struct {
+    float out[kHeadDim / 16][32][8];
+    float2 maximum_sum[2][8];
+  } sums;
+};
+template <uint32_t kHeadDim>
+struct BlockStorage {
+  alignas(128) __nv_bfloat16 q[kTile * kHeadDim];
+  WarpStorage<kHeadDim> warps[kWarps];
+};
+
+// A block has an item and a KV head. Its warps walk the keys, each its own part of every step, and none waits for
+// another before all have walked; then their four sums become one. Three blocks on a multiprocessor keep 192 KiB of
+// keys and values under way.
+template <uint32_t kHeadDim>
+__global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_constant__ Params params) {
   using T = Traits<kHeadDim>;
   namespace fi = flashinfer;
   namespace cp_async = flashinfer::cp_async;
-  constexpr uint32_t kStep = T::CTA_TILE_KV, kBlocks = kStep / kBlock, kRow = kHeadDim / 8;  // in 16 bytes
+  constexpr uint32_t kStep = T::CTA_TILE_KV, kPart = kStep / kWarps, kBlocks = kPart / kBlock, kRow = kHeadDim / 8;
+  constexpr uint32_t kRowsAtOnce = 32 / kRow;  // that a warp loads with one instruction
   static_assert(kStep == attention_step(kHeadDim));
-  static_assert(T::NUM_WARPS_Q == 1 && T::NUM_MMA_Q == 1 && T::NUM_WARPS * T::KV_THR_LAYOUT_ROW == kBlock,
-                "the warps load a block at a time");
+  static_assert(T::NUM_WARPS == kWarps && T::NUM_WARPS_Q == 1 && T::NUM_MMA_Q == 1);
 
   extern __shared__ __align__(128) uint8_t shared_memory[];
-  auto& storage = reinterpret_cast<typename T::SharedStoragePaged&>(shared_memory);
+  auto& storage = reinterpret_cast<BlockStorage<kHeadDim>&>(shared_memory);
   const Walk walk(params);
-  if (walk.first_row < 0) return;
-  const uint32_t lane = threadIdx.x, warp = threadIdx.z, kv_head = blockIdx.z;
+  if (walk.first_row < 0) return wait_for_inputs();
+  const uint32_t lane = threadIdx.x, warp = threadIdx.y, kv_head = blockIdx.z;
   const uint32_t group = params.group_size, num_heads = gridDim.z * group, packed_begin = walk.tile * kTile;
   const size_t first_head = size_t{static_cast<uint32_t>(walk.first_row)} * num_heads + kv_head * group;
+  auto& own = storage.warps[warp];
+
+  fi::smem_t<T::SWIZZLE_MODE_Q> q_tile(storage.q);
+  fi::smem_t<T::SWIZZLE_MODE_KV> key_tile(own.keys), value_tile(own.values);
+  uint32_t q_read = q_tile.template get_permuted_offset<kRow>(lane % 16, lane / 16);
+  uint32_t key_read = key_tile.template get_permuted_offset<kRow>(8 * (lane / 16) + lane % 8, (lane % 16) / 8);
+  uint32_t value_read = value_tile.template get_permuted_offset<kRow>(lane % 16, lane / 16);
+  const uint32_t first_key = warp * kPart, row_in_part = lane / kRow, column = lane % kRow;
+
+  // The warp's part of a step, and the blocks that its keys are in. They are looked up a step before they are needed,
+  // because the table answers as slowly as the keys.
+  struct Part {
+    Walk::Step step;
+    int32_t blocks[kBlocks];
+  };
+  const auto look_up = [&](const Walk::Step& step) {
+    Part part = {.step = step, .blocks = {}};
+#pragma unroll
+    for (uint32_t b = 0; b < kBlocks; ++b) {
+      const auto position = step.begin + static_cast<int32_t>(first_key + b * kBlock);
+      if (position < step.end) part.blocks[b] = __ldg(params.table + step.page + position / kBlock);
+    }
+    return part;
+  };
+  const auto load = [&](auto fill, fi::smem_t<T::SWIZZLE_MODE_KV>& tile, const __nv_bfloat16* from, const Part& part) {
+    const auto left = part.step.end - part.step.begin - static_cast<int32_t>(first_key + row_in_part);
+#pragma unroll
+    for (uint32_t row = 0; row < kPart; row += kRowsAtOnce) {
+      const size_t offset = static_cast<uint32_t>(part.blocks[row / kBlock]) * params.block_stride +
+                            (kv_head * kBlock + row % kBlock + row_in_part) * kHeadDim + column * 8;
+      tile.template load_128b_async<decltype(fill)::value>(
+          tile.template get_permuted_offset<kRow>(row + row_in_part, column), from + offset,
+          static_cast<int32_t>(row) < left);
+    }
+    cp_async::commit_group();
+  };
+  // Positions past step.end are not loaded: in shared memory their keys stay what they were, and their values become 0.
+  using cp_async::SharedMemFillMode;
+  const auto load_keys = [&](const Part& part) {
+    load(std::integral_constant<SharedMemFillMode, SharedMemFillMode::kNoFill>(), key_tile, params.keys, part);
+  };
+  const auto load_values = [&](const Part& part) {
+    load(std::integral_constant<SharedMemFillMode, SharedMemFillMode::kFillZero>(), value_tile, params.values, part);
+  };
+
+  const TileRows rows(params, walk.tile, lane);
+  Walk::Step step = walk.first(group);
+  const Part first = look_up(step);
+  Part next = look_up(walk.after(step, kStep));
+  wait_for_inputs();
+  if (warp == 0) {
+    fi::load_q_global_smem<T>(packed_begin, walk.end_row(group), params.q + first_head * kHeadDim, num_heads * kHeadDim,
+                              kHeadDim, params.group_size, &q_tile, dim3(lane, 0, 0));
+  }
+  cp_async::commit_group();
+  load_keys(first);
+  load_values(first);
 
   const Variant variant{params.scale_log2};
   float scores[1][T::NUM_MMA_KV][8], maximum[1][2], sum[1][2];
   alignas(16) float out[1][T::NUM_MMA_D_VO_TILE][8];
   fi::init_states<T>(variant, out, maximum, sum);
+  cp_async::wait_group<2>();
+  __syncthreads();  // q is there
 
-  fi::smem_t<T::SWIZZLE_MODE_Q> q_tile(storage.q_smem);
-  fi::smem_t<T::SWIZZLE_MODE_KV> key_tile(storage.k_smem), value_tile(storage.v_smem);
-  fi::load_q_global_smem<T>(packed_begin, walk.end_row(group), params.q + first_head * kHeadDim, num_heads * kHeadDim,
-                            kHeadDim, params.group_size, &q_tile);
-  cp_async::commit_group();
-
-  const uint32_t key_in_warp = warp * T::NUM_MMA_KV * 16;
-  uint32_t q_read = q_tile.template get_permuted_offset<kRow>(lane % 16, lane / 16);
-  uint32_t key_read =
-      key_tile.template get_permuted_offset<kRow>(key_in_warp + 8 * (lane / 16) + lane % 8, (lane % 16) / 8);
-  uint32_t value_read = value_tile.template get_permuted_offset<kRow>(key_in_warp + lane % 16, lane / 16);
-  const uint32_t token = warp * T::KV_THR_LAYOUT_ROW + lane / T::KV_THR_LAYOUT_COL;
-  uint32_t key_write = key_tile.template get_permuted_offset<kRow>(token, lane % T::KV_THR_LAYOUT_COL);
-  uint32_t value_write = key_write;
-  const size_t in_block = (kv_head * kBlock + token) * kHeadDim + lane % T::KV_THR_LAYOUT_COL * 8;
-
-  size_t offsets[kBlocks];  // of what this thread loads
-  const auto look_up = [&](const Walk::Step& step) {
-#pragma unroll
-    for (uint32_t b = 0; b < kBlocks; ++b) {
-      const int32_t position = step.begin + static_cast<int32_t>(b) * kBlock;
-      const int32_t block = position < step.end ? __ldg(params.table + step.page + position / kBlock) : 0;
-      offsets[b] = static_cast<uint32_t>(block) * params.block_stride + in_block;
-    }
-  };
-  // Positions past step.end are not loaded: in shared memory their keys stay those of an earlier step, and their values
-  // become 0.
-  const auto load_keys = [&](const Walk::Step& step) {
-    fi::page_produce_kv<false, T>(&storage, &key_write, params.keys, step.begin, offsets, step.end, warp, lane);
-    cp_async::commit_group();
-  };
-  const auto load_values = [&](const Walk::Step& step) {
-    fi::page_produce_kv<true, T>(&storage, &value_write, params.values, step.begin, offsets, step.end, warp, lane);
-    cp_async::commit_group();
-  };
-
-  uint32_t row[2], head[2];  // of what this thread holds of scores and out
-#pragma unroll
-  for (uint32_t j = 0; j < 2; ++j) params.group_size.divmod(packed_begin + lane / 4 + 8 * j, row[j], head[j]);
-  const int32_t tile_row = packed_begin / group;  // the first one, which sees the fewest keys of a run
-
-  Walk::Step step = walk.first(group);
-  look_up(step);
-  load_keys(step);
-  load_values(step);
 #pragma unroll 1
   while (step.is_left()) {
-    const Walk::Step next = walk.after(step, kStep);
-    look_up(next);
     cp_async::wait_group<1>();
-    __syncthreads();
-
+    __syncwarp();
     fi::compute_qk<T>(&q_tile, &q_read, &key_tile, &key_read, /*k_sf_smem=*/nullptr, lane, scores);
-    const bool all_seen = step.owner < 0 && step.begin + static_cast<int32_t>(kStep) <= walk.visible(step, tile_row);
-    if (all_seen) {
-#pragma unroll
-      for (uint32_t i = 0; i < T::NUM_MMA_KV; ++i) {
-#pragma unroll
-        for (uint32_t r = 0; r < 8; ++r) scores[0][i][r] = finite_or_nan(scores[0][i][r]);
-      }
-    } else {
-      const int32_t visible[2] = {walk.visible(step, row[0]), walk.visible(step, row[1])};
-#pragma unroll
-      for (uint32_t i = 0; i < T::NUM_MMA_KV; ++i) {
-#pragma unroll
-        for (uint32_t r = 0; r < 8; ++r) {
-          const int32_t position = step.begin + key_in_warp + i * 16 + 2 * (lane % 4) + 8 * (r / 4) + r % 2;
-          scores[0][i][r] = position < visible[r % 4 / 2] ? finite_or_nan(scores[0][i][r]) : -fi::math::inf;
-        }
-      }
-    }
+    __syncwarp();
+    load_keys(next);
+    rows.mask(walk, step, first_key, scores);
     fi::update_mdo_states<T>(variant, scores, out, maximum, sum);
 
-    __syncthreads();
-    load_keys(next);
     cp_async::wait_group<1>();
-    __syncthreads();
-
+    __syncwarp();
     fi::compute_sfm_v<T>(&value_tile, &value_read, /*v_sf_smem=*/nullptr, lane, scores, out, sum);
-
-    __syncthreads();
+    __syncwarp();
     load_values(next);
-    step = next;
+
+    step = next.step;
+    next = look_up(walk.after(step, kStep));
   }
   cp_async::wait_group<0>();
+  __syncwarp();
+  fi::finalize_m<T>(variant, maximum);
+
+#pragma unroll
+  for (uint32_t i = 0; i < T::NUM_MMA_D_VO_TILE; ++i) fi::vec_t<float, 8>::memcpy(own.sums.out[i][lane], out[0][i]);
+  if (lane % 4 == 0) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) own.sums.maximum_sum[j][lane / 4] = make_float2(maximum[0][j], sum[0][j]);
+  }
   __syncthreads();
 
-  fi::finalize_m<T>(variant, maximum);
-  fi::threadblock_sync_mdo_states<T>(out, &storage, maximum, sum, warp, lane);
+  // Adds the four up, in their order. Each warp has a quarter of the columns.
+  float scale[2][kWarps], reciprocal[2];
 #pragma unroll
   for (uint32_t j = 0; j < 2; ++j) {
-    const float scale = maximum[0][j] != -fi::math::inf ? fi::math::ptx_rcp(sum[0][j]) : 0.0F;
+    float2 of[kWarps];
 #pragma unroll
-    for (uint32_t i = 0; i < T::NUM_MMA_D_VO_TILE; ++i) {
+    for (uint32_t w = 0; w < kWarps; ++w) of[w] = storage.warps[w].sums.maximum_sum[j][lane / 4];
+    // Where a warp sees no key its maximum is -infinity, and max() makes 0 of the NaN that their difference is.
+    constexpr float kNone = -fi::math::inf;
+    float most = kNone, total = 1.0F;
 #pragma unroll
-      for (uint32_t r = 0; r < 8; ++r) {
-        if (r % 4 / 2 == j) out[0][i][r] *= scale;
-      }
+    for (uint32_t w = 0; w < kWarps; ++w) {
+      const float before = most;
+      most = max(most, of[w].x);
+      total = total * fi::math::ptx_exp2(max(before - most, kNone)) +
+              of[w].y * fi::math::ptx_exp2(max(of[w].x - most, kNone));
     }
-    if (params.lse != nullptr && warp == 0 && lane % 4 == 0 && row[j] < static_cast<uint32_t>(walk.num_rows)) {
-      params.lse[first_head + size_t{row[j]} * num_heads + head[j]] =
-          (fi::math::ptx_log2(sum[0][j]) + maximum[0][j]) * static_cast<float>(kLn2);
+#pragma unroll
+    for (uint32_t w = 0; w < kWarps; ++w) scale[j][w] = fi::math::ptx_exp2(max(of[w].x - most, kNone));
+    reciprocal[j] = most != kNone ? fi::math::ptx_rcp(total) : 0.0F;
+    if (params.lse != nullptr && warp == 0 && lane % 4 == 0 && rows.row[j] < static_cast<uint32_t>(walk.num_rows)) {
+      params.lse[first_head + size_t{rows.row[j]} * num_heads + rows.head[j]] =
+          (fi::math::ptx_log2(total) + most) * static_cast<float>(kLn2);
     }
   }
-  fi::write_o_reg_gmem<T>(out, &q_tile, params.o + first_head * kHeadDim, packed_begin, walk.num_rows,
-                          num_heads * kHeadDim, kHeadDim, params.group_size);
+  constexpr uint32_t kQuarter = T::NUM_MMA_D_VO_TILE / kWarps;
+#pragma unroll
+  for (uint32_t q = 0; q < kQuarter; ++q) {
+    const uint32_t i = warp * kQuarter + q;
+    float added[8] = {};
+#pragma unroll
+    for (uint32_t w = 0; w < kWarps; ++w) {
+      fi::vec_t<float, 8> of;
+      of.load(storage.warps[w].sums.out[i][lane]);
+#pragma unroll
+      for (uint32_t r = 0; r < 8; ++r) added[r] += of[r] * scale[r % 4 / 2][w];
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < 8; r += 2) {
+      const uint32_t j = r % 4 / 2;
+      if (rows.row[j] >= static_cast<uint32_t>(walk.num_rows)) continue;
+      __nv_bfloat16* const to = params.o + (first_head + size_t{rows.row[j]} * num_heads + rows.head[j]) * kHeadDim;
+      *reinterpret_cast<__nv_bfloat162*>(to + i * 16 + 2 * (lane % 4) + 8 * (r / 4)) =
+          __floats2bfloat162_rn(added[r] * reciprocal[j], added[r + 1] * reciprocal[j]);
+    }
+  }
 }
 
 template <uint32_t kHeadDim>
 cudaError_t launch(const Params& params, int64_t num_items, int64_t num_kv_heads, cudaStream_t stream) {
   static_assert(!Traits<kHeadDim>::IsInvalid());
-  constexpr int kSharedBytes = sizeof(typename Traits<kHeadDim>::SharedStoragePaged);
+  constexpr int kSharedBytes = sizeof(BlockStorage<kHeadDim>);
   const cudaError_t status =
       cudaFuncSetAttribute(attention_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;
-  const dim3 grid(static_cast<uint32_t>(num_items), 1, static_cast<uint32_t>(num_kv_heads));
-  const dim3 block(32, Traits<kHeadDim>::NUM_WARPS_Q, Traits<kHeadDim>::NUM_WARPS_KV);
-  attention_kernel<kHeadDim><<<grid, block, kSharedBytes, stream>>>(params);
-  return cudaGetLastError();
+  const dim3 grid(static_cast<uint32_t>(num_items), 1, static_cast<uint32_t>(num_kv_heads)), block(32, kWarps);
+  return launch_dependent(attention_kernel<kHeadDim>, num_items, grid, block, kSharedBytes, stream, params);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "device/block.h"
 #include "device/cuda/attention.h"
+#include "device/cuda/launch.cuh"
 
 namespace tandem::device::cuda {
 namespace {
@@ -33,6 +34,8 @@ Cache cache_of(const PagedKv& kv) {
 
 __global__ void append_kernel(Cache cache, const Vector* k, const Vector* v, const int32_t* tokens,
                               const int32_t* slots) {
+  wait_for_inputs();
+  let_next_begin();
   const int slot = slots[blockIdx.x];
   if (slot < 0) return;
   const int64_t row = int64_t{tokens == nullptr ? static_cast<int>(blockIdx.x) : tokens[blockIdx.x]} * cache.vectors;
@@ -94,9 +97,8 @@ cudaError_t kv_append(const PagedKv& kv, const void* k_TGK, const void* v_TGK, c
                       const int32_t* slots, int64_t n, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
   const Cache cache = cache_of(kv);
-  append_kernel<<<static_cast<uint32_t>(n), threads_for(cache.vectors), 0, stream>>>(
-      cache, static_cast<const Vector*>(k_TGK), static_cast<const Vector*>(v_TGK), tokens, slots);
-  return cudaGetLastError();
+  return launch_dependent(append_kernel, n, static_cast<uint32_t>(n), threads_for(cache.vectors), 0, stream, cache,
+                          k_TGK, v_TGK, tokens, slots);
 }
 
 cudaError_t gather_kv(const PagedKv& kv, const int32_t* slots, int64_t n, void* k_nGK, void* v_nGK,

@@ -39,8 +39,8 @@ std::vector<Run> cut_into_runs(const PagedRows& rows) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Items and KV heads that a GPU computes at once: two on each multiprocessor of an H200.
-constexpr int64_t kAtOnce = 2 * 132;
+// Items and KV heads that a GPU computes at once: three on each multiprocessor of an H200.
+constexpr int64_t kAtOnce = 3 * 132;
 
 // Keys in whole steps that two runs of one row both see, in the same blocks.
 int64_t count_shared(const PagedRows& rows, const Run& a, const Run& b, int64_t step) {

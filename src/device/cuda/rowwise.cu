@@ -1,6 +1,8 @@
 // Sixteen bytes a thread at a time; sums over a row in the order that vectors.cuh fixes.
 #include <algorithm>
+#include <type_traits>
 
+#include "device/cuda/launch.cuh"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/vectors.cuh"
 
@@ -77,26 +79,33 @@ void add_partials(const float* partial, float* to, int64_t blocks, int64_t strid
       partial, to, blocks, stride, first, width);
 }
 
-// One block a row.
+// One block a row; a thread has at most kMost vectors of it.
+template <int kMost>
 __global__ void rms_norm_kernel(const bf16* x, const bf16* w, bf16* y, int64_t E, float eps) {
   __shared__ float shared[kWarp];
-  const bf16* row = x + blockIdx.x * E;
+  float v[kMost][8], weight[kMost][8];
+  const auto for_each_vector = [E](auto&& work) {
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int64_t i = (threadIdx.x + m * static_cast<int64_t>(blockDim.x)) * kVector;
+      if (i < E) work(m, i);
+    }
+  };
+  for_each_vector([&](int m, int64_t i) { unpack(load(w + i), weight[m]); });
+  wait_for_inputs();
+  let_next_begin();
   float sum = 0.0F;
-  for (int64_t i = threadIdx.x * kVector; i < E; i += blockDim.x * kVector) {
-    float v[8];
-    unpack(load(row + i), v);
+  for_each_vector([&](int m, int64_t i) {
+    unpack(load(x + blockIdx.x * E + i), v[m]);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) sum += v[j] * v[j];
-  }
+    for (int j = 0; j < 8; ++j) sum += v[m][j] * v[m][j];
+  });
   const float inverse = rsqrtf(block_sum(sum, shared) / static_cast<float>(E) + eps);
-  for (int64_t i = threadIdx.x * kVector; i < E; i += blockDim.x * kVector) {
-    float v[8], weight[8];
-    unpack(load(row + i), v);
-    unpack(load(w + i), weight);
+  for_each_vector([&](int m, int64_t i) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) v[j] = v[j] * inverse * weight[j];
-    store(y + blockIdx.x * E + i, pack(v));
-  }
+    for (int j = 0; j < 8; ++j) v[m][j] = v[m][j] * inverse * weight[m][j];
+    store(y + blockIdx.x * E + i, pack(v[m]));
+  });
 }
 
 // Block b has rows b, b + grid, ... With unit = x inverse: dx = (dy w - unit mean(dy w unit)) inverse, dw = dy unit.
@@ -156,6 +165,7 @@ __global__ void rms_norm_backward_kernel(const bf16* dy, const bf16* x, const bf
 __device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
 __global__ void silu_mul_kernel(const bf16* gate_up, bf16* out, uint32_t vectors, uint32_t row_vectors) {
+  wait_for_inputs();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= vectors) return;
   const int64_t row = i / row_vectors, column = i % row_vectors;
@@ -264,9 +274,9 @@ __device__ float inverse_norm(const HeadLane<K>& x, float eps) {
   return rsqrtf(x.sum_of_products(x) / static_cast<float>(K) + eps);
 }
 
-constexpr int kQkvThreads = 256;
+constexpr int kQkvThreads = 256, kHeadsAtOnce = kQkvThreads / kWarp;
 
-// One block a row, a warp a head, in turns.
+// A warp a head, in turns, and as many blocks a row as the grid has.
 template <int K, bool kNorm>
 __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_kernel(const bf16* qkv, const bf16* q_norm,
                                                                    const bf16* k_norm, const int32_t* positions,
@@ -277,7 +287,9 @@ __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_kernel(const bf16* q
   const int lane = threadIdx.x % kWarp, heads = H + 2 * G;
   float2 turn[HeadLane<K>::kPairs];
   read_turns<K>(frequencies, positions[row], turns, turn);
-  for (int head = threadIdx.x / kWarp; head < heads; head += kQkvThreads / kWarp) {
+  wait_for_inputs();
+  let_next_begin();
+  for (int head = blockIdx.y * kHeadsAtOnce + threadIdx.x / kWarp; head < heads; head += gridDim.y * kHeadsAtOnce) {
     HeadLane<K> x;
     x.read(qkv + (row * heads + head) * K, lane);
     if (head >= H + G) {
@@ -365,10 +377,13 @@ template <int K>
 cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                             bf16* k, bf16* v, int64_t T, const QkvLayout& l, cudaStream_t stream) {
   const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<K, true> : qk_norm_rope_kernel<K, false>;
-  kernel<<<static_cast<unsigned>(T), kQkvThreads, 0, stream>>>(
-      qkv, q_norm, k_norm, positions, l.frequencies, q, k, v, static_cast<int>(l.num_heads),
-      static_cast<int>(l.num_kv_heads), static_cast<float>(l.eps));
-  return cudaGetLastError();
+  // Of few rows each warp has one head; of many a block has the whole row, whose angles it then computes once.
+  const int64_t heads = l.num_heads + 2 * l.num_kv_heads;
+  const dim3 grid(static_cast<unsigned>(T),
+                  T <= kDependentRows ? static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce) : 1);
+  return launch_dependent(kernel, T, grid, kQkvThreads, 0, stream, qkv, q_norm, k_norm, positions, l.frequencies, q, k,
+                          v, static_cast<int>(l.num_heads), static_cast<int>(l.num_kv_heads),
+                          static_cast<float>(l.eps));
 }
 
 template <int K>
@@ -414,39 +429,46 @@ cudaError_t add_bias_backward(const bf16* dy, float* dbias, float* scratch, int6
   return cudaGetLastError();
 }
 
+namespace {
+
+// launch(most, threads) for rows of so many vectors, of which a thread has at most `most`, a std::integral_constant.
+template <typename Launch>
+cudaError_t launch_with_vectors(int64_t vectors, const Launch& launch) {
+  if (vectors <= 512) return launch(std::integral_constant<int, 1>(), row_threads(vectors));
+  if (vectors <= 1024) return launch(std::integral_constant<int, 2>(), row_threads((vectors + 1) / 2));
+  if (vectors <= 2048) return launch(std::integral_constant<int, 4>(), row_threads((vectors + 3) / 4));
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
 cudaError_t rms_norm(const bf16* x, const bf16* w, bf16* y, int64_t T, int64_t E, double eps, cudaStream_t stream) {
   if (T == 0) return cudaSuccess;
-  rms_norm_kernel<<<static_cast<unsigned>(T), row_threads(E / kVector), 0, stream>>>(x, w, y, E,
-                                                                                     static_cast<float>(eps));
-  return cudaGetLastError();
+  return launch_with_vectors(E / kVector, [&](auto most, int threads) {
+    return launch_dependent(rms_norm_kernel<decltype(most)::value>, T, static_cast<unsigned>(T), threads, 0, stream, x,
+                            w, y, E, static_cast<float>(eps));
+  });
 }
 
 cudaError_t rms_norm_backward(const bf16* dy, const bf16* x, const bf16* w, bf16* dx, float* dw, float* scratch,
                               int64_t T, int64_t E, double eps, cudaStream_t stream) {
   if (T == 0) return cudaSuccess;
-  const int64_t blocks = num_partials(T), vectors = E / kVector;
-  const auto launch = [&](auto kernel, int threads) {
-    kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(dy, x, w, dx, scratch, T, E, static_cast<float>(eps));
-  };
-  if (vectors <= 512) {
-    launch(rms_norm_backward_kernel<1>, row_threads(vectors));
-  } else if (vectors <= 1024) {
-    launch(rms_norm_backward_kernel<2>, row_threads((vectors + 1) / 2));
-  } else if (vectors <= 2048) {
-    launch(rms_norm_backward_kernel<4>, row_threads((vectors + 3) / 4));
-  } else {
-    return cudaErrorInvalidValue;
-  }
+  const int64_t blocks = num_partials(T);
+  const cudaError_t status = launch_with_vectors(E / kVector, [&](auto most, int threads) {
+    rms_norm_backward_kernel<decltype(most)::value>
+        <<<static_cast<unsigned>(blocks), threads, 0, stream>>>(dy, x, w, dx, scratch, T, E, static_cast<float>(eps));
+    return cudaGetLastError();
+  });
+  if (status != cudaSuccess) return status;
   add_partials(scratch, dw, blocks, E, 0, E, stream);
   return cudaGetLastError();
 }
 
 cudaError_t silu_mul(const bf16* gate_up, bf16* out, int64_t T, int64_t F, cudaStream_t stream) {
   const int64_t vectors = T * F / kVector;
-  if (vectors > 0)
-    silu_mul_kernel<<<blocks_for(vectors), kThreads, 0, stream>>>(gate_up, out, static_cast<uint32_t>(vectors),
-                                                                  static_cast<uint32_t>(F / kVector));
-  return cudaGetLastError();
+  if (vectors == 0) return cudaSuccess;
+  return launch_dependent(silu_mul_kernel, T, blocks_for(vectors), kThreads, 0, stream, gate_up, out, vectors,
+                          F / kVector);
 }
 
 cudaError_t silu_mul_backward(const bf16* dout, const bf16* gate_up, bf16* dgate_up, int64_t T, int64_t F,

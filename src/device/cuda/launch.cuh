@@ -1,0 +1,56 @@
+// Launches of small kernels one behind the other: programmatic dependent launch, from compute capability 9.0 on. Such a
+// kernel is set up while the one before it still runs, which is worth something where both take a few microseconds.
+//
+// A kernel that is launched by launch_dependent() calls wait_for_inputs() before it touches what an earlier kernel may
+// have written, or still reads. Since all of them do, what ran before the one before is done too.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace tandem::device::cuda {
+
+// Rows of a batch up to which it pays: for larger ones the kernels take longer than their launch.
+constexpr int64_t kDependentRows = 32;
+
+__device__ inline void wait_for_inputs() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel may be set up from now on.
+__device__ inline void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Whether the GPU of the calling thread is of compute capability 9.0 or later.
+inline bool has_dependent_launch() {
+  static thread_local const bool has = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  }();
+  return has;
+}
+
+// kernel<<<grid, block, shared_bytes, stream>>>(arguments...), set up early where rows are few.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_dependent(void (*kernel)(Parameters...), int64_t rows, dim3 grid, dim3 block, size_t shared_bytes,
+                             cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = rows <= kDependentRows && has_dependent_launch() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+}  // namespace tandem::device::cuda
