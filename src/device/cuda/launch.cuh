@@ -26,14 +26,11 @@ __device__ inline void let_next_begin() {
 #endif
 }
 
-// Whether the GPU of the calling thread is of compute capability 9.0 or later.
-inline bool has_dependent_launch() {
-  static thread_local const bool has = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
-  }();
-  return has;
+// Whether the code that the GPU runs of a kernel waits in wait_for_inputs(): that of older architectures does not, even
+// where a newer GPU has compiled it for itself.
+inline bool knows_to_wait(const void* kernel) {
+  cudaFuncAttributes attributes = {};
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
 // kernel<<<grid, block, shared_bytes, stream>>>(arguments...), set up early where rows are few.
@@ -49,7 +46,9 @@ cudaError_t launch_dependent(void (*kernel)(Parameters...), int64_t rows, dim3 g
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = rows <= kDependentRows && has_dependent_launch() ? 1 : 0;
+  // All kernels are compiled for the same architectures: the first one is asked.
+  static const bool waits = knows_to_wait(reinterpret_cast<const void*>(kernel));
+  config.numAttrs = waits && rows <= kDependentRows ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
