@@ -102,13 +102,6 @@ void CallQueue::stop() {
   changed_.notify_all();
 }
 
-int64_t CallQueue::wait_for_grades(double seconds) {
-  std::unique_lock lock(mutex_);
-  const auto is_over = [&] { return num_pending_ == 0 || error_ != nullptr; };
-  const bool over = changed_.wait_for(lock, std::chrono::duration<double>(seconds), is_over);
-  return over ? 0 : static_cast<int64_t>(num_pending_);  // collect() throws the error
-}
-
 std::vector<Grade> CallQueue::collect() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return num_pending_ == 0 || error_ != nullptr; });

@@ -52,12 +52,10 @@ class CallQueue {
   // collect() rethrows the first error.
   void fail(std::exception_ptr error);
   void stop();
-  // Waits that long until all that was added has grades; how many samples have none yet.
-  int64_t wait_for_grades(double seconds);
   // Waits until all that was added has grades; in the order in which it was added.
   std::vector<Grade> collect();
   // Or, for a caller that wants them as they come: waits that long for the first grades that were not taken yet, and
-  // takes all there are. Grades of a call come together.
+  // takes all there are. Grades of a call come together. Where nothing was added, nothing is waited for.
   std::vector<Grade> take_finished(double seconds);
   // Forgets what was added and is not taken: calls that wait are never made, and what those under way give is ignored.
   void discard();

@@ -473,8 +473,6 @@ Graders::~Graders() = default;
 
 void Graders::submit(std::vector<GradeRequest> group) { impl_->queue.add(std::move(group), impl_->facts.takes_group); }
 
-int64_t Graders::wait(double seconds) { return impl_->queue.wait_for_grades(seconds); }
-
 std::vector<Grade> Graders::collect() { return impl_->queue.collect(); }
 
 std::vector<Grade> Graders::take_finished(double seconds) { return impl_->queue.take_finished(seconds); }

@@ -120,11 +120,9 @@ class Graders {
   ~Graders();
 
   void submit(std::vector<GradeRequest> group);  // returns at once
-  // Waits that long for everything submitted; how many samples are still to be graded then.
-  int64_t wait(double seconds);
-  std::vector<Grade> collect();  // waits for everything submitted; in submission order
-  // Instead of both, for a caller that wants grades as they come: waits that long for the first that were not taken
-  // yet, and takes all there are. Grades of a call come together.
+  std::vector<Grade> collect();                  // waits for everything submitted; in submission order
+  // Or, for a caller that wants grades as they come: waits that long for the first that were not taken yet, and takes
+  // all there are. Grades of a call come together. Where nothing is submitted, nothing is waited for.
   std::vector<Grade> take_finished(double seconds);
   // Forgets what was submitted and is not taken.
   void discard();
