@@ -1,0 +1,53 @@
+// The options of a run and the end of its log, on a page of `tandem view`; of two runs, what differs comes first.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "report/page_parts.h"
+
+namespace tandem::report {
+
+std::string options_part(const PageRuns& runs) {
+  std::string html = "<h2>Options</h2>\n";
+  if (runs.is_pair()) {
+    std::set<std::string> names;
+    for (const RunFiles* run : runs.all()) {
+      for (const auto& [name, value] : run->config) names.insert(name);
+    }
+    std::string rows;
+    for (const std::string& name : names) {
+      const auto value_in = [&](size_t run) {
+        const auto found = runs[run].config.find(name);
+        return found == runs[run].config.end() ? std::string("unset") : runs.text()(found->second);
+      };
+      if (value_in(0) == value_in(1)) continue;
+      rows += fmt::format("<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>\n", runs.text()(name), value_in(0),
+                          value_in(1));
+    }
+    html += rows.empty() ? "<p>The options of both runs are the same.</p>\n"
+                         : fmt::format(
+                               "<p>What differs:</p><div class=\"scroll\"><table><tr><th>option</th><th>{}"
+                               "</th><th>{}</th></tr>\n{}</table></div>\n",
+                               runs.name_of(0), runs.name_of(1), rows);
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].config_text.empty()) continue;
+    html += fmt::format("<details><summary>{}config.toml</summary><pre>{}</pre></details>\n", runs.tag(i),
+                        runs.text()(runs[i].config_text));
+  }
+  return html;
+}
+
+std::string log_part(const PageRuns& runs) {
+  if (std::ranges::all_of(runs.all(), [](const RunFiles* run) { return run->log_tail.empty(); })) return "";
+  std::string html = "<h2>Log</h2>\n";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].log_tail.empty()) continue;
+    html += fmt::format("<details><summary>{}the end of log.txt</summary><pre>{}</pre></details>\n", runs.tag(i),
+                        runs.text()(runs[i].log_tail));
+  }
+  return html;
+}
+
+}  // namespace tandem::report
