@@ -52,8 +52,8 @@ std::string faults_part(const PageRuns& runs, PageNotes& notes) {
   if (num_rows > kMaxFaults)
     notes.left_out.push_back(fmt::format("{} more counts of what went wrong are left out.", num_rows - kMaxFaults));
   html += fmt::format(
-      "<div class=\"scroll\"><table><tr><th>count</th><th class=\"number\">records with it</th>"
-      "<th class=\"number\">most in one</th><th class=\"number\">last after {}</th></tr>\n{}"
+      "<div class=\"scroll\"><table><thead><tr><th>count</th><th class=\"number\">records with it</th>"
+      "<th class=\"number\">most in one</th><th class=\"number\">last after {}</th></tr></thead>\n{}"
       "</table></div>\n",
       runs.rollouts_title(), rows);
   return html;

@@ -29,7 +29,8 @@ std::string left_out_part(const PageRuns& runs, const PageNotes& notes) {
   html += items.empty() ? "<p>Nothing of the run's records and samples.</p>\n" : "<ul>\n" + items + "</ul>\n";
   return html +
          "<p class=\"faint\">The files themselves have everything: metrics.jsonl, samples/, "
-         "memory_timeline.jsonl, log.txt.</p>\n";
+         "memory_timeline.jsonl, log.txt.</p>\n"
+         "<p class=\"faint on-paper\">Of what was folded on the screen, paper has the title alone.</p>\n";
 }
 
 }  // namespace tandem::report

@@ -28,8 +28,8 @@ std::string memory_part(const PageRuns& runs) {
     for (const MemoryUse& use : runs[i].memory) most = std::max({most, use.measured_bytes, use.planned_bytes});
     if (runs[i].memory.empty()) continue;
     html += fmt::format(
-        "<div class=\"scroll\">{}<table><tr><th>phase</th><th>for</th><th class=\"number\">measured"
-        "</th><th class=\"number\">planned</th><th></th></tr>\n",
+        "<div class=\"scroll\">{}<table><thead><tr><th>phase</th><th>for</th><th class=\"number\">measured"
+        "</th><th class=\"number\">planned</th><th></th></tr></thead>\n",
         runs.heading(i));
     for (const MemoryUse& use : runs[i].memory) {
       const auto width = [&](int64_t bytes) { return 148.0 * static_cast<double>(bytes) / static_cast<double>(most); };

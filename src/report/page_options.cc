@@ -27,8 +27,8 @@ std::string options_part(const PageRuns& runs) {
     }
     html += rows.empty() ? "<p>The options of both runs are the same.</p>\n"
                          : fmt::format(
-                               "<p>What differs:</p><div class=\"scroll\"><table><tr><th>option</th><th>{}"
-                               "</th><th>{}</th></tr>\n{}</table></div>\n",
+                               "<p>What differs:</p><div class=\"scroll\"><table><thead><tr><th>option</th><th>{}"
+                               "</th><th>{}</th></tr></thead>\n{}</table></div>\n",
                                runs.name_of(0), runs.name_of(1), rows);
   }
   for (size_t i = 0; i < runs.size(); ++i) {

@@ -105,8 +105,8 @@ std::string times_part(const PageRuns& runs) {
       total += sums[phase];
     }
     html +=
-        "<div class=\"scroll\"><table><tr><th>phase</th><th class=\"number\">in all</th>"
-        "<th class=\"number\">share</th></tr>\n";
+        "<div class=\"scroll\"><table><thead><tr><th>phase</th><th class=\"number\">in all</th>"
+        "<th class=\"number\">share</th></tr></thead>\n";
     for (size_t phase = 0; phase < kNumTimes; ++phase) {
       if (!(sums[phase] > 0)) continue;
       html += fmt::format(

@@ -204,6 +204,30 @@ TEST_F(RunPage, AllowsItsOwnScriptAndStyleAloneAndNoNetwork) {
     EXPECT_EQ(count(page, word), 0U) << word;
 }
 
+TEST_F(RunPage, HasWhatPaperNeeds) {
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3) + "{\"rollout/step\":1,\"fault/save_errors\":2}\n");
+  base::write_file_durably(path + "/memory_timeline.jsonl",
+                           "{\"event\":\"step\",\"step\":2,\"phases\":{\"train\":{\"most\":{\"head\":1048576},"
+                           "\"planned\":{\"head\":2097152},\"most_at_once\":1048576,\"planned_at_once\":2097152}}}\n");
+  const std::string other = write_run("b", rollout_record(0, 0.2, 3), "lr = 1e-4\n");
+  const RunFiles run = read_run(path), second = read_run(other);
+  const std::string page = run_page(run, &second), style = between(page, "<style>", "</style>");
+  const std::string paper = between(style, "@media print {\n", "\n}\n");
+  EXPECT_EQ(count(style, "prefers-color-scheme: dark"), count(style, "@media screen and (prefers-color-scheme: dark)"))
+      << "a dark screen does not make dark paper";
+  // Nothing that only a screen can use, nothing cut off, no heading that is parted from what it names.
+  for (const char* rule : {".axes, .axis, output, .cursor, .reading { display: none; }", "pre { max-height: none;",
+                           ".scroll { overflow: visible; }", "tr { break-inside: avoid; }", "break-after: avoid",
+                           "figure, article { border: 1px solid", ".on-paper { display: block; }"})
+    EXPECT_EQ(count(paper, rule), 1U) << rule;
+  EXPECT_EQ(count(style, "\n.on-paper { display: none; }"), 1U);
+  EXPECT_EQ(count(page, " on-paper\">Of what was folded on the screen, paper has the title alone."), 1U);
+  // A table that goes on over a page repeats its headings: those of faults, times of two runs, memory and options.
+  EXPECT_EQ(count(page, "<thead><tr><th"), 5U);
+  EXPECT_EQ(count(page, "<thead><tr><th"), count(page, "<tr><th"));
+  EXPECT_EQ(count(page, "</tr></thead>"), 5U);
+}
+
 TEST_F(RunPage, SaysWhatIsDamaged) {
   std::string metrics = rollout_record(0, 0.1, 3) + "[1, 2]\nnonsense\n" + "{\"reward\": 1}\n";
   metrics += "{\"rollout/step\":1,\"rollout/raw_reward\":\"nan\",\"train/x\":\"inf\",\"time_s\":4}\n";
