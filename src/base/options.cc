@@ -250,6 +250,11 @@ Option& Option::required(bool is_required) {
   return *this;
 }
 
+Option& Option::default_was_new() {
+  default_is_new_ = true;
+  return *this;
+}
+
 Option& Option::one_or_more() {
   TANDEM_CHECK(is_list(), name_);
   may_be_single_ = true;
@@ -383,6 +388,15 @@ std::map<std::string, std::string> Options::result_options() const {
     }
     std::string value = words ? fmt::format("{}", fmt::join(*words, " ")) : "unset";
     result[option.name()] = words && option.is_fingerprinted() ? fingerprint(option.name(), value) : value;
+  }
+  return result;
+}
+
+std::map<std::string, std::string> Options::values_where_absent() const {
+  std::map<std::string, std::string> result = result_options();
+  for (const Option& option : options_) {
+    TANDEM_CHECK(!option.is_given(), option.name(), "was read before its default was asked for");
+    if (option.is_default_new()) result.erase(option.name());
   }
   return result;
 }

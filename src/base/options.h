@@ -64,6 +64,9 @@ class Option {
   Option& required(bool is_required = true);
   // No result depends on it: a run may go on from a checkpoint with another value.
   Option& does_not_affect_results();
+  // Its default changed what the program does when the option came: a checkpoint of a version without the option was
+  // made otherwise.
+  Option& default_was_new();
   // A list that mostly has one element: a single one is read and written like the value of an option that is no list,
   // and none is unset.
   Option& one_or_more();
@@ -79,6 +82,7 @@ class Option {
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
   bool may_change_numbers() const { return may_change_numbers_; }
+  bool is_default_new() const { return default_is_new_; }
   bool is_path() const { return path_; }
   bool is_positional() const { return positional_; }
   // Whether a checkpoint remembers the fingerprint of its value: text that nobody lists may be a secret.
@@ -109,6 +113,7 @@ class Option {
   std::string unsupported_reason_;
   bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
+  bool default_is_new_ = false;
   bool may_be_single_ = false, positional_ = false;
 };
 
@@ -146,6 +151,9 @@ class Options {
   std::string config_text() const;
   // Name and value ("unset"; free text by its fingerprint()) of what may change a number: what a checkpoint remembers.
   std::map<std::string, std::string> result_options() const;
+  // Before parse(), the same of what a checkpoint of a version without an option was made with: the defaults, but for
+  // those that were new (default_was_new()).
+  std::map<std::string, std::string> values_where_absent() const;
   // Name and present value of every option, as one JSON object.
   nlohmann::ordered_json values() const;
 

@@ -132,7 +132,7 @@ std::string difference(const std::string& name, const std::string* saved, const 
 
 // UserError naming each that differs, with both values, unless `allowed`.
 void check_same_inputs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                       bool allowed) {
+                       const std::map<std::string, std::string>& where_absent, bool allowed) {
   std::vector<std::string> differences;
   for (const auto& [name, value] : saved) {
     const auto found = now.find(name);
@@ -140,8 +140,10 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
       differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second));
   }
   for (const auto& [name, value] : now) {
-    // A flag that an older version had not, and that is not given, changes nothing.
-    if (!saved.contains(name) && value != "unset") differences.push_back(difference(name, nullptr, &value));
+    if (saved.contains(name)) continue;
+    const auto absent = where_absent.find(name);
+    if (absent == where_absent.end() || absent->second != value)
+      differences.push_back(difference(name, nullptr, &value));
   }
   if (differences.empty()) return;
   const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
@@ -262,9 +264,10 @@ RunState read_state(const Checkpoint& checkpoint) {
 }
 
 void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
-                      bool allow_changes, int64_t num_records) {
+                      const std::map<std::string, std::string>& values_where_absent, bool allow_changes,
+                      int64_t num_records) {
   const RunState saved = read_state(checkpoint);
-  check_same_inputs(saved.result_inputs, result_inputs, allow_changes);
+  check_same_inputs(saved.result_inputs, result_inputs, values_where_absent, allow_changes);
   TANDEM_USER_CHECK(saved.cursor.offset < num_records,
                     fmt::format("--load: record {} of --prompt-data comes next and there are {}; give the data of the "
                                 "run",

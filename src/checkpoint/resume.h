@@ -59,7 +59,7 @@ void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Train
 
 // Everything that the results of a run depend on. A resumed run compares it with what its checkpoint remembers.
 struct ResultInputs {
-  std::map<std::string, std::string> flags;  // RunMode::numbers
+  std::map<std::string, std::string> flags;  // RunMode::result_options
   std::string kernels;                       // device::Ops::name()
   const trainer::Schedule& schedule;         // of which: where the learning rate's decay ends
   std::string model_directory;               // checksums of its configuration and tokenizer
@@ -72,8 +72,10 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 RunState read_state(const Checkpoint& checkpoint);
 
 // Whether a run with these numbers and so many records of data may go on from it: UserError naming each flag or input
-// that differs, with both values, unless `allow_changes`; then it is a warning.
+// that differs, with both values, unless `allow_changes`; then it is a warning. A flag that the checkpoint does not
+// name came with a later version, and its value was that of `values_where_absent` (RunMode's).
 void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
-                      bool allow_changes, int64_t num_records);
+                      const std::map<std::string, std::string>& values_where_absent, bool allow_changes,
+                      int64_t num_records);
 
 }  // namespace tandem::checkpoint

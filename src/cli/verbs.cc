@@ -47,6 +47,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
       .does_not_affect_results();
   options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").does_not_affect_results();
   add_unsupported(options);
+  mode.values_where_absent = options.values_where_absent();
   switch (options.parse(config::without_harmless_flags(arguments))) {
     case base::ParsedAction::kHelp:
       std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);

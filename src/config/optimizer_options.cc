@@ -39,8 +39,10 @@ void OptimizerOptions::visit(base::Options& options) {
       .option(gradient.max_grad_norm_skip, "max-grad-norm-skip", group,
               "skip an optimizer step whose gradient norm is above this; 0: only those that are not finite")
       .at_least(0.0);
-  options.option(gradient.skip_zero_gradient, "skip-zero-gradient", group,
-                 "a gradient of exactly 0 changes no weight: momentum and weight decay wait for the next one");
+  options
+      .option(gradient.skip_zero_gradient, "skip-zero-gradient", group,
+              "a gradient of exactly 0 changes no weight: momentum and weight decay wait for the next one")
+      .default_was_new();
   visit_memory(options);
 }
 

@@ -146,10 +146,12 @@ void RewardOptions::visit(base::Options& options) {
           "can), require (refuse a machine that cannot) or off")
       .one_of({"auto", "require", "off"})
       .does_not_affect_results();
-  options.option(failure_reward, "rm-failure-reward", group,
-                 "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of built-in rewards "
-                 "their lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "
-                 "is left out) or a number. Faults of the machine always drop it");
+  options
+      .option(failure_reward, "rm-failure-reward", group,
+              "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of built-in rewards "
+              "their lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "
+              "is left out) or a number. Faults of the machine always drop it")
+      .default_was_new();
 }
 
 std::vector<std::string> RewardOptions::rm_types() const {

@@ -11,8 +11,9 @@ namespace tandem::config {
 struct RunMode {
   bool dry_run = false;     // check everything, read the data, say what would happen, and stop
   std::string config_text;  // the options as TOML, for RUN/config.toml
-  std::map<std::string, std::string> result_options;  // base::Options::result_options()
-  base::Json values = base::Json::object();           // base::Options::values(), without secrets
+  std::map<std::string, std::string> result_options;       // base::Options::result_options()
+  std::map<std::string, std::string> values_where_absent;  // base::Options::values_where_absent()
+  base::Json values = base::Json::object();                // base::Options::values(), without secrets
 };
 
 }  // namespace tandem::config

@@ -66,7 +66,8 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   check_wandb(config.output);
   if (checkpoint)
-    checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config, num_samples());
+    checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
+                                 config.checkpoints.allow_changed_config, num_samples());
 }
 
 int print_dry_run(const SftInputs& inputs) {

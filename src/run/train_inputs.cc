@@ -114,8 +114,8 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                              .custom_rm_paths = config.reward.custom_rm_path,
                                              .group_filter = config.dynamic_sampling.name()});
   if (checkpoint) {
-    checkpoint::check_can_resume(*checkpoint, result_inputs, config.checkpoints.allow_changed_config,
-                                 num_prompts(prompts));
+    checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
+                                 config.checkpoints.allow_changed_config, num_prompts(prompts));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
   if (prompts.is_rendered || evaluation.is_rendered()) {

@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/sha256.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -211,6 +212,30 @@ TEST(Options, ChoicesCanBeRememberedAsFreeTextIs) {
   };
   EXPECT_EQ(remembered([](Option& x) { x.one_of({"grpo", "gspo"}); }), "grpo");
   EXPECT_EQ(remembered([](Option& x) { x.one_of({"grpo", "gspo"}).fingerprinted(); }), remembered([](Option&) {}));
+}
+
+// What a version without an option did, where the option changed nothing by itself.
+TEST(Options, TellWhatACheckpointWithoutThemWasMadeWith) {
+  int64_t count = 3;
+  bool is_new = true;
+  std::optional<double> unset;
+  std::string free_text = "none", path;
+  Options options;
+  options.option(count, "count", "group", "help");
+  options.option(is_new, "is-new", "group", "help").default_was_new();
+  options.option(unset, "unset", "group", "help");
+  options.option(free_text, "text", "group", "help");
+  options.option(path, "path", "group", "help").does_not_affect_results();
+  std::map<std::string, std::string> remembered = options.result_options();
+  EXPECT_EQ(remembered.erase("is-new"), 1U);
+  EXPECT_EQ(options.values_where_absent(), remembered);
+  EXPECT_EQ(remembered.at("count"), "3");
+  EXPECT_EQ(remembered.at("unset"), "unset");
+  EXPECT_TRUE(is_fingerprint(remembered.at("text")));
+  EXPECT_FALSE(remembered.contains("path"));
+  options.parse({"--count", "4", "--text", "none"});
+  EXPECT_EQ(options.result_options().at("text"), remembered.at("text")) << "a default may be typed";
+  EXPECT_NE(options.result_options().at("count"), remembered.at("count"));
 }
 
 TEST(Options, RefusesWhatIsMissingOrExtra) {

@@ -6,13 +6,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <functional>
 
-#include "base/checksum.h"
 #include "base/files.h"
-#include "checkpoint/manifest.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/cli/reseal.h"
 #include "tests/cli/spoiled_run.h"
 #include "tests/cli/tiny_run.h"
 
@@ -194,18 +192,6 @@ TEST_F(PipesForFiles, ThatFlagsNameAreRefused) {
     const Captured scored = run({"score", "--hf-checkpoint", kModel, "--prompt-data", path, "--output", "-"});
     expect_one_line_failure(scored, 2, says);
   }
-}
-
-// Writes state.json anew and seals it, as whoever can write into a run can.
-void reseal(const std::string& step_path, const std::function<void(base::Json&)>& change) {
-  const std::string state_path = step_path + "/state.json", manifest_path = step_path + "/MANIFEST.json";
-  base::Json state = base::read_json_file(state_path);
-  change(state);
-  base::write_file_durably(state_path, base::dump_json(state) + "\n");
-  checkpoint::Manifest manifest = checkpoint::parse_manifest(base::read_file(manifest_path), manifest_path);
-  manifest.files["state.json"] = {.bytes = base::ReadableFile(state_path).size(),
-                                  .checksum = base::file_checksum(state_path)};
-  base::write_file_durably(manifest_path, checkpoint::manifest_text(manifest));
 }
 
 // Numbers near the end of 64 bits overflowed in the optimizer, the trainer and the order of prompts.
