@@ -44,8 +44,23 @@ void EvalSet::visit(base::Options& table) {
   visit_defaults(table);
 }
 
+EvalSet EvalSet::without_reward() const {
+  EvalSet set = *this;
+  set.rm_type.clear();
+  set.custom_rm_path.clear();
+  set.reward_weights.clear();
+  return set;
+}
+
+void EvalSet::inherit_reward(const EvalSet& defaults) {
+  if (names_reward()) return;
+  rm_type = defaults.rm_type;
+  custom_rm_path = defaults.custom_rm_path;
+  if (reward_weights.empty()) reward_weights = defaults.reward_weights;
+}
+
 RewardOptions EvalSet::reward(RewardOptions base) const {
-  if (!rm_type.empty() || !custom_rm_path.empty()) {
+  if (names_reward()) {
     base.rm_type = rm_type;
     base.custom_rm_path = custom_rm_path;
     base.reward_weights.clear();  // and the next two are those of the other reward
@@ -56,8 +71,6 @@ RewardOptions EvalSet::reward(RewardOptions base) const {
   base.reward_key = options.reward_key.value_or(base.reward_key);
   base.group_rm = group_rm.value_or(base.group_rm);
   if (place.empty()) return base;
-  TANDEM_USER_CHECK(rm_type.empty() || custom_rm_path.empty(),
-                    fmt::format("{}: the data set {} has rm_type and custom_rm_path; leave one out", place, name));
   try {
     base.check_key("reward_key", base.reward_key);
     base.check();

@@ -16,17 +16,24 @@ namespace tandem::config {
 struct EvalSet {
   std::string name, path;
   EvalOptions options;                               // the flags --eval-*, and in their place what the file says
-  std::vector<std::string> rm_type, custom_rm_path;  // either one: a reward of its own
+  std::vector<std::string> rm_type, custom_rm_path;  // any: a reward of its own, the sum of them all
   std::vector<double> reward_weights;
   std::optional<bool> group_rm;
   std::string place;  // "FILE:LINE:COLUMN" of its table; "": a pair of --eval-prompt-data
+
+  bool names_reward() const { return !rm_type.empty() || !custom_rm_path.empty(); }
 
   // Declares the keys that [eval.defaults] may have: all but name and path.
   void visit_defaults(base::Options& table);
   void visit(base::Options& table);
 
-  // The reward of this set: its own, or that of training with the number that the set takes of it. UserError where it
-  // has two, or its own is wrong.
+  // What a table is read into: these defaults, but for the reward, of which a table that names one takes nothing.
+  EvalSet without_reward() const;
+  // Afterwards: the reward of the defaults, where this set has named none. Weights that it has named stay.
+  void inherit_reward(const EvalSet& defaults);
+
+  // The reward of this set: its own, or that of training with the number that the set takes of it. UserError where its
+  // own is wrong.
   RewardOptions reward(RewardOptions base) const;
 };
 

@@ -29,11 +29,12 @@ std::vector<config::EvalSet> read_eval_sets(const config::EvalOptions& eval) {
   defaults.visit_defaults(default_options);
   file.read_defaults(default_options);
   for (size_t i = 0; i < file.size(); ++i) {
-    config::EvalSet set = defaults;
+    config::EvalSet set = defaults.without_reward();
     set.place = file.place(i);
     base::Options options(base::home_directory());
     set.visit(options);
     file.read(i, options);
+    set.inherit_reward(defaults);
     TANDEM_USER_CHECK(
         config::is_set_name(set.name),
         fmt::format("{}: name: '{}' is no name; give one of letters, digits, _ - .", set.place, set.name));

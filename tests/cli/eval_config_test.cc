@@ -76,6 +76,53 @@ TEST(EvalConfig, EachDataSetHasItsOwnOptions) {
   EXPECT_EQ(json_lines(folder / "eval.json").at(0)["eval/length"], last["eval/length"]);
 }
 
+// What training adds up with --rm-type, --custom-rm-path and --reward-weights, a data set adds up with these keys.
+TEST(EvalConfig, SeveralRewardsOfADataSetAreAddedUpAsInTraining) {
+  base::TemporaryDirectory folder;
+  const std::string path = kPrompts + "@[0:2]", function = folder / "short.py:short";
+  base::write_file_durably(folder / "short.py",
+                           "def short(completion_ids, **kwargs):\n"
+                           "    return [float(ids[0] % 7) for ids in completion_ids]\n");
+  const auto table = [&](const std::string& name) {
+    return "[[eval.datasets]]\nname = \"" + name + "\"\npath = \"" + path + "\"\n";
+  };
+  base::write_file_durably(folder / "eval.toml", table("training") + table("own") + "rm_type = \"f1\"\n" +
+                                                     "custom_rm_path = \"" + function +
+                                                     "\"\nreward_weights = [0.5, 2]\n" + table("alone") +
+                                                     "custom_rm_path = \"" + function + "\"\n");
+  const Arguments arguments = {"eval",
+                               "--hf-checkpoint",
+                               kModel,
+                               "--eval-config",
+                               folder / "eval.toml",
+                               "--rollout-max-response-len",
+                               "4",
+                               "--rollout-temperature",
+                               "0",
+                               "--output",
+                               folder / "eval.json",
+                               "--rm-num-workers",
+                               "1",
+                               "--rm-type",
+                               "f1",
+                               "--custom-rm-path",
+                               function,
+                               "--reward-weights",
+                               "0.5",
+                               "2"};
+  const Captured result = run(arguments);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json record = json_lines(folder / "eval.json").at(0);
+  EXPECT_NE(record.at("eval/own"), record.at("eval/alone"));
+  for (const char* number : {"", "/rewards/f1/mean", "/rewards/short/mean"})
+    EXPECT_EQ(record.at(std::string("eval/own") + number), record.at(std::string("eval/training") + number)) << number;
+  EXPECT_FALSE(record.contains("eval/alone/rewards/short/mean")) << "one reward is no sum";
+  base::write_file_durably(folder / "eval.toml", table("own") + "rm_type = \"f1\"\ncustom_rm_path = \"" + function +
+                                                     "\"\nreward_weights = [0.5]\n");
+  expect_one_line_failure(run(arguments), 2,
+                          "eval.toml:1:1: --reward-weights: 1 weight given for 2 rewards (f1, short)");
+}
+
 TEST(EvalConfig, MistakesAreRefusedBeforeTheRunExists) {
   const base::TemporaryDirectory folder;
   const std::string file = write_eval_config(folder);

@@ -52,8 +52,7 @@ TEST(EvalSets, TablesGoBeforeDefaultsAndDefaultsBeforeFlags) {
       "name = \"code-1.5\"\n"
       "path = \"code.jsonl\"\n"
       "custom_rm_path = \"code.py:run\"\n"
-      "reward_key = \"passed\"\n"
-      "rm_type = \"exact\"\n",
+      "reward_key = \"passed\"\n",
       flags);
   ASSERT_EQ(sets.size(), 2U);
   const config::RolloutOptions first = sets[0].options.rollout({}), second = sets[1].options.rollout({});
@@ -89,6 +88,25 @@ TEST(EvalSets, ASetsOwnRewardTakesThePlaceOfTrainings) {
   EXPECT_TRUE(b.group_rm);
 }
 
+// As in training, where --rm-type and --custom-rm-path are added up.
+TEST(EvalSets, SeveralRewardsOfASetAreAddedUp) {
+  config::RewardOptions training;
+  training.rm_type = {"f1"};
+  const std::vector<config::EvalSet> sets = read(
+      "[eval.defaults]\nrm_type = [\"math\", \"dapo\"]\nreward_weights = [1, 0.5]\n"
+      "[[eval.datasets]]\nname = \"own\"\npath = \"a\"\nrm_type = \"exact\"\ncustom_rm_path = \"a.py:short\"\n"
+      "reward_weights = [1, 0.25]\n"
+      "[[eval.datasets]]\nname = \"function\"\npath = \"a\"\ncustom_rm_path = \"a.py:short\"\n"
+      "[[eval.datasets]]\nname = \"defaults\"\npath = \"a\"\n"
+      "[[eval.datasets]]\nname = \"weighted\"\npath = \"a\"\nreward_weights = [2, 3]\n");
+  const std::array<const char*, 4> sums = {"rewards: 1 x exact + 0.25 x short", "", "rewards: 1 x math + 0.5 x dapo",
+                                           "rewards: 2 x math + 3 x dapo"};
+  for (size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sets.at(i).reward(training).sum_text(), sums[i]) << sets[i].name;
+  // A table that names a reward has nothing of the defaults'.
+  EXPECT_TRUE(sets.at(1).reward(training).rm_type.empty());
+  EXPECT_EQ(sets.at(1).reward(training).custom_rm_path, std::vector<std::string>{"a.py:short"});
+}
+
 TEST(EvalSets, WhatIsWrongIsNamedWithItsPlace) {
   const std::string set = "[[eval.datasets]]\nname = \"a\"\npath = \"a\"\nrm_type = \"exact\"\n";
   const std::array<std::pair<std::string, std::string>, 18> cases = {{
@@ -117,7 +135,9 @@ TEST(EvalSets, WhatIsWrongIsNamedWithItsPlace) {
     EXPECT_NE(line.find(says), std::string::npos) << text << "\n" << line;
     EXPECT_NE(line.find("eval.toml"), std::string::npos) << line;
   }
-  EXPECT_NE(refusal(set + "custom_rm_path = \"a.py:f\"\n").find("has rm_type and custom_rm_path"), std::string::npos);
+  EXPECT_NE(refusal(set + "custom_rm_path = \"a.py:f\"\nreward_weights = [1, 2, 3]\n")
+                .find(":1:1: --reward-weights: 3 weights given for 2 rewards (exact, f)"),
+            std::string::npos);
   EXPECT_NE(refusal(set + "reward_key = \"acc\"\n").find("reward_key acc"), std::string::npos);
   EXPECT_NE(refusal("[[eval.datasets]\n").find(":1:"), std::string::npos);
 }
