@@ -1,4 +1,4 @@
-"""Calls of an async reward function that are under way together, in one event loop, as if each were alone: with a
+"""Calls of an async function of the user's that are under way together, in one event loop, as if each were alone: with a
 clock that does not count the time in which another one computes, and with random numbers of its own."""
 
 import asyncio
@@ -63,26 +63,38 @@ class Overlap:
     def is_empty(self):
         return not self._calls
 
-    def go_on(self, wait_s):
-        """Goes on with all calls until one of them has ended or wait_s have passed. [(key, end)] of those that ended;
-        end() returns what the call returned, or raises what it raised."""
+    def cancel(self, key):
+        """Ends a call of which nobody wants to know more."""
+        call = self._calls.pop(key, None)
+        if call is not None:
+            call.task.cancel()
+
+    def go_on(self, wait_s, woken=None):
+        """Goes on with all calls until one of them has ended, the future `woken` is done or wait_s have passed.
+        [(key, end)] of those that ended; end() returns what the call returned, or raises what it raised."""
         if not self._calls:
             return []
         self._turn_ends = time.monotonic() + max(wait_s, MIN_TURN_S)
-        tasks = [call.task for call in self._calls.values()]
+        tasks = [call.task for call in self._calls.values()] + ([] if woken is None else [woken])
         self._loop.run_until_complete(asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED))
         ended = []
         for key, call in list(self._calls.items()):
             if call.task.done():
                 ended.append((key, lambda task=call.task: task.result()()))
-            elif self._age_s(call) > call.deadline_s:
+            elif self._age_s(call) - self.waited_s(key) > call.deadline_s:
                 call.task.cancel()
-                late = DeadlinePassed(f"did not answer: the deadline of {call.deadline_s:g} s passed")
-                ended.append((key, _raiser(late)))
+                ended.append((key, _raiser(DeadlinePassed(self.late_text(call.deadline_s)))))
             else:
                 continue
             del self._calls[key]
         return ended
+
+    def waited_s(self, key):
+        """Of a call's time, what does not count."""
+        return 0.0
+
+    def late_text(self, deadline_s):
+        return f"did not answer: the deadline of {deadline_s:g} s passed"
 
     def _age_s(self, call):
         others_s = self._computed_s - call.computed_s - call.others_computed_s

@@ -8,7 +8,7 @@ import socket
 import sys
 import traceback
 
-from tandem_worker import slime_sample
+from tandem_worker import slime_generation, slime_sample
 from tandem_worker.protocol import UserFault, one_line, with_article
 
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)  # as the sandbox answers
@@ -24,6 +24,7 @@ def load_function(spec, flag="--custom-rm-path"):
     if not os.path.isfile(path):
         raise UserFault(f"{flag} {spec}: {path} is no file")
     sys.path.insert(0, os.path.dirname(path))
+    slime_sample.STAND_INS.update(slime_generation.STAND_INS)  # one file may hold a reward and a generate function
     slime_sample.stand_in_for_slime()
     module_spec = importlib.util.spec_from_file_location("tandem_custom_reward", path)
     if module_spec is None:

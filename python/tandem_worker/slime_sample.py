@@ -1,4 +1,5 @@
-"""slime's Sample as its reward functions see it, and what such a function writes into one."""
+"""slime's Sample as its functions see it, what such a function writes into one, and the modules that published functions
+import it from."""
 
 import enum
 import importlib.util
@@ -56,9 +57,31 @@ class Sample:
     def get_reward_value(self, args):
         return self.reward[args.reward_key] if args.reward_key else self.reward
 
+    def append_response_tokens(
+        self, args=None, *, tokens=None, log_probs=None, trainable=True, meta_info=None, text=None,
+        update_terminal_info=True,
+    ):
+        """Adds tokens to the response, with what belongs to each: of the model (trainable) or of a tool."""
+        tokens = [int(token) for token in (tokens if tokens is not None else ())]
+        if log_probs is None:
+            log_probs = [0.0] * len(tokens)  # Tandem puts in the engine's own
+        if len(log_probs) != len(tokens):
+            raise ValueError(f"{len(log_probs)} log_probs for {len(tokens)} tokens")
+        self.loss_mask = (self.loss_mask or [1] * self.response_length) + [int(trainable)] * len(tokens)
+        self.rollout_log_probs = (self.rollout_log_probs or [0.0] * self.response_length) + list(log_probs)
+        self.tokens = list(self.tokens) + tokens
+        self.response_length += len(tokens)
+        if text is not None:
+            self.response += text
+        if meta_info is not None and update_terminal_info:
+            self.status = STATUS_OF_REASON[meta_info["finish_reason"]["type"]]
+
     @property
     def effective_response_length(self):
         return self.response_length if self.loss_mask is None else sum(self.loss_mask)
+
+
+STATUS_OF_REASON = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
 
 
 def own_metadata(request, metadata_key):
@@ -68,7 +91,7 @@ def own_metadata(request, metadata_key):
 
 
 def sample_of(request, metadata_key):
-    return Sample(
+    sample = Sample(
         group_index=request["group_id"],
         index=request["sample_id"],
         rollout_id=request["sample_id"],
@@ -77,9 +100,13 @@ def sample_of(request, metadata_key):
         response=request["response"],
         response_length=len(request["response_tokens"]),
         label=request["label"],
+        loss_mask=request.get("loss_mask"),
         status=Status.TRUNCATED if request["truncated"] else Status.COMPLETED,
         metadata=own_metadata(request, metadata_key),
     )
+    for name, value in request.get("attributes", {}).items():  # that a generate function added
+        setattr(sample, name, value)
+    return sample
 
 
 def mask_text(mask, num_tokens):

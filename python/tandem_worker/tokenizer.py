@@ -85,6 +85,11 @@ class Worker:
             "special_ids": sorted(id for id, token in added.items() if token.special),
         }
 
+    @property
+    def library(self):
+        """The tokenizers.Tokenizer."""
+        return self._tokenizer
+
     def encode(self, texts):
         with blaming(self._path):
             encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)

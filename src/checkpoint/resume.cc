@@ -250,6 +250,11 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
             ? inputs.group_filter
             : base::file_checksum(inputs.group_filter.substr(0, colon)) + inputs.group_filter.substr(colon);
   }
+  if (!inputs.generate_function.empty()) {
+    const size_t colon = inputs.generate_function.rfind(':');
+    result["the function of --custom-generate-function-path"] =
+        base::file_checksum(inputs.generate_function.substr(0, colon)) + inputs.generate_function.substr(colon);
+  }
   return result;
 }
 

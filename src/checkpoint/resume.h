@@ -66,6 +66,7 @@ struct ResultInputs {
   std::string prompt_data;                   // and of this file, or ""
   std::vector<std::string> custom_rm_paths;  // and of these, FILE.py:function
   std::string group_filter = {};             // a name, or FILE.py:function; "": none
+  std::string generate_function = {};        // FILE.py:function, or ""
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 

@@ -61,6 +61,7 @@ void TrainConfig::visit(base::Options& options) {
               "train on rollouts that --save-debug-rollout-data (or a stop, into RUN/fault) wrote, instead of sampling")
       .path();
   rollout.visit(options);
+  custom_generate.visit(options);
   reward.visit(options);
   loss.visit(options);
   optimizer.visit(options);
@@ -84,6 +85,7 @@ void TrainConfig::check() const {
   TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();
+  custom_generate.check();
   check_dynamic_sampling();
   loss.check();
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),

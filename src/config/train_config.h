@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "config/checkpoint_options.h"
+#include "config/custom_generate_options.h"
 #include "config/data_options.h"
 #include "config/dynamic_sampling_options.h"
 #include "config/eval_options.h"
@@ -30,6 +31,7 @@ struct TrainConfig {
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;
+  CustomGenerateOptions custom_generate;
   RewardOptions reward;
   LossOptions loss;
   OptimizerOptions optimizer;

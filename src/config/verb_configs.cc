@@ -39,6 +39,7 @@ void EvalConfig::visit(base::Options& options) {
   eval.visit(options);
   data.visit(options);
   rollout.visit(options);
+  custom_generate.visit(options);
   reward.visit(options);
   options.option(output, "output", "output", "file for the metrics, one JSON record").path();
   options.option(sample_output, "sample-output", "output", "JSONL file for the completions with their rewards").path();
@@ -47,6 +48,7 @@ void EvalConfig::visit(base::Options& options) {
 void EvalConfig::check() const {
   TANDEM_USER_CHECK(eval.given(), "--eval-prompt-data: give NAME FILE.jsonl, once or more");
   eval.data_sets();
+  custom_generate.check();
   // Data sets of a file may each have their own.
   if (eval.eval_config.empty() || reward.given()) reward.check();
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "config/custom_generate_options.h"
 #include "config/data_options.h"
 #include "config/eval_options.h"
 #include "config/model_options.h"
@@ -52,6 +53,7 @@ struct EvalConfig {
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;
+  CustomGenerateOptions custom_generate;
   RewardOptions reward;
   EvalOptions eval;
   std::string output;

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -14,9 +14,16 @@ namespace {
 
 constexpr std::string_view kRolloutId = "{rollout_id}";
 
-double mean(const std::vector<float>& values) {
-  if (values.empty()) return 0.0;
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+// Of the tokens that the model gave: tools' have no log-prob.
+double mean_logprob(const rl::Sample& sample) {
+  double sum = 0.0;
+  int64_t count = 0;
+  for (size_t t = 0; t < sample.rollout_logprobs.size(); ++t) {
+    if (sample.num_turns > 0 && sample.loss_mask[t] == 0) continue;
+    sum += double{sample.rollout_logprobs[t]};
+    ++count;
+  }
+  return count == 0 ? 0.0 : sum / static_cast<double>(count);
 }
 
 base::Json versions_of(const rl::Sample& sample) {
@@ -49,7 +56,11 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   }
   record["status"] = rl::to_string(sample.status);
   record["response_length"] = sample.completion.size();
-  record["mean_logprob"] = mean(sample.rollout_logprobs);
+  record["mean_logprob"] = mean_logprob(sample);
+  if (sample.num_turns > 0) {
+    record["turns"] = sample.num_turns;
+    record["trained_length"] = std::ranges::count(sample.loss_mask, uint8_t{1});
+  }
   if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
   record["weight_versions"] = versions_of(sample);
   if (detail == SampleDetail::kReadable) return record;

@@ -93,7 +93,8 @@ struct Sample {
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // out of the loss, still counted in G
   std::vector<VersionSpan> versions;
-  std::string text;  // of the completion, for dumps
+  int64_t num_turns = 0;  // calls of the engine by --custom-generate-function-path; 0: sampled in one go
+  std::string text;       // of the completion, for dumps
 
   bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
   double shaped_reward() const { return reward - overlong_penalty - kl_penalty; }

@@ -98,6 +98,7 @@ class PagedEngine final : public Engine {
   void add(GroupRequest request) override;
   void abort(uint64_t group_id) override;
   void abort_all() override;
+  void release(uint64_t sample_id) override { scheduler_.release_prefix(sample_id); }
   void pause(PauseMode mode) override;
   void update_weights(const weights::WeightsView& view) override;
   void resume() override { paused_ = false; }
@@ -180,7 +181,12 @@ void PagedEngine::add(GroupRequest request) {
 
   auto group = std::make_unique<ActiveGroup>();
   const size_t num_samples = request.sample_ids.size();
-  group->sequences = scheduler_.add_group(request.prompt, static_cast<int64_t>(num_samples), max_tokens);
+  if (request.owner) {
+    TANDEM_CHECK_EQ(num_samples, 1U, "samples of a turn");
+    group->sequences = {scheduler_.add_owned(request.prompt, *request.owner, max_tokens)};
+  } else {
+    group->sequences = scheduler_.add_group(request.prompt, static_cast<int64_t>(num_samples), max_tokens);
+  }
   longest_sequence_ = std::max(longest_sequence_, max_tokens);
   group->max_new_tokens = static_cast<size_t>(max_tokens) - request.prompt->tokens.size();
   group->num_unfinished = static_cast<int64_t>(num_samples);
@@ -229,6 +235,7 @@ void PagedEngine::pause(PauseMode mode) {
 
 void PagedEngine::update_weights(const weights::WeightsView& view) {
   TANDEM_CHECK(paused_ || groups_.empty(), "weights change only while the engine is paused or idle");
+  scheduler_.release_prefixes();
   model_.set_weights(view);
   const void* const address = view["final_norm"].const_data_ptr();
   if (address != std::exchange(weights_address_, address)) runner_.drop_recordings();
@@ -349,6 +356,8 @@ EngineStats PagedEngine::stats() const {
           .prefill_tokens = scheduler.prefill_tokens,
           .shared_prompt_tokens = scheduler.shared_prompt_tokens,
           .recomputed_tokens = scheduler.recomputed_tokens,
+          .kept_tokens = scheduler.kept_tokens,
+          .kept_dropped = scheduler.kept_dropped,
           .wasted_rows = wasted_rows_,
           .forwards = forwards_,
           .preemptions = scheduler.preemptions,

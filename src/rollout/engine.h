@@ -16,6 +16,7 @@
 #include "model/model.h"
 #include "rl/sample.h"
 #include "rollout/batch_limits.h"
+#include "rollout/prefix_owner.h"
 
 namespace tandem::rollout {
 
@@ -43,13 +44,18 @@ struct GroupRequest {
   rl::SharedPrompt prompt;           // at least one token
   std::vector<uint64_t> sample_ids;  // n of them: one completion each
   rl::SamplingParams sampling;
+  // Of a turn of a conversation, which is a group of one: the keys and values of what it begins with are taken from the
+  // turn before, and its own are kept for the next one, as long as memory allows and until release().
+  std::optional<PrefixOwner> owner = {};
 };
 
 enum class PauseMode : uint8_t { kKeepKv, kDropKv };
 
 struct EngineStats {  // since the last reset_stats()
   int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
-  int64_t wasted_rows = 0;  // decoded for sequences that the token before had ended
+  int64_t kept_tokens = 0;   // of turns, whose keys and values were kept from the turn before
+  int64_t kept_dropped = 0;  // kept keys and values that memory was too short for
+  int64_t wasted_rows = 0;   // decoded for sequences that the token before had ended
   int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 };
 
@@ -64,10 +70,12 @@ class Engine {
   // ended already stays as it is.
   virtual void abort(uint64_t group_id) = 0;
   virtual void abort_all() = 0;
+  // No other turn of this conversation comes.
+  virtual void release(uint64_t sample_id) = 0;
   // Between forwards: no work happens until resume(), and nothing of a step is held on the device. kDropKv gives all
   // blocks back; running sequences re-prefill.
   virtual void pause(PauseMode mode) = 0;
-  // Only while paused, or idle. Recorded steps are dropped where the weights lie elsewhere. With kept KV the caller
+  // Only while paused, or idle. What is kept for conversations is forgotten. Recorded steps are dropped where the weights lie elsewhere. With kept KV the caller
   // accepts tokens of mixed versions; spans record them.
   virtual void update_weights(const weights::WeightsView& view) = 0;
   virtual void resume() = 0;

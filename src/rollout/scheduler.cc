@@ -59,6 +59,12 @@ std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, int64_t nu
   return group->members;
 }
 
+SequenceId Scheduler::add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, int64_t max_tokens) {
+  const SequenceId id = add_group(std::move(prompt), 1, max_tokens).front();
+  at(id).group->owner = owner;
+  return id;
+}
+
 const ScheduledBatch& Scheduler::plan() {
   begin_plan();
   plan_decodes();
@@ -100,6 +106,7 @@ void Scheduler::plan_decodes() {
     Sequence& sequence = at(id);
     if (sequence.is_full()) continue;
     while (sequence.state == State::kRunning && !prepare_decode_slot(sequence)) {
+      if (drop_kept_blocks(std::nullopt)) continue;
       preempt(last_holder());
       ++stats_.preemptions;
     }
@@ -116,8 +123,12 @@ void Scheduler::plan_prefills() {
     Sequence& sequence = at(id);
     if (sequence.is_full()) return;  // it ends as soon as its last token is there
     if (sequence.blocks.empty()) {
-      if (!may_admit(sequence)) return;
-      adopt_prompt_blocks(sequence);
+      if (!make_room(sequence)) return;
+      if (sequence.group->owner) {
+        adopt_kept_blocks(sequence);
+      } else {
+        adopt_prompt_blocks(sequence);
+      }
     }
     const int64_t budget = config_.max_batch_tokens - plan_.num_rows();
     const int64_t end = grow(sequence, std::min(sequence.num_tokens(), sequence.computed + budget));
@@ -134,11 +145,18 @@ int64_t Scheduler::growth_blocks(const Sequence& sequence, int64_t held_blocks) 
   return std::clamp<int64_t>(max_blocks_for(sequence.max_tokens) - held_blocks, 0, kGrowthBlocks);
 }
 
-bool Scheduler::may_admit(const Sequence& sequence) const {
+bool Scheduler::make_room(const Sequence& sequence) {
   if (running_.empty()) return true;  // add_group() saw that it fits alone
   if (num_running() >= config_.max_running) return false;
+  while (!has_room_for(sequence)) {
+    if (!drop_kept_blocks(sequence.group->owner)) return false;
+  }
+  return true;
+}
+
+bool Scheduler::has_room_for(const Sequence& sequence) const {
   const int64_t tokens = sequence.num_tokens();
-  int64_t needed = blocks_for(tokens);
+  int64_t needed = blocks_for(tokens) - own_kept_blocks(sequence);
   if (sequence.num_generated() == 0) {
     const auto num_samples = static_cast<int64_t>(sequence.group->members.size());
     needed += num_samples * growth_blocks(sequence, tokens / kBlockTokens);  // each copies the partial block
@@ -170,10 +188,116 @@ void Scheduler::adopt_prompt_blocks(Sequence& sequence) {
   if (!sibling) return;
   // Blocks that a sibling writes in this very forward will do: each layer stores all keys before it reads any.
   const std::vector<int32_t>& blocks = at(*sibling).blocks;
-  sequence.blocks.assign(blocks.begin(), blocks.begin() + full_prompt_blocks(sequence));
-  for (const int32_t block : sequence.blocks) pool_.add_reference(block);
-  sequence.computed = static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens;
+  share_blocks(sequence, blocks, full_prompt_blocks(sequence));
   stats_.shared_prompt_tokens += sequence.computed;
+}
+
+int64_t Scheduler::usable_tokens(const Sequence& sequence, const std::vector<int32_t>& prefix) {
+  const std::vector<int32_t>& prompt = sequence.group->prompt->tokens;
+  const size_t most = std::min(prefix.size(), prompt.size() - 1);
+  const auto end = prefix.begin() + static_cast<std::ptrdiff_t>(most);
+  return std::mismatch(prefix.begin(), end, prompt.begin()).first - prefix.begin();
+}
+
+int64_t Scheduler::own_kept_blocks(const Sequence& sequence) const {
+  if (!sequence.group->owner) return 0;
+  const auto kept = kept_.find(sequence.group->owner->sample_id);
+  if (kept == kept_.end() || kept->second.blocks.empty()) return 0;
+  return blocks_for(usable_tokens(sequence, kept->second.tokens));
+}
+
+void Scheduler::adopt_kept_blocks(Sequence& sequence) {
+  const PrefixOwner& owner = *sequence.group->owner;
+  if (const auto own = kept_.find(owner.sample_id); own != kept_.end()) {
+    KeptPrefix& prefix = own->second;
+    int64_t usable = usable_tokens(sequence, prefix.tokens);
+    sequence.ever_computed = std::max(sequence.ever_computed, usable);
+    // A block that others hold as well is full of what is common to them; this sequence would write into it.
+    if (!prefix.blocks.empty() && usable % kBlockTokens != 0 &&
+        pool_.reference_count(prefix.blocks[static_cast<size_t>(usable / kBlockTokens)]) > 1) {
+      usable -= usable % kBlockTokens;
+    }
+    if (!prefix.blocks.empty() && usable > 0) {
+      const auto num_blocks = static_cast<size_t>(blocks_for(usable));
+      sequence.blocks.assign(prefix.blocks.begin(), prefix.blocks.begin() + static_cast<std::ptrdiff_t>(num_blocks));
+      prefix.blocks.erase(prefix.blocks.begin(), prefix.blocks.begin() + static_cast<std::ptrdiff_t>(num_blocks));
+      drop_blocks(prefix);
+      kept_.erase(own);
+      sequence.computed = usable;
+      stats_.kept_tokens += usable;
+      return;
+    }
+  }
+  // Others of the group begin alike: with the prompt.
+  const std::vector<int32_t>* donor = nullptr;
+  int64_t most_blocks = 0;
+  const auto offer = [&](const std::vector<int32_t>& blocks, int64_t usable) {
+    const int64_t num_blocks = std::min<int64_t>(usable / kBlockTokens, std::ssize(blocks));
+    if (num_blocks <= most_blocks) return;
+    most_blocks = num_blocks;
+    donor = &blocks;
+  };
+  for (const auto& [sample_id, prefix] : kept_) {
+    if (prefix.group_id == owner.group_id) offer(prefix.blocks, usable_tokens(sequence, prefix.tokens));
+  }
+  for (const SequenceId id : running_) {
+    const Sequence& other = at(id);
+    if (!other.group->owner || other.group->owner->group_id != owner.group_id) continue;
+    offer(other.blocks, usable_tokens(sequence, other.group->prompt->tokens));
+  }
+  if (donor == nullptr) return;
+  share_blocks(sequence, *donor, most_blocks);
+  stats_.shared_prompt_tokens += sequence.computed;
+}
+
+void Scheduler::share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks) {
+  sequence.blocks.assign(blocks.begin(), blocks.begin() + num_blocks);
+  for (const int32_t block : sequence.blocks) pool_.add_reference(block);
+  sequence.computed = num_blocks * kBlockTokens;
+}
+
+void Scheduler::keep_prefix(const Sequence& sequence) {
+  const PrefixOwner& owner = *sequence.group->owner;
+  KeptPrefix& prefix = kept_[owner.sample_id];
+  drop_blocks(prefix);
+  prefix = {.group_id = owner.group_id, .order = num_kept_++, .tokens = {}, .blocks = sequence.blocks};
+  for (int64_t p = 0; p < sequence.computed; ++p) prefix.tokens.push_back(token_at(sequence, p));
+  for (const int32_t block : prefix.blocks) pool_.add_reference(block);
+}
+
+void Scheduler::drop_blocks(KeptPrefix& prefix) {
+  for (const int32_t block : prefix.blocks) pool_.release(block);
+  prefix.blocks.clear();
+}
+
+// The one that was kept last is needed last, where turns take alike.
+bool Scheduler::drop_kept_blocks(const std::optional<PrefixOwner>& spared) {
+  KeptPrefix* last = nullptr;
+  for (auto& [sample_id, prefix] : kept_) {
+    if (prefix.blocks.empty() || (spared && spared->sample_id == sample_id)) continue;
+    if (last == nullptr || prefix.order > last->order) last = &prefix;
+  }
+  if (last == nullptr) return false;
+  drop_blocks(*last);
+  ++stats_.kept_dropped;
+  return true;
+}
+
+void Scheduler::release_prefix(uint64_t sample_id) {
+  const auto found = kept_.find(sample_id);
+  if (found == kept_.end()) return;
+  drop_blocks(found->second);
+  kept_.erase(found);
+}
+
+void Scheduler::release_prefixes() {
+  while (!kept_.empty()) release_prefix(kept_.begin()->first);
+}
+
+std::optional<int32_t> Scheduler::allocate(const Sequence& sequence) {
+  std::optional<int32_t> block = pool_.allocate();
+  while (!block && drop_kept_blocks(sequence.group->owner)) block = pool_.allocate();
+  return block;
 }
 
 bool Scheduler::prepare_decode_slot(Sequence& sequence) {
@@ -192,7 +316,7 @@ bool Scheduler::prepare_decode_slot(Sequence& sequence) {
 
 int64_t Scheduler::grow(Sequence& sequence, int64_t end) {
   while (static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens < end) {
-    const std::optional<int32_t> block = pool_.allocate();
+    const std::optional<int32_t> block = allocate(sequence);
     if (!block) return static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens;
     sequence.blocks.push_back(*block);
   }
@@ -314,6 +438,7 @@ void Scheduler::finish(SequenceId id) {
   const bool was_preempted = sequence.state == State::kWaiting && !sequence.generated.empty();
   TANDEM_CHECK(sequence.state == State::kRunning || was_preempted, "sequence", id, "is not running");
   leave_queue(id);
+  if (sequence.group->owner) keep_prefix(sequence);
   retire(id);
 }
 
@@ -353,6 +478,7 @@ void Scheduler::free_ids(const std::shared_ptr<PromptGroup>& group) {
 
 void Scheduler::drop_kv() {
   TANDEM_CHECK(num_unanswered_ == 0 && num_pending_ == 0, num_unanswered_, num_pending_);
+  release_prefixes();
   while (pool_.num_used() > 0) preempt(last_holder());
 }
 
@@ -366,6 +492,9 @@ std::vector<BlockCopy> Scheduler::compact() {
   }
   for (Sequence& sequence : sequences_) {
     for (int32_t& block : sequence.blocks) block = new_place[static_cast<size_t>(block)];
+  }
+  for (auto& [sample_id, prefix] : kept_) {
+    for (int32_t& block : prefix.blocks) block = new_place[static_cast<size_t>(block)];
   }
   return copies;
 }
@@ -396,6 +525,11 @@ void Scheduler::check_invariants() const {
       TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt->tokens.size(),
                    "block", block);
     }
+  }
+  for (const auto& [sample_id, prefix] : kept_) {
+    for (const int32_t block : prefix.blocks) ++references[static_cast<size_t>(block)];
+    if (!prefix.blocks.empty())
+      TANDEM_CHECK_EQ(std::ssize(prefix.blocks), blocks_for(std::ssize(prefix.tokens)), "prefix of sample", sample_id);
   }
   for (int64_t block = 0; block < pool_.num_blocks(); ++block) {
     TANDEM_CHECK_EQ(references[static_cast<size_t>(block)], pool_.reference_count(static_cast<int32_t>(block)), block);

@@ -8,18 +8,23 @@
 //    writes into a block that others refer to gets a copy first.
 //  - When blocks run out, the sequence that was added last gives up all of its blocks and waits. It recomputes its
 //    tokens later, except full prompt blocks that a running sample of its group still has.
+//  - A sequence may continue what its owner, a conversation, had computed before: when it ends, its blocks are kept for
+//    the owner's next sequence, which takes over those of the longest common prefix, and shares full blocks with others
+//    of its group. Kept blocks are the first to go when blocks run out.
 //  - With lookahead a forward is planned before the tokens of the one before it are known. Every sequence is then taken
 //    to go on, unless it is full; what is computed for one that has ended is dropped.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "rl/sample.h"
 #include "rollout/kv_blocks.h"
+#include "rollout/prefix_owner.h"
 
 namespace tandem::rollout {
 
@@ -62,6 +67,8 @@ struct SchedulerStats {
   int64_t prefill_tokens = 0;        // prompt tokens computed for the first time
   int64_t shared_prompt_tokens = 0;  // prompt tokens that a sample took over from another one of its group
   int64_t recomputed_tokens = 0;     // tokens computed again after their blocks were given up
+  int64_t kept_tokens = 0;           // whose KV a sequence took over from the one before of its owner
+  int64_t kept_dropped = 0;          // prefixes that were kept and gave up their blocks
   int64_t preemptions = 0, copies_on_write = 0;
   int64_t peak_running = 0;  // sequences in one decode batch
   int64_t peak_blocks = 0;
@@ -76,6 +83,10 @@ class Scheduler {
 
   // Queues `num_samples` sequences over one prompt, each of at most max_tokens tokens in all. Returns their ids.
   std::vector<SequenceId> add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens);
+  // Queues one sequence of an owner, which may have several at once. What finish() ends is kept as the owner's prefix
+  // until another one of the owner ends or release_prefix().
+  SequenceId add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, int64_t max_tokens);
+  void release_prefix(uint64_t sample_id);
 
   // The next forward; empty when nothing can run: nothing is left, or, with lookahead, draws must be answered first.
   // The plan stays valid until the next call. append() must answer each of its draws, in order, and finish() end those
@@ -89,6 +100,8 @@ class Scheduler {
   // Ends what is left of the sequence's group, whatever state it is in. All draws are answered.
   void finish_group(SequenceId any_member);
 
+  // Forgets every kept prefix: its keys and values are of other weights by now.
+  void release_prefixes();
   // Gives all blocks back. What was running waits, and recomputes its tokens. All draws are answered.
   void drop_kv();
   // Moves blocks so that those in use are the lowest ones. The contents must be copied, in this order, before the
@@ -111,6 +124,14 @@ class Scheduler {
     std::vector<SequenceId> members;
     int64_t num_unfinished = 0;
     int64_t num_unanswered = 0;  // draws of its members
+    std::optional<PrefixOwner> owner;
+  };
+  // What the last sequence of an owner that ended has computed.
+  struct KeptPrefix {
+    uint64_t group_id = 0;
+    uint64_t order = 0;           // in which they were kept
+    std::vector<int32_t> tokens;  // whose KV is, or was, in the blocks
+    std::vector<int32_t> blocks;  // none when they had to go
   };
   enum class State : uint8_t {
     kUnused,     // the id is free
@@ -144,13 +165,26 @@ class Scheduler {
   void begin_plan();
   void plan_decodes();
   void plan_prefills();
-  bool may_admit(const Sequence& sequence) const;
+  bool has_room_for(const Sequence& sequence) const;
   // Blocks that the sequence may ask for soon, on top of those it holds.
   int64_t growth_blocks(const Sequence& sequence, int64_t held_blocks) const;
   std::optional<SequenceId> running_sibling(const Sequence& sequence) const;
   static int64_t full_prompt_blocks(const Sequence& sequence);
   // Takes over the full prompt blocks of a running sample of the group, where there is one.
   void adopt_prompt_blocks(Sequence& sequence);
+  // How many tokens of a prefix the sequence begins with and need not compute; one at least is left to draw from.
+  static int64_t usable_tokens(const Sequence& sequence, const std::vector<int32_t>& prefix);
+  // Takes over what the owner's last sequence left, or else shares the full blocks that begin like this sequence.
+  void adopt_kept_blocks(Sequence& sequence);
+  void share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks);
+  // The blocks that adopt_kept_blocks() will take over from the owner's prefix.
+  int64_t own_kept_blocks(const Sequence& sequence) const;
+  void keep_prefix(const Sequence& sequence);
+  void drop_blocks(KeptPrefix& prefix);
+  // Takes the blocks of the prefix that was kept last, this owner's aside; false when none has any.
+  bool drop_kept_blocks(const std::optional<PrefixOwner>& spared);
+  bool make_room(const Sequence& sequence);
+  std::optional<int32_t> allocate(const Sequence& sequence);
   // Makes the slot of the next token writable; false when no block is free.
   bool prepare_decode_slot(Sequence& sequence);
   // Adds blocks for positions up to `end`; returns how far they reach.
@@ -176,6 +210,8 @@ class Scheduler {
   std::vector<SequenceId> unused_ids_;
   std::vector<SequenceId> running_;  // ascending by arrival
   std::deque<SequenceId> waiting_;   // ascending by arrival, all after running_
+  std::map<uint64_t, KeptPrefix> kept_;  // by sample id
+  uint64_t num_kept_ = 0;                // so far
   uint64_t next_arrival_ = 0;
   // Draws that append() has not answered: of the last plan, and of the one before it.
   int64_t num_unanswered_ = 0, num_pending_ = 0;

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <optional>
+
 #include "base/check.h"
 #include "base/json.h"
 #include "plan/kv_size.h"
@@ -12,6 +15,7 @@
 #include "rollout/rollout_plan.h"
 #include "run/answer_end.h"
 #include "run/evaluation.h"
+#include "run/generator_setup.h"
 #include "run/model_session.h"
 #include "run/read_model.h"
 #include "run/rewards.h"
@@ -34,6 +38,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const RewardContext told = reward_context(config.data, mode);
   evaluation.check_url_is_asked(config.reward);
   evaluation.try_out(std::nullopt, told);
+  try_out_generation(config.custom_generate, config.reward, session.directory(), told);
   report::Report report;
   print_rewards(evaluation.reward_of_run(config.reward), report);
   if (mode.dry_run) {
@@ -45,12 +50,27 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   }
   session.load_weights();
   const auto model = session.make_model();
-  const auto engine = rollout::make_engine(
-      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes)), *model);
+  rollout::EngineConfig engine_config =
+      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
+  // Any call of a function may have stop texts.
+  if (config.custom_generate.is_on()) engine_config.token_bytes = session.text().token_bytes();
+  const auto engine = rollout::make_engine(engine_config, *model);
   defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
   const EvaluationRewards rewards(evaluation, told);
+  std::unique_ptr<text::Generators> generators;
+  std::optional<CustomGeneration> generation;
+  if (config.custom_generate.is_on()) {
+    generators = std::make_unique<text::Generators>(
+        generator_config(config.custom_generate, config.reward, session.directory(), told));
+    generation.emplace(CustomGeneration{.processes = *generators,
+                                        .function = config.custom_generate.function,
+                                        .metadata_key = told.metadata_key,
+                                        .context_tokens = session.config().max_positions,
+                                        .is_evaluation = true});
+  }
   RolloutPhase phase(*engine, session.text());
-  const std::optional<std::vector<Evaluation::Result>> results = evaluation.run(phase, rewards.of_sets(), report);
+  const std::optional<std::vector<Evaluation::Result>> results =
+      evaluation.run(phase, rewards.of_sets(), generation, report);
   if (!results) return kExitInterrupted;
 
   base::Json record = base::Json::object();

@@ -150,6 +150,7 @@ std::vector<std::string> Evaluation::reward_metrics() const {
 
 std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase,
                                                                const std::vector<text::Scorer*>& graders,
+                                                               const std::optional<CustomGeneration>& generation,
                                                                report::Report& report) const {
   TANDEM_CHECK_EQ(graders.size(), sets_.size());
   std::vector<Result> results;
@@ -164,6 +165,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     request.first_sample_id = (begin + n - 1) / n * n;
     request.skip_special_tokens = set.rollout.skip_special_tokens;
     request.failure_reward = set.grading.reward.failure();
+    if (generation) request.generation.emplace(*generation);
     request.title = "eval " + set.name;
     std::optional<Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;

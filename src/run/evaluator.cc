@@ -19,11 +19,21 @@ bool Evaluator::is_due_after(int64_t rollout_id) const {
   return rollout_id == inputs_.num_rollouts || (interval && rollout_id % *interval == 0);
 }
 
+std::optional<CustomGeneration> Evaluator::generation() const {
+  text::Generators* const processes = rewards_.generators();
+  if (processes == nullptr) return std::nullopt;
+  return CustomGeneration{.processes = *processes,
+                          .function = inputs_.config.custom_generate.function,
+                          .metadata_key = inputs_.config.data.lines.metadata_key,
+                          .context_tokens = inputs_.session.config().max_positions,
+                          .is_evaluation = true};
+}
+
 void Evaluator::run(int64_t rollout_id) {
   if (inputs_.evaluation.empty()) return;
   const base::Clock::time_point begin = base::Clock::now();
   const std::optional<std::vector<Evaluation::Result>> results =
-      inputs_.evaluation.run(phase_, rewards_.of_evaluation(), log_.report());
+      inputs_.evaluation.run(phase_, rewards_.of_evaluation(), generation(), log_.report());
   is_due_ = !results;
   if (!results) return;
   log_.add({{"perf/eval_time", base::seconds_since(begin)}});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "run/best_weights.h"
 #include "run/evaluation.h"
@@ -30,6 +31,8 @@ class Evaluator {
   bool is_due() const { return is_due_; }
 
  private:
+  std::optional<CustomGeneration> generation() const;
+
   const TrainInputs& inputs_;
   RolloutPhase& phase_;
   const Rewards& rewards_;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "report/sample_file.h"
+#include "run/rollout_metrics.h"
 #include "weights/not_finite.h"
 
 namespace tandem::run {
@@ -47,11 +48,13 @@ void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
                                 "last of {} rollouts in a row that failed (--max-failed-rollouts), so it filters "
                                 "nothing: mend it; the first of this rollout: {}",
                                 rollout_id + 1, failed_rollouts_, rollout.filtered->first_failure));
+  const std::string failed = what_failed(rollout);
+  const std::string cause = failed == "grading" ? "the reward" : failed;
   TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
-                    fmt::format("rollout {}: the reward failed on every sample of {} rollouts in a row "
+                    fmt::format("rollout {}: {} failed on every sample of {} rollouts in a row "
                                 "(--max-failed-rollouts), so nothing is learnt: mend what fails; the first of this "
                                 "rollout: {}",
-                                rollout_id + 1, failed_rollouts_, rollout.first_failure));
+                                rollout_id + 1, cause, failed_rollouts_, rollout.first_failure));
 }
 
 void Patience::save(checkpoint::RunState& state) const {

@@ -27,9 +27,11 @@ void EvaluationRewards::start(const Evaluation& evaluation, const RewardContext&
 }
 
 Rewards::Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
-                 const RewardContext& context, const Evaluation& evaluation)
+                 const RewardContext& context, const Evaluation& evaluation,
+                 const std::optional<text::GeneratorConfig>& generation)
     : training_(scorer_config(evaluation.reward_of_run(options), context)),
       evaluation_(evaluation, context, {.reward = options, .label_key = context.label_key}, training_) {
+  if (generation) generators_ = std::make_unique<text::Generators>(*generation);
   if (dynamic_sampling.is_on()) filter_.emplace(dynamic_sampling, options, context);
 }
 

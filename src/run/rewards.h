@@ -1,8 +1,9 @@
-// The processes that score completions and judge groups, as the flags ask for them: those of training, those of data
-// sets of an evaluation that are graded otherwise, and that of a group filter.
+// The processes that run the user's code, as the flags ask for them: those that score completions, of training and of
+// data sets of an evaluation that are graded otherwise, that of a group filter, and those of a generate function.
 #pragma once
 
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "run/evaluation.h"
 #include "run/grader_setup.h"
 #include "run/group_filter.h"
+#include "text/generators.h"
 #include "text/scorer.h"
 
 namespace tandem::run {
@@ -37,18 +39,22 @@ class EvaluationRewards {
 
 class Rewards {
  public:
-  // Starts the processes. UserError for a reward or filter that cannot be used.
+  // Starts the processes. UserError for a reward or filter that cannot be used. `generation`: of the processes that make
+  // samples, where the engine alone does not.
   Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
-          const RewardContext& context, const Evaluation& evaluation);
+          const RewardContext& context, const Evaluation& evaluation,
+          const std::optional<text::GeneratorConfig>& generation = std::nullopt);
 
   text::Scorer& of_training() { return training_; }
   const std::vector<text::Scorer*>& of_evaluation() const { return evaluation_.of_sets(); }
   GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }  // null: every group is trained on
+  text::Generators* generators() const { return generators_.get(); }  // null: the engine alone makes samples
 
  private:
   text::Scorer training_;
   EvaluationRewards evaluation_;
   std::optional<GroupFilter> filter_;
+  std::unique_ptr<text::Generators> generators_;
 };
 
 }  // namespace tandem::run

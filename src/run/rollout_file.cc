@@ -55,6 +55,8 @@ class SampleReader {
     const Json& remove = member("remove_sample");
     if (!remove.is_boolean()) fail("remove_sample", "must be true or false, not " + shown(remove));
     sample.remove = remove.get<bool>();
+    if (const auto turns = record_.find("turns"); turns != record_.end())
+      sample.num_turns = static_cast<int64_t>(unsigned_number("turns", *turns));
     for (const Json& version : list("weight_versions"))
       sample.versions.push_back({.begin = 0, .version = unsigned_number("weight_versions", version)});
     return sample;

@@ -72,12 +72,12 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
   if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   metrics.merge(filter_metrics(rollout));
-  // With dynamic sampling they count what happened to be under way too, which clocks decide.
-  const std::string engine = rollout.filtered ? "perf/" : "rollout/";
-  const double prompt_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.prefill_tokens);
-  if (prompt_tokens > 0) {
-    metrics[engine + "prefix_cache_hit_rate"] = static_cast<double>(rollout.stats.shared_prompt_tokens) / prompt_tokens;
-  }
+  metrics.merge(turn_metrics(rollout));
+  // With dynamic sampling they count what happened to be under way too, and turns meet as they come: clocks decide.
+  const std::string engine = rollout.filtered || has_turns(rollout) ? "perf/" : "rollout/";
+  const double reused_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.kept_tokens);
+  const double prompt_tokens = reused_tokens + static_cast<double>(rollout.stats.prefill_tokens);
+  if (prompt_tokens > 0) metrics[engine + "prefix_cache_hit_rate"] = reused_tokens / prompt_tokens;
   metrics[engine + "preemptions"] = static_cast<double>(rollout.stats.preemptions);
   return metrics;
 }
@@ -94,6 +94,45 @@ report::Metrics filter_metrics(const Rollout& rollout) {
   }
   if (filtered.has_mean_reward) metrics["rollout/dynamic_filter/raw_reward"] = filtered.mean_reward;
   if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
+  return metrics;
+}
+
+bool has_turns(const Rollout& rollout) {
+  const auto is_failure = [](const text::Grade& grade) { return grade.reason_class == kGenerateFailure; };
+  return std::ranges::any_of(rollout.samples, [](const rl::Sample& sample) { return sample.num_turns > 0; }) ||
+         std::ranges::any_of(rollout.grades, is_failure);
+}
+
+report::Metrics turn_metrics(const Rollout& rollout) {
+  report::Metrics metrics;
+  if (!has_turns(rollout)) return metrics;
+  std::vector<double> turns, lengths, trained;
+  for (const rl::Sample& sample : rollout.samples) {
+    if (sample.num_turns == 0) continue;  // the function failed, and the sample is a placeholder
+    turns.push_back(static_cast<double>(sample.num_turns));
+    lengths.push_back(static_cast<double>(sample.completion.size()));
+    trained.push_back(static_cast<double>(std::ranges::count(sample.loss_mask, uint8_t{1})));
+  }
+  const auto add = [&](const std::string& name, const std::vector<double>& values) {
+    if (values.empty()) return;
+    metrics["multi_turn/" + name + "_mean"] =
+        std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    metrics["multi_turn/" + name + "_max"] = std::ranges::max(values);
+    metrics["multi_turn/" + name + "_min"] = std::ranges::min(values);
+  };
+  add("multi_turn_metric/round_number", turns);
+  add("raw_response_length/response_length", lengths);
+  add("wo_obs_response_length/response_length", trained);
+  const double num_failed = static_cast<double>(std::ranges::count_if(
+      rollout.grades, [](const text::Grade& grade) { return grade.reason_class == kGenerateFailure; }));
+  if (num_failed > 0) metrics["fault/custom_generate"] = num_failed;
+  if (!rollout.is_sampled) return metrics;
+  metrics["perf/kept_kv_tokens"] = static_cast<double>(rollout.stats.kept_tokens);
+  metrics["perf/kept_kv_dropped"] = static_cast<double>(rollout.stats.kept_dropped);
+  if (rollout.num_generate_restarts > 0)
+    metrics["perf/generate_restarts"] = static_cast<double>(rollout.num_generate_restarts);
+  if (rollout.num_generate_repeated > 0)
+    metrics["perf/generate_repeated"] = static_cast<double>(rollout.num_generate_repeated);
   return metrics;
 }
 
@@ -122,6 +161,14 @@ report::Metrics failure_metrics(const Rollout& rollout, const std::string& prefi
   return metrics;
 }
 
+std::string what_failed(const Rollout& rollout) {
+  const int64_t num_generations = std::ranges::count_if(
+      rollout.grades, [](const text::Grade& grade) { return grade.failed && grade.reason_class == kGenerateFailure; });
+  if (num_generations == 0) return "grading";
+  return num_generations == rollout.num_failed ? "--custom-generate-function-path"
+                                               : "grading, or --custom-generate-function-path,";
+}
+
 void warn_of_failures(const Rollout& rollout, const std::string& title) {
   if (rollout.num_failed == 0) return;
   std::vector<std::string> fates;
@@ -132,8 +179,8 @@ void warn_of_failures(const Rollout& rollout, const std::string& title) {
                                 rollout.num_failed - rollout.num_dropped, given->reward));
   }
   if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
-  base::log_warning("{}: grading failed for {} of {} samples, of which {}; the first: {}", title, rollout.num_failed,
-                    rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
+  base::log_warning("{}: {} failed for {} of {} samples, of which {}; the first: {}", title, what_failed(rollout),
+                    rollout.num_failed, rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
 }
 
 void warn_of_filter(const Rollout& rollout, const std::string& title) {

@@ -13,6 +13,11 @@ namespace tandem::run {
 report::Metrics logged_metrics(const Rollout& rollout);
 // Of dynamic sampling: rollout/dynamic_filter/*, fault/dynamic_filter where the filter failed; nothing without it.
 report::Metrics filter_metrics(const Rollout& rollout);
+// Whether the user's function makes the samples, in turns with the engine.
+bool has_turns(const Rollout& rollout);
+// Of such samples: multi_turn/*, under slime's names, fault/custom_generate where the function failed, and perf/* of its
+// processes and of the keys and values that are kept between turns; nothing of other samples.
+report::Metrics turn_metrics(const Rollout& rollout);
 // Of each reward of a sum: "NAME/mean" and "NAME/std" (n - 1) over the samples that it applied to, as
 // TRL names them; std of two samples or more.
 report::Metrics part_metrics(const Rollout& rollout);
@@ -28,6 +33,9 @@ report::Metrics failure_metrics(const Rollout& rollout, const std::string& prefi
 
 // Says how many groups the filter could not judge, and why not the first.
 void warn_of_filter(const Rollout& rollout, const std::string& title);
+
+// Of a rollout with failures, the subject of a sentence: "grading", or the flag of the function that failed.
+std::string what_failed(const Rollout& rollout);
 
 // Says once how many gradings failed, what their samples were given and why the first one did.
 void warn_of_failures(const Rollout& rollout, const std::string& title);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <unordered_set>
 #include <utility>
 
@@ -14,8 +15,10 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "run/group_sampler.h"
 #include "run/group_selection.h"
 #include "run/stop_signal.h"
+#include "run/turn_sampler.h"
 
 namespace tandem::run {
 
@@ -27,28 +30,8 @@ using base::seconds_since;
 // Of reasons to drop groups, in one rollout: each is a metric of its own.
 constexpr size_t kMaxDropReasons = 32;
 
-rl::SampleStatus status_of(rl::FinishReason reason) {
-  if (reason == rl::FinishReason::kStop) return rl::SampleStatus::kCompleted;
-  if (reason == rl::FinishReason::kLength) return rl::SampleStatus::kTruncated;
-  return rl::SampleStatus::kAborted;
-}
-
-rl::Sample make_sample(rl::SharedPrompt prompt, uint64_t group_id, rl::Completion completion, std::string text) {
-  rl::Sample sample;
-  sample.group_id = group_id;
-  sample.sample_id = completion.sample_id;
-  sample.prompt = std::move(prompt);
-  sample.loss_mask.assign(completion.tokens.size(), 1);
-  sample.completion = std::move(completion.tokens);
-  sample.rollout_logprobs = std::move(completion.logprobs);
-  sample.behavior_logprobs = std::move(completion.behavior_logprobs);
-  sample.status = status_of(completion.finish_reason);
-  sample.versions = std::move(completion.versions);
-  sample.text = std::move(text);
-  return sample;
-}
-
-text::GradeRequest grade_request(const rl::PromptRecord& record, const rl::Sample& sample) {
+text::GradeRequest grade_request(const rl::PromptRecord& record, const SampledGroup::Member& member) {
+  const rl::Sample& sample = member.sample;
   text::GradeRequest request;
   request.group_id = sample.group_id;
   request.sample_id = sample.sample_id;
@@ -56,12 +39,34 @@ text::GradeRequest grade_request(const rl::PromptRecord& record, const rl::Sampl
   request.prompt_text = sample.prompt->text;
   request.response = sample.text;
   request.label = record.label;
-  request.metadata = record.metadata;
+  request.metadata = member.metadata.is_null() ? record.metadata : member.metadata;
+  request.attributes = member.attributes;
+  if (std::ranges::count(sample.loss_mask, uint8_t{0}) > 0) request.loss_mask = sample.loss_mask;
   request.prompt_tokens = sample.prompt->tokens;
   request.response_tokens = sample.completion;
   request.truncated = sample.status == rl::SampleStatus::kTruncated;
   request.rm_type = record.rm_type;
   return request;
+}
+
+// Of a sample that the function of --custom-generate-function-path did not make, or that cannot be trained on.
+text::Grade failed_grade(const SampledGroup::Member& member) {
+  text::Grade grade;
+  grade.sample_id = member.sample.sample_id;
+  grade.failed = true;
+  grade.reason_class = member.machine_failed ? "not_started" : kGenerateFailure;
+  grade.reason = base::one_line(member.failure, 4096);
+  return grade;
+}
+
+std::unique_ptr<GroupSampler> make_sampler(const RolloutRequest& request, rollout::Engine& engine) {
+  if (!request.generation) return std::make_unique<EngineSampler>(engine);
+  return std::make_unique<TurnSampler>(engine, request.generation->processes,
+                                       TurnSampler::Settings{.function = request.generation->function,
+                                                             .skip_special_tokens = request.skip_special_tokens,
+                                                             .is_evaluation = request.generation->is_evaluation,
+                                                             .metadata_key = request.generation->metadata_key,
+                                                             .context_tokens = request.generation->context_tokens});
 }
 
 rl::SampleStatus status_named(const std::string& name) {
@@ -74,7 +79,8 @@ rl::SampleStatus status_named(const std::string& name) {
 // What a slime function wrote into its sample.
 void put_written(rl::Sample& sample, const text::Grade& grade) {
   if (grade.remove_sample) sample.remove = *grade.remove_sample;
-  if (grade.loss_mask) sample.loss_mask = *grade.loss_mask;
+  // A token that is masked stays so: nobody sampled it.
+  for (size_t i = 0; grade.loss_mask && i < sample.loss_mask.size(); ++i) sample.loss_mask[i] &= (*grade.loss_mask)[i];
   if (grade.status) sample.status = status_named(*grade.status);
 }
 
@@ -104,7 +110,7 @@ void put_grades(const config::FailureReward& failure_reward, Rollout& rollout) {
 // One group on its way: drawn, sampled, graded, judged.
 struct GroupUnderWay {
   const PromptLine* line = nullptr;
-  std::vector<rl::Sample> samples;  // none before it is sampled, nor once it is dropped
+  std::vector<SampledGroup::Member> members;  // none before it is sampled, nor once it is dropped
   std::vector<text::Grade> grades;
   size_t num_graded = 0;
   GroupVerdict verdict;
@@ -122,13 +128,15 @@ class Sampling {
       : request_(request),
         n_(static_cast<uint64_t>(request.n_samples_per_prompt)),
         engine_(engine),
+        sampler_(make_sampler(request, engine)),
         text_(text),
         graders_(graders),
         report_(report),
         selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
                    request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)),
         repeated_before_(graders == nullptr ? 0 : graders->repeated()),
-        restarts_before_(graders == nullptr ? 0 : graders->restarts()) {
+        restarts_before_(graders == nullptr ? 0 : graders->restarts()),
+        generators_before_(generator_totals()) {
     TANDEM_CHECK(request.first_sample_id % n_ == 0, "groups must not share sample ids");
     TANDEM_CHECK(!request.dynamic || graders != nullptr, "a filter judges rewards");
   }
@@ -138,9 +146,15 @@ class Sampling {
   Rollout rollout();
 
  private:
+  // Of the processes of --custom-generate-function-path, since the run began.
+  struct GeneratorTotals {
+    int64_t restarts = 0, repeated = 0;
+  };
+
   void draw();
   void advance();
-  void take_sampled(rl::Group group);
+  void take_sampled(SampledGroup group);
+  GeneratorTotals generator_totals() const;
   void take_graded();
   void take_judged();
   void judge(size_t index);
@@ -157,26 +171,27 @@ class Sampling {
   const RolloutRequest& request_;
   const uint64_t n_;
   rollout::Engine& engine_;
+  const std::unique_ptr<GroupSampler> sampler_;
   text::TextWorker& text_;
   text::Scorer* const graders_;
   report::Report& report_;
   GroupSelection selection_;
   std::vector<GroupUnderWay> groups_;  // in the order in which they were drawn
-  int64_t num_in_engine_ = 0, num_sampled_ = 0;
+  int64_t num_in_sampler_ = 0, num_sampled_ = 0;
   int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples, groups
   int64_t num_graded_ = 0;                          // samples
   int64_t num_aborted_ = 0;
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
   const int64_t repeated_before_, restarts_before_;
+  const GeneratorTotals generators_before_;
 };
 
 bool Sampling::run() {
   while (true) {
     draw();
     if (stop_requested()) {
-      engine_.abort_all();
-      while (engine_.next_finished()) {
-      }
+      sampler_->abort_all();
+      sampler_->take_finished();
       return false;
     }
     if (selection_.is_full()) break;
@@ -185,7 +200,8 @@ bool Sampling::run() {
     take_judged();
   }
   // All that the engine still has is excess, and was ended when it became that.
-  for (; num_in_engine_ > 0; --num_in_engine_) take_sampled(engine_.next_finished().value());
+  for (SampledGroup& group : sampler_->take_finished()) take_sampled(std::move(group));
+  TANDEM_CHECK_EQ(num_in_sampler_, 0);
   // What is still graded or judged is of groups that nobody wants.
   if (request_.dynamic) {
     graders_->discard();
@@ -205,50 +221,63 @@ void Sampling::draw() {
     group.prompt = groups_.back().line->prompt;
     for (uint64_t i = 0; i < n_; ++i) group.sample_ids.push_back(request_.first_sample_id + index * n_ + i);
     group.sampling = request_.sampling;
-    engine_.add(std::move(group));
-    ++num_in_engine_;
+    sampler_->add(std::move(group), groups_.back().line->record);
+    ++num_in_sampler_;
   }
 }
 
 // One forward, so that the live line moves and a signal is seen while long completions decode.
 void Sampling::advance() {
   show_progress();
-  if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
-  while (num_in_engine_ > engine_.num_unfinished_groups()) {
-    --num_in_engine_;
-    take_sampled(engine_.next_finished().value());
-  }
+  if (num_in_sampler_ > 0) sampler_->step();
+  for (SampledGroup& group : sampler_->take_finished()) take_sampled(std::move(group));
 }
 
-void Sampling::take_sampled(rl::Group group) {
+void Sampling::take_sampled(SampledGroup group) {
+  --num_in_sampler_;
   const size_t index = index_of_group(group.group_id);
   TANDEM_CHECK(index < groups_.size(), "a completion of unknown group", group.group_id);
   if (!selection_.may_be_taken(index)) {
-    const auto is_cut = [](const rl::Completion& c) { return c.finish_reason == rl::FinishReason::kAbort; };
-    num_aborted_ += std::ranges::any_of(group.completions, is_cut) ? 1 : 0;
+    num_aborted_ += group.is_cut ? 1 : 0;
     return;
   }
   ++num_sampled_;
   GroupUnderWay& under_way = groups_[index];
+  under_way.members = std::move(group.members);
   std::vector<std::vector<int32_t>> tokens;
-  for (const rl::Completion& completion : group.completions) tokens.push_back(completion.tokens);
+  for (const SampledGroup::Member& member : under_way.members) tokens.push_back(member.sample.completion);
   std::vector<std::string> texts = decode(tokens);
-  std::vector<text::GradeRequest> requests;
-  for (size_t i = 0; i < group.completions.size(); ++i) {
-    under_way.samples.push_back(
-        make_sample(group.prompt, group.group_id, std::move(group.completions[i]), std::move(texts[i])));
-    if (graders_ != nullptr) requests.push_back(grade_request(under_way.line->record, under_way.samples.back()));
-  }
+  for (size_t i = 0; i < n_; ++i) under_way.members[i].sample.text = std::move(texts[i]);
   if (graders_ == nullptr) return decide(index);
+  under_way.grades.resize(n_);
+  std::vector<text::GradeRequest> requests;
+  for (size_t i = 0; i < n_; ++i) {
+    SampledGroup::Member& member = under_way.members[i];
+    if (member.failure.empty()) {
+      requests.push_back(grade_request(under_way.line->record, member));
+    } else {
+      member.sample.text.clear();
+      under_way.grades[i] = failed_grade(member);
+      ++under_way.num_graded;
+      ++num_graded_;
+    }
+  }
+  if (requests.empty()) return judge(index);
   num_in_grading_ += std::ssize(requests);
   graders_->submit(std::move(requests));
+}
+
+Sampling::GeneratorTotals Sampling::generator_totals() const {
+  const std::optional<CustomGeneration>& generation = request_.generation;
+  if (!generation) return {};
+  return {.restarts = generation->processes.restarts(), .repeated = generation->processes.repeated()};
 }
 
 // Grades that have come; while nothing is left to sample, waits for some.
 void Sampling::take_graded() {
   constexpr double kLookEvery = 0.1;  // seconds between two looks at the stop signal
   if (num_in_grading_ == 0) return;
-  const bool has_other_work = num_in_engine_ > 0 || num_in_filter_ > 0;
+  const bool has_other_work = num_in_sampler_ > 0 || num_in_filter_ > 0;
   for (text::Grade& grade : graders_->take_finished(has_other_work ? 0.0 : kLookEvery)) {
     --num_in_grading_;
     ++num_graded_;
@@ -256,7 +285,6 @@ void Sampling::take_graded() {
     TANDEM_CHECK(index < groups_.size(), "a grade of unknown sample", grade.sample_id);
     if (!selection_.may_be_taken(index)) continue;
     GroupUnderWay& group = groups_[index];
-    group.grades.resize(n_);
     group.grades[grade.sample_id % n_] = std::move(grade);
     if (++group.num_graded == n_) judge(index);
   }
@@ -273,8 +301,8 @@ void Sampling::judge(size_t index) {
     const double reward = grade.failed ? *failure_reward : grade.reward;
     group.reward_sum += reward;
     ++group.num_rewarded;
-    rl::Sample& sample = group.samples[i];
-    rewarded.push_back(grade_request(group.line->record, sample));
+    const rl::Sample& sample = group.members[i].sample;
+    rewarded.push_back(grade_request(group.line->record, group.members[i]));
     rewarded.back().graded = text::Graded{.reward = reward,
                                           .extras = grade.extras,
                                           .remove_sample = grade.remove_sample.value_or(false),
@@ -290,7 +318,7 @@ void Sampling::judge(size_t index) {
 void Sampling::take_judged() {
   constexpr double kLookEvery = 0.1;  // seconds
   if (num_in_filter_ == 0) return;
-  const bool has_other_work = num_in_engine_ > 0 || num_in_grading_ > 0;
+  const bool has_other_work = num_in_sampler_ > 0 || num_in_grading_ > 0;
   for (auto& [id, verdict] : request_.dynamic->filter.take(has_other_work ? 0.0 : kLookEvery)) {
     --num_in_filter_;
     const size_t index = index_of_group(id);
@@ -302,7 +330,7 @@ void Sampling::take_judged() {
 void Sampling::decide(size_t index) {
   const bool is_kept = groups_[index].verdict.is_kept;
   if (!is_kept) {
-    groups_[index].samples = {};
+    groups_[index].members = {};
     groups_[index].grades = {};
   }
   selection_.decide(index, is_kept);
@@ -314,7 +342,7 @@ void Sampling::decide(size_t index) {
 // Groups that can no longer be taken need not be finished. None is drawn behind them.
 void Sampling::abort_excess() {
   size_t begin = std::min(excess_begin_, groups_.size());
-  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) engine_.abort(group_id(begin - 1));
+  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) sampler_->abort(group_id(begin - 1));
   if (begin < groups_.size()) excess_begin_ = begin;
 }
 
@@ -343,7 +371,7 @@ void Sampling::show_progress() const {
     const int64_t kept = std::min(selection_.num_kept(), dynamic->num_groups);
     report_.progress(request_.title, kept, dynamic->num_groups,
                      fmt::format("groups kept of {} sampled, {} tokens", num_sampled_, tokens));
-  } else if (num_in_engine_ > 0) {
+  } else if (num_in_sampler_ > 0) {
     report_.progress(request_.title, num_sampled_, std::ssize(request_.prompts),
                      fmt::format("prompts, {} tokens", tokens));
   } else {
@@ -390,11 +418,13 @@ Rollout Sampling::rollout() {
   Rollout rollout;
   for (const size_t index : selection_.taken()) {
     GroupUnderWay& group = groups_[index];
-    std::ranges::move(group.samples, std::back_inserter(rollout.samples));
+    for (SampledGroup::Member& member : group.members) rollout.samples.push_back(std::move(member.sample));
     std::ranges::move(group.grades, std::back_inserter(rollout.grades));
   }
   rollout.stats = engine_.stats();
   rollout.is_sampled = true;
+  rollout.num_generate_restarts = generator_totals().restarts - generators_before_.restarts;
+  rollout.num_generate_repeated = generator_totals().repeated - generators_before_.repeated;
   if (request_.dynamic) rollout.filtered = filtered();
   if (graders_ == nullptr) return rollout;
   put_grades(request_.failure_reward, rollout);

@@ -15,6 +15,7 @@
 #include "run/failure_reward.h"
 #include "run/group_filter.h"
 #include "run/prompt_set.h"
+#include "text/generators.h"
 #include "text/scorer.h"
 #include "text/text_worker.h"
 
@@ -30,6 +31,18 @@ struct DynamicSampling {
   int64_t max_dropped = 0;                         // in a row, then the run ends: nothing passes
 };
 
+// Samples that the user's function makes in several turns (run/turn_sampler.h).
+struct CustomGeneration {
+  text::Generators& processes;
+  std::string function;  // FILE.py:function
+  std::string metadata_key;
+  int64_t context_tokens = 0;  // the model's
+  bool is_evaluation = false;
+};
+
+// Failures of that function, among those of grades (Grade::reason_class).
+inline constexpr const char* kGenerateFailure = "generate";
+
 struct RolloutRequest {
   std::vector<const PromptLine*> prompts;  // of all groups; none with `dynamic`
   std::optional<DynamicSampling> dynamic = {};
@@ -39,7 +52,8 @@ struct RolloutRequest {
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
   config::FailureReward failure_reward;
-  std::string title;  // of the live line: "rollout 3/200"
+  std::optional<CustomGeneration> generation = {};  // unset: the engine alone makes samples
+  std::string title;                                // of the live line: "rollout 3/200"
 };
 
 // What dynamic sampling did for one rollout. The first numbers are about the groups up to the last one taken, which are
@@ -70,6 +84,8 @@ struct Rollout {
   int64_t num_dropped = 0;    // of those: without a reward
   int64_t num_repeated = 0;   // samples that were graded again after their grader was lost
   int64_t num_restarts = 0;   // graders that were replaced meanwhile
+  int64_t num_generate_restarts = 0;  // the same of processes of the generate function,
+  int64_t num_generate_repeated = 0;  // and of samples that began again
   int64_t num_unnamed = 0;    // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;  // "sample 12: ValueError: ..."
   std::optional<FilteredGroups> filtered = {};  // of dynamic sampling

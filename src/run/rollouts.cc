@@ -19,6 +19,8 @@ namespace {
 std::unique_ptr<rollout::Engine> make_engine(TrainInputs& inputs, const RunMemory& memory, model::Model& model) {
   rollout::EngineConfig config = inputs.session.engine_config(inputs.config.rollout, inputs.plan.num_kv_blocks);
   config.kv_memory = memory.kv();
+  // Any call of a function may have stop texts.
+  if (inputs.config.custom_generate.is_on()) config.token_bytes = inputs.session.text().token_bytes();
   return rollout::make_engine(config, model);
 }
 
@@ -74,6 +76,13 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
   request.sampling = config.rollout.sampling();
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
+  if (text::Generators* const processes = rewards.generators()) {
+    request.generation.emplace(CustomGeneration{.processes = *processes,
+                                                .function = config.custom_generate.function,
+                                                .metadata_key = config.data.lines.metadata_key,
+                                                .context_tokens = inputs_.session.config().max_positions,
+                                                .is_evaluation = false});
+  }
   if (GroupFilter* const filter = rewards.filter()) {
     constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
     cursors_.clear();

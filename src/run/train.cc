@@ -44,7 +44,8 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
                                 .wandb = wandb_run(config.output, inputs.directory, mode.values),
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});
-  Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation);
+  Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation,
+                  inputs.generation());
   BestWeights best(config.output.save_best, inputs.session, inputs.directory, log, start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,

@@ -15,6 +15,7 @@
 #include "report/json_output.h"
 #include "report/sample_file.h"
 #include "run/answer_end.h"
+#include "run/generator_setup.h"
 #include "run/read_model.h"
 #include "run/reference.h"
 #include "run/train_warnings.h"
@@ -103,6 +104,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   evaluation.try_out(Evaluation::Grading{.reward = config.reward, .label_key = config.data.lines.label_key},
                      reward_context());
   try_out_filter(config.dynamic_sampling, config.reward, reward_context());
+  try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
   // Once: an input that is edited while the run goes on is another one.
@@ -112,7 +114,8 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                              .model_directory = session.directory(),
                                              .prompt_data = config.data.lines.path,
                                              .custom_rm_paths = config.reward.custom_rm_path,
-                                             .group_filter = config.dynamic_sampling.name()});
+                                             .group_filter = config.dynamic_sampling.name(),
+                                             .generate_function = config.custom_generate.function});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_prompts(prompts));
@@ -121,6 +124,11 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   if (prompts.is_rendered || evaluation.is_rendered()) {
     warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }
+}
+
+std::optional<text::GeneratorConfig> TrainInputs::generation() const {
+  if (!config.custom_generate.is_on()) return std::nullopt;
+  return generator_config(config.custom_generate, config.reward, session.directory(), reward_context());
 }
 
 RewardContext TrainInputs::reward_context() const {

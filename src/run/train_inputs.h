@@ -17,6 +17,7 @@
 #include "run/prompt_set.h"
 #include "run/rewards.h"
 #include "run/run_space.h"
+#include "text/generators.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -28,6 +29,8 @@ struct TrainInputs {
 
   // What the reward is told; what it prints goes into the run directory.
   RewardContext reward_context() const;
+  // What makes samples; nothing where the engine alone does.
+  std::optional<text::GeneratorConfig> generation() const;
 
   config::TrainConfig config;
   config::RunMode mode;

@@ -44,6 +44,8 @@ Json request_json(const GradeRequest& sample) {
                {"prompt_tokens", sample.prompt_tokens},
                {"response_tokens", sample.response_tokens},
                {"truncated", sample.truncated}};
+  if (!sample.loss_mask.empty()) json["loss_mask"] = sample.loss_mask;
+  if (!sample.attributes.empty()) json["attributes"] = sample.attributes;
   if (const std::optional<Graded>& graded = sample.graded) {
     json["graded"] = {{"reward", graded->reward},
                       {"extras", graded->extras},

@@ -1,17 +1,14 @@
 #include "text/graders.h"
 
 #include <fmt/ranges.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -25,10 +22,8 @@
 #include "text/child_process.h"
 #include "text/grade_messages.h"
 #include "text/message.h"
-#include "text/output_file.h"
 #include "text/reward_rules.h"
-#include "text/sandbox_layers.h"
-#include "text/scratch_folder.h"
+#include "text/user_code.h"
 
 namespace tandem::text {
 namespace {
@@ -39,14 +34,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMaxReplyBytes = int64_t{16} << 20;
 constexpr int64_t kMaxGradeValues = 500'000;
 
-// What each grader may start, threads counted. Few, for processes that fork without end slow down all others that share
-// memory with them.
-constexpr int64_t kProcessesAllowed = 64;
-
-// What each grader may write in all, in memory: a share of what it may take besides.
-constexpr int64_t kMinScratchBytes = int64_t{256} << 20;
-constexpr int64_t kScratchShare = 4;
-
 constexpr auto kBombGrace = std::chrono::seconds(5);
 constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
@@ -54,7 +41,6 @@ constexpr auto kRetryPause = std::chrono::milliseconds(20);
 constexpr double kTurnS = 0.05;
 // What a process with calls of an async function may take beyond their deadlines, which it watches itself.
 constexpr double kOwnWatchGraceS = 1.0;
-constexpr int kFilesPerCall = 4;
 
 // What a process says of the reward that it has loaded.
 struct Facts {
@@ -96,23 +82,8 @@ struct Graders::Impl {
   };
 
   explicit Impl(const GraderConfig& grader_config)
-      : config(grader_config), output(config.output_path, config.max_output_bytes) {
+      : config(grader_config), code(user_code(config), [this](ChildProcess& child) { return call_load(child); }) {
     if (config.may_not_apply) queue.expect("none");
-    config.worker.memory_bytes = config.limits.memory_bytes;
-    config.worker.max_reply_bytes = kMaxReplyBytes;
-    config.worker.max_reply_values = kMaxGradeValues;
-    config.worker.network = config.service.has_value();
-    // Each request to a service is a thread.
-    config.worker.max_processes = kProcessesAllowed + (config.service ? config.limits.max_calls : 0);
-    config.worker.num_forks = static_cast<int>(config.limits.num_processes);
-    config.worker.scratch_bytes = std::max(kMinScratchBytes, config.limits.memory_bytes / kScratchShare);
-    config.worker.sandboxed = config.sandbox != Sandbox::kOff;
-    config.worker.max_open_files += int64_t{kFilesPerCall} * config.limits.max_calls;
-    config.worker.writable.reset();
-    if (!config.python.empty()) {
-      config.worker.python = config.python;
-      config.worker.python_flag = "--rm-python";
-    }
   }
 
   ~Impl() { stop(); }
@@ -131,24 +102,26 @@ struct Graders::Impl {
     }
   }
 
-  // What the kernel lacks is the same for every process, and said once.
-  void judge(const std::vector<std::string>& missing_layers) {
-    if (missing_layers.empty()) return;
-    const std::string missing = fmt::format("{}", fmt::join(missing_layers, ", "));
-    TANDEM_ENV_CHECK(config.sandbox != Sandbox::kRequire, "--rm-sandbox require: this machine cannot give",
-                     missing + "; use --rm-sandbox auto to go as far as it can");
-    // The cheapest of layers, which costs us core dumps: no process of our user reads our memory or environment.
-    ::prctl(PR_SET_DUMPABLE, 0);
-    if (!config.warn_of_missing_layers || warned.exchange(true)) return;
-    base::log_warning(
-        "the sandbox of the reward code is incomplete, for this machine cannot give {}; so reward code may {} "
-        "(docs/RELIABILITY.md; --rm-sandbox require refuses such a machine)",
-        missing, what_is_open(missing_layers));
+  static UserCodeConfig user_code(const GraderConfig& config) {
+    UserCodeConfig result;
+    result.mode = "grader";
+    result.worker = config.worker;
+    result.worker.max_reply_bytes = kMaxReplyBytes;
+    result.worker.max_reply_values = kMaxGradeValues;
+    result.worker.network = config.service.has_value();
+    result.python = config.python;
+    result.num_processes = config.limits.num_processes;
+    result.memory_bytes = config.limits.memory_bytes;
+    result.calls_at_once = config.limits.max_calls;
+    result.more_threads = config.service ? config.limits.max_calls : 0;  // each request to a service is a thread
+    result.output_path = config.output_path;
+    result.max_output_bytes = config.max_output_bytes;
+    result.sandbox = config.sandbox;
+    result.warn_of_missing_layers = config.warn_of_missing_layers;
+    return result;
   }
 
-  // Makes a process load the reward, which a fork of the warm parent has done already.
-  Facts load(ChildProcess& child) const {
-    const base::Json loaded = call_load(child);
+  static Facts facts_of(const base::Json& loaded) {
     try {
       return {.dialect = loaded.at("dialect").get<std::string>(),
               .takes_group = loaded.at("takes_group").get<bool>(),
@@ -158,6 +131,7 @@ struct Graders::Impl {
     }
   }
 
+  // Makes a process load the reward, which a fork of the warm parent has done already.
   base::Json call_load(ChildProcess& child) const {
     try {
       return child.call("load",
@@ -170,7 +144,7 @@ struct Graders::Impl {
                          {"label_key", config.label_key},
                          {"metadata_key", config.metadata_key},
                          {"arguments", config.arguments},
-                         {"sandboxed", config.worker.sandboxed}},
+                         {"sandboxed", config.sandbox != Sandbox::kOff}},
                         config.worker.deadline_s);
     } catch (const EnvironmentError& lacking) {  // a package, which another interpreter than ours may lack
       TANDEM_USER_CHECK(config.python.empty(), fmt::format("--rm-python {}: {}", config.python, lacking.what()));
@@ -186,33 +160,6 @@ struct Graders::Impl {
             {"try_connection", config.service->try_connection},
             {"deadline_s", config.limits.deadline_s},
             {"max_connections", config.limits.max_calls}};
-  }
-
-  // Throws what is wrong with the reward, or with this machine.
-  Facts start_warm_parent() {
-    warm_parent.reset();
-    scratch.emplace();
-    if (config.worker.sandboxed) config.worker.writable = {scratch->path()};
-    auto started = std::make_unique<ChildProcess>(config.worker, "grader", write_output());
-    judge(started->missing_layers());
-    Facts found = load(*started);
-    warm_parent = std::move(started);
-    return found;
-  }
-
-  std::unique_ptr<ChildProcess> fork_worker() {
-    const std::lock_guard lock(warm_parent_mutex);
-    if (warm_parent == nullptr || !warm_parent->alive()) start_warm_parent();
-    try {
-      return std::make_unique<ChildProcess>(*warm_parent, config.worker, write_output());
-    } catch (const WorkerError&) {
-      warm_parent.reset();
-      throw;
-    }
-  }
-
-  std::function<void(std::string_view)> write_output() {
-    return [this](std::string_view text) { output.write(text); };
   }
 
   // A process that has loaded the reward. Throws what went wrong; the slot is then empty. While a neighbour's fork bomb
@@ -233,14 +180,14 @@ struct Graders::Impl {
   }
 
   void try_to_start_child(Slot& slot) {
-    auto child = fork_worker();
+    auto child = code.fork();
     ChildProcess& started = *child;
     {
       const std::lock_guard lock(mutex);
       slot.child = std::move(child);
       if (stopping) started.interrupt();
     }
-    load(started);
+    call_load(started);
     started.note_what_belongs();
     const std::lock_guard lock(mutex);
     if (slot.replacing) ++num_restarts;
@@ -422,17 +369,13 @@ struct Graders::Impl {
   }
 
   GraderConfig config;
-  std::optional<ScratchFolder> scratch;  // of the warm parent and its forks, whose end removes it
-  OutputFile output;
-  std::atomic<bool> warned = false;
+  UserCode code;
   std::atomic<bool> warned_of_leftovers = false;
   std::atomic<double> longest_deadline_s = config.limits.deadline_s;  // of a call so far
   CallQueue queue{config.group_filter.empty() ? "reward" : "--dynamic-sampling-filter-path"};
   Facts facts;  // since before the threads
   mutable std::mutex mutex;
   std::condition_variable slot_ready;
-  std::mutex warm_parent_mutex;  // over the warm parent; taken before `mutex`
-  std::unique_ptr<ChildProcess> warm_parent;
   std::deque<Slot> slots;
   int64_t num_restarts = 0;
   std::exception_ptr start_error;
@@ -444,7 +387,7 @@ Graders::Graders(const GraderConfig& config) {
   impl_ = std::make_unique<Impl>(config);
   Impl& impl = *impl_;
   try {
-    impl.facts = impl.start_warm_parent();
+    impl.facts = Impl::facts_of(impl.code.start());
   } catch (const WorkerError& lost) {
     TANDEM_USER_CHECK(config.python.empty(),
                       fmt::format("--rm-python {}: cannot run reward code: {}", config.python, lost.what()));
@@ -497,7 +440,7 @@ std::vector<int64_t> Graders::process_ids() const {
   return ids;
 }
 
-const std::string& Graders::scratch_folder() const { return impl_->scratch->path(); }
+const std::string& Graders::scratch_folder() const { return impl_->code.scratch_folder(); }
 
 std::string Graders::dialect() const { return impl_->facts.dialect; }
 

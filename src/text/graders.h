@@ -20,13 +20,10 @@
 
 #include "base/json.h"
 #include "text/grader_limits.h"
+#include "text/sandbox.h"
 #include "text/text_worker.h"
 
 namespace tandem::text {
-
-// kAuto: as far as the kernel goes, with one warning that names what it lacks. kRequire: EnvironmentError when it lacks
-// anything. kOff: limits only; reward code may do what we may and sees our environment.
-enum class Sandbox : uint8_t { kAuto, kRequire, kOff };
 
 // A program that computes rewards, asked over HTTP. The process that asks runs none of the user's code, and is the only
 // one of a run that may open sockets.
@@ -78,6 +75,10 @@ struct GradeRequest {
   std::vector<int32_t> response_tokens;
   bool truncated = false;
   std::optional<Graded> graded;  // of a group filter's samples
+  // Of a sample that --custom-generate-function-path made: the tokens that it says the loss is for (empty: all), and
+  // what else it wrote into the sample.
+  std::vector<uint8_t> loss_mask = {};
+  base::Json attributes = base::Json::object();
 };
 
 // What one of several rewards gave to a sample.

@@ -1,0 +1,168 @@
+"""What a generate function asks the engine: token ids in, token ids and log-probs out. A question goes to the program
+with the next reply of this process, and its answer comes with a later request (generator.py); no socket is opened."""
+
+import asyncio
+import contextvars
+import math
+import time
+from typing import NamedTuple
+
+from tandem_worker.protocol import one_line
+
+_CURRENT = contextvars.ContextVar("the sample that a task works for")
+
+# Parameters that a call may set; others of the run stay as they are.
+NUMBERS = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
+LISTS = ("stop", "stop_token_ids")
+SWITCHES = ("ignore_eos",)
+# What other engines have and Tandem's has always, or never, done, and the values that ask for nothing else.
+WITHOUT_EFFECT = {
+    "skip_special_tokens": (True, False, None),  # of the answer's text
+    "no_stop_trim": (True, None),
+    "spaces_between_special_tokens": (False, None),
+    "include_stop_str_in_output": (True, None),
+    "n": (1, None),
+    "min_new_tokens": (0, None),
+    "frequency_penalty": (0, None),
+    "presence_penalty": (0, None),
+    "repetition_penalty": (1, None),
+}
+
+
+class Completion(NamedTuple):
+    """What the engine sampled. log_probs: one a token, of the policy at the temperature of the call."""
+
+    tokens: list
+    log_probs: list
+    finish_reason: str  # "stop", or "length" when max_new_tokens or the room for the sample ran out
+    text: str
+
+
+class Run:
+    """A sample under way in this process: what it asks, and how long it waits for answers."""
+
+    def __init__(self, number, sampling_params, max_context_tokens, tokenizer):
+        self.number = number
+        self.sampling_params = sampling_params  # of the run, every one of them
+        self.max_context_tokens = max_context_tokens
+        self.tokenizer = tokenizer
+        self.asked = []  # not sent yet
+        self._answers = {}  # call -> future
+        self._last_call = 0
+        self._waited_s = 0.0
+        self._waits_since = 0.0
+        self.on_ask = None
+
+    def enter(self):
+        """Makes the task that calls this, and those that it starts, work for the sample."""
+        _CURRENT.set(self)
+
+    @property
+    def waits(self):
+        return bool(self._answers)
+
+    @property
+    def waited_s(self):
+        return self._waited_s + (time.monotonic() - self._waits_since if self._answers else 0.0)
+
+    async def ask(self, input_ids, sampling_params):
+        message = {"run": self.number, "input_ids": _ids(input_ids), "sampling_params": self._merged(sampling_params)}
+        self._last_call += 1
+        number = message["call"] = self._last_call
+        if not self._answers:
+            self._waits_since = time.monotonic()
+        future = self._answers[number] = asyncio.get_running_loop().create_future()
+        self.asked.append(message)
+        self.on_ask()
+        answer = await future
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        skip = (sampling_params or {}).get("skip_special_tokens", self.sampling_params["skip_special_tokens"])
+        text = self.tokenizer.decode(answer["tokens"], skip_special_tokens=bool(skip))
+        return Completion(answer["tokens"], answer["log_probs"], answer["finish_reason"], text)
+
+    def take_answer(self, answer):
+        future = self._answers.pop(answer["call"], None)
+        if future is None:
+            return
+        if not self._answers:
+            self._waited_s += time.monotonic() - self._waits_since
+        if not future.done():  # the task that waited may have been cancelled
+            future.set_result(answer)
+
+    def _merged(self, given):
+        merged = {name: self.sampling_params[name] for name in (*NUMBERS, *LISTS, *SWITCHES)}
+        for name, value in (given or {}).items():
+            if name in NUMBERS or name in SWITCHES:
+                if value is None:
+                    continue
+                kind = bool if name in SWITCHES else int if name in ("top_k", "max_new_tokens") else float
+                is_number = isinstance(value, (int, float)) and math.isfinite(value)
+                if isinstance(value, bool) != (kind is bool) or not is_number:
+                    raise ValueError(f"sampling_params: {name} is {value!r:.40}; give a {kind.__name__}")
+                merged[name] = kind(value)
+            elif name == "stop":
+                merged[name] = [value] if isinstance(value, str) else [str(text) for text in value or ()]
+            elif name == "stop_token_ids":
+                merged[name] = _ids(value or ())
+            elif value not in WITHOUT_EFFECT.get(name, ()):
+                raise ValueError(
+                    f"sampling_params: {name}={value!r:.40} is not known; a call may set "
+                    + ", ".join((*NUMBERS, *LISTS, *SWITCHES))
+                )
+        return merged
+
+
+def _ids(values):
+    if hasattr(values, "tolist"):  # an array or a tensor
+        values = values.tolist()
+    ids = [int(value) for value in values]
+    wrong = [value for value in ids if not 0 <= value < 1 << 31]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is no token id")
+    return ids
+
+
+def current():
+    """The sample that the calling task works for."""
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise RuntimeError(
+            "the engine is there for tasks of a function of --custom-generate-function-path while it runs, and for "
+            "nobody else"
+        ) from None
+
+
+async def generate(input_ids, sampling_params=None):
+    return await current().ask(input_ids, sampling_params)
+
+
+async def post(url, payload, max_retries=0, headers=None, action="post"):
+    """What slime's function of this name gets from SGLang's /generate: a dict with "text", "output_ids" and "meta_info".
+    The log-probs are pairs (log_prob, token). Other addresses raise: no socket is opened."""
+    path = str(url).partition("://")[2].partition("/")[2].partition("?")[0].strip("/")
+    if path != "generate":
+        raise RuntimeError(f"post to {one_line(url, 100)}: only .../generate is there, which asks Tandem's engine; ask "
+                           "other services with a client of your own (--rm-sandbox off lets it open sockets)")
+    if payload.get("image_data"):
+        raise ValueError("post: image_data is not supported")
+    run = current()
+    ids = payload.get("input_ids")
+    if ids is None:
+        ids = run.tokenizer.encode(payload["text"], add_special_tokens=False)
+    completion = await run.ask(ids, payload.get("sampling_params"))
+    return {
+        "text": completion.text,
+        "output_ids": completion.tokens,
+        "meta_info": {
+            "output_token_logprobs": list(zip(completion.log_probs, completion.tokens)),
+            "finish_reason": {"type": completion.finish_reason},
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(completion.tokens),
+        },
+    }
+
+
+async def get(url, *args, **kwargs):
+    raise RuntimeError(f"get {one_line(url, 100)}: nothing answers; post to .../generate asks Tandem's engine")

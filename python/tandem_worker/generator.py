@@ -1,0 +1,231 @@
+"""Generator worker: makes samples with the user's function of --custom-generate-function-path, in slime's dialect:
+
+    async def generate(args, sample, sampling_params[, evaluation]) -> sample
+
+Many samples are under way at once, in one event loop. What their functions ask the engine (engine_calls.py) goes to the
+program with a reply, and the answers come with a later request. docs/MULTI_TURN.md says what a function is given and may
+give back."""
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+import traceback
+import types
+
+from tandem_worker import engine_calls, protocol, slime_generation, slime_sample
+from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType
+from tandem_worker.overlap import Overlap
+from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
+from tandem_worker.reward_file import describe, load_function, was_refused
+
+FLAG = "--custom-generate-function-path"
+MAX_TRACE_CHARACTERS = 10000  # the end, which says most
+MAX_LEFT_CHARACTERS = 1 << 16  # of metadata, and of other attributes, that a function leaves in the sample, as JSON
+SANDBOX_HINT = "; the function has no network and one small scratch folder, $TMPDIR; --rm-sandbox off lifts that"
+
+
+class Turns(Overlap):
+    """Keys are engine_calls.Run."""
+
+    def waited_s(self, run):
+        return run.waited_s
+
+    def late_text(self, deadline_s):
+        return f"took longer than {deadline_s:g} s besides waiting for the engine (--custom-generate-timeout)"
+
+
+class Worker:
+    _function = None
+    _loop = None
+    _woken = None
+
+    def load(self, function, model_directory, metadata_key, arguments, timeout_s, sandboxed):
+        self._timeout_s = timeout_s
+        self._sandboxed = sandboxed
+        self._metadata_key = metadata_key
+        self._runs = {}
+        if self._function is not None:  # a worker whose warm parent has done it
+            return True
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # many processes are at work already
+        try:
+            from tandem_worker.function_tokenizer import FunctionTokenizer  # which alone needs packages
+        except ImportError as error:
+            raise MachineFault(f"{FLAG} needs the packages tokenizers and jinja2: {one_line(error)}") from None
+        slime_generation.GenerateState.tokenizer = self._tokenizer = FunctionTokenizer(model_directory)
+        self._path = os.path.abspath(function.rpartition(":")[0])
+        self._function = load_function(function, FLAG)
+        self._check(function)
+        given = {name.replace("-", "_"): value for name, value in arguments.items()}
+        self._arguments = {**slime_generation.ARGUMENTS, **given}
+        return True
+
+    def _check(self, spec):
+        called = self._function
+        is_async = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))
+        if not is_async:
+            raise UserFault(f"{FLAG} {spec}: is no async function; write async def fn(args, sample, sampling_params)")
+        try:
+            signature = inspect.signature(called)
+            self._takes_evaluation = "evaluation" in signature.parameters
+            signature.bind(None, None, None, **({"evaluation": False} if self._takes_evaluation else {}))
+        except TypeError:
+            raise UserFault(
+                f"{FLAG} {spec}: cannot be called with (args, sample, sampling_params); write "
+                "async def fn(args, sample, sampling_params)"
+            ) from None
+        except ValueError:
+            raise UserFault(f"{FLAG} {spec}: Python cannot tell its parameters; wrap it in an async def") from None
+
+    def go_on(self, begin, answers, cancelled, wait_s):
+        """Takes in samples, answers of the engine and runs to end; goes on until a function asks the engine, one ends, or
+        wait_s have passed."""
+        if self._loop is None:  # not before the fork: a loop cannot be shared with the process that it came from
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+            self._turns = Turns(self._loop)
+        self._woken = self._loop.create_future()
+        for number in cancelled:
+            if (run := self._runs.pop(number, None)) is not None:
+                self._turns.cancel(run)
+        for answer in answers:
+            if (run := self._runs.get(answer["run"])) is not None:
+                run.take_answer(answer)
+        for entry in begin:
+            self._begin(entry)
+        ended = [self._ended(run, end) for run, end in self._turns.go_on(wait_s, self._woken)]
+        if not self._woken.done():
+            self._woken.cancel()
+        asked = []
+        for run in self._runs.values():
+            asked += run.asked
+            run.asked = []
+        return {"asked": asked, "ended": ended, "all_wait": all(run.waits for run in self._runs.values())}
+
+    def _wake(self):
+        # Behind all tasks that are ready now, which may ask as well.
+        self._loop.call_soon(lambda woken: woken.done() or woken.set_result(None), self._woken)
+
+    def _begin(self, entry):
+        request = entry["sample"]
+        run = engine_calls.Run(
+            entry["run"], entry["sampling_params"], entry["max_context_tokens"], self._tokenizer
+        )
+        run.on_ask = self._wake
+        run.sample = sample_to_make(request, self._metadata_key)
+        run.response_begins = len(request["prompt_tokens"])
+        arguments = types.SimpleNamespace(**{**self._arguments, "rollout_max_context_len": entry["max_context_tokens"]})
+        keywords = {"evaluation": entry["evaluation"]} if self._takes_evaluation else {}
+
+        def start():
+            run.enter()
+            parameters = slime_generation.given_parameters(run.sampling_params)
+            return self._function(arguments, run.sample, parameters, **keywords)
+
+        self._runs[run.number] = run
+        self._turns.begin(run, start, request["sample_id"], self._timeout_s)
+
+    def _ended(self, run, end):
+        del self._runs[run.number]
+        result = {"run": run.number}
+        failed = {"hung": False, "out_of_memory": False}
+        try:
+            return {**result, **made(end(), run)}
+        except MemoryError as error:
+            failed["out_of_memory"] = True
+            reason = describe(error, self._path)
+        except DeadlinePassed as error:
+            failed["hung"] = True
+            reason = str(error)
+        except Failed as error:
+            reason = str(error)
+        except BaseException as error:  # sys.exit() in a function ends a sample, not the process
+            print(traceback.format_exc()[-MAX_TRACE_CHARACTERS:], file=sys.stderr)
+            reason = describe(error, self._path)
+            reason += SANDBOX_HINT if self._sandboxed and was_refused(error) else ""
+        return {**result, **failed, "failure": one_line(reason) or "the function failed"}
+
+
+def sample_to_make(request, metadata_key):
+    """The sample as the function is given it. Its tokens are those of the prompt."""
+    return slime_sample.Sample(
+        group_index=request["group_id"],
+        index=request["sample_id"],
+        rollout_id=request["sample_id"],
+        prompt=request["prompt_text"] or request["prompt"],
+        tokens=list(request["prompt_tokens"]),
+        label=request["label"],
+        metadata=slime_sample.own_metadata(request, metadata_key),
+        session_id=str(request["sample_id"]),
+    )
+
+
+def made(sample, run):
+    """What the function returned, as a message; WrongType for what no sample is made of."""
+    if isinstance(sample, (list, tuple)):
+        raise WrongType(f"the function returned {len(sample)} samples; return one, with all turns in it")
+    if not hasattr(sample, "tokens") or not hasattr(sample, "response_length"):
+        raise WrongType(f"the function returned {with_article(type(sample).__name__)}; return the sample it was given")
+    status = getattr(sample.status, "value", sample.status)  # of any enumeration
+    if status == slime_sample.Status.FAILED.value:
+        raise WrongType("the function set sample.status to FAILED")
+    if status == slime_sample.Status.PENDING.value:
+        status = ""
+    elif status not in [known.value for known in slime_sample.Status]:
+        raise WrongType(f"sample.status is {status!r:.40}; write COMPLETED, TRUNCATED, ABORTED or FAILED")
+    tokens = whole_numbers(sample.tokens, "sample.tokens")
+    length = sample.response_length
+    if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= len(tokens):
+        raise WrongType(f"sample.response_length is {length!r:.40}, of {len(tokens)} tokens; write the number of tokens "
+                        "behind the prompt")
+    own = {field for field in slime_sample.Sample.__dataclass_fields__}
+    return {
+        "tokens": tokens,
+        "response_length": length,
+        "loss_mask": None if sample.loss_mask is None else slime_sample.mask_text(sample.loss_mask, length),
+        "status": status,
+        "metadata": left(dict(sample.metadata or {}), "sample.metadata"),
+        "attributes": left({k: v for k, v in vars(sample).items() if k not in own and is_plain(v)}, "the sample"),
+    }
+
+
+def whole_numbers(values, what):
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple)):
+        raise WrongType(f"{what} is {with_article(type(values).__name__)}; write a list of token ids")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+            raise WrongType(f"{what} holds {value!r:.40}; write token ids")
+    return list(values)
+
+
+def is_plain(value):
+    """What JSON has; other attributes are the function's own business."""
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(one) for one in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(one) for key, one in value.items())
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def left(values, where):
+    """What the function left for the reward, within bounds."""
+    try:
+        text = json.dumps(values, allow_nan=False)
+        values = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WrongType(f"{where} holds what JSON has not: {one_line(error, 100)}") from None
+    if len(text) > MAX_LEFT_CHARACTERS:
+        raise WrongType(f"{where} holds {len(text)} characters as JSON; at most {MAX_LEFT_CHARACTERS}")
+    return values
+
+
+def main():
+    worker = Worker()
+    protocol.serve({"load": worker.load, "go_on": worker.go_on}, forks="tandem_worker.generator")
+
+
+if __name__ == "__main__":
+    main()

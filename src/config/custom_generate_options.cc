@@ -1,0 +1,46 @@
+#include "config/custom_generate_options.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/size.h"
+
+namespace tandem::config {
+
+void CustomGenerateOptions::visit(base::Options& options) {
+  const char* const group = "rollout";
+  options
+      .option(function, "custom-generate-function-path", group,
+              "Python function that makes each sample, FILE.py:function, in slime's dialect: an async function that "
+              "asks the engine, tools in between, and returns tokens with a loss mask; unset: the engine alone")
+      .path()
+      .does_not_affect_results();  // the function itself is remembered: checkpoint/resume.h
+  options
+      .option(limits.num_processes, "custom-generate-num-workers", group,
+              "processes that run --custom-generate-function-path; --rm-python, --rm-memory-bytes and --rm-sandbox "
+              "hold for them too")
+      .at_least(1)
+      .at_most(256)
+      .does_not_affect_results();
+  options
+      .option(limits.max_samples, "custom-generate-concurrency", group,
+              "samples that one process of --custom-generate-function-path has under way at once")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .at_most(65536)
+      .does_not_affect_results();
+  options
+      .option(limits.timeout_s, "custom-generate-timeout", group,
+              "seconds that --custom-generate-function-path may take for a sample, besides waiting for the engine")
+      .greater_than(0)
+      .does_not_affect_results();
+}
+
+void CustomGenerateOptions::check() const {
+  if (!is_on()) return;
+  const size_t colon = function.rfind(':');
+  TANDEM_USER_CHECK(colon != std::string::npos && colon > 0 && colon + 1 < function.size(),
+                    fmt::format("--custom-generate-function-path {}: write it as FILE.py:FUNCTION", function));
+}
+
+}  // namespace tandem::config

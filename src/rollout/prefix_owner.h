@@ -1,0 +1,13 @@
+// Whose turn a request is: turns of one sample begin with what the turns before have computed. No torch.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::rollout {
+
+// A sample, and the group whose samples begin alike.
+struct PrefixOwner {
+  uint64_t group_id = 0, sample_id = 0;
+};
+
+}  // namespace tandem::rollout
