@@ -55,7 +55,7 @@ RolloutStats measure_signal(std::span<const Sample* const> samples) {
     const bool is_truncated = sample->status == SampleStatus::kTruncated;
     signal.num_truncated += is_truncated ? 1 : 0;
     signal.num_repetitive += is_truncated && is_repetitive(sample->text) ? 1 : 0;
-    signal.num_empty += is_empty(*sample) ? 1 : 0;
+    signal.num_empty += sample->status != SampleStatus::kAborted && is_empty(*sample) ? 1 : 0;
     signal.longest_tokens = std::max(signal.longest_tokens, static_cast<int64_t>(sample->completion.size()));
     signal.num_failed += sample->grading_failed ? 1 : 0;
     if (!sample->has_reward) {

@@ -75,8 +75,8 @@ class Engine {
   // Between forwards: no work happens until resume(), and nothing of a step is held on the device. kDropKv gives all
   // blocks back; running sequences re-prefill.
   virtual void pause(PauseMode mode) = 0;
-  // Only while paused, or idle. What is kept for conversations is forgotten. Recorded steps are dropped where the weights lie elsewhere. With kept KV the caller
-  // accepts tokens of mixed versions; spans record them.
+  // Only while paused, or idle. What is kept for conversations is forgotten. Recorded steps are dropped where the
+  // weights lie elsewhere. With kept KV the caller accepts tokens of mixed versions; spans record them.
   virtual void update_weights(const weights::WeightsView& view) = 0;
   virtual void resume() = 0;
   // Works until a group is finished and returns it; nullopt when nothing is left (or paused). EnvironmentError when

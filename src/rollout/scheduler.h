@@ -208,8 +208,8 @@ class Scheduler {
   BlockPool pool_;
   std::vector<Sequence> sequences_;  // by id
   std::vector<SequenceId> unused_ids_;
-  std::vector<SequenceId> running_;  // ascending by arrival
-  std::deque<SequenceId> waiting_;   // ascending by arrival, all after running_
+  std::vector<SequenceId> running_;      // ascending by arrival
+  std::deque<SequenceId> waiting_;       // ascending by arrival, all after running_
   std::map<uint64_t, KeptPrefix> kept_;  // by sample id
   uint64_t num_kept_ = 0;                // so far
   uint64_t next_arrival_ = 0;

@@ -59,8 +59,8 @@ class Evaluation {
 
     bool is_scored() const { return !rollout.all_failed(); }
   };
-  // Samples and scores every data set; `graders`: of each; `generation`: what makes samples, where the engine alone does
-  // not. nullopt when the run was asked to stop.
+  // Samples and scores every data set; `graders`: of each; `generation`: what makes samples, where the engine alone
+  // does not. nullopt when the run was asked to stop.
   std::optional<std::vector<Result>> run(RolloutPhase& phase, const std::vector<text::Scorer*>& graders,
                                          const std::optional<CustomGeneration>& generation,
                                          report::Report& report) const;

@@ -15,7 +15,8 @@ text::GeneratorConfig generator_config(const config::CustomGenerateOptions& opti
                                        const config::RewardOptions& reward, const std::string& model_directory,
                                        const RewardContext& context);
 
-// Loads the function once, where there is one, so that what is wrong with it is found before weights are read. UserError.
+// Loads the function once, where there is one, so that what is wrong with it is found before weights are read.
+// UserError.
 void try_out_generation(const config::CustomGenerateOptions& options, const config::RewardOptions& reward,
                         const std::string& model_directory, const RewardContext& context);
 

@@ -16,10 +16,10 @@ namespace tandem::run {
 
 struct SampledGroup {
   struct Member {
-    rl::Sample sample;    // without its text
-    std::string failure;  // why it could not be made, and must not be graded; empty: it could
-    bool machine_failed = false;  // the failure is the machine's
-    base::Json metadata;          // for the reward, in place of the line's; null: that
+    rl::Sample sample;                             // without its text
+    std::string failure;                           // why it could not be made, and must not be graded; empty: it could
+    bool machine_failed = false;                   // the failure is the machine's
+    base::Json metadata;                           // for the reward, in place of the line's; null: that
     base::Json attributes = base::Json::object();  // that the function wrote into the sample, for the reward
   };
   uint64_t group_id = 0;

@@ -30,6 +30,10 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
                                    const PromptSet& prompts, int64_t num_steps) {
   rl::HealthSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
+  if (config.custom_generate.is_on()) {
+    settings.grader =
+        fmt::format("--custom-generate-function-path {} or {}", config.custom_generate.function, settings.grader);
+  }
   settings.lowest_reward = config.reward.lowest_reward();
   settings.compares_group =
       rl::find_estimator(config.loss.loss).needs_group && !config.loss.loss.disable_rewards_normalization;

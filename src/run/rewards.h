@@ -39,15 +39,15 @@ class EvaluationRewards {
 
 class Rewards {
  public:
-  // Starts the processes. UserError for a reward or filter that cannot be used. `generation`: of the processes that make
-  // samples, where the engine alone does not.
+  // Starts the processes. UserError for a reward or filter that cannot be used. `generation`: of the processes that
+  // make samples, where the engine alone does not.
   Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
           const RewardContext& context, const Evaluation& evaluation,
           const std::optional<text::GeneratorConfig>& generation = std::nullopt);
 
   text::Scorer& of_training() { return training_; }
   const std::vector<text::Scorer*>& of_evaluation() const { return evaluation_.of_sets(); }
-  GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }  // null: every group is trained on
+  GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }     // null: every group is trained on
   text::Generators* generators() const { return generators_.get(); }  // null: the engine alone makes samples
 
  private:

@@ -15,8 +15,8 @@ report::Metrics logged_metrics(const Rollout& rollout);
 report::Metrics filter_metrics(const Rollout& rollout);
 // Whether the user's function makes the samples, in turns with the engine.
 bool has_turns(const Rollout& rollout);
-// Of such samples: multi_turn/*, under slime's names, fault/custom_generate where the function failed, and perf/* of its
-// processes and of the keys and values that are kept between turns; nothing of other samples.
+// Of such samples: multi_turn/*, under slime's names, fault/custom_generate where the function failed, and perf/* of
+// its processes and of the keys and values that are kept between turns; nothing of other samples.
 report::Metrics turn_metrics(const Rollout& rollout);
 // Of each reward of a sum: "NAME/mean" and "NAME/std" (n - 1) over the samples that it applied to, as
 // TRL names them; std of two samples or more.

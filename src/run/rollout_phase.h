@@ -78,16 +78,16 @@ struct Rollout {
   std::vector<rl::Sample> samples;  // in sample order
   std::vector<text::Grade> grades;  // one a sample; empty without graders
   rollout::EngineStats stats;
-  bool is_sampled = false;    // by the engine, with the weights that the trainer has: not read from a file
-  double seconds = 0.0;       // with rewards
-  int64_t num_failed = 0;     // samples whose grading failed
-  int64_t num_dropped = 0;    // of those: without a reward
-  int64_t num_repeated = 0;   // samples that were graded again after their grader was lost
-  int64_t num_restarts = 0;   // graders that were replaced meanwhile
+  bool is_sampled = false;            // by the engine, with the weights that the trainer has: not read from a file
+  double seconds = 0.0;               // with rewards
+  int64_t num_failed = 0;             // samples whose grading failed
+  int64_t num_dropped = 0;            // of those: without a reward
+  int64_t num_repeated = 0;           // samples that were graded again after their grader was lost
+  int64_t num_restarts = 0;           // graders that were replaced meanwhile
   int64_t num_generate_restarts = 0;  // the same of processes of the generate function,
   int64_t num_generate_repeated = 0;  // and of samples that began again
-  int64_t num_unnamed = 0;    // numbers and columns of rewards that limit_reward_names() left out
-  std::string first_failure;  // "sample 12: ValueError: ..."
+  int64_t num_unnamed = 0;            // numbers and columns of rewards that limit_reward_names() left out
+  std::string first_failure;          // "sample 12: ValueError: ..."
   std::optional<FilteredGroups> filtered = {};  // of dynamic sampling
 
   // Sets num_failed, num_dropped and first_failure from samples and grades.

@@ -226,7 +226,8 @@ void TurnSampler::ask_engine(text::EngineCall call) {
     generators_.answer(call.sample_id, call.attempt, call.call, {.error = error});
   };
   if (++session.num_calls > kMaxCalls) {
-    return refuse(fmt::format("the function asks the engine for the {}th time; it may {} times", kMaxCalls + 1, kMaxCalls));
+    return refuse(
+        fmt::format("the function asks the engine for the {}th time; it may {} times", kMaxCalls + 1, kMaxCalls));
   }
   TurnRecord turn;
   turn.num_prefix = call.input_ids.size();

@@ -1,6 +1,6 @@
 // Samples that the user's function makes in several turns (--custom-generate-function-path, docs/MULTI_TURN.md). The
-// function runs in worker processes; what it asks goes through the engine here. A sample is a value: its draws depend on
-// the seed, its id and the tokens that each call begins with, not on when a call comes. What the function returns is
+// function runs in worker processes; what it asks goes through the engine here. A sample is a value: its draws depend
+// on the seed, its id and the tokens that each call begins with, not on when a call comes. What the function returns is
 // checked against what the engine sampled: a token that is trained on was sampled behind exactly the tokens before it,
 // and its log-probs are the engine's.
 #pragma once
@@ -77,10 +77,10 @@ class TurnSampler final : public GroupSampler {
   };
   struct Session {
     uint64_t group_id = 0;
-    uint64_t attempt = 0;                      // of the function, whose calls these are
-    std::map<uint64_t, int64_t> num_begun;     // by PrefixHash: calls that began so
-    std::vector<TurnRecord> turns;             // that are answered
-    std::set<uint64_t> in_engine;              // calls that are not, by the engine's number
+    uint64_t attempt = 0;                   // of the function, whose calls these are
+    std::map<uint64_t, int64_t> num_begun;  // by PrefixHash: calls that began so
+    std::vector<TurnRecord> turns;          // that are answered
+    std::set<uint64_t> in_engine;           // calls that are not, by the engine's number
     int64_t num_calls = 0;
   };
   struct Call {

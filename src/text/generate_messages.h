@@ -24,7 +24,7 @@ struct GeneratorReply {
   struct Ended {
     uint64_t run = 0;
     Generated result;
-    bool hung = false;        // the function did not end in time, and may go on
+    bool hung = false;  // the function did not end in time, and may go on
     bool out_of_memory = false;
   };
   std::vector<Asked> asked;

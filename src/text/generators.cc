@@ -231,9 +231,9 @@ struct Generators::Impl {
     waiting.push_front(sample_id);
     if (num_repeated++ > 0) return;
     base::log_warning(
-        "{}: the process of sample {} was lost ({}); the samples that it had begin again, each alone, and so in later "
+        "{}: a process was lost with several samples under way ({}); each of them begins again, alone, and so in later "
         "cases",
-        kFlag, sample_id, why);
+        kFlag, why);
   }
 
   // Never fails for what user code does: that is a failed sample.

@@ -21,9 +21,9 @@ namespace tandem::text {
 
 struct GeneratorConfig {
   WorkerConfig worker;
-  std::string function;         // FILE.py:function
-  std::string model_directory;  // whose tokenizer the function has
-  std::string metadata_key;     // which key of the metadata is a slime sample's own
+  std::string function;                         // FILE.py:function
+  std::string model_directory;                  // whose tokenizer the function has
+  std::string metadata_key;                     // which key of the metadata is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args`
   std::string python;                           // --rm-python
   std::string output_path;                      // where what the function prints is kept; may be empty
@@ -67,8 +67,8 @@ struct EngineAnswer {
 struct Generated {
   uint64_t sample_id = 0;
   uint64_t attempt = 0;
-  std::string failure;  // why there is none; empty: there is one
-  bool machine_failed = false;  // the failure is the machine's: a process could not be started
+  std::string failure;             // why there is none; empty: there is one
+  bool machine_failed = false;     // the failure is the machine's: a process could not be started
   std::vector<int32_t> tokens;     // of prompt and response
   int64_t response_length = 0;     // of them, the response's; 0 <= it <= tokens
   std::vector<uint8_t> loss_mask;  // one a token of the response; empty: all 1

@@ -24,12 +24,12 @@ namespace tandem::text {
 struct UserCodeConfig {
   std::string mode;  // of tandem_worker, whose processes these are
   WorkerConfig worker;
-  std::string python;           // --rm-python: the interpreter of the code; empty: worker.python
-  int64_t num_processes = 2;    // > 0
-  int64_t memory_bytes = 0;     // of each process
-  int64_t calls_at_once = 1;    // that one process has under way
-  int64_t more_threads = 0;     // that one process may start, beside a few
-  std::string output_path;      // where what it prints is kept; empty: only its last line, in reasons
+  std::string python;            // --rm-python: the interpreter of the code; empty: worker.python
+  int64_t num_processes = 2;     // > 0
+  int64_t memory_bytes = 0;      // of each process
+  int64_t calls_at_once = 1;     // that one process has under way
+  int64_t more_threads = 0;      // that one process may start, beside a few
+  std::string output_path;       // where what it prints is kept; empty: only its last line, in reasons
   int64_t max_output_bytes = 0;  // of that file; what is beyond is dropped, and the file says so
   Sandbox sandbox = Sandbox::kAuto;
   bool warn_of_missing_layers = true;

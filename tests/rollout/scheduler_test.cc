@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tandem/error.h"
@@ -58,6 +60,23 @@ class Workload {
     }
     return ids;
   }
+
+  SequenceId add_turn(const std::vector<int32_t>& prompt, const PrefixOwner& owner, int64_t max_new) {
+    const auto max_tokens = static_cast<int64_t>(prompt.size()) + max_new;
+    const SequenceId id = scheduler_.add_owned(rl::make_prompt(prompt), owner, max_tokens);
+    EXPECT_FALSE(histories_.contains(id));
+    histories_[id] = prompt;
+    origins_[id] = {.prompt = prompt,
+                    .sample = next_sample_++,
+                    .max_tokens = static_cast<size_t>(max_tokens),
+                    .group = {id},
+                    .owner = owner};
+    return id;
+  }
+
+  // Of each turn that has ended and was not taken: whose it was, and all its tokens.
+  using Turn = std::pair<PrefixOwner, std::vector<int32_t>>;
+  std::vector<Turn> take_turns() { return std::exchange(turns_, {}); }
 
   // One forward, whose draws are answered after it, or after the next one with lookahead; false when nothing was left.
   bool step() {
@@ -107,6 +126,7 @@ class Workload {
       std::vector<int32_t> history = histories_.at(answer.sequence);
       history.resize(answer.length);  // behind it: what was drawn before anybody knew
       EXPECT_EQ(history, reference_sequence(origin.prompt, origin.sample, origin.max_tokens));
+      if (origin.owner) turns_.emplace_back(*origin.owner, history);
       scheduler_.finish(answer.sequence);
       ++num_finished_;
       if (is_in_flight(answer.sequence)) {
@@ -174,6 +194,7 @@ class Workload {
     uint64_t sample = 0;
     size_t max_tokens = 0;
     std::vector<SequenceId> group;
+    std::optional<PrefixOwner> owner = std::nullopt;
   };
 
   bool is_in_flight(SequenceId id) const {
@@ -196,6 +217,7 @@ class Workload {
   std::deque<std::vector<Answer>> in_flight_;  // of each forward that is not answered
   std::vector<int32_t> last_drawn_;            // of the last forward
   std::set<SequenceId> ended_;                 // with a draw in flight
+  std::vector<Turn> turns_;
   uint64_t next_sample_ = 0;
   int64_t num_finished_ = 0, num_dropped_ = 0;
 };
@@ -247,6 +269,94 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
   EXPECT_GT(total.recomputed_tokens, 1000);
   EXPECT_GT(total.shared_prompt_tokens, 1000);
   EXPECT_EQ(num_dropped > 100, GetParam() > 0) << num_dropped;
+}
+
+// Conversations of groups that begin alike, with tools of any length between the turns, now and then a turn that goes
+// back, and a cache that is too small for all of them. Every history is right, whatever was kept.
+TEST_P(SchedulerLookahead, KeepsEveryHistoryOverTurns) {
+  int64_t num_kept = 0, num_dropped = 0, num_shared = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const int64_t num_blocks = 14 + static_cast<int64_t>(random() % 60);
+    Workload workload({.num_blocks = num_blocks,
+                       .max_batch_tokens = 1 + static_cast<int64_t>(random() % 90),
+                       .max_running = 1 + static_cast<int64_t>(random() % 8),
+                       .lookahead = GetParam()});
+    const auto random_tokens = [&](size_t count) {
+      std::vector<int32_t> tokens(count);
+      for (int32_t& token : tokens) token = 1 + static_cast<int32_t>(random() % (kVocab - 1));
+      return tokens;
+    };
+    std::map<uint64_t, int> turns_left;
+    for (uint64_t group = 0; group < 3; ++group) {
+      const std::vector<int32_t> prompt = random_tokens(1 + random() % 60);
+      for (uint64_t i = 0; i < 3; ++i) {
+        turns_left[group * 3 + i] = 1 + static_cast<int>(random() % 4);
+        workload.add_turn(prompt, {.group_id = group, .sample_id = group * 3 + i},
+                          1 + static_cast<int64_t>(random() % 20));
+      }
+      workload.add(random_tokens(1 + random() % 30), 2, 5);  // and a group in one go beside them
+    }
+    while (workload.step()) {
+      for (auto& [owner, history] : workload.take_turns()) {
+        const size_t room = 200 - std::min<size_t>(history.size(), 200);
+        if (--turns_left.at(owner.sample_id) == 0 || room < 2) {
+          workload.scheduler().release_prefix(owner.sample_id);
+          continue;
+        }
+        std::vector<int32_t> next = history;
+        if (random() % 4 == 0) next.resize(1 + random() % history.size());
+        const std::vector<int32_t> tool = random_tokens(random() % std::min<size_t>(room - 1, 40));
+        next.insert(next.end(), tool.begin(), tool.end());
+        workload.add_turn(next, owner, 1 + static_cast<int64_t>(random() % (200 - next.size() > 20 ? 20 : 1)));
+      }
+      if (random() % 40 == 0) workload.drop_kv();
+      if (random() % 40 == 0) workload.compact();
+      if (std::optional<SequenceId> id = workload.any_sequence(random); id && random() % 60 == 0)
+        workload.abort_group_of(*id);
+    }
+    workload.scheduler().release_prefixes();
+    workload.run_to_end();
+    num_kept += workload.scheduler().stats().kept_tokens;
+    num_dropped += workload.scheduler().stats().kept_dropped;
+    num_shared += workload.scheduler().stats().shared_prompt_tokens;
+  }
+  EXPECT_GT(num_kept, 1000);
+  EXPECT_GT(num_dropped, 10);
+  EXPECT_GT(num_shared, 100);
+}
+
+TEST(Scheduler, ComputesOnlyWhatATurnAdds) {
+  Workload workload({.num_blocks = 32, .max_batch_tokens = 64, .max_running = 4});
+  const PrefixOwner owner{.group_id = 7, .sample_id = 70};
+  workload.add_turn(iota_prompt(40), owner, 10);
+  while (workload.step()) {
+  }
+  auto turns = workload.take_turns();
+  ASSERT_EQ(turns.size(), 1U);
+  std::vector<int32_t> next = turns.front().second;
+  const auto num_before = static_cast<int64_t>(next.size());
+  next.insert(next.end(), {5, 6, 7});
+  workload.scheduler().reset_stats();
+  workload.add_turn(next, owner, 2);
+  while (workload.step()) {
+  }
+  const SchedulerStats& stats = workload.scheduler().stats();
+  EXPECT_EQ(stats.kept_tokens, num_before - 1) << "the last token of a turn has no keys and values yet";
+  EXPECT_EQ(stats.prefill_tokens, 4);
+  EXPECT_EQ(stats.recomputed_tokens, 0);
+  // Another sample of the group shares the full blocks of the prompt, also of one that has ended.
+  workload.scheduler().reset_stats();
+  workload.add_turn(iota_prompt(40), {.group_id = 7, .sample_id = 71}, 2);
+  while (workload.step()) {
+  }
+  EXPECT_EQ(stats.shared_prompt_tokens, 32);
+  EXPECT_EQ(stats.prefill_tokens, 8);
+  EXPECT_GT(workload.scheduler().pool().num_used(), 0) << "kept for a next turn";
+  workload.scheduler().release_prefix(70);
+  workload.scheduler().release_prefix(71);
+  workload.run_to_end();
 }
 
 TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
