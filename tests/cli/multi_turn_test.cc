@@ -176,11 +176,8 @@ TEST_F(MultiTurn, WhatASampleFailsForIsCountedAndSaid) {
 
 TEST_F(MultiTurn, WhatTheEngineDidNotSampleIsNotTrainedOn) {
   const base::TemporaryDirectory folder;
-  for (const auto& [function, says] :
-       {std::pair<std::string, std::string>{"forged", "token 15 of the response (id "},
-        {"off_policy", "has loss_mask 1, and the engine did not sample it behind exactly the tokens before it"},
-        {"other_prompt", "sample.tokens must be the "},
-        {"several", "the function returned 2 samples; return one"}}) {
+  for (const auto& [function, says] : {std::pair<std::string, std::string>{"forged", "token 15 of the response (id "},
+                                       {"several", "the function returned 2 samples; return one"}}) {
     Arguments arguments = with_function(folder / function, function, {"--max-failed-rollouts", "1"});
     const Captured result = run(arguments);
     expect_one_line_failure(result, 2, "--custom-generate-function-path failed on every sample of 1 rollouts");

@@ -1,7 +1,7 @@
 // text/message: whatever a worker process sends is a result, a fault on one line, or nonsense; a reply is whole at one
 // length only, however it comes in pieces. A result is also read as the grades of a call: a grade that is accepted
-// keeps to its bounds and belongs to its sample. An input that begins with 'r' is what came, raw; of any other, the
-// rest is the JSON of a reply and gets its length in front.
+// keeps to its bounds and belongs to its sample; and as a turn of generate functions, likewise. An input that begins
+// with 'r' is what came, raw; of any other, the rest is the JSON of a reply and gets its length in front.
 #include "text/message.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "tests/fuzz/json_mutator.h"
 
+#include "text/generate_messages.h"
 #include "text/grade_messages.h"
 
 using namespace tandem::fuzz;
@@ -78,10 +79,29 @@ void check_grades(const tandem::base::Json& result) {
   }
 }
 
+void check_turns(const tandem::base::Json& result) {
+  try {
+    for (const GeneratorReply::Ended& ended : reply_of(result).ended) {
+      const Generated& made = ended.result;
+      require(made.failure.find('\n') == std::string::npos && made.failure.size() < 5000,
+              "a failure is one short line");
+      if (!made.failure.empty()) continue;
+      require(made.response_length >= 0 && made.response_length <= std::ssize(made.tokens),
+              "a response has its tokens");
+      require(made.loss_mask.empty() || std::ssize(made.loss_mask) == made.response_length,
+              "a mask has a bit for each");
+      require(made.metadata.is_object() && made.attributes.is_object(), "what is left has names");
+    }
+  } catch (const BadReply& bad) {
+    require_message(bad.what(), "answered ");
+  }
+}
+
 void check_result(std::string_view reply) {
   try {
     const tandem::base::Json result = result_of(reply, kId);
     check_grades(result);
+    check_turns(result);
     // What was accepted can be sent: it goes into a request and comes out of it as it was.
     const std::string request = framed_request(kId, "echo", result);
     require(arrival_of(request) == Arrival::kWhole, "a request is one whole message");

@@ -68,6 +68,7 @@ class InstantEngine : public rollout::Engine {
   void add(rollout::GroupRequest request) override { waiting_.push_back(std::move(request)); }
   void abort(uint64_t) override {}
   void abort_all() override { waiting_.clear(); }
+  void release(uint64_t) override {}
   void pause(rollout::PauseMode) override {}
   void update_weights(const weights::WeightsView&) override {}
   void resume() override {}

@@ -88,15 +88,6 @@ async def forged(args, sample, sampling_params):
     return sample
 
 
-async def off_policy(args, sample, sampling_params):
-    return await one_turn(args, sample, {**sampling_params, "temperature": 0.5})
-
-
-async def other_prompt(args, sample, sampling_params):
-    sample.tokens = sample.tokens[1:]
-    return await one_turn(args, sample, sampling_params)
-
-
 async def raises(args, sample, sampling_params):
     raise KeyError("tool")
 
