@@ -72,6 +72,9 @@ class Ops {
   virtual Tensor linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const {
     return add(residual_TN, linear(x_TK, w_NK, residual_TN.scalar_type()));
   }
+  // y_TN += x_TK w_NK^T in place, the product rounded to y's dtype before it is added. y's rows may lie in wider ones:
+  // a window of the columns of a larger tensor.
+  virtual void linear_add_to(const Tensor& x_TK, const Tensor& w_NK, const Tensor& y_TN) const;
   // dx_TK = dy_TN w_NK, in x's dtype.
   virtual Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const = 0;
   // dw_NK += dy_TN^T x_TK, or dw_NK = dy_TN^T x_TK: then what lies there is not read. dw float32.
@@ -93,7 +96,7 @@ class Ops {
 
   // y = x / sqrt(mean(x^2) + eps) * w. HF Qwen3RMSNorm, except that bf16 rounds once, at the end.
   virtual Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const = 0;
-  // returns dx; dw += (float32).
+  // returns dx; dw += (float32), unless dw is undefined.
   virtual Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
                                    const Tensor& dw_E) const = 0;
 
@@ -110,7 +113,7 @@ class Ops {
   };
   virtual Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
                            const Tensor& positions_T, const QkvShape& shape) const = 0;
-  // returns dqkv_TN; dq_norm, dk_norm += (float32).
+  // returns dqkv_TN; dq_norm, dk_norm += (float32), unless both are undefined.
   virtual Tensor qk_norm_rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK,
                                        const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
                                        const Tensor& positions_T, const QkvShape& shape, const Tensor& dq_norm_K,

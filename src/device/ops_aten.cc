@@ -99,11 +99,11 @@ Normalised normalise(const Tensor& x_float, double eps) {
   return {x_float * inverse, inverse};
 }
 
-// dx of y = unit(x) * w; adds to dw, summed over all dims but the last. float32.
+// dx of y = unit(x) * w; adds to dw, where it is defined, summed over all dims but the last. float32.
 Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const Tensor& w, double eps,
                           const Tensor& dw) {
   const auto [unit, inverse] = normalise(x_float, eps);
-  dw.add_((dy_float * unit).reshape({-1, dw.size(0)}).sum(0));
+  if (dw.defined()) dw.add_((dy_float * unit).reshape({-1, dw.size(0)}).sum(0));
   const Tensor dunit = dy_float * to_float(w);
   const Tensor along = (dunit * unit).mean(-1, /*keepdim=*/true);
   return dunit.sub_(unit.mul_(along)).mul_(inverse);

@@ -72,6 +72,10 @@ OpBytes OpsPlan::linear_add(Size rows, Size inner) const {
   return {.result = sum.result, .most = std::max(product.most, product.result + sum.most)};
 }
 
+OpBytes OpsPlan::linear_add_to(Size rows, Size inner, Size outer) const {
+  return {.result = 0, .most = linear(rows, inner, outer, element_).most};
+}
+
 OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, bool is_float32) const {
   const Size result = rows * inner * element_;
   return op(result, result + (is_float32 && cast_ > 0 ? (outer * inner + rows * inner) * kFloatBytes : Size(0)));

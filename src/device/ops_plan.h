@@ -61,6 +61,7 @@ class OpsPlan {
   OpBytes linear(Size rows, Size inner, Size outer, Size out_bytes) const;
   // Onto a residual as wide as the hidden state.
   OpBytes linear_add(Size rows, Size inner) const;
+  OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
   // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
   OpBytes linear_grad_input(Size rows, Size inner, Size outer, bool is_float32 = false) const;
   OpBytes add(Size rows) const;

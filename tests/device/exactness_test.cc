@@ -124,6 +124,13 @@ TEST_P(ExactnessTest, LinearRowsStandAlone) {
     expect_rows_alone_decide("linear_add", draw, T, [&](const Ops& ops, const Tensor& rows) {
       return ops.linear_add(x.index_select(0, rows), w, residual.index_select(0, rows));
     });
+    // A window of the columns of a larger result.
+    const Tensor wide = draw.normal({T, N + 16}, dtype());
+    expect_rows_alone_decide("linear_add_to", draw, T, [&](const Ops& ops, const Tensor& rows) {
+      const Tensor y = wide.index_select(0, rows);
+      ops.linear_add_to(x.index_select(0, rows), w, y.narrow(1, 8, N));
+      return y;
+    });
   });
 }
 

@@ -27,6 +27,10 @@ class HostedOps final : public Ops {
   Tensor linear_add(const Tensor& x, const Tensor& w, const Tensor& residual) const override {
     return back(inner_->linear_add(there(x), there(w), there(residual)));
   }
+  void linear_add_to(const Tensor& x, const Tensor& w, const Tensor& y) const override {
+    const Written written(*this, {y});
+    inner_->linear_add_to(there(x), there(w), written[0]);
+  }
   Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override {
     return back(inner_->linear_grad_input(there(dy), there(w)));
   }

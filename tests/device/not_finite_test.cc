@@ -196,12 +196,19 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
     ops_->add_bias(sum, bias);
     return sum;
   };
+  const auto added_to = [&](const Tensor& y, const Tensor& weight, const Tensor& residual) {
+    const Tensor sum = residual.clone();
+    ops_->linear_add_to(y, weight, sum);
+    return sum;
+  };
   for (const float bad : kBad) {
     SCOPED_TRACE(fmt::format("{}; seed {}", bad, kSeed));
     const Tensor damaged = with(x, E + 7, bad);  // row 1
     for (const auto& [what, clean, y] :
          {std::tuple{"linear", ops_->linear(x, w, dtype()), ops_->linear(damaged, w, dtype())},
           std::tuple{"linear_add", ops_->linear_add(x, square, x), ops_->linear_add(damaged, square, x)},
+          std::tuple{"linear_add_to", added_to(x, square, x), added_to(damaged, square, x)},
+          std::tuple{"linear_add_to residual", added_to(x, square, x), added_to(x, square, damaged)},
           std::tuple{"linear_add residual", ops_->linear_add(x, square, x), ops_->linear_add(x, square, damaged)},
           std::tuple{"add", ops_->add(x, delta), ops_->add(damaged, delta)},
           std::tuple{"rms_norm", ops_->rms_norm(x, norm, 1e-6), ops_->rms_norm(damaged, norm, 1e-6)},

@@ -108,6 +108,22 @@ TEST_P(OpsTest, LinearMultipliesByTheTransposedWeight) {
   }
 }
 
+TEST_P(OpsTest, LinearAddToAddsTheProductToAWindowOfColumns) {
+  const double tolerance = dtype() == at::kBFloat16 ? 0x1.0p-8 : kTolerance;
+  for (const auto [T, K, N] : kLinearDims) {
+    const Tensor x = normal({T, K}), w = normal({N, K}), y = normal({T, N + 24});
+    const Tensor before = y.clone(), window = y.narrow(1, 8, N);
+    Values want = reference::linear(to_values(x), to_values(w), T, K, N);
+    const Values old = to_values(window.contiguous());
+    for (size_t i = 0; i < want.size(); ++i) want[i] += old[i];
+    ops_->linear_add_to(x, w, window);
+    expect_close(fmt::format("linear_add_to {}x{}x{}", T, K, N), window.contiguous(), want, tolerance);
+    EXPECT_TRUE(y.narrow(1, 0, 8).equal(before.narrow(1, 0, 8)) &&
+                y.narrow(1, N + 8, 16).equal(before.narrow(1, N + 8, 16)))
+        << "columns beside the window";
+  }
+}
+
 TEST_P(OpsTest, LinearAddAddsTheProductToTheResidual) {
   // In bfloat16 the product may be rounded once before it is added.
   const double tolerance = dtype() == at::kBFloat16 ? 0x1.0p-8 : kTolerance;
@@ -193,6 +209,8 @@ TEST_P(OpsTest, RmsNormAndItsGradients) {
     for (size_t i = 0; i < before.size(); ++i) want.dw[i] += before[i];
     expect_close("rms_norm_backward dx", ops_->rms_norm_backward(dy, x, w, 1e-6, dw), want.dx);
     expect_close("rms_norm_backward dw", dw, want.dw);
+    EXPECT_TRUE(ops_->rms_norm_backward(dy, x, w, 1e-6, Tensor()).equal(ops_->rms_norm_backward(dy, x, w, 1e-6, dw)))
+        << "a gradient of the weight that is not wanted";
   }
 }
 
@@ -224,6 +242,9 @@ TEST_P(OpsTest, QkNormRopeAndItsGradients) {
     expect_close("qk_norm_rope_backward dqkv", dqkv, grad.dqkv, 2e-5);
     expect_close("qk_norm_rope_backward dq_norm", dq_norm, grad.dq_norm, 2e-5);
     expect_close("qk_norm_rope_backward dk_norm", dk_norm, grad.dk_norm, 2e-5);
+    EXPECT_TRUE(dqkv.equal(
+        ops_->qk_norm_rope_backward(dq, dk, dv, qkv, q_norm, k_norm, to_tensor(positions), shape, Tensor(), Tensor())))
+        << "gradients of the norms that are not wanted";
   }
 }
 

@@ -54,6 +54,14 @@ class CheckingOps final : public ForwardingOps {
       note("linear_add", Hash().number(weight).row(x_TK, t).row(residual_TN, t), Hash().row(y, t));
     return y;
   }
+  void linear_add_to(const Tensor& x_TK, const Tensor& w_NK, const Tensor& y_TN) const override {
+    const Tensor before = y_TN.clone(at::MemoryFormat::Contiguous);
+    inner_.linear_add_to(x_TK, w_NK, y_TN);
+    const Tensor after = y_TN.contiguous();
+    const uint64_t weight = Hash().all(w_NK).value();
+    for (int64_t t = 0; t < x_TK.size(0); ++t)
+      note("linear_add_to", Hash().number(weight).row(x_TK, t).row(before, t), Hash().row(after, t));
+  }
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     const Tensor y = inner_.embedding(table_VE, ids_T);
     const int32_t* ids = ids_T.const_data_ptr<int32_t>();

@@ -32,6 +32,9 @@ class ForwardingOps : public device::Ops {
   Tensor linear_add(const Tensor& x, const Tensor& w, const Tensor& residual) const override {
     return inner_.linear_add(x, w, residual);
   }
+  void linear_add_to(const Tensor& x, const Tensor& w, const Tensor& y) const override {
+    inner_.linear_add_to(x, w, y);
+  }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override { return inner_.embedding(table, ids); }
   Tensor add(const Tensor& a, const Tensor& b) const override { return inner_.add(a, b); }
   Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override { return inner_.rms_norm(x, w, eps); }

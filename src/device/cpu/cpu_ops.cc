@@ -436,19 +436,25 @@ class CpuOps : public Ops {
     });
   }
 
-  // f adds its rows' share to private sums; the sums are added to `totals` in chunk order.
+  // f adds its rows' share to private sums; the sums are added to `totals` in chunk order. A total that is undefined is
+  // not wanted: its sum is null.
   template <typename Function>
   void sum_over_chunks(int64_t rows, const std::vector<Tensor>& totals, Function f) const {
     const int64_t chunk_rows = std::max(kRowChunk, (rows + kMaxPartials - 1) / kMaxPartials);
     const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
     std::vector<Tensor> partials;
-    for (const Tensor& total : totals) partials.push_back(at::zeros({chunks, total.numel()}, total.options()));
+    for (const Tensor& total : totals) {
+      partials.push_back(total.defined() ? at::zeros({chunks, total.numel()}, total.options()) : Tensor());
+    }
     cpu::parallel_for(num_threads_, chunks, 1, [&](int64_t chunk) {
       std::vector<float*> sums;
-      for (const Tensor& partial : partials) sums.push_back(partial.data_ptr<float>() + chunk * partial.size(1));
+      for (const Tensor& partial : partials) {
+        sums.push_back(partial.defined() ? partial.data_ptr<float>() + chunk * partial.size(1) : nullptr);
+      }
       f(chunk * chunk_rows, std::min(chunk_rows, rows - chunk * chunk_rows), sums);
     });
     for (size_t i = 0; i < totals.size(); ++i) {
+      if (!totals[i].defined()) continue;
       float* total = totals[i].data_ptr<float>();
       for (int64_t chunk = 0; chunk < chunks; ++chunk)
         table_.add(total, partials[i].data_ptr<float>() + chunk * totals[i].numel(), total, totals[i].numel(),

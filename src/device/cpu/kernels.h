@@ -109,7 +109,7 @@ struct KernelTable {
 
   void (*add)(const void* a, const void* b, void* y, int64_t n, Elem elem);
   void (*rms_norm)(const void* x, const void* w, void* y, int64_t rows, const NormArgs& args);
-  // dx; dw[width] += over these rows
+  // dx; dw[width] += over these rows, unless it is null
   void (*rms_norm_backward)(const void* dy, const void* x, const void* w, void* dx, float* dw, int64_t rows,
                             const NormArgs& args);
   // cos_sin: [rows][K]: cos of the K/2 angles, then sin.

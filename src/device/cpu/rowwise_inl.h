@@ -50,7 +50,7 @@ struct Rowwise {
     });
   }
 
-  // With n = x s, s = 1/rms: dx = s (dy w - n mean(dy w n)), dw = dy n.
+  // With n = x s, s = 1/rms: dx = s (dy w - n mean(dy w n)), dw = dy n; a null dw is not wanted.
   template <typename T, typename D>
   static void norm_row_backward(const T* dy, const T* x, const T* w, D* dx, float* dw, int64_t width, double eps) {
     const float scale = inverse_rms(x, width, eps);
@@ -66,7 +66,7 @@ struct Rowwise {
       const int64_t left = width - i;
       const F d = M::load(dy + i, left);
       const F n = S::mul(M::load(x + i, left), s);
-      M::store(dw + i, S::fma(d, n, M::load(dw + i, left)), left);
+      if (dw != nullptr) M::store(dw + i, S::fma(d, n, M::load(dw + i, left)), left);
       const F g = S::sub(S::mul(d, M::load(w + i, left)), S::mul(n, mean));
       M::store(dx + i, S::mul(g, s), left);
     }

@@ -197,10 +197,9 @@ class CudaOps final : public Ops {
     const int64_t E = w_E.size(0);
     if (!are_vectors(E, dy_TE, x_TE, w_E)) return aten_->rms_norm_backward(dy_TE, x_TE, w_E, eps, dw_E);
     const Tensor dx_TE = at::empty_like(x_TE), scratch = partials(x_TE, E);
-    check(
-        cuda::rms_norm_backward(data(dy_TE), data(x_TE), data(w_E), mutable_data(dx_TE), dw_E.mutable_data_ptr<float>(),
-                                scratch.mutable_data_ptr<float>(), x_TE.size(0), E, eps, stream()),
-        "gradient of a norm");
+    check(cuda::rms_norm_backward(data(dy_TE), data(x_TE), data(w_E), mutable_data(dx_TE), floats(dw_E),
+                                  scratch.mutable_data_ptr<float>(), x_TE.size(0), E, eps, stream()),
+          "gradient of a norm");
     return dx_TE;
   }
 
@@ -219,8 +218,8 @@ class CudaOps final : public Ops {
     const Tensor dqkv_TN = at::empty_like(qkv_TN), scratch = partials(qkv_TN, 2 * shape.head_dim);
     check(cuda::qk_norm_rope_backward(data(dq_THK), data(dk_TGK), data(dv_TGK), data(qkv_TN), data(q_norm_K),
                                       data(k_norm_K), positions_T.const_data_ptr<int32_t>(), mutable_data(dqkv_TN),
-                                      dq_norm_K.mutable_data_ptr<float>(), dk_norm_K.mutable_data_ptr<float>(),
-                                      scratch.mutable_data_ptr<float>(), qkv_TN.size(0), layout(shape), stream()),
+                                      floats(dq_norm_K), floats(dk_norm_K), scratch.mutable_data_ptr<float>(),
+                                      qkv_TN.size(0), layout(shape), stream()),
           "gradient of the rotation");
     return dqkv_TN;
   }

@@ -397,7 +397,7 @@ cudaError_t qk_norm_rope_backward_of(const bf16* dq, const bf16* dk, const bf16*
   kernel<<<static_cast<unsigned>(blocks), kQkvThreads, 0, stream>>>(
       dq, dk, dv, qkv, q_norm, k_norm, positions, l.frequencies, dqkv, scratch, T, static_cast<int>(l.num_heads),
       static_cast<int>(l.num_kv_heads), static_cast<float>(l.eps));
-  if (q_norm != nullptr) {
+  if (dq_norm != nullptr) {
     add_partials(scratch, dq_norm, blocks, 2 * K, 0, K, stream);
     add_partials(scratch, dk_norm, blocks, 2 * K, K, K, stream);
   }
@@ -460,7 +460,7 @@ cudaError_t rms_norm_backward(const bf16* dy, const bf16* x, const bf16* w, bf16
     return cudaGetLastError();
   });
   if (status != cudaSuccess) return status;
-  add_partials(scratch, dw, blocks, E, 0, E, stream);
+  if (dw != nullptr) add_partials(scratch, dw, blocks, E, 0, E, stream);
   return cudaGetLastError();
 }
 

@@ -36,7 +36,7 @@ cudaError_t add_bias(bf16* y, const bf16* bias, int64_t T, int64_t N, cudaStream
 cudaError_t add_bias_backward(const bf16* dy, float* dbias, float* scratch, int64_t T, int64_t N, cudaStream_t stream);
 
 cudaError_t rms_norm(const bf16* x, const bf16* w, bf16* y, int64_t T, int64_t E, double eps, cudaStream_t stream);
-// dx, and dw += . scratch [num_partials(T), E].
+// dx, and dw += unless it is null. scratch [num_partials(T), E].
 cudaError_t rms_norm_backward(const bf16* dy, const bf16* x, const bf16* w, bf16* dx, float* dw, float* scratch,
                               int64_t T, int64_t E, double eps, cudaStream_t stream);
 
@@ -57,7 +57,7 @@ struct QkvLayout {
 // q_THK, k_TGK, v_TGK of qkv [T, (H + 2 G) K]: q and k normalised, if norms are given (both, or null), and rotated.
 cudaError_t qk_norm_rope(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                          bf16* k, bf16* v, int64_t T, const QkvLayout& layout, cudaStream_t stream);
-// dqkv; with norms also dq_norm, dk_norm += , and scratch [num_partials(T), 2 head_dim].
+// dqkv; with norms also dq_norm, dk_norm += unless both are null, and scratch [num_partials(T), 2 head_dim].
 cudaError_t qk_norm_rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv, const bf16* q_norm,
                                   const bf16* k_norm, const int32_t* positions, bf16* dqkv, float* dq_norm,
                                   float* dk_norm, float* scratch, int64_t T, const QkvLayout& layout,
