@@ -39,8 +39,7 @@ void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorB
 void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorBytes> tensors,
                              config::SavedParts parts) {
   if (parts != config::SavedParts::kCheckpoint) {
-    weights::export_hf_checkpoint(directory_.checkpoint(state.step), store_,
-                                  {.source_directory = source_directory_, .overwrite = true});
+    export_weights_(directory_.checkpoint(state.step));
     directory_.set_latest(state.step);
   }
   if (parts == config::SavedParts::kExport) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,20 +16,18 @@
 #include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
 #include "config/output_options.h"
-#include "weights/store.h"
+#include "weights/safetensors.h"
 
 namespace tandem::checkpoint {
 
 class CheckpointWriter {
  public:
-  // Store and directory are borrowed. `source_directory`: the model directory whose tokenizer and configuration an
-  // export copies. `keep_latest` of checkpoints/ stay.
-  CheckpointWriter(const weights::WeightStore& store, std::string source_directory, const RunDirectory& directory,
-                   int64_t keep_latest)
-      : store_(store),
-        source_directory_(std::move(source_directory)),
-        directory_(directory),
-        keep_latest_(keep_latest) {}
+  // Writes the live weights into a directory that may hold an earlier export.
+  using Export = std::function<void(const std::string& directory)>;
+
+  // The directory is borrowed. `keep_latest` of checkpoints/ stay.
+  CheckpointWriter(Export export_weights, const RunDirectory& directory, int64_t keep_latest)
+      : export_weights_(std::move(export_weights)), directory_(directory), keep_latest_(keep_latest) {}
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -49,8 +48,7 @@ class CheckpointWriter {
  private:
   void write(const RunState& state, std::vector<weights::TensorBytes> tensors, config::SavedParts parts);
 
-  const weights::WeightStore& store_;
-  const std::string source_directory_;
+  const Export export_weights_;
   const RunDirectory& directory_;
   const int64_t keep_latest_;
   std::thread thread_;

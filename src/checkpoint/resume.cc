@@ -15,6 +15,7 @@
 #include "base/message_text.h"
 #include "base/sha256.h"
 #include "rl/data_lines.h"
+#include "weights/checkpoint_files.h"
 #include "weights/tensor_file.h"
 
 namespace tandem::checkpoint {
@@ -243,6 +244,9 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
       inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
   result.merge(
       input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_paths));
+  if (inputs.has_frozen_weights) {
+    result["the weights of --hf-checkpoint"] = weights::weights_checksum(inputs.model_directory);
+  }
   if (!inputs.group_filter.empty()) {
     const size_t colon = inputs.group_filter.rfind(':');
     result["the filter of --dynamic-sampling-filter-path"] =

@@ -63,6 +63,7 @@ struct ResultInputs {
   std::string kernels;                       // device::Ops::name()
   const trainer::Schedule& schedule;         // of which: where the learning rate's decay ends
   std::string model_directory;               // checksums of its configuration and tokenizer
+  bool has_frozen_weights = false;           // and of its weights, which a checkpoint then does not hold
   std::string prompt_data;                   // and of this file, or ""
   std::vector<std::string> custom_rm_paths;  // and of these, FILE.py:function
   std::string group_filter = {};             // a name, or FILE.py:function; "": none

@@ -20,7 +20,10 @@ void ModelOptions::visit_dtype(base::Options& options) {
       .one_of({"auto", "float32", "bfloat16"});
   options.option(random_init, "random-init", group,
                  "draw the weights from --seed instead of reading them (initializer_range of config.json)");
-  options.option(seed, "seed", group, "seed of the weights that --random-init draws").at_least(0);
+  options
+      .option(seed, "seed", group,
+              "seed of the weights that are drawn: all of them with --random-init, and those of a new LoRA adapter")
+      .at_least(0);
 }
 
 void ModelOptions::visit_device(base::Options& options) {

@@ -51,6 +51,7 @@ void SftConfig::visit(base::Options& options) {
       calculate_per_token_loss, "calculate-per-token-loss", loop,
       "the loss of a step is the mean over its trained tokens; off: the mean over its samples of their means");
   optimizer.visit(options);
+  lora.visit(options);
   const char* const evaluation = "evaluation";
   eval.visit_data_sets(options);
   options
@@ -74,6 +75,7 @@ void SftConfig::check() const {
                                   : "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
   eval.data_sets();
   optimizer.check();
+  lora.check();
   checkpoints.check();
 }
 

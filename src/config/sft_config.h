@@ -8,6 +8,7 @@
 #include "config/checkpoint_options.h"
 #include "config/data_options.h"
 #include "config/eval_options.h"
+#include "config/lora_options.h"
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
 #include "config/output_options.h"
@@ -19,6 +20,7 @@ struct SftConfig {
   SftConfig();
 
   ModelOptions model;
+  LoraOptions lora;
   DataOptions data;
   OptimizerOptions optimizer;
   EvalOptions eval;  // of these, the data sets

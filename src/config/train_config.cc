@@ -65,6 +65,7 @@ void TrainConfig::visit(base::Options& options) {
   reward.visit(options);
   loss.visit(options);
   optimizer.visit(options);
+  lora.visit(options);
   memory.visit(options);
   eval.visit(options);
   const char* const evaluation = "evaluation";
@@ -88,6 +89,11 @@ void TrainConfig::check() const {
   custom_generate.check();
   check_dynamic_sampling();
   loss.check();
+  lora.check();
+  TANDEM_USER_CHECK(
+      !lora.rank || loss.ref_load.empty() || !loss.ref_update_interval,
+      "--ref-update-interval with --ref-load and --lora-rank: the reference would have to change from other "
+      "weights to an adapter; leave one of the three out");
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
                                 loss.loss.overlong_buffer_tokens, rollout.response_len()));

@@ -11,6 +11,7 @@
 #include "config/data_options.h"
 #include "config/dynamic_sampling_options.h"
 #include "config/eval_options.h"
+#include "config/lora_options.h"
 #include "config/loss_options.h"
 #include "config/memory_options.h"
 #include "config/model_options.h"
@@ -29,6 +30,7 @@ struct TrainConfig {
   TrainConfig();
 
   ModelOptions model;
+  LoraOptions lora;
   DataOptions data;
   RolloutOptions rollout;
   CustomGenerateOptions custom_generate;

@@ -18,7 +18,9 @@ constexpr const char* kNoCritic = "there is no critic; use an estimator without 
 constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard and --use-wandb; `tandem view` shows them";
 constexpr const char* kNoSync = "weights are never copied: the engine decodes from the bytes that the trainer writes";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
-constexpr const char* kNoLora = "LoRA is not in this version: all parameters are trained";
+constexpr const char* kLoraFlags =
+    "an adapter is --lora-rank, --lora-alpha and --target-modules of train and sft, no more";
+constexpr const char* kTrainedParameters = "all parameters are trained, or with --lora-rank an adapter";
 constexpr const char* kNoMoe = "sparse models are not in this version";
 constexpr const char* kNoOffload =
     "phases share the device's memory without copies; --offload-train sends out what only training needs";
@@ -158,11 +160,12 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"num-critic-only-steps", "0", kNoCritic},
     {"value-clip", nullptr, kNoCritic},
     {"lambd", "1|1.0", kNoCritic},
-    {"only-train-params-name-list", nullptr, "all parameters are trained in this version"},
-    {"freeze-params-name-list", nullptr, "all parameters are trained in this version"},
-    {"lora-*", nullptr, kNoLora},
-    {"target-modules", nullptr, kNoLora},
-    {"exclude-modules", nullptr, kNoLora},
+    {"only-train-params-name-list", nullptr, kTrainedParameters},
+    {"freeze-params-name-list", nullptr, kTrainedParameters},
+    {"lora-dropout", "0|0.0", "an adapter has no dropout: engine and trainer compute the same numbers"},
+    {"lora-type", "lora", kLoraFlags},
+    {"lora-*", nullptr, kLoraFlags},
+    {"exclude-modules", nullptr, "name the modules that get an adapter: --target-modules"},
     {"use-rollout-logprobs", "", "the engine's log-probs are always the old ones"},
     {"use-rollout-entropy", nullptr, "entropy comes from the training forward"},
     // model shape

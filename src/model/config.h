@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,15 @@ namespace tandem::model {
 enum class Dtype : uint8_t { kFloat32, kBFloat16 };
 int64_t dtype_bytes(Dtype dtype);
 const char* to_string(Dtype dtype);  // "float32", "bfloat16"
+
+// An adapter of low rank beside matrices that are frozen (LoRA, Hu et al. 2021). A matrix W [N, K] gives
+//   W x + (alpha / rank) B A x    with A [rank, K] and B [N, rank]
+struct LoraConfig {
+  int64_t rank = 0;
+  double alpha = 0.0;
+  std::vector<std::string> target_modules;  // whose matrices have one: "q_proj", ... in the model's order
+  double scale() const { return alpha / static_cast<double>(rank); }
+};
 
 struct ModelConfig {
   std::string architecture;   // "Qwen3ForCausalLM"
@@ -29,8 +39,10 @@ struct ModelConfig {
   Dtype dtype = Dtype::kBFloat16;      // of the checkpoint
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json together
   int32_t pad_token_id = -1;           // -1: none
+  // The adapter that is trained in the place of the weights; unset: the weights are.
+  std::optional<LoraConfig> lora = {};
 
-  int64_t num_parameters() const;
+  int64_t num_parameters() const;  // without an adapter
 };
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS

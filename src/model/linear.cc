@@ -1,32 +1,91 @@
 #include "model/linear.h"
 
+#include <ATen/ops/cat.h>
+
 namespace tandem::model {
 
 const at::Tensor& GradientTarget::accumulator() const {
-  return use == device::GradientUse::kSet ? memory.zero_() : memory;
+  return memory.defined() && use == device::GradientUse::kSet ? memory.zero_() : memory;
 }
 
 void Linear::bind(const weights::WeightsView& view) {
   weight_NK_ = view[name_];
   if (!bias_name_.empty()) bias_N_ = view[bias_name_];
+  if (!has_adapter()) return;
+  a_RK_ = view[a_name_];
+  b_NR_ = view[b_name_];
 }
 
 at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
   at::Tensor y_TN = ops_.linear(x_TK, weight_NK_, out);
   if (bias_N_.defined()) ops_.add_bias(y_TN, bias_N_);
+  if (has_adapter()) add_adapter(x_TK, y_TN);
   return y_TN;
 }
 
 at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const {
   if (bias_N_.defined()) return ops_.add(residual_TN, forward(x_TK));
-  return ops_.linear_add(x_TK, weight_NK_, residual_TN);
+  at::Tensor y_TN = ops_.linear_add(x_TK, weight_NK_, residual_TN);
+  if (has_adapter()) add_adapter(x_TK, y_TN);
+  return y_TN;
 }
 
 at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
-  if (bias_N_.defined()) ops_.add_bias_backward(dy_TN, sink(bias_name_).accumulator());
-  const GradientTarget dw_NK = sink(name_);
-  ops_.linear_grad_weight(dy_TN, x_TK, dw_NK.memory, dw_NK.use);
-  return ops_.linear_grad_input(dy_TN, weight_NK_);
+  if (bias_N_.defined()) {
+    if (const GradientTarget dbias_N = sink(bias_name_); dbias_N.is_wanted()) {
+      ops_.add_bias_backward(dy_TN, dbias_N.accumulator());
+    }
+  }
+  if (const GradientTarget dw_NK = sink(name_); dw_NK.is_wanted()) {
+    ops_.linear_grad_weight(dy_TN, x_TK, dw_NK.memory, dw_NK.use);
+  }
+  at::Tensor dx_TK = ops_.linear_grad_input(dy_TN, weight_NK_);
+  if (has_adapter()) adapter_backward(dy_TN, x_TK, dx_TK, sink);
+  return dx_TK;
+}
+
+at::Tensor Linear::narrowed(const at::Tensor& x_TK) const {
+  at::Tensor u_TR = ops_.linear(x_TK, a_RK_, x_TK.scalar_type());
+  return adapter_.scale == 1.0 ? u_TR : u_TR.mul_(adapter_.scale);
+}
+
+at::Tensor Linear::part_of(const at::Tensor& u_TR, size_t j) const {
+  const int64_t rank = b_NR_.size(1);
+  return u_TR.narrow(1, static_cast<int64_t>(j) * rank, rank).contiguous();
+}
+
+void Linear::add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const {
+  const at::Tensor u_TR = narrowed(x_TK);
+  int64_t row = 0;  // of b
+  for (size_t j = 0; j < adapter_.windows.size(); ++j) {
+    const auto [begin, count] = adapter_.windows[j];
+    ops_.linear_add_to(part_of(u_TR, j), b_NR_.narrow(0, row, count), y_TN.narrow(1, begin, count));
+    row += count;
+  }
+}
+
+at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
+  const GradientTarget db_NR = sink(b_name_);
+  const at::Tensor u_TR = narrowed(x_TK);
+  std::vector<at::Tensor> du;
+  int64_t row = 0;
+  for (size_t j = 0; j < adapter_.windows.size(); ++j) {
+    const auto [begin, count] = adapter_.windows[j];
+    const at::Tensor dy_j = dy_TN.narrow(1, begin, count).contiguous();
+    ops_.linear_grad_weight(dy_j, part_of(u_TR, j), db_NR.memory.narrow(0, row, count), db_NR.use);
+    du.push_back(ops_.linear_grad_input(dy_j, b_NR_.narrow(0, row, count)));
+    row += count;
+  }
+  at::Tensor du_TR = du.size() == 1 ? du.front() : at::cat(du, 1);
+  return adapter_.scale == 1.0 ? du_TR : du_TR.mul_(adapter_.scale);
+}
+
+void Linear::adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
+                              const GradientSink& sink) const {
+  const at::Tensor du_TR = narrowed_backward(dy_TN, x_TK, sink);
+  const GradientTarget da_RK = sink(a_name_);
+  ops_.linear_grad_weight(du_TR, x_TK, da_RK.memory, da_RK.use);
+  dx_TK.add_(ops_.linear_grad_input(du_TR, a_RK_));
 }
 
 }  // namespace tandem::model

@@ -4,52 +4,86 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "device/ops.h"
+#include "model/lora.h"
 #include "weights/store.h"
 
 namespace tandem::model {
 
-// Where the gradient of a packed tensor accumulates: float32, the packed shape.
+// Where the gradient of a packed tensor accumulates: float32, the packed shape. Undefined memory: the tensor is frozen,
+// and its gradient is not computed.
 struct GradientTarget {
-  at::Tensor memory;
-  device::GradientUse use;  // kSet: nothing has been added yet, and the memory holds anything
+  at::Tensor memory = {};
+  device::GradientUse use = device::GradientUse::kSet;  // kSet: nothing has been added yet, the memory holds anything
 
-  // For operations that only add: zeros where nothing has been added.
+  bool is_wanted() const { return memory.defined(); }
+  // For operations that only add: zeros where nothing has been added, and undefined where nothing is wanted.
   const at::Tensor& accumulator() const;
 };
 // Each target that it gives is filled before the next of that tensor is asked for.
 using GradientSink = std::function<GradientTarget(const std::string& packed_name)>;
 
-// A packed matrix w_NK, by name, and its bias_N if it has one. Knows no autograd: the pieces of a block call forward()
-// and backward() themselves.
+// The LoRA adapter of a packed matrix (model/lora.h): which columns of its result have one. Its own matrices are a_RK,
+// the A of each of these windows one below the other, and b_NR, their B.
+struct Adapter {
+  double scale = 0.0;
+  std::vector<AdapterWindow> windows;  // empty: there is none
+};
+
+// A packed matrix w_NK, by name, its bias_N if it has one, and its adapter if it has one:
+//   y = x w^T + bias;  then for each window j, u = scale * (x a^T): y_j += u_j b_j^T
+// in the model dtype, each product rounded. A new adapter's B is zero, and adding the products changes no value of y.
+// Knows no autograd: the pieces of a block call forward() and backward() themselves.
 class Linear {
  public:
   // bias_name: empty: none.
-  Linear(const device::Ops& ops, std::string packed_name, std::string bias_name = "")
-      : ops_(ops), name_(std::move(packed_name)), bias_name_(std::move(bias_name)) {}
+  Linear(const device::Ops& ops, std::string packed_name, std::string bias_name = "", Adapter adapter = {})
+      : ops_(ops),
+        name_(std::move(packed_name)),
+        bias_name_(std::move(bias_name)),
+        a_name_(name_ + kLoraA),
+        b_name_(name_ + kLoraB),
+        adapter_(std::move(adapter)) {}
 
   const std::string& name() const { return name_; }
   const at::Tensor& weight() const { return weight_NK_; }
   void bind(const weights::WeightsView& view);
 
-  // x_TK -> y_TN in the model dtype, or in `out` (without a bias). The bias is added to the rounded product.
+  // x_TK -> y_TN in the model dtype, or in `out` (without bias and adapter). The bias is added to the rounded product.
   at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
   at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
 
   // residual_TN + forward(x_TK), in the model dtype.
   at::Tensor forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const;
 
-  // Adds the gradients of weight and bias to the sink and returns dx_TK in the model dtype. x_TK: what forward() was
-  // given.
+  // Adds the gradients of weight, bias and adapter to the sink, as far as it wants them, and returns dx_TK in the model
+  // dtype. x_TK: what forward() was given.
   at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const;
 
  private:
+  bool has_adapter() const { return !adapter_.windows.empty(); }
+  // scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
+  at::Tensor narrowed(const at::Tensor& x_TK) const;
+  // The columns of it that belong to window j.
+  at::Tensor part_of(const at::Tensor& u_TR, size_t j) const;
+  void add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const;
+  // Adds the adapter's gradients to the sink and its part of the input's to dx.
+  void adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
+                        const GradientSink& sink) const;
+  // Adds B's gradients and returns that of x a^T.
+  at::Tensor narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const;
+
   const device::Ops& ops_;
-  std::string name_, bias_name_;
+  std::string name_, bias_name_, a_name_, b_name_;
+  Adapter adapter_;
   at::Tensor weight_NK_, bias_N_;  // bias_N_: undefined where there is none
+  at::Tensor a_RK_, b_NR_;         // undefined without an adapter
 };
 
 }  // namespace tandem::model

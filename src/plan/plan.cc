@@ -14,6 +14,7 @@
 #include "base/size.h"
 #include "device/block.h"
 #include "device/ops_plan.h"
+#include "model/lora.h"
 #include "model/model_plan.h"
 #include "model/registry.h"
 #include "plan/kv_size.h"
@@ -96,10 +97,16 @@ class MemoryEstimate {
     if (recomputed_layers_ < 0) {
       recomputed_layers_ = trainer::recomputed_layers_for(model, batch_.rows, config.optimizer.batch.activation_bytes);
     }
-    const Size weights = weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
+    const Size element = model::dtype_bytes(model.dtype);
+    const Size weights = weights::store_bytes(model::build_layout(model), element);
+    const Size trained = weights::store_bytes(model::trained_layout(model), element);
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model);
-    standing_[Tag::kWeights] = weights;
-    reference_bytes_ = config.loss.needs_reference() ? weights : Size(0);
+    standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
+    if (config.loss.needs_reference()) reference_bytes_ = weights;
+    // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
+    if (config.loss.needs_reference() && is_reference_adapter()) {
+      reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
+    }
     gradient_bytes_ = optimizer.gradient;
     // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
     const bool is_host = family_ == device::OpsFamily::kCpu;
@@ -154,14 +161,17 @@ class MemoryEstimate {
       scoring[Tag::kGradients] = 0;  // it comes before the first of them
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
       scores.batch = scored_batch_;
-      trainer::add_scoring_peaks(model_, scores, scoring, plan);
+      model::ModelConfig reference = model_;
+      if (!config_.loss.ref_update_interval) reference.lora.reset();  // nothing but a copy of the policy has an adapter
+      trainer::add_scoring_peaks(reference, scores, scoring, plan);
     }
     trainer::add_train_peaks(model_, train_shape(), train, plan);
     return plan;
   }
 
  private:
-  bool offloads_reference() const { return config_.memory.offloads_reference(); }
+  bool is_reference_adapter() const { return model_.lora && config_.loss.ref_load.empty(); }
+  bool offloads_reference() const { return config_.memory.offloads_reference() && !is_reference_adapter(); }
   bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
 
   trainer::TrainShape train_shape() const {
@@ -207,12 +217,14 @@ Size extent_bytes_for(Size arena_bytes) {
 }
 
 // What holes between tensors take of an arena, with best fit: 2 % where tensors are alike, which those of the CPU are;
-// up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md).
+// up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md). Beside
+// an adapter's gradients, which are small, temporaries are nearly all of it.
 Size with_slack(Size bytes, const config::TrainConfig& config) {
   constexpr double kShare = 0.05, kSmallShare = 0.15, kSmall = 256.0 * (1 << 20);
   const auto of = static_cast<double>(bytes);
   double slack = config.memory.arena_slack.value_or(kShare) * of;
-  if (!config.memory.arena_slack && device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
+  const bool are_alike = device::ops_family(config.model.device) == device::OpsFamily::kCpu && !config.lora.rank;
+  if (!config.memory.arena_slack && !are_alike) {
     slack = std::max(slack, std::min(kSmallShare * of, kSmall));
   }
   return bytes + Size::from(slack);

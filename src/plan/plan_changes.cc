@@ -142,7 +142,9 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
     levers.push_back(one_step("--offload-optimizer", false, kTrainShare * kOffloaded,
                               [](Candidate& c) { c.config.memory.offload_optimizer = true; }));
   }
-  if (has_host && config.loss.needs_reference() && !config.memory.offloads_reference()) {
+  // The base of an adapter is a reference that takes no memory of its own.
+  const bool is_base = start.model.lora && config.loss.ref_load.empty();
+  if (has_host && config.loss.needs_reference() && !is_base && !config.memory.offloads_reference()) {
     levers.push_back(one_step("--offload-reference", false, kTrainShare * kOffloaded / 3,
                               [](Candidate& c) { c.config.memory.offload_reference = true; }));
   }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "model/dtype.h"
 #include "model/registry.h"
@@ -18,7 +19,7 @@ namespace tandem::run {
 namespace {
 
 model::ModelConfig bench_model_config(const config::BenchConfig& options) {
-  if (!options.model.hf_checkpoint.empty()) return read_model(options.model);
+  if (!options.model.hf_checkpoint.empty()) return read_model(options.model, config::LoraOptions());
   model::ModelConfig config = bench_shape(options.shape);
   if (options.model.dtype == "float32") config.dtype = model::Dtype::kFloat32;
   return config;
@@ -40,6 +41,7 @@ void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed
       case weights::Init::kNormal: tensor.normal_(0.0, deviation, generator); break;
       case weights::Init::kOnes: tensor.fill_(1); break;
       case weights::Init::kZeros: tensor.fill_(0); break;
+      case weights::Init::kUniform: TANDEM_CHECK(false, "a model has no tensor that begins as an adapter's");
     }
   }
 }

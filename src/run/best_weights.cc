@@ -36,8 +36,7 @@ void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
   }
   log_.write_or_count("the best weights", "fault/save_errors", [&] {
     const memory::BypassArena beside;  // what it allocates outlives a change of phase
-    weights::export_hf_checkpoint(directory_.best(step), session_.store(),
-                                  {.source_directory = session_.directory(), .overwrite = true});
+    session_.export_trained(directory_.best(step));
     directory_.set_best(step);
     best_ = best;
     log_.report().print(

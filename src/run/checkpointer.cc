@@ -20,7 +20,7 @@ Checkpointer::Checkpointer(const ModelSession& session, const checkpoint::RunDir
       trainer_(trainer),
       log_(log),
       add_state_(std::move(add_state)),
-      writer_(session.store(), session.directory(), directory, options.keep_latest),
+      writer_([&session](const std::string& path) { session.export_trained(path); }, directory, options.keep_latest),
       step_(start.step),
       cursor_(start.cursor),
       // A run that resumes in another directory has no checkpoint there yet.
@@ -48,7 +48,7 @@ void Checkpointer::start(config::SavedParts parts) {
     checkpoint::RunState state;
     state.step = step_;
     state.optimizer = trainer_.progress();
-    state.weight_version = session_.store().version();
+    state.weight_version = session_.trained().version();
     state.cursor = cursor_;
     std::vector<weights::TensorBytes> tensors = checkpoint::optimizer_tensors(trainer_);
     add_state_(state, tensors);

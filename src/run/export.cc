@@ -1,11 +1,14 @@
 // `tandem export`: a checkpoint rewritten as a plain Hugging Face directory.
 #include "run/verbs.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/mm.h>
 #include <fmt/format.h>
 
 #include "base/files.h"
 #include "checkpoint/run_directory.h"
 #include "model/dtype.h"
+#include "model/lora.h"
 #include "model/registry.h"
 #include "report/report.h"
 #include "run/read_model.h"
@@ -14,6 +17,50 @@
 
 namespace tandem::run {
 
+namespace {
+
+// W + scale B A of every target module, in float32, rounded once to the store's dtype.
+void merge(const weights::WeightStore& adapter, const model::ModelConfig& config, weights::WeightStore& store) {
+  for (const auto& [name, windows] : model::adapter_windows(config)) {
+    const at::Tensor a_RK = adapter.tensor(name + model::kLoraA).to(at::kFloat);
+    const at::Tensor b_NR = adapter.tensor(name + model::kLoraB).to(at::kFloat);
+    const int64_t rank = b_NR.size(1);
+    int64_t row = 0, a_row = 0;
+    for (const model::AdapterWindow& window : windows) {
+      const at::Tensor weight = store.tensor(name).narrow(0, window.begin, window.count);
+      const at::Tensor product = at::mm(b_NR.narrow(0, row, window.count), a_RK.narrow(0, a_row, rank));
+      weight.copy_(product.mul_(config.lora->scale()).add_(weight));
+      row += window.count;
+      a_row += rank;
+    }
+  }
+}
+
+// The weights of a model, with its adapter merged into them where it has one, in a dtype.
+weights::WeightStore read_merged(const ModelPlace& place, const model::ModelConfig& shape) {
+  const at::ScalarType dtype = model::scalar_type(shape.dtype);
+  if (!shape.lora) {
+    weights::WeightStore store(model::build_layout(shape), dtype);
+    weights::load_hf_checkpoint(place.directory, store);
+    return store;
+  }
+  // In the wider of the two dtypes until it is merged: so each weight is rounded once.
+  const at::ScalarType source = model::scalar_type(model::read_model_config(place.directory).dtype);
+  weights::WeightStore store(model::build_layout(shape), source == at::kFloat ? at::kFloat : dtype);
+  weights::load_hf_checkpoint(place.directory, store);
+  weights::WeightStore adapter(model::adapter_layout(shape), at::kFloat);
+  weights::load_adapter(place.adapter, adapter);
+  merge(adapter, shape, store);
+  if (store.dtype() == dtype) return store;
+  weights::WeightStore rounded(model::build_layout(shape), dtype);
+  for (const weights::PackedTensor& packed : store.layout().tensors) {
+    rounded.tensor(packed.name).copy_(store.tensor(packed.name));
+  }
+  return rounded;
+}
+
+}  // namespace
+
 int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode) {
   config.check();
   const std::string source =
@@ -21,23 +68,25 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   config::ModelOptions model;
   model.hf_checkpoint = source;
   model.dtype = config.dtype;
+  const ModelPlace place = find_model(source);
   const model::ModelConfig shape = read_model(model);
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   base::check_writable_directory(config.output, bytes);
   report::Report report;
+  const std::string merged = place.adapter.empty() ? "" : fmt::format(", merged into {}", place.directory);
   if (mode.dry_run) {
-    report.print(fmt::format("{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, config.output, bytes,
-                             model::to_string(shape.dtype)));
+    report.print(fmt::format("{}{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, merged,
+                             config.output, bytes, model::to_string(shape.dtype)));
     return 0;
   }
-  weights::WeightStore store(model::build_layout(shape), model::scalar_type(shape.dtype));
-  weights::load_hf_checkpoint(source, store);
+  const weights::WeightStore store = read_merged(place, shape);
   defer_stops("stopping when the export is written (a second signal ends it at once)");
   weights::ExportOptions files = config.files;
-  files.source_directory = source;
+  files.source_directory = place.directory;
   weights::export_hf_checkpoint(config.output, store, files);
-  report.print(fmt::format("wrote {}: {} parameters in {}", config.output, shape.num_parameters(),
-                           model::to_string(shape.dtype)));
+  report.print(fmt::format("wrote {}: {} parameters in {}{}", config.output, shape.num_parameters(),
+                           model::to_string(shape.dtype),
+                           place.adapter.empty() ? "" : ", the adapter merged into them"));
   return 0;
 }
 

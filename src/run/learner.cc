@@ -32,7 +32,12 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
   const ModelSession& session = inputs.session;
   const config::MemoryOptions& options = inputs.config.memory;
   if (inputs.config.loss.needs_reference()) {
-    reference_.emplace(session, inputs.config.loss.ref_load, inputs.checkpoint, options.offloads_reference(), memory);
+    const config::LossOptions& loss = inputs.config.loss;
+    reference_.emplace(session,
+                       Reference::Options{.directory = loss.ref_load,
+                                          .follows_policy = loss.ref_update_interval.has_value(),
+                                          .is_offloaded = options.offloads_reference()},
+                       inputs.checkpoint, memory);
   }
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {
@@ -41,7 +46,7 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
   }
   trainer::TrainerConfig config = inputs.trainer;
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
-  trainer_ = trainer::make_trainer(config, session.store(), *model_, offload);
+  trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload);
   account_optimizer(session, *trainer_, offload.has_value(), memory);
 }
 
@@ -86,7 +91,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
       const bool is_first = k == 0 && rollout.is_sampled;
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
       patience.observe_step(rollout_id, last, rollout);
-      flops += 3.0 * forward_flops(inputs_.session.config(), batch);
+      flops += training_flops(inputs_.session.config(), batch);
     }
   } catch (const trainer::StepAbandoned&) {
     return std::nullopt;

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "model/lora.h"
+#include "model/peft.h"
 #include "model/registry.h"
-#include "run/read_model.h"
 #include "weights/checkpoint_files.h"
 #include "weights/not_finite.h"
 
@@ -25,14 +28,23 @@ void check_text_files(const std::string& directory) {
 }  // namespace
 
 ModelSession::ModelSession(const config::ModelOptions& options)
-    : options_(options), config_(read_model(options)), device_(device::parse_device(options.device)) {
-  check_text_files(options_.hf_checkpoint);
-  text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), options_.hf_checkpoint);
+    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options)) {}
+
+ModelSession::ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora)
+    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options, lora)) {}
+
+ModelSession::ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config)
+    : options_(options),
+      place_(std::move(place)),
+      config_(std::move(config)),
+      device_(device::parse_device(options.device)) {
+  check_text_files(directory());
+  text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), directory());
   TANDEM_USER_CHECK(
       text_->vocab_size() <= config_.vocab,
       fmt::format("{}/tokenizer.json: has ids up to {}, the model's vocabulary (vocab_size of config.json) "
                   "ends at {}; use the checkpoint's own tokenizer",
-                  options_.hf_checkpoint, text_->vocab_size() - 1, config_.vocab - 1));
+                  directory(), text_->vocab_size() - 1, config_.vocab - 1));
   warn_of_other_tokenizer();
   ops_ = device::make_ops(device_, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)});
 }
@@ -40,7 +52,7 @@ ModelSession::ModelSession(const config::ModelOptions& options)
 // Published vocabularies are padded by a few hundred ids; a tokenizer of half the size, or without the model's EOS, is
 // most likely another model's.
 void ModelSession::warn_of_other_tokenizer() const {
-  const std::string file = options_.hf_checkpoint + "/tokenizer.json";
+  const std::string file = directory() + "/tokenizer.json";
   const int64_t num_ids = text_->vocab_size();
   for (const int32_t eos : config_.eos_token_ids) {
     if (eos < num_ids) continue;
@@ -54,39 +66,73 @@ void ModelSession::warn_of_other_tokenizer() const {
   }
 }
 
-int64_t ModelSession::weight_bytes() const { return config_.num_parameters() * model::dtype_bytes(config_.dtype); }
-
 weights::WeightStore ModelSession::empty_store() const {
   return weights::WeightStore::without_storage(model::build_layout(config_), dtype(), ops_->device());
+}
+
+weights::WeightStore ModelSession::empty_adapter() const {
+  return weights::WeightStore::without_storage(model::adapter_layout(config_), dtype(), ops_->device());
 }
 
 void ModelSession::read_weights(weights::WeightStore& store) const {
   if (options_.random_init) {
     weights::initialize_random(store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
   } else {
-    weights::load_hf_checkpoint(options_.hf_checkpoint, store);
+    weights::load_hf_checkpoint(directory(), store);
   }
 }
 
 void ModelSession::check_weights() const {
-  if (!options_.random_init) weights::check_hf_checkpoint(options_.hf_checkpoint, model::build_layout(config_));
+  if (!options_.random_init) weights::check_hf_checkpoint(directory(), model::build_layout(config_));
+  if (!place_.adapter.empty()) {
+    weights::check_hf_checkpoint(place_.adapter, model::adapter_layout(config_), weights::kAdapterFile);
+  }
 }
 
 void ModelSession::load_weights() {
-  TANDEM_CHECK(!store_, "the weights are loaded already");
-  store_ = std::make_unique<weights::WeightStore>(empty_store());
-  read_weights(*store_);
+  TANDEM_CHECK(!base_, "the weights are loaded already");
+  base_ = std::make_unique<weights::WeightStore>(empty_store());
+  read_weights(*base_);
+  if (config_.lora) load_adapter();
   if (config_.eos_token_ids.empty()) {
     base::log_warning(
         "{}: no EOS token in config.json or generation_config.json: completions end at their length limit "
         "or at --rollout-stop only",
-        options_.hf_checkpoint);
+        directory());
   }
 }
 
-std::unique_ptr<model::Model> ModelSession::make_model() const {
-  TANDEM_CHECK(store_ != nullptr, "weights are not loaded");
-  return model::make_model(config_, store_->view(), *ops_);
+void ModelSession::load_adapter() {
+  // Behind the streams of any model's weights: an adapter's numbers are none of theirs.
+  constexpr uint64_t kFirstStream = uint64_t{1} << 32;
+  adapter_ = std::make_unique<weights::WeightStore>(empty_adapter());
+  if (place_.adapter.empty()) {
+    weights::initialize_random(*adapter_, config_.initializer_range, static_cast<uint64_t>(options_.seed),
+                               kFirstStream);
+  } else {
+    weights::load_adapter(place_.adapter, *adapter_);
+  }
+}
+
+weights::WeightsView ModelSession::view() const {
+  TANDEM_CHECK(base_ != nullptr, "weights are not loaded");
+  return adapter_ ? base_->view().with(adapter_->view()) : base_->view();
+}
+
+std::unique_ptr<model::Model> ModelSession::make_model() const { return model::make_model(config_, view(), *ops_); }
+
+void ModelSession::export_trained(const std::string& path) const {
+  const weights::ExportOptions options = {.source_directory = directory(), .overwrite = true};
+  if (adapter_) {
+    weights::export_adapter(path, *adapter_, model::adapter_config_text(*config_.lora, directory()), options);
+  } else {
+    weights::export_hf_checkpoint(path, *base_, options);
+  }
+}
+
+std::string ModelSession::describe_not_finite() const {
+  std::string damaged = weights::describe_not_finite(*base_);
+  return damaged.empty() && adapter_ ? weights::describe_not_finite(*adapter_) : damaged;
 }
 
 rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks) {
@@ -98,6 +144,9 @@ rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& 
   return config;
 }
 
-std::string ModelSession::why_not_finite() const { return weights::why_not_finite(*store_); }
+std::string ModelSession::why_not_finite() const {
+  if (adapter_ && weights::describe_not_finite(*base_).empty()) return weights::why_not_finite(*adapter_);
+  return weights::why_not_finite(*base_);
+}
 
 }  // namespace tandem::run

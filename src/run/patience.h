@@ -12,7 +12,6 @@
 #include "report/report.h"
 #include "run/model_session.h"
 #include "run/rollout_phase.h"
-#include "weights/store.h"
 
 namespace tandem::run {
 
@@ -20,8 +19,8 @@ namespace tandem::run {
 // neither went wrong nor shows that steps go well again: it leaves the count as it is.
 int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metrics);
 
-// "loss nan, gradient norm 12", and behind it which of these weights is not finite where the loss or the norm is not.
-std::string skipped_text(const report::Metrics& step_metrics, const weights::WeightStore& store);
+// "loss nan, gradient norm 12", and behind it which of the weights is not finite where the loss or the norm is not.
+std::string skipped_text(const report::Metrics& step_metrics, const ModelSession& session);
 
 class Patience {
  public:

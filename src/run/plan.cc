@@ -11,7 +11,7 @@
 namespace tandem::run {
 
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
-  const model::ModelConfig model = read_model(config.train.model);
+  const model::ModelConfig model = read_model(config.train.model, config.train.lora);
   const plan::PlanInputs facts;
   const plan::TrainPlan plan = plan::plan_training(config.train, model, facts, plan::device_memory(config.train));
   const std::string text =

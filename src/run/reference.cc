@@ -24,26 +24,52 @@ void check_reference(const ModelSession& session, const std::string& directory) 
   weights::check_hf_checkpoint(directory, model::build_layout(config));
 }
 
-Reference::Reference(const ModelSession& session, const std::string& directory,
-                     const std::optional<checkpoint::Checkpoint>& checkpoint, bool is_offloaded, RunMemory& memory)
+Reference::Reference(const ModelSession& session, const Options& options,
+                     const std::optional<checkpoint::Checkpoint>& checkpoint, RunMemory& memory)
     : session_(session) {
-  if (is_offloaded) {
+  if (checkpoint) step_ = checkpoint::read_state(*checkpoint).reference_step;
+  model::ModelConfig config = session.config();
+  if (config.lora && options.directory.empty()) {
+    begin_at_base(options.follows_policy, checkpoint, memory);
+    return;
+  }
+  config.lora.reset();
+  if (options.is_offloaded) {
     host_memory_ = memory.make_host();
-    offloaded_.emplace(model::build_layout(session.config()), session.dtype(), session.ops().device(), *host_memory_);
-    fill(directory, checkpoint, offloaded_->host());
+    offloaded_.emplace(model::build_layout(config), session.dtype(), session.ops().device(), *host_memory_);
+    fill(options.directory, checkpoint, offloaded_->host());
     if (session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
-    model_ = model::make_model(session.config(), offloaded_->host().view(), session.ops());
+    model_ = model::make_model(config, offloaded_->host().view(), session.ops());
     return;
   }
   resident_ = std::make_unique<weights::WeightStore>(session.empty_store());
-  fill(directory, checkpoint, *resident_);
+  fill(options.directory, checkpoint, *resident_);
   memory.add_persistent(memory::Tag::kReference, resident_->bytes());
-  model_ = model::make_model(session.config(), resident_->view(), session.ops());
+  model_ = model::make_model(config, resident_->view(), session.ops());
+}
+
+void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
+                              RunMemory& memory) {
+  model::ModelConfig config = session_.config();
+  if (!follows_policy) {
+    config.lora.reset();
+    model_ = model::make_model(config, session_.base().view(), session_.ops());
+    return;
+  }
+  resident_ = std::make_unique<weights::WeightStore>(session_.empty_adapter());
+  resident_->allocate();
+  if (step_ > 0) {
+    checkpoint::restore_reference(*checkpoint, *resident_);
+  } else {
+    // An adapter of zeros adds nothing to the base.
+    for (const weights::PackedTensor& packed : resident_->layout().tensors) resident_->tensor(packed.name).zero_();
+  }
+  memory.add_persistent(memory::Tag::kReference, resident_->bytes());
+  model_ = model::make_model(config, session_.base().view().with(resident_->view()), session_.ops());
 }
 
 void Reference::fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
                      weights::WeightStore& store) {
-  if (checkpoint) step_ = checkpoint::read_state(*checkpoint).reference_step;
   if (step_ > 0) {
     if (!store.has_storage()) store.allocate();
     checkpoint::restore_reference(*checkpoint, store);
@@ -56,7 +82,7 @@ void Reference::fill(const std::string& directory, const std::optional<checkpoin
 
 void Reference::become_policy(int64_t step) {
   for (const weights::PackedTensor& packed : home().layout().tensors) {
-    home().tensor(packed.name).copy_(session_.store().tensor(packed.name));
+    home().tensor(packed.name).copy_(session_.trained().tensor(packed.name));
   }
   step_ = step;
 }

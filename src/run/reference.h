@@ -1,6 +1,7 @@
 // The policy's reference: the weights that a KL term compares with, on the device for good, or there only while they
 // score (--offload-reference). They are frozen, but for the moments at which --ref-update-interval makes them a copy of
-// the policy.
+// the policy. Of a run that trains an adapter, the reference is the base, which is there anyway; one that follows the
+// policy has an adapter of its own beside it.
 #pragma once
 
 #include <cstdint>
@@ -25,23 +26,29 @@ void check_reference(const ModelSession& session, const std::string& directory);
 
 class Reference {
  public:
-  // The weights of `directory`, in the session's shape and dtype, or for "" those that the session begins with; those
-  // of the checkpoint that the run resumes from, where it holds some. UserError when the shapes differ. Borrows the
-  // session; tells the ledger what lasts.
-  Reference(const ModelSession& session, const std::string& directory,
-            const std::optional<checkpoint::Checkpoint>& checkpoint, bool is_offloaded, RunMemory& memory);
+  struct Options {
+    std::string directory;        // --ref-load; "": the weights that the session begins with
+    bool follows_policy = false;  // become_policy() will be called
+    bool is_offloaded = false;
+  };
+  // The weights of the directory, in the session's shape and dtype; those of the checkpoint that the run resumes from,
+  // where it holds some. UserError when the shapes differ. Borrows the session; tells the ledger what lasts.
+  Reference(const ModelSession& session, const Options& options,
+            const std::optional<checkpoint::Checkpoint>& checkpoint, RunMemory& memory);
 
   // As trainer::score(). Weights that are offloaded are on the device for the call, and gone after it however it ends.
   trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
                         double temperature);
 
-  // The session's weights of this moment, which are those behind `step` finished rollouts.
+  // What the session has trained by this moment, which is behind `step` finished rollouts.
   void become_policy(int64_t step);
   // Adds the weights to what a checkpoint holds, where they are no longer those of a directory.
   void save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const;
 
  private:
-  // Where they are for good.
+  // Whose own weights are an adapter, or none.
+  void begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint, RunMemory& memory);
+  // Where its own weights are for good.
   const weights::WeightStore& home() const { return offloaded_ ? offloaded_->host() : *resident_; }
   void fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
             weights::WeightStore& store);

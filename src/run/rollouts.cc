@@ -102,7 +102,7 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
   return request;
 }
 
-void Rollouts::update_weights() { engine_->update_weights(inputs_.session.store().view()); }
+void Rollouts::update_weights() { engine_->update_weights(inputs_.session.view()); }
 
 void Rollouts::restore(const rl::PromptCursor& cursor) {
   update_weights();

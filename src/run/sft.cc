@@ -49,7 +49,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
   SftLearner learner(inputs);
   // From here on the run directory exists. A run that resumes is as it was behind the step that was saved.
   const checkpoint::RunState start =
-      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.store());
+      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.trained());
   learner.restore(start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
                                 .use_tensorboard = config.output.use_tensorboard,

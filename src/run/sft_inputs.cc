@@ -51,7 +51,7 @@ std::string data_text(const SftInputs& inputs) {
 
 SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
     : config(checked(given)),
-      session(config.model),
+      session(config.model, config.lora),
       data(load_sft_samples(config.data, config.append_eos, session.text(), session.config())),
       held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
       num_steps(config.steps(num_samples())),
@@ -61,6 +61,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .kernels = session.ops().name(),
                                                .schedule = trainer.schedule,
                                                .model_directory = session.directory(),
+                                               .has_frozen_weights = session.config().lora && !config.model.random_init,
                                                .prompt_data = config.data.lines.path,
                                                .custom_rm_paths = {}})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
@@ -76,6 +77,7 @@ int print_dry_run(const SftInputs& inputs) {
   report::Report report;
   report.print(
       fmt::format("{} parameters in {}; {}", model.num_parameters(), model::to_string(model.dtype), data_text(inputs)));
+  if (model.lora) report.print(lora_text(model));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
   report.print("everything is in order; nothing was written (--dry-run)");
   return 0;
@@ -86,6 +88,7 @@ void print_start(const SftInputs& inputs, int64_t step, report::Report& report) 
   report.print(fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(model.num_parameters()),
                            model::to_string(model.dtype), inputs.session.ops().name(), data_text(inputs),
                            inputs.directory.path()));
+  if (model.lora) report.print(lora_text(model));
   if (inputs.checkpoint) {
     report.print(fmt::format("goes on after step {} of {}", step, inputs.checkpoint->directory()));
   }

@@ -22,7 +22,7 @@ SftLearner::SftLearner(const SftInputs& inputs)
       model_(inputs.session.make_model()) {
   trainer::TrainerConfig config = inputs.trainer;
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
-  trainer_ = trainer::make_trainer(config, inputs.session.store(), *model_);
+  trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_);
 }
 
 void SftLearner::restore(const checkpoint::RunState& saved) {
@@ -64,7 +64,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
 void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices) {
   skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
   if (metrics.at("train/step_skipped") == 0.0) return;
-  const std::string what = skipped_text(metrics, inputs_.session.store());
+  const std::string what = skipped_text(metrics, inputs_.session);
   base::log_warning("step {}: was skipped: {}; nothing was changed", step + 1, what);
   if (skipped_in_a_row_ < inputs_.config.checkpoints.max_skipped_steps) return;
   std::set<int64_t> lines;

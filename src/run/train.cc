@@ -30,13 +30,13 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
   RunMemory memory(config.memory, inputs.plan, inputs.session.device());
   inputs.session.load_weights();
-  memory.add_persistent(memory::Tag::kWeights, inputs.session.store().bytes());
+  memory.add_persistent(memory::Tag::kWeights, inputs.session.bytes());
   Learner learner(inputs, memory);
   Rollouts rollouts(inputs, memory);
 
   // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
   const checkpoint::RunState start =
-      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.store());
+      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.trained());
   if (inputs.checkpoint) rollouts.restore(start.cursor);
   Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,

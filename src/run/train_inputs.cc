@@ -86,7 +86,7 @@ void check_best(const std::string& metric, const Evaluation& evaluation) {
 TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode)
     : config(checked(given)),
       mode(run_mode),
-      session(config.model),
+      session(config.model, config.lora),
       prompts(load_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),
@@ -112,6 +112,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                              .kernels = session.ops().name(),
                                              .schedule = trainer.schedule,
                                              .model_directory = session.directory(),
+                                             .has_frozen_weights = session.config().lora && !config.model.random_init,
                                              .prompt_data = config.data.lines.path,
                                              .custom_rm_paths = config.reward.custom_rm_path,
                                              .group_filter = config.dynamic_sampling.name(),
@@ -144,6 +145,7 @@ int print_dry_run(const TrainInputs& inputs) {
   report::Report report;
   report.print(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
                            model::to_string(model.dtype), model.num_layers, model.max_positions));
+  if (model.lora) report.print(lora_text(model));
   report.print(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
                            inputs.prompts.longest_tokens));
   const int64_t epochs = config.num_epochs_per_rollout;
@@ -166,6 +168,7 @@ void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& 
                            inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
                            base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
                            inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));
+  if (model.lora) report.print(lora_text(model));
   print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
   if (inputs.checkpoint) {
     report.print(fmt::format("goes on after rollout {} of {}", rollout_id, inputs.checkpoint->directory()));

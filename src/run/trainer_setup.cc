@@ -1,5 +1,10 @@
 #include "run/trainer_setup.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/message_text.h"
+#include "model/lora.h"
 #include "model/registry.h"
 #include "trainer/trainer_plan.h"
 
@@ -22,6 +27,12 @@ trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t
   return result;
 }
 
+std::string lora_text(const model::ModelConfig& config) {
+  return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g} on {}",
+                     base::with_commas(model::adapter_layout(config).num_elements()), config.lora->rank,
+                     config.lora->alpha, fmt::join(config.lora->target_modules, ", "));
+}
+
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
                        RunMemory& memory) {
   trainer::OptimizerBytes bytes;
@@ -39,7 +50,9 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
   memory.add_persistent(memory::Tag::kMoments, bytes.moments);
 }
 
-double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
+namespace {
+
+model::ForwardWork work_of(const std::vector<const rl::Sample*>& samples) {
   model::ForwardWork work;
   const rl::Sample* previous = nullptr;
   for (const rl::Sample* sample : samples) {
@@ -52,7 +65,21 @@ double forward_flops(const model::ModelConfig& config, const std::vector<const r
     work.key_pairs += (tokens * tokens - already_run * already_run) / 2;
     previous = sample;
   }
-  return model::family_of(config).forward_flops(config, work);
+  return work;
+}
+
+}  // namespace
+
+double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
+  return model::family_of(config).forward_flops(config, work_of(samples));
+}
+
+double training_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
+  const double forward = forward_flops(config, samples);
+  if (!config.lora) return 3.0 * forward;
+  model::ForwardWork work = work_of(samples);
+  work.key_pairs = 0;  // what is left are the products with weights
+  return 3.0 * forward - model::family_of(config).forward_flops(config, work);
 }
 
 }  // namespace tandem::run

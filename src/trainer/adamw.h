@@ -36,6 +36,7 @@ class AdamW {
 
   // Forgets the gradients of the step before; takes their memory where it was released.
   void begin_step();
+  bool has(const std::string& packed_name) const { return index_.contains(packed_name); }
   // The float32 accumulator of a packed tensor, zeros when first asked for in a step.
   at::Tensor gradient(const std::string& packed_name);
   // The same memory for one who fills it: not zeroed (trainer/gradients.h).

@@ -54,8 +54,10 @@ class TrainerImpl final : public Trainer {
         store_(store),
         model_(model),
         optimizer_(config.adamw, store, model.ops(), offload) {
-    model_.set_gradient_sink(
-        [this](const std::string& packed_name) { return optimizer_.gradient_target(packed_name); });
+    // What the store has not is frozen: the base of an adapter.
+    model_.set_gradient_sink([this](const std::string& packed_name) {
+      return optimizer_.has(packed_name) ? optimizer_.gradient_target(packed_name) : model::GradientTarget();
+    });
   }
   ~TrainerImpl() override { model_.set_gradient_sink({}); }
 

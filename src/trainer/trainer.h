@@ -74,8 +74,9 @@ class Trainer {
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;
 };
 
-// BugError for a configuration that the options refuse. Store and model are borrowed. The trainer sets the model's
-// gradient sink. `offload`: where masters and moments live.
+// BugError for a configuration that the options refuse. Store and model are borrowed. `store` has what is trained: the
+// model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
+// `offload`: where masters and moments live.
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
                                       const std::optional<OptimizerOffload>& offload = std::nullopt);
 

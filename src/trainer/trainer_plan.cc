@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "model/lora.h"
 #include "model/model_plan.h"
 #include "model/registry.h"
 #include "weights/weights_plan.h"
@@ -13,17 +14,18 @@ namespace tandem::trainer {
 constexpr int64_t kFloatBytes = 4;
 
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config) {
-  const Size one = Size(config.num_parameters()) * kFloatBytes;
+  const weights::Layout trained = model::trained_layout(config);
+  const Size one = Size(trained.num_elements()) * kFloatBytes;
   return {.master = config.dtype == model::Dtype::kFloat32 ? Size(0) : one,
           .moments = 2 * one,
-          .gradient = memory::allocated_bytes(weights::store_bytes(model::build_layout(config), kFloatBytes))};
+          .gradient = memory::allocated_bytes(weights::store_bytes(trained, kFloatBytes))};
 }
 
 namespace {
 
 Size largest_parameter(const model::ModelConfig& config) {
   Size largest = 0;
-  for (const weights::PackedTensor& packed : model::build_layout(config).tensors) {
+  for (const weights::PackedTensor& packed : model::trained_layout(config).tensors) {
     largest = std::max(largest, Size(packed.num_elements()));
   }
   return largest;

@@ -14,8 +14,8 @@ namespace tandem::trainer {
 
 using base::Size;
 
-// Beside the weights. Masters and moments last as long as the trainer, gradients from a train phase's first step to its
-// end (Trainer::end_phase).
+// Of what is trained (model::trained_layout), beside the weights. Masters and moments last as long as the trainer,
+// gradients from a train phase's first step to its end (Trainer::end_phase).
 struct OptimizerBytes {
   Size master = 0;    // float32; 0 in a float32 store, which is its own master
   Size moments = 0;   // two of float32

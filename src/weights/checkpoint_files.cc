@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -67,31 +68,31 @@ void check_shard_contents(const std::string& index_path, const SafetensorsFile& 
   }
 }
 
-[[noreturn]] void refuse_without_weights(const std::string& directory) {
-  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+[[noreturn]] void refuse_without_weights(const std::string& directory, const std::string& name) {
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"}) {
     TANDEM_USER_CHECK(!base::file_exists(directory + "/" + other),
                       fmt::format("{}/{}: pickled weights are not read, because they can run code; convert them to "
                                   "safetensors with save_pretrained(safe_serialization=True)",
                                   directory, other));
   }
-  throw UserError(fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is here; {}", directory,
-                              kDownloadAgain));
+  throw UserError(fmt::format("{0}: neither {1}.safetensors nor {1}.safetensors.index.json is here; {2}", directory,
+                              name, kDownloadAgain));
 }
 
 }  // namespace
 
-CheckpointFiles::CheckpointFiles(const std::string& directory) : directory_(directory) {
-  const std::string single_path = directory + "/model.safetensors";
+CheckpointFiles::CheckpointFiles(const std::string& directory, const std::string& name) : directory_(directory) {
+  const std::string single_path = fmt::format("{}/{}.safetensors", directory, name);
   const std::string index_path = single_path + ".index.json";
   const bool has_index = base::file_exists(index_path);
   if (base::file_exists(single_path)) {
     // As transformers does.
-    if (has_index) base::log_warning("{}: not used, because model.safetensors is beside it", index_path);
+    if (has_index) base::log_warning("{}: not used, because {}.safetensors is beside it", index_path, name);
     add_file(single_path);
   } else if (has_index) {
     open_shards(index_path);
   } else {
-    refuse_without_weights(directory);
+    refuse_without_weights(directory, name);
   }
 }
 
@@ -114,6 +115,13 @@ void CheckpointFiles::add_file(const std::string& path) {
   }
 }
 
+std::vector<std::string> CheckpointFiles::paths() const {
+  std::vector<std::string> paths;
+  for (const SafetensorsFile& file : files_) paths.push_back(file.path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout) {
   std::map<std::string, OfferedTensor> offered;
   for (const auto& [name, source] : files.tensors()) {
@@ -134,9 +142,15 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
   return matches;
 }
 
-void check_hf_checkpoint(const std::string& directory, const Layout& layout) {
-  const CheckpointFiles files(directory);
+void check_hf_checkpoint(const std::string& directory, const Layout& layout, const std::string& name) {
+  const CheckpointFiles files(directory, name);
   match_layout(files, layout);
+}
+
+std::string weights_checksum(const std::string& directory) {
+  std::string sums;
+  for (const std::string& path : CheckpointFiles(directory).paths()) sums += base::file_checksum(path);
+  return base::checksum(sums);
 }
 
 }  // namespace tandem::weights

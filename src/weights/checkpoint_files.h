@@ -12,7 +12,12 @@
 
 namespace tandem::weights {
 
-// The open file or files of one directory: model.safetensors, or the shards that model.safetensors.index.json names.
+// What the file of a model's weights is called, and that of an adapter's: each with ".safetensors" behind it.
+inline constexpr const char* kModelFile = "model";
+inline constexpr const char* kAdapterFile = "adapter_model";
+
+// The open file or files of one directory: model.safetensors, or the shards that model.safetensors.index.json names; or
+// the same under another name.
 class CheckpointFiles {
  public:
   struct Location {
@@ -22,11 +27,12 @@ class CheckpointFiles {
 
   // UserError: no weights, an index whose shard names leave the directory, a shard that is missing, cut off or invalid,
   // a tensor that is in two shards, or where index and shards disagree.
-  explicit CheckpointFiles(const std::string& directory);
+  explicit CheckpointFiles(const std::string& directory, const std::string& name = kModelFile);
   CheckpointFiles(const CheckpointFiles&) = delete;
   CheckpointFiles& operator=(const CheckpointFiles&) = delete;
 
   const std::string& directory() const { return directory_; }
+  std::vector<std::string> paths() const;                                      // of the files, ascending
   const std::map<std::string, Location>& tensors() const { return tensors_; }  // by HF name
 
  private:
@@ -50,6 +56,8 @@ struct SliceSource {
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout);
 
 // Everything that can be said of DIR's weights without reading them. UserError as above.
-void check_hf_checkpoint(const std::string& directory, const Layout& layout);
+void check_hf_checkpoint(const std::string& directory, const Layout& layout, const std::string& name = kModelFile);
+// base::checksum of the checksums of DIR's files of weights, in the order of their names. Reads all of them.
+std::string weights_checksum(const std::string& directory);
 
 }  // namespace tandem::weights

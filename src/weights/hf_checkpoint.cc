@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,10 @@ constexpr std::array<const char*, 4> kPlaceKeys = {"_name_or_path", "name_or_pat
                                                    "special_tokens_map_file"};
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kAdapterWeights = "adapter_model.safetensors", kAdapterConfig = "adapter_config.json";
+
+// transformers asks for this note of who wrote the file.
+const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
@@ -67,18 +72,16 @@ std::vector<Shard> split_into_shards(const WeightStore& store, int64_t max_shard
 }
 
 void write_weights(const std::string& directory, const WeightStore& store, int64_t max_shard_bytes) {
-  // transformers asks for this note of who wrote the file.
-  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   const std::vector<Shard> shards = split_into_shards(store, max_shard_bytes);
   if (shards.size() == 1) {
-    write_safetensors(fmt::format("{}/{}", directory, kSingleFile), shards.front(), metadata, kDurable);
+    write_safetensors(fmt::format("{}/{}", directory, kSingleFile), shards.front(), kMetadata, kDurable);
     return;
   }
   std::map<std::string, std::string> shard_of;  // by tensor name, as transformers sorts the index
   int64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors(directory + "/" + name, shards[i], metadata, kDurable);
+    write_safetensors(directory + "/" + name, shards[i], kMetadata, kDurable);
     for (const TensorBytes& tensor : shards[i]) {
       shard_of.emplace(tensor.name, name);
       total_bytes += tensor.num_bytes();
@@ -133,6 +136,7 @@ bool is_shard_name(std::string_view name) { return name.starts_with("model-") &&
 
 bool is_export_file(std::string_view name) {
   return name == "config.json" || name == kSingleFile || name == kIndexFile || is_shard_name(name) ||
+         name == kAdapterWeights || name == kAdapterConfig ||
          std::find(kCopiedFiles.begin(), kCopiedFiles.end(), name) != kCopiedFiles.end();
 }
 
@@ -150,35 +154,64 @@ void check_target(const std::string& directory, bool overwrite) {
   }
 }
 
-}  // namespace
-
-void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
-  const CheckpointFiles files(directory);
+void load_files(const CheckpointFiles& files, WeightStore& store) {
   const std::vector<SliceSource> matches = match_layout(files, store.layout());
   if (!store.has_storage()) store.allocate();
   Staging staging;
   for (const SliceSource& match : matches) load_slice(match, store, staging);
 }
 
-void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
-  TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
+// Writes DIR: what `write` puts into it, and the source's tokenizer and generation files.
+void write_export(const std::string& directory, const WeightStore& store, const ExportOptions& options,
+                  const std::function<void(const std::string& directory)>& write) {
   TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
   const std::string target = base::without_trailing_slashes(directory);
   check_target(target, options.overwrite);
-  const std::string config = rewritten_config(options.source_directory, store.dtype());
   const std::string parent = std::filesystem::absolute(target).parent_path().string();
   base::make_directories(parent);
   base::check_writable_directory(parent, store.bytes());
 
   base::DurableDirectory output(target, options.overwrite);
-  write_weights(output.path(), store, options.max_shard_bytes);
-  base::write_file_durably(output.path() + "/config.json", config, kDurable);
+  write(output.path());
   for (const std::string_view name : kCopiedFiles) {
     const std::string source = fmt::format("{}/{}", options.source_directory, name);
     if (!base::file_exists(source)) continue;
     base::write_file_durably(fmt::format("{}/{}", output.path(), name), copied_file(source, name), kDurable);
   }
   output.commit();
+}
+
+}  // namespace
+
+void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
+  load_files(CheckpointFiles(directory), store);
+}
+
+void load_adapter(const std::string& directory, WeightStore& store) {
+  load_files(CheckpointFiles(directory, kAdapterFile), store);
+}
+
+void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
+  TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
+  const std::string config = rewritten_config(options.source_directory, store.dtype());
+  write_export(directory, store, options, [&](const std::string& output) {
+    write_weights(output, store, options.max_shard_bytes);
+    base::write_file_durably(output + "/config.json", config, kDurable);
+  });
+}
+
+void export_adapter(const std::string& directory, const WeightStore& store, const std::string& config,
+                    const ExportOptions& options) {
+  write_export(directory, store, options, [&](const std::string& output) {
+    Shard tensors;
+    for (const PackedTensor& packed : store.layout().tensors) {
+      for (const Slice& slice : packed.slices) {
+        tensors.push_back(tensor_bytes(slice.hf_name, store.slice(packed, slice)));
+      }
+    }
+    write_safetensors(fmt::format("{}/{}", output, kAdapterWeights), std::move(tensors), kMetadata, kDurable);
+    base::write_file_durably(fmt::format("{}/{}", output, kAdapterConfig), config, kDurable);
+  });
 }
 
 int64_t copied_bytes(const std::string& source_directory) {

@@ -17,8 +17,9 @@ struct Slice {
   int64_t num_elements() const;
 };
 
-// How a tensor of random weights begins (initialize_random): N(0, initializer_range), or all the same.
-enum class Init : uint8_t { kNormal, kOnes, kZeros };
+// How a tensor of random weights begins (initialize_random): N(0, initializer_range), all the same, or uniform between
+// -1 / sqrt(columns) and 1 / sqrt(columns), which is torch's kaiming_uniform_(a = sqrt(5)).
+enum class Init : uint8_t { kNormal, kOnes, kZeros, kUniform };
 
 // One tensor as the kernels want it: qkv [(H + 2G)K, E], gate_up [2F, E], ...
 struct PackedTensor {

@@ -74,28 +74,39 @@ std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
   return result;
 }
 
+// Four numbers in [-1, 1) of one Philox block.
+std::array<float, 4> uniforms(uint64_t seed, uint64_t tensor, uint64_t block) {
+  const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
+  std::array<float, 4> result;
+  for (int i = 0; i < 4; ++i) result[i] = static_cast<float>(bits[i] >> 8) * 0x1.0p-23F - 1.0F;
+  return result;
+}
+
+using Draws = std::array<float, 4> (*)(uint64_t seed, uint64_t tensor, uint64_t block);
+
 // Elements of a tensor from `first` on, which is a multiple of four, in host memory.
 template <typename Element>
-void fill_normal(const at::Tensor& part, int64_t first, float deviation, uint64_t seed, uint64_t tensor_index) {
+void fill_drawn(const at::Tensor& part, int64_t first, Draws draws_of, float scale, uint64_t seed, uint64_t stream) {
   Element* data = part.data_ptr<Element>();
   const int64_t elements = part.numel();
   constexpr int64_t kGrainBlocks = 4096;
   at::parallel_for(0, (elements + 3) / 4, kGrainBlocks, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const std::array<float, 4> draws = normals(seed, tensor_index, static_cast<uint64_t>(first / 4 + block));
+      const std::array<float, 4> draws = draws_of(seed, stream, static_cast<uint64_t>(first / 4 + block));
       for (int64_t i = 0; i < 4 && 4 * block + i < elements; ++i) {
-        data[4 * block + i] = static_cast<Element>(deviation * draws[i]);
+        data[4 * block + i] = static_cast<Element>(scale * draws[i]);
       }
     }
   });
 }
 
-void fill_normal(const at::Tensor& tensor, float deviation, uint64_t seed, uint64_t tensor_index, Staging& staging) {
+void fill_drawn(const at::Tensor& tensor, Draws draws_of, float scale, uint64_t seed, uint64_t stream,
+                Staging& staging) {
   staging.fill(tensor, tensor.scalar_type(), [&](const at::Tensor& piece, int64_t first) {
     if (piece.scalar_type() == at::kFloat) {
-      fill_normal<float>(piece, first, deviation, seed, tensor_index);
+      fill_drawn<float>(piece, first, draws_of, scale, seed, stream);
     } else {
-      fill_normal<at::BFloat16>(piece, first, deviation, seed, tensor_index);
+      fill_drawn<at::BFloat16>(piece, first, draws_of, scale, seed, stream);
     }
   });
 }
@@ -106,6 +117,15 @@ const at::Tensor& WeightsView::operator[](const std::string& name) const {
   const auto it = tensors_.find(name);
   TANDEM_CHECK(it != tensors_.end(), "no weight", name);
   return it->second;
+}
+
+WeightsView WeightsView::with(const WeightsView& other) const {
+  WeightsView both = *this;
+  for (const auto& [name, tensor] : other.tensors_) {
+    TANDEM_CHECK(both.tensors_.emplace(name, tensor).second, "two stores have a weight", name);
+  }
+  both.version_ = other.version_;
+  return both;
 }
 
 WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device, Storage /*none*/)
@@ -175,19 +195,25 @@ WeightsView WeightStore::view() const {
   return view;
 }
 
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed) {
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream) {
   if (!store.has_storage()) store.allocate();
   Staging staging;
-  uint64_t index = 0;
+  uint64_t stream = first_stream;
   for (const PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
-    const float deviation = static_cast<float>(initializer_range);
     switch (packed.init) {
-      case Init::kNormal: fill_normal(tensor, deviation, seed, index, staging); break;
+      case Init::kNormal:
+        fill_drawn(tensor, normals, static_cast<float>(initializer_range), seed, stream, staging);
+        break;
+      case Init::kUniform: {
+        const double bound = 1.0 / std::sqrt(static_cast<double>(packed.shape.back()));
+        fill_drawn(tensor, uniforms, static_cast<float>(bound), seed, stream, staging);
+        break;
+      }
       case Init::kOnes: tensor.fill_(1); break;
       case Init::kZeros: tensor.fill_(0); break;
     }
-    ++index;
+    ++stream;
   }
 }
 

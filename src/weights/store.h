@@ -26,6 +26,9 @@ class WeightsView {
   const at::Tensor& operator[](const std::string& name) const;  // BugError when absent
   bool has(const std::string& name) const { return tensors_.contains(name); }
   uint64_t version() const { return version_; }
+  // This view with the tensors of another store, whose names are others: an adapter beside its base. The version is
+  // that store's.
+  WeightsView with(const WeightsView& other) const;
 
  private:
   friend class WeightStore;
@@ -105,8 +108,14 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 // Of the files that an export takes over from `source_directory`: tokenizer, configuration.
 int64_t copied_bytes(const std::string& source_directory);
 
-// Random weights as each packed tensor's `init` says: for demos, benches and tests. Philox of (seed, tensor, element).
-// A store without storage gets its own.
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed);
+// Random weights as each packed tensor's `init` says. Philox of (seed, first_stream + tensor, element). A store without
+// storage gets its own.
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0);
+
+// An adapter in and out of DIR/adapter_model.safetensors, as PEFT has it: the same promises and errors as the two
+// above. `config` is the text of adapter_config.json; of `source_directory` the tokenizer goes along.
+void load_adapter(const std::string& directory, WeightStore& store);
+void export_adapter(const std::string& directory, const WeightStore& store, const std::string& config,
+                    const ExportOptions& options);
 
 }  // namespace tandem::weights

@@ -162,6 +162,24 @@ TEST(RunMemory, ThePlanIsAsNearInTheOtherFamilies) {
   }
 }
 
+TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
+  const base::TemporaryDirectory folder;
+  const std::vector<Arguments> cases = {
+      {"--dtype", "bfloat16", "--lora-rank", "16", "--use-kl-loss", "--kl-loss-coef", "0.1", "--recompute-granularity",
+       "full", "--recompute-num-layers", "2", "--ignore-eos"},
+      {"--dtype", "float32", "--lora-rank", "32", "--target-modules", "q_proj,v_proj,up_proj", "--use-kl-loss",
+       "--kl-loss-coef", "0.1", "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
+  };
+  for (const std::string& architecture : model::kArchitectures) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const std::string run_path = folder / (architecture + std::to_string(i) + "_lora");
+      const Captured result = run(memory_arguments(folder, run_path, cases[i], architecture));
+      ASSERT_EQ(result.code, 0) << result.err;
+      expect_as_planned(run_path, architecture + " LoRA case " + std::to_string(i), /*is_bound=*/false);
+    }
+  }
+}
+
 // A GPU without one: the operations that it begins with, in the shapes of its calls, on the host.
 void expect_gpu_as_planned(const base::TemporaryDirectory& folder, const std::string& which, const Arguments& more,
                            const std::string& architecture) {
@@ -189,6 +207,7 @@ TEST(RunMemory, APlanForAGpuHoldsForItsOperations) {
   };
   for (size_t i = 0; i < cases.size(); ++i)
     expect_gpu_as_planned(folder, "GPU case " + std::to_string(i), cases[i], "Qwen3ForCausalLM");
+  expect_gpu_as_planned(folder, "GPU LoRA", {"--dtype", "float32", "--lora-rank", "16"}, "Qwen3ForCausalLM");
   for (const std::string& architecture : model::kArchitectures) {
     if (architecture != "Qwen3ForCausalLM")
       expect_gpu_as_planned(folder, "GPU " + architecture, cases[1], architecture);

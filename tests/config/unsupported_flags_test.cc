@@ -21,7 +21,7 @@ TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
   options.require_only({});
   for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
   for (const char* name : {"tensor-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
-                           "wandb-key", "partial-rollout", "lora-rank", "offload-rollout"}) {
+                           "wandb-key", "partial-rollout", "lora-dropout", "offload-rollout"}) {
     try {
       options.parse({std::string("--") + name, "2"});
       FAIL() << name << " was accepted";

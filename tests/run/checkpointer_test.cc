@@ -127,7 +127,7 @@ class SavedRun {
   SavedRun(const std::string& path, const config::CheckpointOptions& options)
       : directory_(path, checkpoint::RunFolder::kNew, 0),
         session_({.hf_checkpoint = kModel}),
-        trainer_(session_.store().layout()) {
+        trainer_(session_.trained().layout()) {
     directory_.create();
     log_ = std::make_unique<RunLog>(directory_,
                                     RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
@@ -165,9 +165,9 @@ class SavedRun {
   // What was saved of `step` is that step's, and whole.
   void expect_saved(int64_t step) {
     const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoints(path()).open(step);
-    CountingTrainer restored(session_.store().layout());
+    CountingTrainer restored(session_.trained().layout());
     const checkpoint::RunState state = checkpoint::read_state(checkpoint);
-    restore(checkpoint, state, restored, session_.store());
+    restore(checkpoint, state, restored, session_.trained());
     EXPECT_EQ(state.failed_in_a_row, 2);
     EXPECT_EQ(restored.progress().steps, step);
     EXPECT_TRUE(restored.holds(static_cast<float>(step))) << step;
@@ -311,9 +311,9 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   options.load = path_;
   const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options);
   ModelSession session({.hf_checkpoint = kModel});
-  CountingTrainer trainer(session.store().layout());
+  CountingTrainer trainer(session.trained().layout());
   checkpoint::RunDirectory directory(path_, checkpoint::run_folder(options, path_, /*overwrite=*/false), 0);
-  const checkpoint::RunState start = open_run(directory, checkpoint, options, trainer, session.store());
+  const checkpoint::RunState start = open_run(directory, checkpoint, options, trainer, session.trained());
   EXPECT_EQ(start.step, 2);
   EXPECT_TRUE(trainer.holds(2.0F));
   EXPECT_EQ(base::read_file(metrics).size(), static_cast<size_t>(start.file_bytes.at("metrics.jsonl")));

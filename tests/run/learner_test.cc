@@ -78,17 +78,17 @@ void renew_reference(config::TrainConfig& config, bool is_offloaded, const std::
   config.memory.offload_reference = is_offloaded;
 }
 
-at::Tensor some_weight(SmallRun& run) { return run.inputs().session.store().view()["layers.0.qkv"]; }
+at::Tensor some_weight(SmallRun& run) { return run.inputs().session.view()["layers.0.qkv"]; }
 
 TEST(Learner, MakesTheOptimizerStepsOfARollout) {
   SmallRun run;
   Learner learner(run.inputs(), run.memory());
   const at::Tensor before = some_weight(run).clone();
-  const uint64_t version = run.inputs().session.store().version();
+  const uint64_t version = run.inputs().session.trained().version();
   const std::optional<report::Metrics> last = learn(run, learner, /*rollout_id=*/1);
   ASSERT_TRUE(last.has_value());
   EXPECT_FALSE(at::equal(some_weight(run), before));
-  EXPECT_EQ(run.inputs().session.store().version(), version + 2);
+  EXPECT_EQ(run.inputs().session.trained().version(), version + 2);
   const std::vector<base::Json> records = run.records("train/step");
   ASSERT_EQ(records.size(), 2U);
   EXPECT_EQ(records[0]["train/step"], 2);

@@ -45,6 +45,12 @@ TEST(ForwardFlops, CountASharedPromptOnce) {
   EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3), sample_of(1, prompt, 4)}),
                    rows(27) + head(7) + attention(13 * 13 + 14 * 14))
       << "two groups";
+  // A backward has the products of a forward twice, and beside an adapter those with frozen weights once.
+  const std::vector<rl::Sample> one = {sample_of(0, prompt, 3)};
+  const std::vector<const rl::Sample*> batch = {one.data()};
+  EXPECT_DOUBLE_EQ(training_flops(config, batch), 3 * flops_of(config, one));
+  config.lora = {.rank = 2, .alpha = 4.0, .target_modules = {"q_proj"}};
+  EXPECT_DOUBLE_EQ(training_flops(config, batch), 2 * (rows(13) + head(3)) + 3 * attention(13 * 13));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "device/ops.h"
+#include "model/lora.h"
 #include "model/model.h"
 #include "model/registry.h"
 #include "rollout/engine.h"
@@ -109,11 +110,21 @@ struct Mix {
   }
 };
 
+// A quarter of the widths are no whole vector; the targets leave windows of the packed matrices out.
+void add_adapter(Draw& draw, model::ModelConfig& config) {
+  config.lora = {
+      .rank = draw.choose<int64_t>({1, 3, 8, 16}), .alpha = draw.choose<double>({4, 16, 24}), .target_modules = {}};
+  for (const std::string& module : model::adaptable_modules(config)) {
+    if (draw.integer(0, 3) > 0) config.lora->target_modules.push_back(module);
+  }
+  if (config.lora->target_modules.empty()) config.lora->target_modules = {"down_proj"};
+}
+
 // Samples with one engine and scores with one trainer; the tokens whose log-probs differ, and what the first step
 // reports.
 struct Outcome {
   int64_t tokens = 0, different = 0, preemptions = 0, shared = 0;
-  double reported_difference = 0.0;
+  double reported_difference = 0.0, largest_gradient = 0.0;
 };
 
 std::vector<rl::Sample> sample_all(rollout::Engine& engine, const Mix& mix) {
@@ -138,32 +149,56 @@ std::vector<rl::Sample> sample_all(rollout::Engine& engine, const Mix& mix) {
   return samples;
 }
 
-Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops, uint64_t seed) {
-  weights::WeightStore store(model::build_layout(mix.config),
-                             mix.config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16,
-                             engine_ops.device());
-  model::draw_weights(store, 0.15, seed);
-  const auto engine_model = model::make_model(mix.config, store.view(), engine_ops);
-  const auto trainer_model = model::make_model(mix.config, store.view(), trainer_ops);
+// What a configuration trains: random weights, and beside them a random adapter where it has one, B included.
+struct Policy {
+  Policy(const model::ModelConfig& config, at::Device device, uint64_t seed) : base(store_of(config, false, device)) {
+    model::draw_weights(base, 0.15, seed);
+    if (!config.lora) return;
+    adapter.emplace(store_of(config, true, device));
+    model::draw_weights(*adapter, 0.15, seed + 1);
+  }
+  weights::WeightStore& trained() { return adapter ? *adapter : base; }
+  weights::WeightsView view() const { return adapter ? base.view().with(adapter->view()) : base.view(); }
+
+  static weights::WeightStore store_of(const model::ModelConfig& config, bool is_adapter, at::Device device) {
+    return {is_adapter ? model::adapter_layout(config) : model::build_layout(config),
+            config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16, device};
+  }
+  weights::WeightStore base;
+  std::optional<weights::WeightStore> adapter;
+};
+
+// Samples, scores and makes an optimizer step, so many times over.
+Outcome run(const Mix& mix, const device::Ops& engine_ops, const device::Ops& trainer_ops, uint64_t seed,
+            int num_rounds = 1) {
+  Policy policy(mix.config, engine_ops.device(), seed);
+  const auto engine_model = model::make_model(mix.config, policy.view(), engine_ops);
+  const auto trainer_model = model::make_model(mix.config, policy.view(), trainer_ops);
   const auto engine = rollout::make_engine(mix.engine, *engine_model);
-  const auto trainer = trainer::make_trainer(mix.trainer, store, *trainer_model);
+  const auto trainer = trainer::make_trainer(mix.trainer, policy.trained(), *trainer_model);
 
   Outcome outcome;
-  const std::vector<rl::Sample> samples = sample_all(*engine, mix);
-  outcome.preemptions = engine->stats().preemptions;
-  outcome.shared = engine->stats().shared_prompt_tokens;
-  std::vector<const rl::Sample*> views;
-  for (const rl::Sample& sample : samples) views.push_back(&sample);
-  const trainer::Scores scores = trainer::score(*trainer_model, views, mix.trainer.batch, mix.trainer.temperature);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    for (size_t t = 0; t < samples[i].completion.size(); ++t) {
-      ++outcome.tokens;
-      const float engine_logprob = samples[i].rollout_logprobs[t], trainer_logprob = scores.logprobs[i][t];
-      if (std::memcmp(&engine_logprob, &trainer_logprob, sizeof(float)) != 0) ++outcome.different;
+  for (int round = 0; round < num_rounds; ++round) {
+    const std::vector<rl::Sample> samples = sample_all(*engine, mix);
+    outcome.preemptions = engine->stats().preemptions;
+    outcome.shared = engine->stats().shared_prompt_tokens;
+    std::vector<const rl::Sample*> views;
+    for (const rl::Sample& sample : samples) views.push_back(&sample);
+    const trainer::Scores scores = trainer::score(*trainer_model, views, mix.trainer.batch, mix.trainer.temperature);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      for (size_t t = 0; t < samples[i].completion.size(); ++t) {
+        ++outcome.tokens;
+        const float engine_logprob = samples[i].rollout_logprobs[t], trainer_logprob = scores.logprobs[i][t];
+        if (std::memcmp(&engine_logprob, &trainer_logprob, sizeof(float)) != 0) ++outcome.different;
+      }
     }
+    const auto of =
+        seed % 2 == 0 ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights;
+    const trainer::Metrics metrics = trainer->step(views, of);
+    outcome.reported_difference = std::max(outcome.reported_difference, metrics.at("train_rollout_logprob_abs_diff"));
+    outcome.largest_gradient = std::max(outcome.largest_gradient, metrics.at("grad_norm"));
+    engine->update_weights(policy.view());
   }
-  const auto of = seed % 2 == 0 ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights;
-  outcome.reported_difference = trainer->step(views, of).at("train_rollout_logprob_abs_diff");
   return outcome;
 }
 
@@ -203,6 +238,27 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
               static_cast<long long>(total.shared));
 }
 
+// The engine decodes with base and adapter in place, and sees each update of the adapter as it sees one of the weights.
+TEST(OnPolicy, TheSameHoldsWithAnAdapterAfterEveryUpdate) {
+  constexpr uint64_t kNumAdapterSeeds = 24;
+  int64_t tokens = 0;
+  for (uint64_t seed = 1; seed <= kNumAdapterSeeds; ++seed) {
+    Draw draw(1000 + seed);
+    Mix mix(draw, architecture_of(seed));
+    add_adapter(draw, mix.config);
+    mix.trainer.schedule.max_lr = 0.05;
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
+    const auto engine_ops = device::make_cpu_ops(mix.isa, mix.engine_threads);
+    const auto trainer_ops = device::make_cpu_ops(mix.isa, mix.trainer_threads);
+    const Outcome outcome = run(mix, *engine_ops, *trainer_ops, seed, /*num_rounds=*/3);
+    tokens += outcome.tokens;
+    ASSERT_EQ(outcome.different, 0) << "of " << outcome.tokens << " log-probs differ";
+    ASSERT_EQ(outcome.reported_difference, 0.0);
+    EXPECT_GT(outcome.largest_gradient, 0.0);
+  }
+  EXPECT_GT(tokens, 4000);
+}
+
 // The same on a device, engine and trainer with weights, cache and batches there.
 TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBitOn_cuda) {
   if (!device::why_missing("cuda").empty()) GTEST_SKIP() << device::why_missing("cuda");
@@ -216,6 +272,7 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBitOn_cuda) {
     Mix mix(draw, architecture_of(seed), has_kernels ? std::optional(seed % 4 == 0 ? 64 : 128) : std::nullopt);
     model::ModelConfig& config = mix.config;
     if (has_kernels) config.dtype = model::Dtype::kBFloat16;
+    if (seed % 5 == 0) add_adapter(draw, config);
     const at::ScalarType dtype = config.dtype == model::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
     const bool can_record = ops->can_record(dtype, config.num_heads, config.num_kv_heads, config.head_dim);
     mix.engine.record_steps = *mix.engine.record_steps && can_record;

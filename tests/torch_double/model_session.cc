@@ -50,12 +50,16 @@ void export_hf_checkpoint(const std::string& path, const WeightStore&, const Exp
 namespace run {
 
 ModelSession::ModelSession(const config::ModelOptions& options)
-    : options_(options), config_(model::read_model_config(options.hf_checkpoint)) {
-  store_ = std::make_unique<weights::WeightStore>(
+    : options_(options),
+      place_{.directory = options.hf_checkpoint},
+      config_(model::read_model_config(options.hf_checkpoint)) {
+  base_ = std::make_unique<weights::WeightStore>(
       weights::WeightStore::without_storage(model::build_layout(config_), at::kFloat));
 }
 
-int64_t ModelSession::weight_bytes() const { return config_.num_parameters() * int64_t{sizeof(float)}; }
+void ModelSession::export_trained(const std::string& path) const {
+  weights::export_hf_checkpoint(path, *base_, {.source_directory = directory(), .overwrite = true});
+}
 
 }  // namespace run
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "model/lora.h"
+#include "model/registry.h"
+
 namespace tandem::model::decoder {
 namespace {
 
@@ -9,30 +12,37 @@ Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPl
                      const AttentionBytes& attention, const ProjectionCost& projection, bool has_graph) {
   const Size element = dtype_bytes(dtype), heads = config.num_heads * config.head_dim;
   const Sizes size(config, dtype, rows);
+  const AdapterCost adapters(config, dtype, ops, rows);
   Walk walk;
   projection.forward(walk, has_graph);
   // q, k and v live to the end of the block's forward(), and so does what attention gives.
   walk.run(attention.forward);
   // AttentionOutput
   walk.run(ops.linear_add(rows, heads));
+  adapters.forward(walk, "o");
   // SwigluMlp
   walk.run(ops.rms_norm(rows));
   walk.run(ops.linear(rows, config.hidden, 2 * config.mlp, element));
+  adapters.forward(walk, "gate_up");
   walk.drop(size.hidden);  // the norm's result
   walk.run(ops.silu_mul(rows));
   walk.run(ops.linear_add(rows, config.mlp));
+  adapters.forward(walk, "down");
   return walk.most();
 }
 
 Size most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows) {
   const Sizes size(config, dtype, rows);
+  const AdapterCost adapters(config, dtype, ops, rows);
   Walk walk;
   walk.run(ops.silu_mul(rows));
   walk.run(ops.linear_grad_input(rows, config.mlp, config.hidden));
+  adapters.backward(walk, "down");
   walk.drop(size.activated);
   walk.run(ops.silu_mul_backward(rows));
   walk.run(ops.rms_norm(rows));
   walk.run(ops.linear_grad_input(rows, config.hidden, 2 * config.mlp));
+  adapters.backward(walk, "gate_up");
   walk.drop(size.hidden);  // the norm's result
   walk.run(ops.rms_norm_backward(rows));
   walk.run(ops.add(rows));
@@ -46,6 +56,7 @@ Size most_of_attention_backward(const ModelConfig& config, Dtype dtype, const de
   Walk walk;
   walk.take(size.hidden);  // the middle's gradient
   walk.run(ops.linear_grad_input(rows, config.num_heads * config.head_dim, config.hidden));
+  AdapterCost(config, dtype, ops, rows).backward(walk, "o");
   walk.run(attention.backward);
   walk.drop(size.q);  // the gradient of its result
   projection.backward(walk);
@@ -74,6 +85,59 @@ Sizes::Sizes(const ModelConfig& config, Dtype dtype, Size rows) {
   activated = gate_up / 2;
 }
 
+AdapterCost::AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows)
+    : ops_(ops), rows_(rows), element_(dtype_bytes(dtype)), rank_(config.lora ? config.lora->rank : 0) {
+  if (!config.lora) return;
+  ModelConfig one_layer = config;  // all layers are alike
+  one_layer.num_layers = 1;
+  const weights::Layout layout = build_layout(one_layer);
+  for (const auto& [name, windows] : adapter_windows(one_layer)) {
+    const weights::PackedTensor& packed = layout.find(name);
+    Shape& shape = matrices_[name.substr(name.rfind('.') + 1)];
+    shape.inner = packed.shape[1];
+    shape.outer = packed.shape[0];
+    for (const AdapterWindow& window : windows) shape.widths.emplace_back(window.count);
+  }
+}
+
+void AdapterCost::forward(Walk& walk, const std::string& matrix) const {
+  const auto found = matrices_.find(matrix);
+  if (found == matrices_.end()) return;
+  const Shape& shape = found->second;
+  const Size num_windows = static_cast<int64_t>(shape.widths.size());
+  const device::OpBytes narrowed = ops_.linear(rows_, shape.inner, num_windows * rank_, element_);
+  walk.run(narrowed);
+  // A window's part of it is copied where there are several.
+  const Size part = num_windows > 1 ? rows_ * rank_ * element_ : Size(0);
+  for (const Size width : shape.widths) {
+    walk.run({.result = 0, .most = part + ops_.linear_add_to(rows_, rank_, width).most});
+  }
+  walk.drop(narrowed.result);
+}
+
+void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
+  const auto found = matrices_.find(matrix);
+  if (found == matrices_.end()) return;
+  const Shape& shape = found->second;
+  const Size num_windows = static_cast<int64_t>(shape.widths.size()), part = rows_ * rank_ * element_;
+  const device::OpBytes narrowed = ops_.linear(rows_, shape.inner, num_windows * rank_, element_);
+  walk.run(narrowed);
+  for (const Size width : shape.widths) {
+    // The columns of a window are copied, unless they are all.
+    const Size copied = width < shape.outer ? rows_ * width * element_ : Size(0);
+    const Size of_b = num_windows > 1 ? part : Size(0);
+    const device::OpBytes gradient = ops_.linear_grad_input(rows_, rank_, width);
+    walk.run({.result = gradient.result, .most = copied + std::max(of_b, gradient.most)});
+  }
+  if (num_windows > 1) {
+    walk.take(num_windows * part);
+    walk.drop(num_windows * part);  // the parts
+  }
+  walk.drop(narrowed.result);
+  walk.run({.result = 0, .most = ops_.linear_grad_input(rows_, shape.inner, num_windows * rank_).most});
+  walk.drop(num_windows * part);
+}
+
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention, const ProjectionCost& projection) {
   const Sizes size(config, dtype, rows);
@@ -91,11 +155,13 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
 BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                               const AttentionBytes& attention, bool has_bias) {
   const Sizes size(config, dtype, rows);
+  const AdapterCost adapters(config, dtype, ops, rows);
   const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
   ProjectionCost projection;
   projection.forward = [&](Walk& walk, bool /*has_graph*/) {
     walk.run(ops.rms_norm(rows));
     walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
+    adapters.forward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result; a bias is added in place
     walk.run(ops.rope(rows));
     walk.drop(size.qkv);
@@ -105,6 +171,7 @@ BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const devi
     walk.run(ops.rms_norm(rows));
     if (has_bias) walk.run(ops.add_bias_backward(rows, qkv_width));
     walk.run(ops.linear_grad_input(rows, config.hidden, qkv_width));
+    adapters.backward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
     walk.run(ops.rms_norm_backward(rows));
   };

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "device/ops_plan.h"
 #include "model/config.h"
@@ -27,6 +30,24 @@ class Walk {
 struct Sizes {
   Sizes(const ModelConfig& config, Dtype dtype, Size rows);
   Size hidden, q, kv, qkv, gate_up, activated;
+};
+
+// What the adapters of a block's matrices take beside their products (model/linear.cc); nothing where there are none.
+class AdapterCost {
+ public:
+  AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
+  // Behind the product of a packed matrix, "qkv", and behind the gradient of its input.
+  void forward(Walk& walk, const std::string& matrix) const;
+  void backward(Walk& walk, const std::string& matrix) const;
+
+ private:
+  struct Shape {
+    Size inner = 0, outer = 0;  // of the packed matrix
+    std::vector<Size> widths;   // of its windows
+  };
+  const device::OpsPlan& ops_;
+  const Size rows_, element_, rank_;
+  std::map<std::string, Shape> matrices_;
 };
 
 // The piece that makes q, k and v of the hidden state.

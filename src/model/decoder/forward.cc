@@ -16,10 +16,12 @@ class Decoder final : public Model {
           std::unique_ptr<Block> (*make_block)(const Layer&))
       : config_(config),
         ops_(ops),
+        adapters_(adapter_windows(config)),
         final_norm_(ops, "final_norm", config.rms_norm_eps),
         head_(ops, config.tied_embeddings ? "embed" : "head") {
     for (int64_t layer = 0; layer < config.num_layers; ++layer)
-      blocks_.push_back(make_block({.config = config_, .ops = ops_, .sink = sink_, .index = layer}));
+      blocks_.push_back(
+          make_block({.config = config_, .ops = ops_, .sink = sink_, .adapters = adapters_, .index = layer}));
     set_gradient_sink({});
     set_weights(view);
   }
@@ -43,7 +45,8 @@ class Decoder final : public Model {
   Tensor head(const Tensor& hidden_RE) const override { return head_.forward(hidden_RE, at::kFloat); }
 
   void embed_backward(const Tensor& dhidden_TE, const Tensor& ids_T) const override {
-    ops_.embedding_backward(dhidden_TE, ids_T, sink_("embed").accumulator());
+    const GradientTarget dembed_VE = sink_("embed");
+    if (dembed_VE.is_wanted()) ops_.embedding_backward(dhidden_TE, ids_T, dembed_VE.accumulator());
   }
   Tensor head_backward(const Tensor& dlogits_RV, const Tensor& hidden_RE) const override {
     return head_.backward(dlogits_RV, hidden_RE, sink_);
@@ -69,6 +72,7 @@ class Decoder final : public Model {
  private:
   const ModelConfig config_;
   const device::Ops& ops_;
+  const AdapterWindows adapters_;
   GradientSink sink_;
   Tensor embed_VE_;
   std::vector<std::unique_ptr<Block>> blocks_;
@@ -138,13 +142,21 @@ device::Ops::QkvShape Layer::qkv_shape() const {
           .rope_factors = config.rope_factors};
 }
 
+Linear Layer::linear(const std::string& tensor, const std::string& bias) const {
+  const std::string name = packed_name(tensor);
+  Adapter adapter;
+  if (const auto windows = adapters.find(name); windows != adapters.end()) {
+    adapter = {.scale = config.lora->scale(), .windows = windows->second};
+  }
+  return {ops, name, bias.empty() ? "" : packed_name(bias), std::move(adapter)};
+}
+
 std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
                                     std::unique_ptr<Block> (*make_block)(const Layer&)) {
   return std::make_unique<Decoder>(config, view, ops, make_block);
 }
 
-AttentionOutput::AttentionOutput(const Layer& layer)
-    : ops_(layer.ops), sink_(layer.sink), o_(layer.ops, layer.packed_name("o")) {}
+AttentionOutput::AttentionOutput(const Layer& layer) : ops_(layer.ops), sink_(layer.sink), o_(layer.linear("o")) {}
 
 Tensor AttentionOutput::forward(const Tensor& hidden_TE, const Tensor& attended_THK) const {
   return differentiable({hidden_TE, attended_THK}, [&] {
@@ -160,8 +172,8 @@ SwigluMlp::SwigluMlp(const Layer& layer)
     : ops_(layer.ops),
       sink_(layer.sink),
       norm_(layer.ops, layer.packed_name("post_norm"), layer.config.rms_norm_eps),
-      gate_up_(layer.ops, layer.packed_name("gate_up")),
-      down_(layer.ops, layer.packed_name("down")) {}
+      gate_up_(layer.linear("gate_up")),
+      down_(layer.linear("down")) {}
 
 void SwigluMlp::bind(const weights::WeightsView& view) {
   norm_.bind(view);

@@ -33,9 +33,12 @@ struct Layer {
   const ModelConfig& config;
   const device::Ops& ops;
   const GradientSink& sink;
+  const AdapterWindows& adapters;
   int64_t index;
   // "layers.3.qkv"
   std::string packed_name(const std::string& tensor) const { return "layers." + std::to_string(index) + "." + tensor; }
+  // That matrix of this layer, with its adapter where it has one. bias: "" for none.
+  Linear linear(const std::string& tensor, const std::string& bias = "") const;
   device::Ops::QkvShape qkv_shape() const;
 };
 

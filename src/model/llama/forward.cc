@@ -6,7 +6,7 @@ namespace tandem::model::llama {
 
 std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
   return decoder::make_decoder(config, view, ops, [](const decoder::Layer& layer) {
-    return decoder::make_rotary_block(layer, Linear(layer.ops, layer.packed_name("qkv")));
+    return decoder::make_rotary_block(layer, layer.linear("qkv"));
   });
 }
 

@@ -9,11 +9,13 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
                        const AttentionBytes& attention) {
   const decoder::Sizes size(config, dtype, rows);
   const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const decoder::AdapterCost adapters(config, dtype, ops, rows);
   decoder::ProjectionCost projection;
   projection.kept = size.qkv;
   projection.forward = [&](decoder::Walk& walk, bool has_graph) {
     walk.run(ops.rms_norm(rows));
     walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
+    adapters.forward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
     walk.run(ops.qk_norm_rope(rows));
     if (!has_graph) walk.drop(size.qkv);
@@ -22,6 +24,7 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
     walk.run(ops.qk_norm_rope_backward(rows));
     walk.run(ops.rms_norm(rows));
     walk.run(ops.linear_grad_input(rows, config.hidden, qkv_width));
+    adapters.backward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
     walk.run(ops.rms_norm_backward(rows));
   };

@@ -18,7 +18,7 @@ class Qwen3Block final : public decoder::Block {
         q_norm_name_(layer.packed_name("q_norm")),
         k_norm_name_(layer.packed_name("k_norm")),
         input_norm_(layer.ops, layer.packed_name("input_norm"), layer.config.rms_norm_eps),
-        qkv_(layer.ops, layer.packed_name("qkv")),
+        qkv_(layer.linear("qkv")),
         output_(layer),
         mlp_(layer) {}
 

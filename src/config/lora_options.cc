@@ -1,0 +1,33 @@
+#include "config/lora_options.h"
+
+#include "base/check.h"
+
+namespace tandem::config {
+
+void LoraOptions::visit(base::Options& options) {
+  const char* const group = "LoRA";
+  options
+      .option(
+          rank, "lora-rank", group,
+          "train a LoRA adapter of this rank, and leave the weights of --hf-checkpoint as they are; unset: train all "
+          "weights")
+      .at_least(1)
+      .at_most(1 << 20);
+  options
+      .option(alpha, "lora-alpha", group,
+              "what an adapter adds is multiplied by this number over --lora-rank; unset: 16")
+      .greater_than(0.0)
+      .at_most(1e6);
+  options
+      .option(target_modules, "target-modules", group,
+              "modules that get an adapter: all-linear, or names like q_proj,v_proj; unset: all-linear")
+      .one_or_more();
+}
+
+void LoraOptions::check() const {
+  TANDEM_USER_CHECK(rank || !alpha, "--lora-alpha: needs --lora-rank, without which all weights are trained");
+  TANDEM_USER_CHECK(rank || target_modules.empty(),
+                    "--target-modules: needs --lora-rank, without which all weights are trained");
+}
+
+}  // namespace tandem::config

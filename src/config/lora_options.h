@@ -1,0 +1,25 @@
+// Whether an adapter is trained instead of the weights, and which.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+
+namespace tandem::config {
+
+constexpr double kDefaultLoraAlpha = 16.0;  // vime's and verl's
+
+struct LoraOptions {
+  std::optional<int64_t> rank;              // unset: all weights are trained
+  std::optional<double> alpha;              // unset: kDefaultLoraAlpha
+  std::vector<std::string> target_modules;  // empty: "all-linear"
+
+  void visit(base::Options& options);
+  // UserError for a flag that needs --lora-rank.
+  void check() const;
+};
+
+}  // namespace tandem::config

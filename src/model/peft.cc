@@ -1,0 +1,103 @@
+#include "model/peft.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "model/config_reader.h"
+
+namespace tandem::model {
+
+namespace {
+
+using base::Json;
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kAllLinear = "all-linear";
+constexpr int64_t kMaxBytes = int64_t{1} << 20;
+// No matrix has so many rows that a rank above this would be one (decoder/config.cc).
+constexpr int64_t kMaxRank = int64_t{1} << 20;
+
+// Keys of adapter_config.json that are read, or whose value changes nothing where no adapter is trained. Any other that
+// is set asks for something that is not computed: DoRA, ranks by module, trained biases or embeddings.
+constexpr auto kReadKeys =
+    std::to_array<std::string_view>({"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha",
+                                     "lora_dropout", "target_modules", "bias", "inference_mode", "init_lora_weights",
+                                     "megatron_core", "qalora_group_size", "peft_version", "revision", "auto_mapping"});
+
+void refuse_other_keys(const ConfigReader& reader) {
+  for (const auto& [key, value] : reader.object().items()) {
+    const bool is_set = !value.is_null() && value != false && !(value.is_structured() && value.empty());
+    if (!is_set || std::ranges::find(kReadKeys, key) != kReadKeys.end()) continue;
+    reader.refuse(ConfigReader::shown(key),
+                  fmt::format("is {}, which Tandem does not compute; merge the adapter with PEFT and take the merged "
+                              "model",
+                              ConfigReader::shown(value)));
+  }
+}
+
+}  // namespace
+
+bool is_adapter_directory(const std::string& directory) {
+  return base::file_exists(fmt::format("{}/{}", directory, kConfigFile)) &&
+         !base::file_exists(directory + "/config.json");
+}
+
+AdapterFile read_adapter_config(const std::string& directory) {
+  const std::string path = fmt::format("{}/{}", directory, kConfigFile);
+  return parse_adapter_config(base::read_file(path, kMaxBytes), path);
+}
+
+AdapterFile parse_adapter_config(const std::string& text, const std::string& name) {
+  const Json json = base::parse_json(text, name);
+  const ConfigReader reader(json, name);
+  const std::string type = reader.string_or("peft_type", "LORA");
+  if (type != "LORA") reader.refuse("peft_type", fmt::format("is {}; only LORA is read", ConfigReader::shown(type)));
+  refuse_other_keys(reader);
+  if (const std::string bias = reader.string_or("bias", "none"); bias != "none") {
+    reader.refuse("bias", fmt::format("is {}; only \"none\" is read", ConfigReader::shown(bias)));
+  }
+  AdapterFile file;
+  file.base = reader.string_or("base_model_name_or_path", "");
+  if (file.base.empty()) reader.refuse("base_model_name_or_path", "is missing; name the directory of the base model");
+  file.rank = reader.required_int("r", 1, kMaxRank);
+  file.alpha = reader.required_number("lora_alpha");
+  if (!(file.alpha > 0.0 && file.alpha < 1e9)) reader.refuse("lora_alpha", "must be a positive number");
+  const Json& targets = reader.required("target_modules");
+  if (targets.is_string() && targets == kAllLinear) {
+    file.target_modules = {kAllLinear};
+  } else {
+    const bool are_names = targets.is_array() && !targets.empty() &&
+                           std::ranges::all_of(targets, [](const Json& name) { return name.is_string(); });
+    if (!are_names) reader.refuse("target_modules", "must be \"all-linear\" or a list of names");
+    for (const Json& name : targets) file.target_modules.push_back(name.get<std::string>());
+  }
+  return file;
+}
+
+std::string adapter_config_text(const LoraConfig& lora, const std::string& base) {
+  Json json = Json::object();
+  json["peft_type"] = "LORA";
+  json["task_type"] = "CAUSAL_LM";
+  json["base_model_name_or_path"] = base;
+  json["r"] = lora.rank;
+  // PEFT declares a whole number, and takes any.
+  const auto whole = static_cast<int64_t>(lora.alpha);
+  if (static_cast<double>(whole) == lora.alpha) {
+    json["lora_alpha"] = whole;
+  } else {
+    json["lora_alpha"] = lora.alpha;
+  }
+  json["lora_dropout"] = 0.0;
+  json["target_modules"] = lora.target_modules;
+  json["bias"] = "none";
+  json["fan_in_fan_out"] = false;
+  json["inference_mode"] = true;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,323 @@
+// LoRA through the program: what a run trains, keeps and refuses, and what other verbs make of its adapter.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "base/files.h"
+#include "tests/cli/tiny_run.h"
+#include "tests/model/families.h"
+#include "weights/safetensors.h"
+
+namespace tandem::cli {
+namespace {
+
+const std::string kAllNames = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
+
+Arguments operator+(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+double number(const base::Json& record, const std::string& name) { return record.at(name).get<double>(); }
+
+std::string adapter_of(const std::string& run) { return base::read_file(run + "/hf/latest/adapter_model.safetensors"); }
+
+class LoraRun : public testing::Test {
+ protected:
+  LoraRun() : reward_(write_reward(folder_)) {}
+  Arguments words(const std::string& save, const Arguments& more = {}) const {
+    return with_flag(
+        with_custom_reward(train_arguments(save, Arguments{"--lora-rank", "4", "--lora-alpha", "6"} + more), reward_),
+        "--lr", "2e-2");
+  }
+  base::TemporaryDirectory folder_;
+  std::string reward_;
+};
+
+TEST_F(LoraRun, TrainsAnAdapterExactlyOnPolicyAgainstItsBase) {
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    const std::string path = folder_ / dtype;
+    const Captured result = run(words(path, {"--dtype", dtype, "--use-kl-loss", "--kl-loss-coef", "0.1"}));
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("LoRA: 15,744 trained parameters: rank 4, alpha 6 on " + kAllNames), std::string::npos)
+        << result.out;
+    int steps = 0;
+    for (const base::Json& record : json_lines(path + "/metrics.jsonl")) {
+      if (!record.contains("train/step")) continue;
+      // The first step of a rollout is made with the weights that sampled it.
+      if (steps % 2 == 0) EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff"), 0.0) << dtype;
+      // The reference is the base: nothing divides them before the first update.
+      if (steps == 0) {
+        EXPECT_EQ(number(record, "train/kl_loss"), 0.0) << dtype;
+      } else {
+        EXPECT_GT(number(record, "train/kl_loss"), 0.0) << dtype;
+      }
+      EXPECT_GT(number(record, "train/grad_norm"), 0.0);
+      ++steps;
+    }
+    EXPECT_EQ(steps, 4);
+    // The base is written nowhere, and the reference takes no memory.
+    EXPECT_FALSE(base::file_exists(path + "/hf/latest/model.safetensors"));
+    EXPECT_FALSE(base::file_exists(path + "/hf/latest/config.json"));
+    EXPECT_TRUE(base::file_exists(path + "/hf/latest/tokenizer.json"));
+    EXPECT_EQ(base::read_file(path + "/memory_timeline.jsonl").find("\"reference\""), std::string::npos);
+    const weights::SafetensorsFile adapter(path + "/hf/latest/adapter_model.safetensors");
+    EXPECT_EQ(adapter.tensors().size(), 3U * 7U * 2U);
+    EXPECT_EQ(adapter.tensor("base_model.model.model.layers.2.mlp.down_proj.lora_A.weight").shape,
+              (std::vector<int64_t>{4, 160}));
+    EXPECT_EQ(adapter.tensors().begin()->second.dtype, dtype == "float32" ? "F32" : "BF16");
+    const base::Json config = base::read_json_file(path + "/hf/latest/adapter_config.json");
+    EXPECT_EQ(config["base_model_name_or_path"], kModel);
+    EXPECT_EQ(config["r"], 4);
+    EXPECT_EQ(config["lora_alpha"], 6);
+  }
+}
+
+std::string everything_of(const std::string& run, int last) {
+  const std::string shard =
+      base::read_file(run + "/checkpoints/step_00000" + std::to_string(last) + "/shard_00000.safetensors");
+  return timeless_metrics(run) + adapter_of(run) + shard;
+}
+
+// Also with a reference that follows the policy, which has an adapter of its own.
+TEST_F(LoraRun, GoesOnBitForBitFromACheckpointWithoutTheBase) {
+  const std::vector<Arguments> cases = {
+      {"--target-modules", "q_proj", "v_proj,down_proj", "--dtype", "bfloat16", "--save-interval", "1"},
+      {"--kl-coef", "0.3", "--ref-update-interval", "1", "--save-interval", "1"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string whole = folder_ / ("whole" + std::to_string(i)), cut = folder_ / ("cut" + std::to_string(i));
+    ASSERT_EQ(run(words(whole, cases[i])).code, 0);
+    ASSERT_EQ(run(with_flag(words(cut, cases[i]), "--num-rollout", "1")).code, 0);
+    const base::Json state = base::read_json_file(cut + "/checkpoints/step_000001/state.json");
+    EXPECT_EQ(state.contains("reference_step"), i == 1);
+    const std::string manifest = base::read_file(cut + "/checkpoints/step_000001/MANIFEST.json");
+    EXPECT_EQ(manifest.find("embed_tokens"), std::string::npos) << "the base is not in it";
+    EXPECT_EQ(manifest.find("\"reference.base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight\"") !=
+                  std::string::npos,
+              i == 1);
+    const Captured rest = run(words(cut, cases[i] + Arguments{"--load", cut}));
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_TRUE(everything_of(cut, 2) == everything_of(whole, 2)) << "case " << i;
+  }
+}
+
+TEST_F(LoraRun, WhereThingsLieChangesNoBit) {
+  std::string first;
+  for (const Arguments& more : {Arguments{}, Arguments{"--offload-train"},
+                                Arguments{"--recompute-granularity", "full", "--recompute-num-layers", "2"}}) {
+    const std::string path = folder_ / ("run" + std::to_string(more.size()));
+    const Captured result =
+        run(words(path, Arguments{"--dtype", "bfloat16", "--use-kl-loss", "--kl-loss-coef", "0.1"} + more));
+    ASSERT_EQ(result.code, 0) << result.err;
+    if (first.empty()) first = adapter_of(path);
+    EXPECT_TRUE(adapter_of(path) == first) << more.front();
+  }
+}
+
+// Log-probs of given tokens under --hf-checkpoint.
+std::vector<double> scores(const std::string& model, const base::TemporaryDirectory& folder) {
+  base::write_file_durably(folder / "tokens.jsonl",
+                           "{\"tokens\": [5, 9, 300, 41, 7, 7, 250, 12, 471, 90, 33], \"prompt_length\": 1}\n");
+  const std::string output = folder / "scores.jsonl";
+  const Captured result =
+      run({"score", "--hf-checkpoint", model, "--prompt-data", folder / "tokens.jsonl", "--output", output});
+  EXPECT_EQ(result.code, 0) << result.err;
+  return json_lines(output).at(0).at("log_probs").get<std::vector<double>>();
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b.at(i)));
+  return largest;
+}
+
+TEST_F(LoraRun, ItsAdapterIsAModelForOtherVerbsAndMergesIntoOne) {
+  ASSERT_EQ(run(words(folder_ / "run", {"--save-interval", "1"})).code, 0);
+  const std::string adapter = folder_ / "run/hf/latest", merged = folder_ / "merged";
+  const Captured dry = run({"export", "--run", folder_ / "run", "--output", merged, "--dry-run"});
+  EXPECT_NE(dry.out.find("merged into " + kModel), std::string::npos) << dry.out << dry.err;
+  const Captured exported = run({"export", "--run", folder_ / "run", "--output", merged});
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_NE(exported.out.find("the adapter merged into them"), std::string::npos) << exported.out;
+  EXPECT_FALSE(base::file_exists(merged + "/adapter_config.json"));
+  const std::vector<double> with_adapter = scores(adapter, folder_), of_base = scores(kModel, folder_);
+  EXPECT_GT(largest_difference(with_adapter, of_base), 1e-3) << "it has learnt something";
+  EXPECT_LT(largest_difference(with_adapter, scores(merged, folder_)), 2e-4) << "the same model, rounded otherwise";
+  // In a narrower dtype each weight is rounded once, from the sum.
+  ASSERT_EQ(run({"export", "--hf-checkpoint", adapter, "--output", folder_ / "narrow", "--dtype", "bfloat16"}).code, 0);
+  EXPECT_LT(largest_difference(with_adapter, scores(folder_ / "narrow", folder_)), 1.0);
+  const Captured generated =
+      run({"generate", "--hf-checkpoint", adapter, "--prompt-data", kPrompts, "--rollout-max-response-len", "4"});
+  EXPECT_EQ(generated.code, 0) << generated.err;
+  const Captured evaluated = run({"eval", "--hf-checkpoint", adapter, "--eval-prompt-data", "math", kPrompts,
+                                  "--rm-type", "math", "--rollout-max-response-len", "4"});
+  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+  // Merged, it can be trained on.
+  EXPECT_EQ(run(with_flag(words(folder_ / "again"), "--hf-checkpoint", merged) + Arguments{"--dry-run"}).code, 0);
+}
+
+// PEFT's own adapter and what PEFT merged: tests/golden/lora/make.py.
+TEST_F(LoraRun, AnAdapterOfPeftsIsReadAndMerged) {
+  const std::string merged = folder_ / "merged";
+  ASSERT_EQ(run({"export", "--hf-checkpoint", "tests/golden/lora", "--output", merged}).code, 0);
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  const weights::SafetensorsFile own(merged + "/model.safetensors"), want("tests/golden/lora/reference.safetensors");
+  const weights::TensorInfo &a = own.tensor(name), &b = want.tensor("merged." + name);
+  ASSERT_EQ(a.shape, b.shape);
+  std::vector<float> x(static_cast<size_t>(a.num_bytes()) / sizeof(float)), y(x.size());
+  own.read(a, 0, std::as_writable_bytes(std::span(x)));
+  want.read(b, 0, std::as_writable_bytes(std::span(y)));
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-6) << i;
+}
+
+TEST_F(LoraRun, SupervisedTrainingHasAdaptersToo) {
+  std::string lines;
+  for (int i = 0; i < 8; ++i) lines += "{\"prompt\": \"say\", \"response\": \" yes yes\"}\n";
+  base::write_file_durably(folder_ / "data.jsonl", lines);
+  const Arguments sft = {"sft",
+                         "--hf-checkpoint",
+                         kModel,
+                         "--prompt-data",
+                         folder_ / "data.jsonl",
+                         "--num-rollout",
+                         "14",
+                         "--lr",
+                         "2e-2",
+                         "--global-batch-size",
+                         "4",
+                         "--lora-rank",
+                         "8",
+                         "--no-use-tensorboard"};
+  const Captured result = run(sft + Arguments{"--save", folder_ / "run"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("rank 8, alpha 16 on " + kAllNames), std::string::npos) << result.out;
+  std::vector<base::Json> steps = json_lines(folder_ / "run/metrics.jsonl");
+  EXPECT_LT(number(steps.back(), "train/loss"), 0.3 * number(steps.front(), "train/loss"));
+  EXPECT_EQ(base::read_json_file(folder_ / "run/hf/latest/adapter_config.json")["r"], 8);
+  EXPECT_NE(run(sft + Arguments{"--save", folder_ / "dry", "--dry-run"}).out.find("LoRA: "), std::string::npos);
+}
+
+TEST_F(LoraRun, ThePlanHasNoMasterNoMomentsAndNoGradientOfTheBase) {
+  const auto plan = [](const Arguments& more) {
+    const Captured result = run(Arguments{"plan", "--hf-checkpoint", kModel, "--dtype", "bfloat16", "--json",
+                                          "--use-kl-loss", "--kl-loss-coef", "0.1"} +
+                                more);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return base::parse_json(result.out, "plan");
+  };
+  const base::Json full = plan({}), lora = plan({"--lora-rank", "4"});
+  EXPECT_EQ(full["trained_parameters"], full["parameters"]);
+  EXPECT_EQ(lora["parameters"], full["parameters"]);
+  const auto trained = lora["trained_parameters"].get<int64_t>();
+  EXPECT_EQ(trained, 15744);
+  const base::Json &with = lora["ranks"][0]["phases"]["train"]["tags"],
+                   &without = full["ranks"][0]["phases"]["train"]["tags"];
+  EXPECT_EQ(with["master"], 4 * trained);
+  EXPECT_EQ(with["moments"], 8 * trained);
+  EXPECT_LT(with["gradients"], without["gradients"].get<int64_t>() / 5);
+  EXPECT_EQ(with["reference"], 0);
+  EXPECT_GT(without["reference"], 0);
+  EXPECT_EQ(
+      plan({"--lora-rank", "4", "--ref-update-interval", "5"})["ranks"][0]["phases"]["train"]["tags"]["reference"],
+      with["weights"].get<int64_t>() - without["weights"].get<int64_t>());
+}
+
+TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
+  const auto fails = [&](const Arguments& more, const std::string& says) {
+    expect_one_line_failure(run(with_custom_reward(train_arguments(folder_ / "none", more), reward_)), 2, says);
+  };
+  fails({"--lora-rank", "0"}, "--lora-rank: must be at least 1");
+  fails({"--lora-rank", "65"}, "--lora-rank 65: is above the model's hidden size 64; 8 to 64 are usual");
+  fails({"--lora-rank", "8", "--lora-alpha", "0"}, "--lora-alpha: must be greater than 0");
+  fails({"--lora-alpha", "8"}, "--lora-alpha: needs --lora-rank");
+  fails({"--target-modules", "all-linear"}, "--target-modules: needs --lora-rank");
+  fails({"--lora-rank", "8", "--target-modules", "q_proj,linear_qkv"},
+        "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "
+        "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj with commas between them");
+  fails({"--lora-rank", "8", "--target-modules", "q_proj", "q_proj"}, "--target-modules: \"q_proj\" is named twice");
+  fails({"--lora-rank", "8", "--lora-dropout", "0.1"}, "--lora-dropout: not supported: an adapter has no dropout");
+  fails({"--lora-rank", "8", "--exclude-modules", "q_proj"}, "--exclude-modules: not supported: name the modules");
+  fails({"--lora-rank", "8", "--use-kl-loss", "--ref-load", kModel, "--ref-update-interval", "1"},
+        "--ref-update-interval with --ref-load and --lora-rank");
+  for (const std::string flag : {"--lora-rank", "--hf-checkpoint"}) {
+    const Arguments on_adapter = with_flag(with_custom_reward(train_arguments(folder_ / "none"), reward_),
+                                           "--hf-checkpoint", "tests/golden/lora");
+    expect_one_line_failure(run(with_flag(on_adapter, flag, flag == "--lora-rank" ? "4" : "tests/golden/lora")), 2,
+                            "--hf-checkpoint tests/golden/lora: is an adapter, and a model is needed here");
+  }
+  EXPECT_FALSE(base::directory_exists(folder_ / "none"));
+}
+
+TEST_F(LoraRun, AnAdapterWithoutItsBaseOrOfAnotherModelIsRefused) {
+  const std::string path = folder_ / "adapter";
+  const auto generate = [&] { return run({"generate", "--hf-checkpoint", path, "--prompt-data", kPrompts}); };
+  std::filesystem::copy("tests/golden/lora", path);
+  const auto with_key = [&](const std::string& key, const base::Json& value) {
+    base::Json config = base::read_json_file("tests/golden/lora/adapter_config.json");
+    config[key] = value;
+    base::write_file_durably(path + "/adapter_config.json", config.dump());
+  };
+  with_key("base_model_name_or_path", "Qwen/Qwen3-4B");
+  expect_one_line_failure(generate(), 2, "base_model_name_or_path: \"Qwen/Qwen3-4B\" is no directory of a model");
+  with_key("base_model_name_or_path", path);
+  expect_one_line_failure(generate(), 2, "is no directory of a model");
+  with_key("use_dora", true);
+  expect_one_line_failure(generate(), 2, "use_dora");
+  with_key("target_modules", {"q_proj", "experts"});
+  expect_one_line_failure(generate(), 2, "adapter_config.json: target_modules: \"experts\" is no module");
+  with_key("r", 5);
+  expect_one_line_failure(generate(), 2, "shape");
+  with_key("target_modules", {"q_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"});
+  expect_one_line_failure(generate(), 2, "gate_proj.lora_A.weight");
+  std::filesystem::remove(path + "/adapter_model.safetensors");
+  expect_one_line_failure(generate(), 2, "adapter_model.safetensors");
+}
+
+TEST_F(LoraRun, ACheckpointGoesOnOnlyAsTheRunThatItIsOf) {
+  const std::string model = folder_ / "model";
+  std::filesystem::copy(kModel, model);
+  const auto words_of = [&](const std::string& save, const Arguments& more = {}) {
+    return with_flag(with_flag(words(save, more), "--hf-checkpoint", model), "--num-rollout", "1");
+  };
+  ASSERT_EQ(run(words_of(folder_ / "lora")).code, 0);
+  const Arguments full =
+      with_flag(with_custom_reward(train_arguments(folder_ / "full", {}), reward_), "--num-rollout", "1");
+  ASSERT_EQ(run(with_flag(full, "--hf-checkpoint", model)).code, 0);
+  const auto refuses = [&](const Arguments& arguments, const std::string& says) {
+    expect_one_line_failure(run(arguments), 2, says);
+  };
+  refuses(words_of(folder_ / "full", {"--load", folder_ / "full"}), "--lora-rank was unset and is 4");
+  refuses(with_flag(with_flag(full, "--save", folder_ / "lora"), "--load", folder_ / "lora"),
+          "--lora-rank was 4 and is unset");
+  refuses(with_flag(words_of(folder_ / "lora", {"--load", folder_ / "lora"}), "--lora-rank", "8"),
+          "--lora-rank was 4 and is 8");
+  refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj"}), "--target-modules");
+  // What would then be read is not there.
+  refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj,v_proj",
+                                      "--allow-changed-config", "--lora-rank", "8"}),
+          "of another model");
+  // The adapter stands beside a base that is not in the checkpoint.
+  std::string bytes = base::read_file(model + "/model.safetensors");
+  bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+  base::write_file_durably(model + "/model.safetensors", bytes);
+  refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora"}), "the weights of --hf-checkpoint");
+}
+
+// An adapter that is damaged is named, as a weight is.
+TEST_F(LoraRun, ANumberThatIsNotFiniteIsNamed) {
+  const std::string path = folder_ / "adapter";
+  std::filesystem::copy("tests/golden/lora", path);
+  std::string bytes = base::read_file(path + "/adapter_model.safetensors");
+  for (size_t i = bytes.size() - 4; i < bytes.size(); ++i) bytes[i] = static_cast<char>(0xff);
+  base::write_file_durably(path + "/adapter_model.safetensors", bytes);
+  const Captured result =
+      run({"generate", "--hf-checkpoint", path, "--prompt-data", kPrompts, "--rollout-max-response-len", "2"});
+  EXPECT_NE(result.code, 0);
+  EXPECT_NE(result.err.find("lora_"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("holds NaN"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace tandem::cli

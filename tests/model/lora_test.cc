@@ -1,0 +1,283 @@
+// Adapters: which matrices they stand beside, what PEFT's files say, and that the model computes what PEFT computes.
+#include "model/lora.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "device/ops_aten.h"
+#include "model/model.h"
+#include "model/peft.h"
+#include "model/registry.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+#include "tests/device/draw.h"
+#include "tests/golden/golden.h"
+#include "tests/model/random_weights.h"
+#include "tests/model/sequence_attention.h"
+#include "tests/model/small_models.h"
+#include "weights/store.h"
+#include "weights/tensor_file.h"
+
+namespace tandem::model {
+namespace {
+
+using at::Tensor;
+using Names = std::vector<std::string>;
+
+const Names kAll = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+
+ModelConfig with_lora(ModelConfig config, const Names& targets, int64_t rank = 4, double alpha = 8.0) {
+  config.lora = {.rank = rank, .alpha = alpha, .target_modules = targets};
+  return config;
+}
+
+TEST(Lora, EveryMatrixOfABlockCanHaveAnAdapter) {
+  for (const std::string& architecture : kArchitectures)
+    EXPECT_EQ(adaptable_modules(small_config(3, architecture)), kAll) << architecture;
+}
+
+TEST(Lora, TheTensorsArePeftsAndThePackedOnesHaveNoGaps) {
+  const ModelConfig config = with_lora(small_config(2), {"q_proj", "v_proj", "down_proj"});
+  const weights::Layout layout = adapter_layout(config);
+  ASSERT_EQ(layout.tensors.size(), 8U);
+  const weights::PackedTensor& a = layout.find("layers.1.qkv.lora_a");
+  EXPECT_EQ(a.shape, (std::vector<int64_t>{8, 48}));
+  ASSERT_EQ(a.slices.size(), 2U);
+  EXPECT_EQ(a.slices[1].hf_name, "base_model.model.model.layers.1.self_attn.v_proj.lora_A.weight");
+  EXPECT_EQ(a.slices[1].row_begin, 4);
+  const weights::PackedTensor& b = layout.find("layers.1.qkv.lora_b");
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{64 + 32, 4}));
+  EXPECT_EQ(b.slices[1].row_begin, 64);
+  EXPECT_TRUE(a.decays && b.decays);
+  EXPECT_EQ(layout.find("layers.0.down.lora_b").slices.front().hf_name,
+            "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight");
+  // v stands behind q and k.
+  const AdapterWindows windows = adapter_windows(config);
+  ASSERT_EQ(windows.at("layers.1.qkv").size(), 2U);
+  EXPECT_EQ(windows.at("layers.1.qkv")[1].begin, 64 + 32);
+  EXPECT_EQ(windows.at("layers.1.qkv")[1].count, 32);
+  EXPECT_FALSE(windows.contains("layers.1.gate_up"));
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted";
+  return "";
+}
+
+TEST(Lora, TargetModulesAreNamesOfTheModel) {
+  const ModelConfig config = small_config();
+  const auto parse = [&](const Names& names) { return parse_target_modules(names, config, "--target-modules"); };
+  EXPECT_EQ(parse({"all-linear"}), kAll);
+  EXPECT_EQ(parse({"v_proj,q_proj"}), (Names{"q_proj", "v_proj"})) << "in the model's order";
+  EXPECT_EQ(parse({"down_proj", "q_proj,o_proj"}), (Names{"q_proj", "o_proj", "down_proj"}));
+  EXPECT_EQ(refusal([&] { parse({"q_proj,linear_qkv"}); }),
+            "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "
+            "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj with commas between them");
+  EXPECT_NE(refusal([&] { parse({"q_proj", "q_proj"}); }).find("is named twice"), std::string::npos);
+  for (const std::string bad : {"", "q_proj,", "all-linear,q_proj", "lm_head", "embed_tokens"})
+    EXPECT_NE(refusal([&] { parse({bad}); }).find("is no module of this model"), std::string::npos) << bad;
+}
+
+class AdapterConfigTest : public testing::Test {
+ protected:
+  AdapterConfigTest() { json_ = base::read_json_file(golden::directory() + "/lora/adapter_config.json"); }
+  AdapterFile read() {
+    base::write_file_durably(folder_ / "adapter_config.json", json_.dump());
+    return read_adapter_config(folder_ / "");
+  }
+  std::string refusal_with(const std::string& key, const base::Json& value) {
+    const base::Json before = json_;
+    json_[key] = value;
+    std::string text = refusal([this] { read(); });
+    json_ = before;
+    EXPECT_NE(text.find("adapter_config.json: "), std::string::npos) << text;
+    return text;
+  }
+  base::TemporaryDirectory folder_;
+  base::Json json_;
+};
+
+TEST_F(AdapterConfigTest, IsPeftsAndOursReadBack) {
+  const AdapterFile file = read();
+  EXPECT_EQ(file.rank, 4);
+  EXPECT_EQ(file.alpha, 6.0);
+  EXPECT_EQ(file.base, "tests/golden/models/qwen3-tied");
+  EXPECT_EQ(std::set<std::string>(file.target_modules.begin(), file.target_modules.end()),
+            (std::set<std::string>{"o_proj", "up_proj", "down_proj", "q_proj", "v_proj"}));
+  for (const double alpha : {16.0, 0.5}) {
+    json_ = base::parse_json(adapter_config_text({.rank = 7, .alpha = alpha, .target_modules = kAll}, "models/x"), "x");
+    const AdapterFile own = read();
+    EXPECT_EQ(own.rank, 7);
+    EXPECT_EQ(own.alpha, alpha);
+    EXPECT_EQ(own.base, "models/x");
+    EXPECT_EQ(own.target_modules, kAll);
+  }
+}
+
+TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
+  for (const auto& [key, value] : std::map<std::string, base::Json>{{"use_dora", true},
+                                                                    {"use_rslora", true},
+                                                                    {"rank_pattern", {{"q_proj", 8}}},
+                                                                    {"modules_to_save", {"lm_head"}},
+                                                                    {"layers_to_transform", {1}},
+                                                                    {"fan_in_fan_out", true},
+                                                                    {"a_key_of_the_future", 1},
+                                                                    {"bias", "all"},
+                                                                    {"peft_type", "IA3"},
+                                                                    {"r", 0},
+                                                                    {"r", "8"},
+                                                                    {"lora_alpha", -1},
+                                                                    {"target_modules", ".*proj"},
+                                                                    {"target_modules", base::Json::array()},
+                                                                    {"base_model_name_or_path", nullptr}}) {
+    EXPECT_NE(refusal_with(key, value).find(key), std::string::npos) << key << " = " << value;
+  }
+}
+
+// A model over the golden base and PEFT's adapter, in float32.
+class PeftTest : public testing::TestWithParam<std::string> {
+ protected:
+  PeftTest()
+      : ops_(device::make_backend(GetParam(), GetParam() == "aten" ? 1 : 2)),
+        reference_(golden::directory() + "/lora/reference.safetensors") {
+    const std::string folder = golden::directory() + "/lora";
+    config_ = read_model_config(golden::directory() + "/models/qwen3-tied");
+    const AdapterFile file = read_adapter_config(folder);
+    config_.lora = {.rank = file.rank,
+                    .alpha = file.alpha,
+                    .target_modules = parse_target_modules(file.target_modules, config_, "adapter_config.json")};
+    base_.emplace(build_layout(config_), at::kFloat);
+    weights::load_hf_checkpoint(golden::directory() + "/models/qwen3-tied", *base_);
+    adapter_.emplace(adapter_layout(config_), at::kFloat);
+    weights::load_adapter(folder, *adapter_);
+    if (ops_ != nullptr) model_ = make_model(config_, base_->view().with(adapter_->view()), *ops_);
+  }
+  void SetUp() override {
+    if (ops_ == nullptr) GTEST_SKIP() << device::why_missing(GetParam());
+  }
+  Tensor golden(const std::string& name) const { return weights::read_tensor(reference_, name); }
+
+  ModelConfig config_;
+  std::unique_ptr<device::Ops> ops_;
+  weights::SafetensorsFile reference_;
+  std::optional<weights::WeightStore> base_, adapter_;
+  std::unique_ptr<Model> model_;
+};
+
+std::vector<std::string> backends() {
+  std::vector<std::string> result = device::cpu_isas();
+  result.emplace_back("aten");
+  for (const std::string& name : device::device_backends()) result.push_back(name);
+  return result;
+}
+INSTANTIATE_TEST_SUITE_P(Backends, PeftTest, testing::ValuesIn(backends()));
+
+double difference(const Tensor& a, const Tensor& b) {
+  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+}
+
+TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
+  for (int i = 0; i < 2; ++i) {
+    const std::string prefix = fmt::format("seq{}.", i);
+    const Tensor ids = golden(prefix + "input_ids");
+    const int64_t length = ids.size(0);
+    std::map<std::string, Tensor> gradients;
+    std::set<std::string> frozen;
+    for (const weights::PackedTensor& packed : adapter_->layout().tensors)
+      gradients[packed.name] = at::zeros(packed.shape, at::kFloat);
+    model_->set_gradient_sink([&](const std::string& name) -> GradientTarget {
+      const auto found = gradients.find(name);
+      if (found != gradients.end()) return {.memory = found->second, .use = device::GradientUse::kAdd};
+      frozen.insert(name);
+      return {};
+    });
+    Tensor targets = at::full({length}, -1, at::TensorOptions(at::kInt));
+    targets.narrow(0, 0, length - 1).copy_(ids.narrow(0, 1, length - 1));
+    SequenceAttention attention(*ops_, config_, length, at::kFloat);
+    const Tensor embedded = model_->embed(ids).set_requires_grad(true);
+    Tensor hidden = embedded;
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer)
+      hidden = model_->block(layer, hidden, int32_range(0, length), attention);
+    const Tensor normed = model_->final_norm(hidden), logits = model_->head(normed.detach());
+    EXPECT_LT(difference(logits, golden(prefix + "logits")), 1e-4);
+    const Tensor logp = at::empty({length}), lse = at::empty({length});
+    ops_->logprob(logits, targets, 1.0, logp, Tensor(), lse);
+    const auto num_targets = static_cast<double>(length - 1);
+    EXPECT_NEAR(-logp.sum(at::kDouble).item<double>() / num_targets, golden(prefix + "loss").item<double>(), 1e-5);
+
+    const Tensor dlogits = ops_->logprob_backward(logits, targets, 1.0, at::full({length}, -1.0 / num_targets),
+                                                  Tensor(), Tensor(), lse, at::kFloat);
+    const Tensor dnormed = model_->head_backward(dlogits, normed.detach());
+    model_->embed_backward(torch::autograd::grad({normed}, {embedded}, {dnormed})[0], ids);
+    for (const weights::PackedTensor& packed : adapter_->layout().tensors) {
+      for (const weights::Slice& slice : packed.slices) {
+        const Tensor got = gradients.at(packed.name).narrow(0, slice.row_begin, slice.shape[0]);
+        EXPECT_LT(difference(got, golden(prefix + "grad." + slice.hf_name)), 2e-5) << slice.hf_name;
+      }
+    }
+    // Every tensor of the base was asked about and left alone: embedding (also the head), norms and matrices.
+    EXPECT_EQ(frozen.size(), base_->layout().tensors.size());
+    model_->set_gradient_sink({});
+  }
+}
+
+// The head's rounding has no part in it: a block's result is the base's, up to the sign of a zero.
+TEST(Lora, ANewAdapterChangesNoValue) {
+  for (const std::string& architecture : kArchitectures) {
+    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
+      ModelConfig config = small_config(2, architecture);
+      config.dtype = dtype;
+      const at::ScalarType scalar = dtype == Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+      const auto ops = device::make_cpu_ops("auto", 1);
+      weights::WeightStore base(build_layout(config), scalar);
+      draw_weights(base, 0.2, 5);
+      const ModelConfig adapted = with_lora(config, kAll, 3, 5.0);
+      weights::WeightStore adapter(adapter_layout(adapted), scalar);
+      weights::initialize_random(adapter, 0.2, 5);
+      const Tensor ids = int32_range(3, 20);
+      const auto logits = [&](const ModelConfig& of, const weights::WeightsView& view) {
+        const auto model = make_model(of, view, *ops);
+        SequenceAttention attention(*ops, of, ids.size(0), scalar);
+        return model->head(forward_hidden(*model, ids, int32_range(0, ids.size(0)), attention));
+      };
+      const Tensor plain = logits(config, base.view());
+      EXPECT_TRUE(plain.equal(logits(adapted, base.view().with(adapter.view())))) << architecture;
+      draw_weights(adapter, 0.2, 5);  // B too
+      EXPECT_FALSE(plain.equal(logits(adapted, base.view().with(adapter.view())))) << architecture;
+    }
+  }
+}
+
+TEST(Lora, ABeginsUniformAsKaimingHasItAndBZero) {
+  const ModelConfig config = with_lora(small_config(), kAll, 16);
+  weights::WeightStore adapter(adapter_layout(config), at::kFloat);
+  weights::initialize_random(adapter, 0.2, 1);
+  const Tensor a = adapter.tensor("layers.0.qkv.lora_a");
+  const double bound = 1.0 / std::sqrt(48.0);
+  EXPECT_LE(a.abs().max().item<double>(), bound);
+  EXPECT_GT(a.abs().max().item<double>(), 0.98 * bound);
+  EXPECT_NEAR(a.to(at::kDouble).square().mean().item<double>(), bound * bound / 3.0, 0.05 * bound * bound);
+  EXPECT_EQ(adapter.tensor("layers.0.qkv.lora_b").abs().max().item<double>(), 0.0);
+  EXPECT_NEAR(adapter.tensor("layers.1.down.lora_a").abs().max().item<double>(), 1.0 / std::sqrt(80.0), 2e-3);
+}
+
+}  // namespace
+}  // namespace tandem::model

@@ -1,0 +1,155 @@
+// Training an adapter: the base keeps its bits, and the adapter's gradient is the chain rule's of the weights'
+// gradient.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "model/lora.h"
+#include "model/registry.h"
+#include "tests/model/random_weights.h"
+#include "tests/trainer/fixture.h"
+#include "trainer/trainer_plan.h"
+
+namespace tandem::trainer {
+namespace {
+
+struct AdaptedModel {
+  AdaptedModel(model::ModelConfig shape, const std::vector<std::string>& targets)
+      : config(std::move(shape)),
+        base(model::build_layout(config), model_dtype(config)),
+        adapter(model::adapter_layout(with_targets(config, targets)), base.dtype()) {
+    model::draw_weights(base, 0.2, 11);
+    model::draw_weights(adapter, 0.2, 12);  // B too, or A would have no gradient
+    model = model::make_model(config, base.view().with(adapter.view()), test_ops());
+  }
+  static at::ScalarType model_dtype(const model::ModelConfig& config) {
+    return config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+  }
+  static const model::ModelConfig& with_targets(model::ModelConfig& config, const std::vector<std::string>& targets) {
+    config.lora = {.rank = 5, .alpha = 8.0, .target_modules = targets};
+    return config;
+  }
+
+  model::ModelConfig config;
+  weights::WeightStore base, adapter;
+  std::unique_ptr<model::Model> model;
+};
+
+TrainerConfig one_big_step() {
+  TrainerConfig config;
+  config.schedule.max_lr = 0.1;
+  return config;
+}
+
+std::map<std::string, at::Tensor> copies(const weights::WeightStore& store) {
+  std::map<std::string, at::Tensor> result;
+  for (const auto& packed : store.layout().tensors) result[packed.name] = store.tensor(packed.name).clone();
+  return result;
+}
+
+const std::vector<std::string> kAll = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+
+TEST(TrainerLora, OnlyTheAdapterLearnsAndOnlyItHasState) {
+  for (const model::Dtype dtype : {model::Dtype::kFloat32, model::Dtype::kBFloat16}) {
+    for (const std::string& architecture : model::kArchitectures) {
+      SCOPED_TRACE(architecture);
+      model::ModelConfig shape = model::small_config(2, architecture);
+      shape.dtype = dtype;
+      AdaptedModel m(shape, kAll);
+      const auto base = copies(m.base), before = copies(m.adapter);
+      const auto trainer = make_trainer(one_big_step(), m.adapter, *m.model);
+      const std::vector<rl::Sample> samples = random_samples(3, 3, 2);
+      trainer->step(pointers(samples));
+      for (const auto& [name, tensor] : copies(m.base)) EXPECT_TRUE(tensor.equal(base.at(name))) << name;
+      for (const auto& [name, tensor] : copies(m.adapter)) EXPECT_FALSE(tensor.equal(before.at(name))) << name;
+      EXPECT_EQ(m.adapter.version(), 1U);
+      EXPECT_EQ(m.base.version(), 0U);
+      OptimizerBytes taken;
+      for (const OptimizerTensor& one : trainer->state()) {
+        const bool is_master = one.kind == StateKind::kMaster;
+        if (is_master && dtype == model::Dtype::kFloat32) continue;
+        (is_master ? taken.master : taken.moments) += static_cast<int64_t>(one.tensor.nbytes());
+      }
+      const OptimizerBytes planned = optimizer_bytes(m.config);
+      EXPECT_EQ(taken.master, planned.master);
+      EXPECT_EQ(taken.moments, planned.moments);
+      EXPECT_LT(planned.moments, 8 * m.config.num_parameters()) << "less than that of the weights";
+    }
+  }
+}
+
+// W' = W + s B A has the gradient G. Then A's is s B^T G, and B's is s G A^T.
+TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
+  const double kTolerance = 2e-4;  // of the largest: the merged weights are rounded, and so are other sums
+  for (const std::string& architecture : model::kArchitectures) {
+    for (const std::vector<std::string>& targets : {kAll, std::vector<std::string>{"k_proj", "up_proj"},
+                                                    std::vector<std::string>{"q_proj", "v_proj", "o_proj"}}) {
+      SCOPED_TRACE(architecture + ", " + std::to_string(targets.size()) + " modules");
+      AdaptedModel m(model::small_config(2, architecture), targets);
+      const double scale = m.config.lora->scale();
+      weights::WeightStore merged(model::build_layout(m.config), at::kFloat);
+      for (const auto& packed : merged.layout().tensors) merged.tensor(packed.name).copy_(m.base.tensor(packed.name));
+      const auto parts = [&](const std::string& name, const auto& use) {
+        int64_t row = 0, a_row = 0;
+        const model::AdapterWindows all = model::adapter_windows(m.config);
+        for (const model::AdapterWindow& window : all.at(name)) {
+          use(window, a_row, row);
+          row += window.count;
+          a_row += m.config.lora->rank;
+        }
+      };
+      for (const auto& [name, windows] : model::adapter_windows(m.config)) {
+        const at::Tensor a = m.adapter.tensor(name + model::kLoraA), b = m.adapter.tensor(name + model::kLoraB);
+        parts(name, [&](const model::AdapterWindow& window, int64_t a_row, int64_t row) {
+          merged.tensor(name)
+              .narrow(0, window.begin, window.count)
+              .add_(at::mm(b.narrow(0, row, window.count), a.narrow(0, a_row, 5)), scale);
+        });
+      }
+      model::ModelConfig full = m.config;
+      full.lora.reset();
+      const auto full_model = model::make_model(full, merged.view(), test_ops());
+      const std::vector<rl::Sample> samples = random_samples(4, 3, 2);
+      const auto of_weights = make_trainer(one_big_step(), merged, *full_model);
+      const auto of_adapter = make_trainer(one_big_step(), m.adapter, *m.model);
+      // The step changes weights behind the gradient, and A and B are needed as they were.
+      const auto before = copies(m.adapter);
+      of_weights->step(pointers(samples));
+      of_adapter->step(pointers(samples));
+      std::map<std::string, at::Tensor> want, got = gradients(*of_adapter, m.adapter);
+      for (const auto& [name, windows] : model::adapter_windows(m.config)) {
+        const at::Tensor a = before.at(name + model::kLoraA), b = before.at(name + model::kLoraB);
+        const at::Tensor gradient = of_weights->gradient(name);
+        at::Tensor da = at::zeros_like(a), db = at::zeros_like(b);
+        parts(name, [&](const model::AdapterWindow& window, int64_t a_row, int64_t row) {
+          const at::Tensor g = gradient.narrow(0, window.begin, window.count);
+          da.narrow(0, a_row, 5).copy_(at::mm(b.narrow(0, row, window.count).t(), g) * scale);
+          db.narrow(0, row, window.count).copy_(at::mm(g, a.narrow(0, a_row, 5).t()) * scale);
+        });
+        want[name + model::kLoraA] = da;
+        want[name + model::kLoraB] = db;
+      }
+      EXPECT_LT(relative_difference(got, want), kTolerance);
+    }
+  }
+}
+
+TEST(TrainerLora, RecomputedBlocksGiveTheSameBits) {
+  std::map<std::string, at::Tensor> kept;
+  for (const int64_t recompute_layers : {0, 2}) {
+    AdaptedModel m(model::small_config(2), kAll);
+    TrainerConfig config = one_big_step();
+    config.recompute_layers = recompute_layers;
+    const auto trainer = make_trainer(config, m.adapter, *m.model);
+    const std::vector<rl::Sample> samples = random_samples(6, 2, 2);
+    trainer->step(pointers(samples));
+    if (kept.empty()) kept = copies(m.adapter);
+    for (const auto& [name, tensor] : copies(m.adapter)) EXPECT_TRUE(tensor.equal(kept.at(name))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::trainer
