@@ -91,7 +91,8 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shape", default="0.6B", choices=list(memory_plan.SHAPES))
     parser.add_argument("--build", default="release")
-    for name, value in {"rank": 16, "batch": 4, "samples": 4, "prompt": 64, "response": 64, "rollouts": 3}.items():
+    parser.add_argument("--rank", type=int, default=16)
+    for name, value in {"batch": 4, "samples": 4, "prompt": 64, "response": 64, "rollouts": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--out")
     options, options.more = parser.parse_known_args()  # what is left are flags of both runs

@@ -94,7 +94,7 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
   rank["host_pinned_bytes"] = plan.host_pinned_bytes;
   base::Json json = base::Json::object();
   json["parameters"] = model.num_parameters();
-  json["trained_parameters"] = model::trained_layout(model).num_elements();
+  if (model.lora) json["trained_parameters"] = model::trained_layout(model).num_elements();
   json["dtype"] = model::to_string(model.dtype);
   json["ranks"] = base::Json::array({rank});
   json["kv"] = {{"bytes", plan.kv_cache_bytes}, {"tokens", plan.kv_tokens}, {"completions", plan.kv_completions}};

@@ -208,7 +208,7 @@ TEST_F(LoraRun, ThePlanHasNoMasterNoMomentsAndNoGradientOfTheBase) {
     return base::parse_json(result.out, "plan");
   };
   const base::Json full = plan({}), lora = plan({"--lora-rank", "4"});
-  EXPECT_EQ(full["trained_parameters"], full["parameters"]);
+  EXPECT_FALSE(full.contains("trained_parameters"));
   EXPECT_EQ(lora["parameters"], full["parameters"]);
   const auto trained = lora["trained_parameters"].get<int64_t>();
   EXPECT_EQ(trained, 15744);

@@ -240,7 +240,7 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
 
 // The engine decodes with base and adapter in place, and sees each update of the adapter as it sees one of the weights.
 TEST(OnPolicy, TheSameHoldsWithAnAdapterAfterEveryUpdate) {
-  constexpr uint64_t kNumAdapterSeeds = 24;
+  constexpr uint64_t kNumAdapterSeeds = 12;
   int64_t tokens = 0;
   for (uint64_t seed = 1; seed <= kNumAdapterSeeds; ++seed) {
     Draw draw(1000 + seed);
@@ -250,13 +250,13 @@ TEST(OnPolicy, TheSameHoldsWithAnAdapterAfterEveryUpdate) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
     const auto engine_ops = device::make_cpu_ops(mix.isa, mix.engine_threads);
     const auto trainer_ops = device::make_cpu_ops(mix.isa, mix.trainer_threads);
-    const Outcome outcome = run(mix, *engine_ops, *trainer_ops, seed, /*num_rounds=*/3);
+    const Outcome outcome = run(mix, *engine_ops, *trainer_ops, seed, /*num_rounds=*/2);
     tokens += outcome.tokens;
     ASSERT_EQ(outcome.different, 0) << "of " << outcome.tokens << " log-probs differ";
     ASSERT_EQ(outcome.reported_difference, 0.0);
     EXPECT_GT(outcome.largest_gradient, 0.0);
   }
-  EXPECT_GT(tokens, 4000);
+  EXPECT_GT(tokens, 1000);
 }
 
 // The same on a device, engine and trainer with weights, cache and batches there.
