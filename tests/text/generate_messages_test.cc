@@ -37,7 +37,7 @@ TEST(GenerateMessages, ReadWhatAProcessSays) {
   ASSERT_EQ(read.ended.size(), 2U);
   EXPECT_EQ(read.ended[0].result.loss_mask, (std::vector<uint8_t>{1, 0}));
   EXPECT_EQ(read.ended[0].result.metadata["a"], 1);
-  EXPECT_EQ(read.ended[1].result.failure, "KeyError: 'x'") << "one line";
+  EXPECT_EQ(read.ended[1].result.failure, "KeyError:\\n'x'") << "one line";
   EXPECT_TRUE(read.ended[1].out_of_memory);
   EXPECT_TRUE(read.all_wait);
 }
