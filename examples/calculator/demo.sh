@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO on the CPU over two turns: a model that asks a calculator for one problem in five learns to ask it always.
+# GRPO on the CPU over two turns, from a model that asks a calculator for one problem in five.
 #   demo.sh [RUN_DIRECTORY] [further flags of tandem train]
 # A further flag beats the one that stands below. The data and the model that the run begins with stay in
 # RUN_DIRECTORY-data.
