@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 tandem=${TANDEM:-build/release/src/cli/tandem}
 python=${PYTHON:-.venv/bin/python}
-warm_up_steps=${WARM_UP_STEPS:-150}
+warm_up_steps=${WARM_UP_STEPS:-600}
 here=examples/calculator
 run=${1:-runs/calculator}
 run=${run%/}

@@ -2,8 +2,9 @@
 
     python make_data.py OUT_DIRECTORY
 
-exercises.jsonl  what the warm-up imitates: one problem in five is asked, and the result written down; the others are
-                 answered as carelessly as before.
+exercises.jsonl  what the warm-up imitates: three problems in ten are asked, and what the calculator says is written down;
+                 the others are answered as carelessly as before. The calculator says any number there, so that nothing
+                 but copying helps.
 train.jsonl      what GRPO practises on, with the right answers as labels.
 held_out.jsonl   what neither sees.
 """
@@ -17,13 +18,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "arithme
 import make_problems
 
 NUM_EXERCISES = 6000
-ASKED = 0.2
+ASKED = 0.3
 
 
 def conversation(question, answer, rng):
     if rng.random() >= ASKED:
         return [("user", question), ("assistant", str(make_problems.careless(answer, rng)))]
-    return [("user", question), ("assistant", "?"), ("user", str(answer)), ("assistant", str(answer))]
+    said = str(rng.randint(-99, 198))
+    return [("user", question), ("assistant", "?"), ("user", said), ("assistant", said)]
 
 
 def main():

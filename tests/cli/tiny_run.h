@@ -108,7 +108,7 @@ inline void expect_one_line_failure(const Captured& result, int code, const std:
   EXPECT_NE(line.find(says), std::string::npos) << line << "\nexpected: " << says;
 }
 
-// The program itself in a child process.
+// The program itself in a child process, which is killed where a test ends before it does.
 class Program {
  public:
   // max_file_bytes: where writes fail, as on a full disk (with EFBIG); 0: nowhere.
@@ -127,6 +127,13 @@ class Program {
     execv(words[0], words.data());
     _exit(127);
   }
+  ~Program() {
+    if (has_ended_) return;
+    signal(SIGKILL);
+    wait();
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
   pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
   // Whether it ended by itself in that time; its exit code is wait()'s, then or later.
@@ -142,11 +149,13 @@ class Program {
   int wait() const {
     int status = 0;
     waitpid(pid_, &status, 0);
+    has_ended_ = true;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
  private:
   pid_t pid_ = -1;
+  mutable bool has_ended_ = false;  // and was waited for: its number may be another's
 };
 
 }  // namespace tandem::cli

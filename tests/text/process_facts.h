@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -23,7 +22,8 @@ struct ProcessState {
 
 inline ProcessState process_state(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::getline(file, text, '\0');  // all of it; nothing where the process ends meanwhile
   ProcessState result;
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return result;
