@@ -164,7 +164,6 @@ void load_files(const CheckpointFiles& files, WeightStore& store) {
 // Writes DIR: what `write` puts into it, and the source's tokenizer and generation files.
 void write_export(const std::string& directory, const WeightStore& store, const ExportOptions& options,
                   const std::function<void(const std::string& directory)>& write) {
-  TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
   const std::string target = base::without_trailing_slashes(directory);
   check_target(target, options.overwrite);
   const std::string parent = std::filesystem::absolute(target).parent_path().string();
@@ -193,6 +192,7 @@ void load_adapter(const std::string& directory, WeightStore& store) {
 
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
   TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
+  TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
   const std::string config = rewritten_config(options.source_directory, store.dtype());
   write_export(directory, store, options, [&](const std::string& output) {
     write_weights(output, store, options.max_shard_bytes);
@@ -202,6 +202,7 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 
 void export_adapter(const std::string& directory, const WeightStore& store, const std::string& config,
                     const ExportOptions& options) {
+  TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
   write_export(directory, store, options, [&](const std::string& output) {
     Shard tensors;
     for (const PackedTensor& packed : store.layout().tensors) {
