@@ -34,7 +34,7 @@ def run(name, folder, options, more):
         return {"refused": plan.stderr.strip().splitlines()[-1]}
     with open(folder / f"{name}.txt", "w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
-        # What the run would save at its end is nothing that is measured here.
+        # The run is ended here, because the checkpoint that it would save at its end is not measured.
         code = wait_for_rollouts(process, save / "metrics.jsonl", options.rollouts)
     if code is not None:
         return {"refused": (folder / f"{name}.txt").read_text(encoding="utf-8").strip().splitlines()[-1]}

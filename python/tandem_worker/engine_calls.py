@@ -15,7 +15,8 @@ _CURRENT = contextvars.ContextVar("the sample that a task works for")
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
 LISTS = ("stop", "stop_token_ids")
 SWITCHES = ("ignore_eos",)
-# What other engines have and Tandem's has always, or never, done, and the values that ask for nothing else.
+# Sampling parameters of other engines that Tandem has no choice in: each with the values that ask for what Tandem does
+# anyway. Any other value is refused.
 WITHOUT_EFFECT = {
     "skip_special_tokens": (True, False, None),  # of the answer's text
     "no_stop_trim": (True, None),

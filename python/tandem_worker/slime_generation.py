@@ -62,7 +62,8 @@ STAND_INS = {
     },
     "slime.utils.http_utils": {"post": engine_calls.post, "get": engine_calls.get},
 }
-# Of args: what such functions ask for and no flag of Tandem has.
+# Attributes of `args` that functions written for slime read and that no flag of Tandem sets, with the values that they
+# are given.
 ARGUMENTS = {
     "partial_rollout": False,
     "mask_offpolicy_in_partial_rollout": False,

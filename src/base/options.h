@@ -64,8 +64,8 @@ class Option {
   Option& required(bool is_required = true);
   // No result depends on it: a run may go on from a checkpoint with another value.
   Option& does_not_affect_results();
-  // Its default changed what the program does when the option came: a checkpoint of a version without the option was
-  // made otherwise.
+  // The program behaved otherwise before it had this option. A checkpoint of a version without the option was therefore
+  // not made with the default, and a run that resumes from it is not taken to have been.
   Option& default_was_new();
   // A list that mostly has one element: a single one is read and written like the value of an option that is no list,
   // and none is unset.

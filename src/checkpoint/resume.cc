@@ -89,6 +89,13 @@ int64_t count(const Json& json, const char* name, const std::string& file) {
   return as_count(member(json, name, file), name, file, kMaxCount);
 }
 
+// What a built-in name, or FILE.py:function with the file's contents, is to a run: a built-in name has no colon.
+std::string identity_of(const std::string& function) {
+  const size_t colon = function.rfind(':');
+  if (colon == std::string::npos) return function;
+  return base::file_checksum(function.substr(0, colon)) + function.substr(colon);
+}
+
 // Of data, reward function, model configuration and tokenizer.
 std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
                                                    const std::vector<std::string>& custom_rm_paths) {
@@ -248,16 +255,10 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
     result["the weights of --hf-checkpoint"] = weights::weights_checksum(inputs.model_directory);
   }
   if (!inputs.group_filter.empty()) {
-    const size_t colon = inputs.group_filter.rfind(':');
-    result["the filter of --dynamic-sampling-filter-path"] =
-        colon == std::string::npos
-            ? inputs.group_filter
-            : base::file_checksum(inputs.group_filter.substr(0, colon)) + inputs.group_filter.substr(colon);
+    result["the filter of --dynamic-sampling-filter-path"] = identity_of(inputs.group_filter);
   }
   if (!inputs.generate_function.empty()) {
-    const size_t colon = inputs.generate_function.rfind(':');
-    result["the function of --custom-generate-function-path"] =
-        base::file_checksum(inputs.generate_function.substr(0, colon)) + inputs.generate_function.substr(colon);
+    result["the function of --custom-generate-function-path"] = identity_of(inputs.generate_function);
   }
   return result;
 }

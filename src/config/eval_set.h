@@ -27,7 +27,8 @@ struct EvalSet {
   void visit_defaults(base::Options& table);
   void visit(base::Options& table);
 
-  // What a table is read into: these defaults, but for the reward, of which a table that names one takes nothing.
+  // A copy of these defaults without their reward, into which a table of the file is read: a table that names a reward
+  // takes nothing of the defaults' reward.
   EvalSet without_reward() const;
   // Afterwards: the reward of the defaults, where this set has named none. Weights that it has named stay.
   void inherit_reward(const EvalSet& defaults);

@@ -82,9 +82,8 @@ void take_samples(rl::Group group, std::vector<rl::Sample>& samples) {
 BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
     : bench_(bench),
       shape_(shape),
-      prompts_(draw_prompts(bench.config(), shape.sequences / shape.group,
-                            shape.least_tokens > 0 ? shape.least_tokens : shape.prompt_tokens, shape.prompt_tokens,
-                            shape.seed)),
+      prompts_(draw_prompts(bench.config(), shape.sequences / shape.group, shape.least_of(shape.prompt_tokens),
+                            shape.prompt_tokens, shape.seed)),
       model_(bench.make_model()) {
   TANDEM_CHECK(shape.sequences % shape.group == 0, shape.sequences, shape.group);
   const int64_t kv_bytes =
@@ -98,8 +97,7 @@ BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
 
 int64_t BenchRollout::draw_response(uint64_t sample_id) const {
   std::mt19937_64 random(shape_.seed + sample_id + 1);
-  return draw_length(random, shape_.least_tokens > 0 ? shape_.least_tokens : shape_.response_tokens,
-                     shape_.response_tokens);
+  return draw_length(random, shape_.least_of(shape_.response_tokens), shape_.response_tokens);
 }
 
 void BenchRollout::add_requests() const {

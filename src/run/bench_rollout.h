@@ -18,6 +18,8 @@ struct RolloutShape {
   int64_t group = 1;  // sequences that share a prompt; divides `sequences`
   int64_t prompt_tokens = 1, response_tokens = 1;
   int64_t least_tokens = 0;  // not 0: lengths of prompts and completions are drawn, from here to those above
+  // The least of lengths of which `most` is the most.
+  int64_t least_of(int64_t most) const { return least_tokens > 0 ? least_tokens : most; }
   int64_t max_batch_tokens = 2048;
   double temperature = 1.0;
   uint64_t seed = 0;

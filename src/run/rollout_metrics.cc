@@ -108,7 +108,7 @@ report::Metrics turn_metrics(const Rollout& rollout) {
   if (!has_turns(rollout)) return metrics;
   std::vector<double> turns, lengths, trained;
   for (const rl::Sample& sample : rollout.samples) {
-    if (sample.num_turns == 0) continue;  // the function failed, and the sample is a placeholder
+    if (sample.num_turns == 0) continue;  // the function failed for it, and it has no turns to count
     turns.push_back(static_cast<double>(sample.num_turns));
     lengths.push_back(static_cast<double>(sample.completion.size()));
     trained.push_back(static_cast<double>(std::ranges::count(sample.loss_mask, uint8_t{1})));

@@ -148,7 +148,8 @@ struct TileRows {
   uint32_t lane;
 };
 
-// What a warp holds while it walks its keys, and then its sums, for the other warps to read.
+// Shared memory of a warp. It holds the keys and values of a step while the warp walks them, and at the end the warp's
+// sums, which the other warps read.
 template <uint32_t kHeadDim>
 union WarpStorage {
   struct {
@@ -289,7 +290,8 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
     float2 of[kWarps];
 #pragma unroll
     for (uint32_t w = 0; w < kWarps; ++w) of[w] = storage.warps[w].sums.maximum_sum[j][lane / 4];
-    // Where a warp sees no key its maximum is -infinity, and max() makes 0 of the NaN that their difference is.
+    // A warp that saw no key has a maximum of -infinity. The difference of two such maxima is NaN, of which max() makes
+    // -infinity, whose power of two is 0: the warp adds nothing.
     constexpr float kNone = -fi::math::inf;
     float most = kNone, total = 1.0F;
 #pragma unroll
