@@ -17,6 +17,7 @@ from pathlib import Path
 MAY_INCLUDE = {
     "base": {"base"},
     "device": {"device", "base"},
+    "mesh": {"mesh", "base", "device"},
     "memory": {"memory", "base", "device"},
     "weights": {"weights", "base", "device", "memory"},
     "model": {"model", "base", "device", "weights"},
@@ -28,8 +29,8 @@ MAY_INCLUDE = {
     "plan": {"plan", "config", "base", "device", "memory", "weights", "model", "trainer", "rollout"},
     "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
     "report": {"report", "base", "rl", "text"},
-    "run": {"run", "config", "plan", "checkpoint", "report", "base", "device", "memory", "weights", "model", "rl", "text", "trainer", "rollout"},
-    "cli": {"cli", "run", "config", "text", "base"},
+    "run": {"run", "config", "plan", "checkpoint", "report", "base", "device", "memory", "weights", "model", "rl", "text", "trainer", "rollout", "mesh"},
+    "cli": {"cli", "run", "config", "text", "base", "mesh"},
 }
 
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot

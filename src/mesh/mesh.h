@@ -1,0 +1,36 @@
+// The ranks of a run, as one of them sees them: who it is, and how it talks to the others.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/communicator.h"
+
+namespace tandem::mesh {
+
+class Mesh {
+ public:
+  virtual ~Mesh() = default;
+
+  int rank() const { return host().rank(); }
+  int size() const { return host().size(); }
+  bool is_alone() const { return size() == 1; }
+  // Rank 0: it alone writes the run directory and talks to the terminal.
+  bool is_conductor() const { return rank() == 0; }
+
+  // Between all ranks. device() moves tensors of their devices, host() those of their hosts; both are for the thread
+  // that runs the loop. savers() moves the host's for the thread that writes checkpoints: two threads must not share
+  // one.
+  virtual device::Communicator& device() const = 0;
+  virtual device::Communicator& host() const = 0;
+  virtual device::Communicator& savers() const = 0;
+
+  // 0, 1, 2, ... of a series: each number goes to one rank, whichever asks first. Ranks may ask at any time.
+  virtual int64_t take_ticket(const std::string& series) = 0;
+};
+
+// Of a run that is one process.
+std::unique_ptr<Mesh> solo_mesh();
+
+}  // namespace tandem::mesh

@@ -1,0 +1,28 @@
+// What a run of one process may rely on: the mesh is there, and asks nobody.
+#include <ATen/ops/arange.h>
+#include <gtest/gtest.h>
+
+#include "mesh/mesh.h"
+
+namespace tandem::mesh {
+namespace {
+
+TEST(SoloMesh, IsTheConductorAndHearsItself) {
+  const std::unique_ptr<Mesh> mesh = solo_mesh();
+  EXPECT_TRUE(mesh->is_alone());
+  EXPECT_TRUE(mesh->is_conductor());
+  EXPECT_EQ(device::all_gather_text(mesh->host(), "mine"), std::vector<std::string>{"mine"});
+  EXPECT_TRUE(device::any_of(mesh->host(), true));
+  EXPECT_FALSE(device::any_of(mesh->savers(), false));
+  device::all_gather(mesh->device(), {{at::arange(3)}});
+}
+
+TEST(SoloMesh, TicketsOfASeriesCountFromZero) {
+  const std::unique_ptr<Mesh> mesh = solo_mesh();
+  EXPECT_EQ(mesh->take_ticket("a"), 0);
+  EXPECT_EQ(mesh->take_ticket("a"), 1);
+  EXPECT_EQ(mesh->take_ticket("b"), 0);
+}
+
+}  // namespace
+}  // namespace tandem::mesh
