@@ -7,7 +7,7 @@ namespace tandem::text {
 
 struct GeneratorLimits {
   int64_t num_processes = 2;  // > 0
-  int64_t max_samples = 64;   // that one process has under way at once, > 0
+  int64_t max_samples = 256;  // that one process has under way at once, > 0
   double timeout_s = 60.0;    // of a sample, beside what it waits for the engine, > 0
 };
 
