@@ -19,8 +19,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorBytes> tensors,
-                             config::SavedParts parts) {
+void CheckpointWriter::start(const RunState& state, std::vector<SavedTensor> tensors, config::SavedParts parts) {
   TANDEM_CHECK(!thread_.joinable(), "a checkpoint is being written already");
   failure_ = nullptr;
   thread_ = std::thread([this, state, parts, tensors = std::move(tensors)]() mutable {
@@ -36,17 +35,20 @@ void CheckpointWriter::start(const RunState& state, std::vector<weights::TensorB
 }
 
 // The pointer of checkpoints/ comes last: what it names has its export, where it gets one.
-void CheckpointWriter::write(const RunState& state, std::vector<weights::TensorBytes> tensors,
-                             config::SavedParts parts) {
+void CheckpointWriter::write(const RunState& state, std::vector<SavedTensor> tensors, config::SavedParts parts) {
   if (parts != config::SavedParts::kCheckpoint) {
-    export_weights_(directory_.checkpoint(state.step));
-    directory_.set_latest(state.step);
+    ranks_.conductor_alone([&] {
+      export_weights_(directory_.checkpoint(state.step));
+      directory_.set_latest(state.step);
+    });
   }
   if (parts == config::SavedParts::kExport) return;
   const Checkpoints checkpoints(directory_.path());
-  checkpoints.save(state.step, state.to_json(), std::move(tensors));
-  checkpoints.keep_latest(keep_latest_);
-  if (state.best) directory_.remove_bests_before(state.best->step);
+  checkpoints.save(state.step, state.to_json(), std::move(tensors), ranks_);
+  ranks_.conductor_alone([&] {
+    checkpoints.keep_latest(keep_latest_);
+    if (state.best) directory_.remove_bests_before(state.best->step);
+  });
 }
 
 std::optional<CheckpointWriter::Saved> CheckpointWriter::wait() {

@@ -15,8 +15,8 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/saving_ranks.h"
 #include "config/output_options.h"
-#include "weights/safetensors.h"
 
 namespace tandem::checkpoint {
 
@@ -25,15 +25,19 @@ class CheckpointWriter {
   // Writes the live weights into a directory that may hold an earlier export.
   using Export = std::function<void(const std::string& directory)>;
 
-  // The directory is borrowed. `keep_latest` of checkpoints/ stay.
-  CheckpointWriter(Export export_weights, const RunDirectory& directory, int64_t keep_latest)
-      : export_weights_(std::move(export_weights)), directory_(directory), keep_latest_(keep_latest) {}
+  // The directory is borrowed. `keep_latest` of checkpoints/ stay. Several ranks write one checkpoint together: each
+  // has a writer and starts it with its own tensors; the conductor's exports.
+  CheckpointWriter(Export export_weights, const RunDirectory& directory, int64_t keep_latest, SavingRanks ranks = {})
+      : export_weights_(std::move(export_weights)),
+        directory_(directory),
+        keep_latest_(keep_latest),
+        ranks_(std::move(ranks)) {}
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Begins; BugError while another is being written.
-  void start(const RunState& state, std::vector<weights::TensorBytes> tensors,
+  void start(const RunState& state, std::vector<SavedTensor> tensors,
              config::SavedParts parts = config::SavedParts::kBoth);
 
   // Waits for the one that is being written, if any. The pointer to it is durable then: it counts as saved.
@@ -43,14 +47,15 @@ class CheckpointWriter {
     double seconds = 0.0;         // that it took
     double waited_seconds = 0.0;  // of these, here
   };
-  std::optional<Saved> wait();  // throws what the thread threw
+  std::optional<Saved> wait();  // throws what the thread threw, on all ranks
 
  private:
-  void write(const RunState& state, std::vector<weights::TensorBytes> tensors, config::SavedParts parts);
+  void write(const RunState& state, std::vector<SavedTensor> tensors, config::SavedParts parts);
 
   const Export export_weights_;
   const RunDirectory& directory_;
   const int64_t keep_latest_;
+  const SavingRanks ranks_;
   std::thread thread_;
   Saved saved_;                 // of the thread; read after join()
   std::exception_ptr failure_;  // likewise

@@ -17,10 +17,11 @@ namespace {
 
 constexpr const char* kManifest = "MANIFEST.json";
 constexpr const char* kState = "state.json";
-constexpr const char* kShard = "shard_00000.safetensors";  // of rank 0
 constexpr base::Durable kDurable = base::Durable::kWithDirectory;
 constexpr const char* kPrefix = "step_";
 constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
+
+std::string shard_name(int rank) { return fmt::format("shard_{:05}.safetensors", rank); }
 
 std::string step_name(int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
 
@@ -92,19 +93,26 @@ class BoxCopy {
   const std::span<std::byte> out_;
 };
 
-Manifest describe(const std::string& directory, int64_t step, const std::vector<weights::TensorBytes>& tensors) {
+ManifestFile described(const std::string& path) {
+  return {.bytes = base::ReadableFile(path).size(), .checksum = base::file_checksum(path)};
+}
+
+// Writes the shard of one rank, and returns the part of the manifest that is about it.
+Manifest write_shard(const std::string& directory, int64_t step, const std::string& name,
+                     std::vector<SavedTensor> tensors) {
   Manifest manifest;
   manifest.step = step;
-  for (const char* name : {kState, kShard}) {
-    const std::string path = fmt::format("{}/{}", directory, name);
-    manifest.files[name] = {.bytes = base::ReadableFile(path).size(), .checksum = base::file_checksum(path)};
+  std::vector<weights::TensorBytes> bytes;
+  for (SavedTensor& tensor : tensors) {
+    manifest.tensors[tensor.bytes.name] = {
+        .dtype = tensor.bytes.dtype,
+        .shape = std::move(tensor.whole_shape),
+        .pieces = {{.file = name, .begin = std::move(tensor.begin), .shape = tensor.bytes.shape}}};
+    bytes.push_back(std::move(tensor.bytes));
   }
-  for (const weights::TensorBytes& tensor : tensors) {
-    const std::vector<int64_t> origin(tensor.shape.size(), 0);
-    manifest.tensors[tensor.name] = {.dtype = tensor.dtype,
-                                     .shape = tensor.shape,
-                                     .pieces = {{.file = kShard, .begin = origin, .shape = tensor.shape}}};
-  }
+  const std::string path = fmt::format("{}/{}", directory, name);
+  weights::write_safetensors(path, std::move(bytes), {}, kDurable);
+  manifest.files[name] = described(path);
   return manifest;
 }
 
@@ -158,15 +166,30 @@ Checkpoints::Checkpoints(const std::string& run_path)
 
 std::string Checkpoints::path(int64_t step) const { return fmt::format("{}/{}", folder_, step_name(step)); }
 
-void Checkpoints::save(int64_t step, const base::Json& state, std::vector<weights::TensorBytes> tensors) const {
-  base::make_directories(folder_);
-  base::DurableDirectory directory(path(step), /*replace=*/true);
-  base::write_file_durably(fmt::format("{}/{}", directory.path(), kState), base::dump_json(state) + "\n", kDurable);
-  weights::write_safetensors(fmt::format("{}/{}", directory.path(), kShard), tensors, {}, kDurable);
-  base::write_file_durably(fmt::format("{}/{}", directory.path(), kManifest),
-                           manifest_text(describe(directory.path(), step, tensors)), kDurable);
-  directory.commit();
-  point_to(step);
+SavedTensor whole_tensor(weights::TensorBytes bytes) {
+  std::vector<int64_t> shape = bytes.shape, origin(shape.size(), 0);
+  return {.bytes = std::move(bytes), .whole_shape = std::move(shape), .begin = std::move(origin)};
+}
+
+void Checkpoints::save(int64_t step, const base::Json& state, std::vector<SavedTensor> tensors,
+                       const SavingRanks& ranks) const {
+  std::optional<base::DurableDirectory> directory;
+  const std::string unfinished = ranks.together([&] {
+    if (!ranks.is_conductor()) return std::string();
+    base::make_directories(folder_);
+    return directory.emplace(path(step), /*replace=*/true).path();
+  })[0];
+  const std::vector<std::string> parts = ranks.together(
+      [&] { return manifest_text(write_shard(unfinished, step, shard_name(ranks.rank), std::move(tensors))); });
+  ranks.conductor_alone([&] {
+    Manifest manifest = merge_manifests(parts, path(step));
+    const std::string state_path = fmt::format("{}/{}", unfinished, kState);
+    base::write_file_durably(state_path, base::dump_json(state) + "\n", kDurable);
+    manifest.files[kState] = described(state_path);
+    base::write_file_durably(fmt::format("{}/{}", unfinished, kManifest), manifest_text(manifest), kDurable);
+    directory->commit();
+    point_to(step);
+  });
 }
 
 void Checkpoints::point_to(int64_t step) const {

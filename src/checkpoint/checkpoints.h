@@ -1,11 +1,13 @@
 // The checkpoints of a run: all that it needs to go on bit for bit.
 //
-//   RUN/checkpoints/step_000100/   state.json, shard_00000.safetensors, MANIFEST.json
+//   RUN/checkpoints/step_000100/   state.json, shard_00000.safetensors (one a rank), MANIFEST.json
 //   RUN/checkpoints/latest         one line, the name of the one to go on from
 //
 // A checkpoint is written under a temporary name, its manifest last; its files and the directory are synced, it gets
 // its name, that is synced, and then the pointer is replaced. So at every instant `latest` names a whole one, whatever
 // happens; and whatever happens to the bytes later is found by the manifest's checksums before any of them is used.
+// Ranks that hold parts of one state write it together: each its own shard, the conductor all else. A reader finds any
+// box of a tensor, whoever wrote it, so a run of another number of ranks goes on from it.
 // No torch: bytes in, bytes out.
 #pragma once
 
@@ -18,6 +20,7 @@
 
 #include "base/json.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/saving_ranks.h"
 #include "weights/safetensors.h"
 
 namespace tandem::checkpoint {
@@ -45,13 +48,23 @@ class Checkpoint {
   std::map<std::string, weights::SafetensorsFile> shards_;
 };
 
+// What a rank saves of a tensor: the box that begins at `begin`, as long as bytes.shape, of one of whole_shape.
+struct SavedTensor {
+  weights::TensorBytes bytes;  // under the name of the whole tensor
+  std::vector<int64_t> whole_shape, begin;
+};
+SavedTensor whole_tensor(weights::TensorBytes bytes);
+
 class Checkpoints {
  public:
   // `run_path`/checkpoints; looks at nothing yet.
   explicit Checkpoints(const std::string& run_path);
 
-  // Writes a checkpoint, then the pointer to it. EnvironmentError: the disk refuses; what was there is as it was.
-  void save(int64_t step, const base::Json& state, std::vector<weights::TensorBytes> tensors) const;
+  // Writes a checkpoint, then the pointer to it. Each of `ranks` calls it with its own tensors, which together are
+  // whole; the conductor's state is written. EnvironmentError, on all ranks: a disk refuses; what was there is as it
+  // was.
+  void save(int64_t step, const base::Json& state, std::vector<SavedTensor> tensors,
+            const SavingRanks& ranks = {}) const;
   // Removes the oldest, so that `count` remain; never the one that the pointer names.
   void keep_latest(int64_t count) const;
   // Goes back to an earlier one: the pointer names it, and later ones are removed.

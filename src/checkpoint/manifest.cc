@@ -115,7 +115,6 @@ ManifestTensor read_tensor(const Json& value, const std::string& where, const Ma
         {.file = piece.text("file"), .begin = piece.counts("begin"), .shape = piece.counts("shape")});
     TANDEM_USER_CHECK(manifest.files.contains(tensor.pieces.back().file), where + ": a piece's file is not listed");
   }
-  check_pieces(tensor, where);
   return tensor;
 }
 
@@ -145,7 +144,16 @@ std::string manifest_text(const Manifest& manifest) {
   return fmt::format("{}\n{}\n", line, base::checksum(line));
 }
 
-Manifest parse_manifest(std::string_view text, const std::string& path) {
+namespace {
+
+void check_whole(const Manifest& manifest, const std::string& path) {
+  for (const auto& [name, tensor] : manifest.tensors) {
+    check_pieces(tensor, fmt::format("{}: tensors: {}", path, base::one_line(name)));
+  }
+}
+
+// Of a manifest whose pieces need not be whole tensors.
+Manifest parse(std::string_view text, const std::string& path) {
   const size_t end = text.find('\n');
   TANDEM_USER_CHECK(end != std::string_view::npos && text.size() == end + kChecksumDigits + 2 && text.back() == '\n' &&
                         text.substr(end + 1, kChecksumDigits) == base::checksum(text.substr(0, end)),
@@ -168,6 +176,32 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     manifest.tensors[name] = read_tensor(value, fmt::format("{}: tensors: {}", path, base::one_line(name)), manifest);
   }
   return manifest;
+}
+
+}  // namespace
+
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  Manifest manifest = parse(text, path);
+  check_whole(manifest, path);
+  return manifest;
+}
+
+Manifest merge_manifests(const std::vector<std::string>& texts, const std::string& path) {
+  Manifest merged;
+  for (const std::string& text : texts) {
+    Manifest part = parse(text, path);
+    merged.step = part.step;
+    merged.files.merge(part.files);
+    for (auto& [name, tensor] : part.tensors) {
+      ManifestTensor& whole =
+          merged.tensors.try_emplace(name, ManifestTensor{tensor.dtype, tensor.shape, {}}).first->second;
+      TANDEM_USER_CHECK(whole.dtype == tensor.dtype && whole.shape == tensor.shape,
+                        fmt::format("{}: ranks saved different tensors {}", path, base::one_line(name)));
+      whole.pieces.insert(whole.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
+    }
+  }
+  check_whole(merged, path);
+  return merged;
 }
 
 }  // namespace tandem::checkpoint

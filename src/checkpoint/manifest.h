@@ -38,5 +38,8 @@ struct Manifest {
 std::string manifest_text(const Manifest& manifest);
 // UserError "PATH: what" for anything but the text of a manifest of this format.
 Manifest parse_manifest(std::string_view text, const std::string& path);
+// The manifest of what several ranks wrote, of the manifests of what each of them did, in which the pieces need not be
+// whole tensors. UserError as above; `path` is where the result will be.
+Manifest merge_manifests(const std::vector<std::string>& texts, const std::string& path);
 
 }  // namespace tandem::checkpoint

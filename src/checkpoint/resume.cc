@@ -24,13 +24,26 @@ namespace {
 
 using base::Json;
 
-// Visits the part of each HF tensor in each tensor of the trainer's state: f(name, rows of it).
+// Rows of an HF tensor that a tensor of the trainer's state holds.
+struct HeldRows {
+  std::string name;            // with the state's kind
+  std::vector<int64_t> shape;  // of the whole HF tensor
+  int64_t row_begin = 0;       // in it
+  at::Tensor rows;
+};
+
+// Visits them for each HF tensor of which the trainer holds any.
 template <typename F>
 void for_each_part(const trainer::Trainer& trainer, F f) {
-  for (const auto& [kind, packed, tensor] : trainer.state()) {
+  for (const auto& [kind, packed, row_begin, tensor] : trainer.state()) {
     for (const weights::Slice& slice : packed->slices) {
-      f(fmt::format("{}.{}", trainer::to_string(kind), slice.hf_name),
-        tensor.narrow(0, slice.row_begin, slice.shape.front()));
+      const int64_t begin = std::max(slice.row_begin, row_begin);
+      const int64_t end = std::min(slice.row_begin + slice.shape.front(), row_begin + tensor.size(0));
+      if (begin >= end) continue;
+      f(HeldRows{.name = fmt::format("{}.{}", trainer::to_string(kind), slice.hf_name),
+                 .shape = slice.shape,
+                 .row_begin = begin - slice.row_begin,
+                 .rows = tensor.narrow(0, begin - row_begin, end - begin)});
     }
   }
 }
@@ -43,11 +56,12 @@ void for_each_part(const weights::WeightStore& reference, F f) {
   }
 }
 
-// Fills a part from the checkpoint. One that lies on a device is read through a few MiB of host memory.
-void read_part(const Checkpoint& checkpoint, const std::string& name, const at::Tensor& part) {
+// Fills rows of a tensor from the checkpoint, which has them from `row_begin` on. Those that lie on a device are read
+// through a few MiB of host memory.
+void read_part(const Checkpoint& checkpoint, const std::string& name, int64_t row_begin, const at::Tensor& part) {
   const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
     std::vector<int64_t> begin(static_cast<size_t>(part.dim()), 0);
-    begin.front() = first_row;
+    begin.front() = row_begin + first_row;
     checkpoint.read(name, weights::safetensors_dtype(part.scalar_type()), begin, host.sizes().vec(),
                     {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
   };
@@ -217,29 +231,33 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   return state;
 }
 
-std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer) {
-  std::vector<weights::TensorBytes> tensors;
-  for_each_part(trainer, [&](const std::string& name, const at::Tensor& part) {
-    tensors.push_back(weights::tensor_bytes(name, part));
+std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer) {
+  std::vector<SavedTensor> tensors;
+  for_each_part(trainer, [&](const HeldRows& held) {
+    std::vector<int64_t> begin(held.shape.size(), 0);
+    begin.front() = held.row_begin;
+    tensors.push_back(
+        {.bytes = weights::tensor_bytes(held.name, held.rows), .whole_shape = held.shape, .begin = std::move(begin)});
   });
   return tensors;
 }
 
-std::vector<weights::TensorBytes> reference_tensors(const weights::WeightStore& reference) {
-  std::vector<weights::TensorBytes> tensors;
+std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference) {
+  std::vector<SavedTensor> tensors;
   for_each_part(reference, [&](const std::string& name, const at::Tensor& part) {
-    tensors.push_back(weights::tensor_bytes(name, part));
+    tensors.push_back(whole_tensor(weights::tensor_bytes(name, part)));
   });
   return tensors;
 }
 
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference) {
-  for_each_part(reference, [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
+  for_each_part(reference,
+                [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, 0, part); });
 }
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
-  for_each_part(trainer, [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, part); });
+  for_each_part(trainer, [&](const HeldRows& held) { read_part(checkpoint, held.name, held.row_begin, held.rows); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);
 }

@@ -43,13 +43,14 @@ struct RunState {
   static RunState from_json(const base::Json& json, const std::string& file);
 };
 
-// The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...".
+// The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...", as
+// far as this rank holds them.
 // Live: valid until the next optimizer step. The weights themselves are the masters, rounded.
-std::vector<weights::TensorBytes> optimizer_tensors(const trainer::Trainer& trainer);
+std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer);
 
 // The KL reference, where it is a copy of an earlier policy: "reference.model.norm.weight"..., in the store's dtype.
 // Live as well: valid until the reference is another.
-std::vector<weights::TensorBytes> reference_tensors(const weights::WeightStore& reference);
+std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference);
 // Fills a store that has memory with them. UserError where the checkpoint has none, or of another dtype.
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference);
 

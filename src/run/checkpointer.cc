@@ -50,7 +50,7 @@ void Checkpointer::start(config::SavedParts parts) {
     state.optimizer = trainer_.progress();
     state.weight_version = session_.trained().version();
     state.cursor = cursor_;
-    std::vector<weights::TensorBytes> tensors = checkpoint::optimizer_tensors(trainer_);
+    std::vector<checkpoint::SavedTensor> tensors = checkpoint::optimizer_tensors(trainer_);
     add_state_(state, tensors);
     state.file_bytes = directory_.growing_files();
     writer_.start(state, std::move(tensors), parts);

@@ -21,7 +21,7 @@ namespace tandem::run {
 class Checkpointer {
  public:
   // Puts what other parts have to save into the state of the last finished step, and beside the optimizer's tensors.
-  using AddState = std::function<void(checkpoint::RunState&, std::vector<weights::TensorBytes>&)>;
+  using AddState = std::function<void(checkpoint::RunState&, std::vector<checkpoint::SavedTensor>&)>;
 
   // All but the options are borrowed. `start`: where the run begins, as open_run() has it.
   Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,

@@ -115,7 +115,7 @@ void Learner::update_reference(int64_t num_finished, RunLog& log) {
   log.add({{"perf/ref_model_update_time", seconds_since(begin)}});
 }
 
-void Learner::save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const {
+void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
   if (reference_) reference_->save(state, tensors);
 }
 

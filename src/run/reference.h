@@ -43,7 +43,7 @@ class Reference {
   // What the session has trained by this moment, which is behind `step` finished rollouts.
   void become_policy(int64_t step);
   // Adds the weights to what a checkpoint holds, where they are no longer those of a directory.
-  void save(checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) const;
+  void save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const;
 
  private:
   // Whose own weights are an adapter, or none.

@@ -49,7 +49,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   BestWeights best(config.output.save_best, inputs.session, inputs.directory, log, start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
   Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
-                            [&](checkpoint::RunState& state, std::vector<weights::TensorBytes>& tensors) {
+                            [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) {
                               learner.save(state, tensors);
                               state.result_inputs = inputs.result_inputs;
                               state.evaluation_due = evaluator.is_due();

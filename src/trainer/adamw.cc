@@ -103,9 +103,9 @@ std::vector<OptimizerTensor> AdamW::state() const {
   std::vector<OptimizerTensor> state;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const auto& [packed, weight, weight_decay] = parameters_[p];
-    state.push_back({StateKind::kExpAvg, packed, tensors[p].exp_avg.view(weight.sizes())});
-    state.push_back({StateKind::kExpAvgSq, packed, tensors[p].exp_avg_sq.view(weight.sizes())});
-    state.push_back({StateKind::kMaster, packed, tensors[p].master.view(weight.sizes())});
+    state.push_back({StateKind::kExpAvg, packed, 0, tensors[p].exp_avg.view(weight.sizes())});
+    state.push_back({StateKind::kExpAvgSq, packed, 0, tensors[p].exp_avg_sq.view(weight.sizes())});
+    state.push_back({StateKind::kMaster, packed, 0, tensors[p].master.view(weight.sizes())});
   }
   std::ranges::sort(state, {}, [](const OptimizerTensor& one) { return std::tie(one.kind, one.packed->name); });
   return state;

@@ -21,7 +21,8 @@ constexpr const char* to_string(StateKind kind) {
 struct OptimizerTensor {
   StateKind kind = StateKind::kMaster;
   const weights::PackedTensor* packed = nullptr;  // of the store's layout, which lives as long as the store
-  at::Tensor tensor;                              // float32, in the packed tensor's shape
+  int64_t row_begin = 0;                          // of `tensor` in the packed tensor
+  at::Tensor tensor;                              // float32, whole rows of the packed tensor
 };
 
 }  // namespace tandem::trainer

@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "base/checksum.h"
 #include "base/files.h"
@@ -46,10 +48,66 @@ struct Contents {
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(step) + static_cast<float>(i) * 0.25F;
     for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(step * 100 + static_cast<int64_t>(i));
   }
-  std::vector<weights::TensorBytes> tensors() const {
-    return {{"master.a", "F32", {6, 5}, std::as_bytes(std::span(weights))},
-            {"b", "BF16", {7}, std::as_bytes(std::span(bits))}};
+  std::vector<SavedTensor> tensors() const {
+    return {whole_tensor({"master.a", "F32", {6, 5}, std::as_bytes(std::span(weights))}),
+            whole_tensor({"b", "BF16", {7}, std::as_bytes(std::span(bits))})};
   }
+  // What one of several ranks holds: rows of each tensor. The last ranks of many hold nothing of b.
+  std::vector<SavedTensor> rows_of(int rank, int size) const {
+    std::vector<SavedTensor> result;
+    const auto add = [&](const char* name, const char* dtype, int64_t rows, int64_t columns, auto bytes) {
+      const int64_t begin = rows * rank / size, end = rows * (rank + 1) / size;
+      if (begin == end) return;
+      const size_t row_bytes = bytes.size() / static_cast<size_t>(rows);
+      const auto part =
+          bytes.subspan(static_cast<size_t>(begin) * row_bytes, static_cast<size_t>(end - begin) * row_bytes);
+      if (columns == 0) {
+        result.push_back({{name, dtype, {end - begin}, part}, {rows}, {begin}});
+      } else {
+        result.push_back({{name, dtype, {end - begin, columns}, part}, {rows, columns}, {begin, 0}});
+      }
+    };
+    add("master.a", "F32", 6, 5, std::as_bytes(std::span(weights)));
+    add("b", "BF16", 7, 0, std::as_bytes(std::span(bits)));
+    return result;
+  }
+};
+
+// Ranks as threads.
+class Threads {
+ public:
+  explicit Threads(int size) : size_(size), texts_(static_cast<size_t>(size)), barrier_(size) {}
+
+  SavingRanks of(int rank) {
+    return {.rank = rank, .size = size_, .all_gather = [this, rank](const std::string& mine) {
+              texts_[static_cast<size_t>(rank)] = mine;
+              barrier_.arrive_and_wait();
+              std::vector<std::string> result = texts_;
+              barrier_.arrive_and_wait();
+              return result;
+            }};
+  }
+  // Runs f(rank) on all and returns what each threw, or "".
+  std::vector<std::string> run(const std::function<void(int)>& f) const {
+    std::vector<std::string> errors(static_cast<size_t>(size_));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size_; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          f(rank);
+        } catch (const std::exception& error) {
+          errors[static_cast<size_t>(rank)] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return errors;
+  }
+
+ private:
+  const int size_;
+  std::vector<std::string> texts_;
+  std::barrier<> barrier_;
 };
 
 void save(const Checkpoints& checkpoints, int64_t step) {
@@ -102,6 +160,61 @@ void work(const std::string& run, const std::function<void(int64_t)>& saved) {
     save(checkpoints, kSteps);
     saved(kSteps);
   }
+}
+
+TEST_F(CheckpointsTest, RanksWriteOneCheckpointTogether) {
+  for (const int size : {1, 2, 3, 4, 8}) {
+    const TemporaryDirectory folder;
+    const Checkpoints checkpoints(folder / "run");
+    const Contents contents(2);
+    Threads threads(size);
+    const auto errors = threads.run(
+        [&](int rank) { checkpoints.save(2, contents.state, contents.rows_of(rank, size), threads.of(rank)); });
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<size_t>(size))) << size;
+    const Checkpoint checkpoint = checkpoints.open(std::nullopt);
+    expect_contents(checkpoint);
+    // Rows across the parts of several ranks.
+    std::vector<float> rows(20);
+    checkpoint.read("master.a", "F32", {1, 0}, {4, 5}, std::as_writable_bytes(std::span(rows)));
+    EXPECT_TRUE(std::equal(rows.begin(), rows.end(), contents.weights.begin() + 5)) << size;
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_TRUE(fs::exists(fmt::format("{}/shard_{:05}.safetensors", checkpoint.directory(), rank)));
+    }
+  }
+}
+
+TEST_F(CheckpointsTest, WhereOneRankCannotWriteNothingIsSavedAndAllSaySo) {
+  for (const int failing : {0, 1, 2}) {
+    const TemporaryDirectory folder;
+    const Checkpoints checkpoints(folder / "run");
+    save(checkpoints, 1);
+    const Contents contents(2);
+    Threads threads(3);
+    const auto errors = threads.run([&](int rank) {
+      std::vector<SavedTensor> tensors = contents.rows_of(rank, 3);
+      if (rank == failing) {
+        tensors[0].bytes.bytes = {};
+        tensors[0].bytes.copy_out = [](int64_t, std::span<std::byte>) { throw EnvironmentError("the disk is full"); };
+      }
+      checkpoints.save(2, contents.state, std::move(tensors), threads.of(rank));
+    });
+    for (const std::string& error : errors) EXPECT_NE(error.find("the disk is full"), std::string::npos) << error;
+    EXPECT_EQ(checkpoints.steps(), std::vector<int64_t>{1});
+    expect_contents(checkpoints.open(std::nullopt));
+    EXPECT_EQ(base::list_directory(checkpoints.folder()).size(), 2U) << "the unfinished one is away";
+  }
+}
+
+TEST_F(CheckpointsTest, RanksThatLeaveAGapSaveNothing) {
+  const TemporaryDirectory folder;
+  const Checkpoints checkpoints(folder / "run");
+  const Contents contents(2);
+  Threads threads(2);
+  const auto errors = threads.run([&](int rank) {
+    checkpoints.save(2, contents.state, contents.rows_of(rank, 3), threads.of(rank));  // nobody has the last third
+  });
+  for (const std::string& error : errors) EXPECT_NE(error.find("not the whole tensor"), std::string::npos) << error;
+  EXPECT_TRUE(checkpoints.empty());
 }
 
 TEST_F(CheckpointsTest, GiveBackWhatWasSaved) {

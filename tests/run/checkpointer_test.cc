@@ -133,7 +133,7 @@ class SavedRun {
                                     RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
     checkpointer_ = std::make_unique<Checkpointer>(
         session_, directory_, trainer_, *log_, options, checkpoint::RunState{},
-        [](checkpoint::RunState& state, std::vector<weights::TensorBytes>&) { state.failed_in_a_row = 2; });
+        [](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>&) { state.failed_in_a_row = 2; });
   }
 
   // One optimizer step, which is saved while the next rollout runs.

@@ -145,7 +145,7 @@ TEST(Learner, ACheckpointBringsTheReferenceBack) {
       SmallRun run([&](config::TrainConfig& config) { renew_reference(config, false, dtype); });
       Learner learner(run.inputs(), run.memory());
       checkpoint::RunState state;
-      std::vector<weights::TensorBytes> tensors;
+      std::vector<checkpoint::SavedTensor> tensors;
       learner.save(state, tensors);
       EXPECT_EQ(state.reference_step, 0);
       EXPECT_TRUE(tensors.empty()) << "it is that of --hf-checkpoint still";
@@ -171,7 +171,7 @@ TEST(Learner, ACheckpointBringsTheReferenceBack) {
       EXPECT_EQ(reference_scores(run, learner), scores) << dtype << is_offloaded;
       EXPECT_NE(policy_scores(run), scores) << "the policy is the checkpoint's other part";
       checkpoint::RunState state;
-      std::vector<weights::TensorBytes> tensors;
+      std::vector<checkpoint::SavedTensor> tensors;
       learner.save(state, tensors);
       EXPECT_EQ(state.reference_step, 2) << "the next checkpoint holds it too";
       EXPECT_FALSE(tensors.empty());
