@@ -32,6 +32,10 @@ std::vector<std::string> SavingRanks::together(const std::function<std::string()
   return texts;
 }
 
+void SavingRanks::wait_for_all() const {
+  together([] { return std::string(); });
+}
+
 void SavingRanks::conductor_alone(const std::function<void()>& work) const {
   together([&] {
     if (is_conductor()) work();

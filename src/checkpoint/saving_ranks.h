@@ -16,6 +16,7 @@ struct SavingRanks {
   // Runs `work` on every rank and returns what it returned on each, by rank. Where it throws on one of them, all throw:
   // that rank its own error, the others an EnvironmentError with the same words.
   std::vector<std::string> together(const std::function<std::string()>& work) const;
+  void wait_for_all() const;
   // The same for what the conductor alone does, while the others wait.
   void conductor_alone(const std::function<void()>& work) const;
 };

@@ -30,8 +30,10 @@ std::string record(const std::string& kind, int64_t step, double seconds, const 
 
 }  // namespace
 
-Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten) {
-  base::set_log_terminal([this](const std::string& line) { terminal_.message(line); });
+Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten), is_silent_(options.is_silent) {
+  base::set_log_terminal([this](const std::string& line) {
+    if (!is_silent_) terminal_.message(line);
+  });
   const auto open = [&](const std::string& path) {
     return path.empty() ? nullptr : std::make_unique<base::LineFile>(path, !options.append);
   };
@@ -85,7 +87,7 @@ void Report::log_memory(const std::vector<std::string>& lines) {
 }
 
 void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
-  if (!terminal_.wants_live()) return;
+  if (is_silent_ || !terminal_.wants_live()) return;
   if (total == 0) return terminal_.live(prefix);
   terminal_.live(fmt::format("{} {} {}/{} {}", prefix,
                              progress_bar(static_cast<double>(done), static_cast<double>(total), kBarCells),
@@ -93,6 +95,7 @@ void Report::progress(const std::string& prefix, int64_t done, int64_t total, co
 }
 
 void Report::print(const std::string& text) {
+  if (is_silent_) return;
   const std::string lines = wrapped(base::printable(text), terminal_.line_columns());
   terminal_.line(lines);
   if (log_) write(*log_, redaction_.apply(lines));

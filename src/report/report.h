@@ -31,11 +31,13 @@ class Report {
   // Where records go; what is empty is not written, so a verb that keeps no run writes to the terminal alone.
   // `append`: the records are added to those that are there. `keep_unwritten`: a disk that refuses a record does not
   // end the run; the record is kept, counted (fault/unwritten_records) and written when the disk takes it again.
+  // `is_silent`: nothing is shown, warnings neither: another rank of the run shows the same.
   struct Options {
     std::string metrics_file = {}, log_file = {}, memory_file = {}, tensorboard_folder = {};
     std::optional<text::WandbRun> wandb = std::nullopt;
     bool append = false;
     bool keep_unwritten = false;
+    bool is_silent = false;
   };
   explicit Report(const Options& options);
   Report();
@@ -64,6 +66,7 @@ class Report {
 
   base::Clock::time_point begin_ = base::Clock::now();
   bool keep_unwritten_ = false;
+  bool is_silent_ = false;
   bool is_keeping_ = false;  // and has said so
   Terminal terminal_ = standard_terminal();
   base::Redaction redaction_;

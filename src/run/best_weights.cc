@@ -34,6 +34,10 @@ void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
     best_ = best;
     return;
   }
+  if (!log_.is_conductor()) {
+    best_ = best;
+    return;
+  }
   log_.write_or_count("the best weights", "fault/save_errors", [&] {
     const memory::BypassArena beside;  // what it allocates outlives a change of phase
     session_.export_trained(directory_.best(step));

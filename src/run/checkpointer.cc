@@ -14,13 +14,15 @@ namespace tandem::run {
 
 Checkpointer::Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory,
                            const trainer::Trainer& trainer, RunLog& log, const config::CheckpointOptions& options,
-                           const checkpoint::RunState& start, AddState add_state)
+                           const checkpoint::RunState& start, AddState add_state, const checkpoint::SavingRanks& ranks)
     : session_(session),
       directory_(directory),
       trainer_(trainer),
+      ranks_(ranks),
       log_(log),
       add_state_(std::move(add_state)),
-      writer_([&session](const std::string& path) { session.export_trained(path); }, directory, options.keep_latest),
+      writer_([&session](const std::string& path) { session.export_trained(path); }, directory, options.keep_latest,
+              ranks),
       step_(start.step),
       cursor_(start.cursor),
       // A run that resumes in another directory has no checkpoint there yet.
@@ -52,7 +54,7 @@ void Checkpointer::start(config::SavedParts parts) {
     state.cursor = cursor_;
     std::vector<checkpoint::SavedTensor> tensors = checkpoint::optimizer_tensors(trainer_);
     add_state_(state, tensors);
-    state.file_bytes = directory_.growing_files();
+    if (ranks_.is_conductor()) state.file_bytes = directory_.growing_files();
     writer_.start(state, std::move(tensors), parts);
   });
 }
@@ -79,6 +81,7 @@ void Checkpointer::save_at_end(const std::function<void()>& steps) {
   try {
     steps();
   } catch (...) {
+    if (ranks_.size > 1) throw;
     try {
       save_last();
     } catch (const std::exception& error) {

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/saving_ranks.h"
 #include "config/checkpoint_options.h"
 #include "config/output_options.h"
 #include "rl/prompt_order.h"
@@ -23,10 +24,11 @@ class Checkpointer {
   // Puts what other parts have to save into the state of the last finished step, and beside the optimizer's tensors.
   using AddState = std::function<void(checkpoint::RunState&, std::vector<checkpoint::SavedTensor>&)>;
 
-  // All but the options are borrowed. `start`: where the run begins, as open_run() has it.
+  // All but the options are borrowed. `start`: where the run begins, as open_run() has it. Every rank has one, and all
+  // make the same calls.
   Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,
                RunLog& log, const config::CheckpointOptions& options, const checkpoint::RunState& start,
-               AddState add_state);
+               AddState add_state, const checkpoint::SavingRanks& ranks = {});
 
   // Waits for the checkpoint that is being written, which reads the weights that are about to change. Between these two
   // calls the weights belong to no step, and nothing is saved.
@@ -42,7 +44,7 @@ class Checkpointer {
   void wait();
 
   // Runs the steps and saves the last, also when they throw: a run that fails keeps what it has learnt, and the first
-  // error is the one to report.
+  // error is the one to report. One of several ranks that fails cannot save alone: then what has been saved stays.
   void save_at_end(const std::function<void()>& steps);
 
   int64_t saved_step() const { return saved_step_; }
@@ -51,6 +53,7 @@ class Checkpointer {
   const ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const trainer::Trainer& trainer_;
+  const checkpoint::SavingRanks ranks_;
   RunLog& log_;
   const AddState add_state_;
   checkpoint::CheckpointWriter writer_;

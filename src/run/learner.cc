@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -116,7 +117,11 @@ void Learner::update_reference(int64_t num_finished, RunLog& log) {
 }
 
 void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
-  if (reference_) reference_->save(state, tensors);
+  if (!reference_) return;
+  std::vector<checkpoint::SavedTensor> of_reference;
+  reference_->save(state, of_reference);
+  // Every rank has all of the reference, and one saves it.
+  if (inputs_.mesh->is_conductor()) std::ranges::move(of_reference, std::back_inserter(tensors));
 }
 
 report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,

@@ -10,15 +10,18 @@ namespace tandem::run {
 checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
                               const std::optional<checkpoint::Checkpoint>& checkpoint,
                               const config::CheckpointOptions& options, trainer::Trainer& trainer,
-                              weights::WeightStore& store) {
+                              weights::WeightStore& store, const checkpoint::SavingRanks& ranks) {
   defer_stops(fmt::format(
       "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
       directory.path()));
-  directory.create();
+  ranks.wait_for_all();  // who has not looked at the directory yet would find what is made in it now
+  ranks.conductor_alone([&] { directory.create(); });
   if (!checkpoint) return {};
   checkpoint::RunState saved = checkpoint::read_state(*checkpoint);
   restore(*checkpoint, saved, trainer, store);
-  if (checkpoint::resumes_in_place(options, directory.path())) directory.cut_back(saved.step, saved.file_bytes);
+  if (!checkpoint::resumes_in_place(options, directory.path())) return saved;
+  ranks.wait_for_all();  // who still reads a checkpoint must find it
+  ranks.conductor_alone([&] { directory.cut_back(saved.step, saved.file_bytes); });
   return saved;
 }
 

@@ -67,7 +67,9 @@ void RolloutLog::print_abandoned(int64_t rollout_id, int64_t saved) {
 
 int finish_run(const TrainInputs& inputs, const RunMemory& memory, RunLog& log, int64_t num_finished, int64_t saved) {
   const std::string trace = inputs.directory.memory_trace_file();
-  log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
+  if (log.is_conductor()) {
+    log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
+  }
   const bool is_interrupted = stop_requested();
   return log.finish(is_interrupted,
                     report::end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts},

@@ -13,6 +13,7 @@ namespace {
 
 // config.toml comes before the records: who finds records finds what they are of.
 report::Report::Options open_files(const checkpoint::RunDirectory& directory, const RunLog::Options& options) {
+  if (!options.is_conductor) return {.is_silent = true};
   if (options.has_rollouts) base::make_directories(directory.samples_folder());
   base::write_file_durably(directory.config_file(), options.config_text);
   return {.metrics_file = directory.metrics_file(),
@@ -27,7 +28,9 @@ report::Report::Options open_files(const checkpoint::RunDirectory& directory, co
 }  // namespace
 
 RunLog::RunLog(const checkpoint::RunDirectory& directory, const Options& options)
-    : continues_after_save_error_(options.continues_after_save_error), report_(open_files(directory, options)) {}
+    : continues_after_save_error_(options.continues_after_save_error),
+      is_conductor_(options.is_conductor),
+      report_(open_files(directory, options)) {}
 
 void RunLog::add(const report::Metrics& metrics) {
   for (const auto& [name, value] : metrics) pending_[name] = value;
@@ -48,6 +51,7 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
 
 void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> samples,
                            std::span<const text::Grade> grades, report::SampleDetail detail) {
+  if (!is_conductor_) return;
   write_or_count(path, "fault/unwritten_samples", [&] { report::write_samples(path, samples, grades, detail); });
 }
 

@@ -23,12 +23,14 @@ class RunLog {
     bool has_rollouts = true;  // there are samples/ and a timeline of memory
     bool resumes = false;      // records are added to those that are there
     bool continues_after_save_error = false;
+    bool is_conductor = true;  // else nothing is written or shown: the conductor does that for all ranks
   };
   // Writes config.toml and opens the records. The directory has been created; it is borrowed for
   // the call.
   RunLog(const checkpoint::RunDirectory& directory, const Options& options);
 
   report::Report& report() { return report_; }
+  bool is_conductor() const { return is_conductor_; }
 
   // Numbers of the record that is written next.
   void add(const report::Metrics& metrics);
@@ -46,7 +48,7 @@ class RunLog {
   int finish(bool is_interrupted, const std::string& line);
 
  private:
-  const bool continues_after_save_error_;
+  const bool continues_after_save_error_, is_conductor_;
   report::Report report_;
   report::Metrics pending_;
 };

@@ -9,6 +9,7 @@
 #include "run/learner.h"
 #include "run/open_run.h"
 #include "run/patience.h"
+#include "run/ranks.h"
 #include "run/rewards.h"
 #include "run/rollout_log.h"
 #include "run/rollouts.h"
@@ -35,27 +36,30 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   Rollouts rollouts(inputs, memory);
 
   // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
-  const checkpoint::RunState start =
-      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.trained());
+  const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,
+                                              learner.trainer(), inputs.session.trained(), saving_ranks(*inputs.mesh));
   if (inputs.checkpoint) rollouts.restore(start.cursor);
   Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
                                 .use_tensorboard = config.output.use_tensorboard,
                                 .wandb = wandb_run(config.output, inputs.directory, mode.values),
                                 .resumes = inputs.checkpoint.has_value(),
-                                .continues_after_save_error = config.checkpoints.continues_after_save_error()});
+                                .continues_after_save_error = config.checkpoints.continues_after_save_error(),
+                                .is_conductor = inputs.mesh->is_conductor()});
   Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation,
                   inputs.generation());
   BestWeights best(config.output.save_best, inputs.session, inputs.directory, log, start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
-  Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
-                            [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) {
-                              learner.save(state, tensors);
-                              state.result_inputs = inputs.result_inputs;
-                              state.evaluation_due = evaluator.is_due();
-                              patience.save(state);
-                              best.save(state);
-                            });
+  Checkpointer checkpointer(
+      inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
+      [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) {
+        learner.save(state, tensors);
+        state.result_inputs = inputs.result_inputs;
+        state.evaluation_due = evaluator.is_due();
+        patience.save(state);
+        best.save(state);
+      },
+      saving_ranks(*inputs.mesh));
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
 
@@ -65,7 +69,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
     memory.enter(Phase::kRollout);
     if (evaluator.is_due_at_start(rollout_id)) evaluator.run(rollout_id);
     RolloutLog rollout_log(inputs, memory, log, rollout_id);
-    while (rollout_id < inputs.num_rollouts && !stop_requested()) {
+    while (rollout_id < inputs.num_rollouts && !device::any_of(inputs.mesh->host(), stop_requested())) {
       // The rollout phase: the KV cache owns the arena. Groups are graded while the longest completions still decode.
       std::optional<Rollout> rollout = rollouts.next(rollout_id, rewards, log.report());
       if (!rollout) break;  // a stop signal: the groups in flight are dropped

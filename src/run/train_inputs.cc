@@ -83,8 +83,10 @@ void check_best(const std::string& metric, const Evaluation& evaluation) {
 
 }  // namespace
 
-TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode)
-    : config(checked(given)),
+TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode,
+                         std::unique_ptr<mesh::Mesh> ranks)
+    : mesh(std::move(ranks)),
+      config(checked(given)),
       mode(run_mode),
       session(config.model, config.lora),
       prompts(load_prompts(config.reward.data(config.data), session.text())),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "checkpoint/run_directory.h"
 #include "config/run_mode.h"
 #include "config/train_config.h"
+#include "mesh/mesh.h"
 #include "plan/plan.h"
 #include "report/report.h"
 #include "run/evaluation.h"
@@ -24,14 +26,17 @@ namespace tandem::run {
 
 struct TrainInputs {
   // UserError for the first thing that is wrong with flags, model, tokenizer, data, reward, memory, --load or --save.
-  // Warns of flags that are most likely not meant so.
-  TrainInputs(const config::TrainConfig& config, const config::RunMode& mode);
+  // Warns of flags that are most likely not meant so. Every rank reads all of it. `config`: as this rank is to use it,
+  // with its own device.
+  TrainInputs(const config::TrainConfig& config, const config::RunMode& mode,
+              std::unique_ptr<mesh::Mesh> ranks = mesh::solo_mesh());
 
   // What the reward is told; what it prints goes into the run directory.
   RewardContext reward_context() const;
   // What makes samples; nothing where the engine alone does.
   std::optional<text::GeneratorConfig> generation() const;
 
+  std::unique_ptr<mesh::Mesh> mesh;
   config::TrainConfig config;
   config::RunMode mode;
   ModelSession session;  // its weights come later
