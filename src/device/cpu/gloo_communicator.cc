@@ -1,0 +1,355 @@
+// What LibTorch's header of Gloo is behind.
+#define USE_C10D_GLOO 1
+
+#include "device/cpu/gloo_communicator.h"
+
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "device/exchange_pieces.h"
+
+namespace tandem::device {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Work = c10::intrusive_ptr<c10d::Work>;
+using std::chrono::milliseconds;
+
+constexpr int kFarewellTag = std::numeric_limits<int>::max();
+constexpr milliseconds kForever = std::chrono::hours(24 * 365);
+constexpr milliseconds kFarewellTimeout{2000};
+
+// A rank's last word to another, so that one which ends is told from one that died.
+struct Farewell {
+  int64_t lost_rank = -1;      // why it ended early, or
+  int64_t num_exchanges = -1;  // how many it had begun
+};
+
+milliseconds milliseconds_of(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
+
+at::Tensor view_of(std::byte* data, int64_t bytes) { return at::from_blob(data, {bytes}, at::kByte); }
+
+// Errors of c10d go on with where they were thrown.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+class GlooCommunicator;
+
+class GlooExchange final : public Communicator::Exchange {
+ public:
+  GlooExchange(GlooCommunicator& ranks, int64_t number, TensorLists to, TensorLists from)
+      : ranks_(ranks), number_(number), to_(std::move(to)), from_(std::move(from)) {}
+  ~GlooExchange() override;
+  void wait() override;
+
+ private:
+  friend class GlooCommunicator;
+  struct Moving {
+    int rank;
+    Work work;
+  };
+
+  GlooCommunicator& ranks_;
+  int64_t number_;
+  bool is_over_ = false;
+  TensorLists to_, from_;       // held until wait()
+  std::vector<Moving> moving_;  // receives first
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, std::string name, const GlooSettings& settings);
+  ~GlooCommunicator() override;
+
+  int rank() const override { return settings_.rank; }
+  int size() const override { return settings_.size; }
+  std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) override;
+  void abort() noexcept override;
+
+ private:
+  friend class GlooExchange;
+
+  // Another rank, whose farewell a thread waits for from the start: that is how its death is noticed whatever this
+  // rank is waiting for.
+  struct Peer {
+    Farewell farewell;
+    Work farewell_work;
+    std::thread watch;
+    int sent = 0, received = 0;            // pieces, for their tags
+    std::optional<int64_t> num_exchanges;  // once it has left
+  };
+
+  void connect(const c10::intrusive_ptr<c10d::Store>& store);
+  Work send(int rank, int tag, at::Tensor bytes);
+  Work receive(int rank, int tag, at::Tensor bytes);
+  void watch(int rank);
+  void say_farewell();
+
+  void post(GlooExchange& exchange);
+  void wait_for(GlooExchange& exchange);
+  // These are called with mutex_ locked.
+  void fail(int rank, std::string why);
+  void fail_where_left(int rank);
+  [[noreturn]] void throw_lost(double waited_s) const;
+
+  const std::string name_;
+  const GlooSettings settings_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::vector<Peer> peers_;  // by rank
+  std::mutex mutex_;
+  std::condition_variable failed_;
+  std::string failure_;  // the first; empty: none
+  int64_t lost_rank_ = -1;
+  bool is_closing_ = false;
+  int64_t num_exchanges_ = 0;
+  std::set<GlooExchange*> under_way_;
+  std::optional<Clock::time_point> deadline_;  // of the wait that is on
+};
+
+GlooExchange::~GlooExchange() {
+  try {
+    wait();
+  } catch (const std::exception&) {  // whoever wants to know calls wait()
+  }
+}
+
+void GlooExchange::wait() {
+  if (std::exchange(is_over_, true)) return;
+  ranks_.wait_for(*this);
+}
+
+GlooCommunicator::GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, std::string name,
+                                   const GlooSettings& settings)
+    : name_(std::move(name)), settings_(settings), peers_(static_cast<size_t>(settings.size)) {
+  connect(store);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == settings_.rank) continue;
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    auto* const bytes = reinterpret_cast<std::byte*>(&peer.farewell);
+    peer.farewell_work = receive(rank, kFarewellTag, view_of(bytes, sizeof(Farewell)));
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != settings_.rank) peers_[static_cast<size_t>(rank)].watch = std::thread([this, rank] { watch(rank); });
+  }
+}
+
+// Everybody is waited for before Gloo is: so who is missing can be told, and Gloo connects in milliseconds.
+void GlooCommunicator::connect(const c10::intrusive_ptr<c10d::Store>& store) {
+  const milliseconds timeout = milliseconds_of(settings_.timeout_s);
+  const auto ours = c10::make_intrusive<c10d::PrefixStore>(name_, store);
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size(); ++rank) keys.push_back(fmt::format("joined/{}", rank));
+  const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->threads = 1;  // for collectives, of which we use none
+  try {
+    options->devices.push_back(settings_.interface.empty()
+                                   ? c10d::ProcessGroupGloo::createDeviceForHostname(settings_.address)
+                                   : c10d::ProcessGroupGloo::createDeviceForInterface(settings_.interface));
+  } catch (const std::exception& error) {
+    throw EnvironmentError(
+        fmt::format("{}: cannot listen on {}: {}; give an address or a network interface of this host", name_,
+                    settings_.interface.empty() ? settings_.address : settings_.interface, first_line(error)));
+  }
+  try {
+    ours->set(keys[static_cast<size_t>(settings_.rank)], std::vector<uint8_t>{1});
+    ours->wait(keys, timeout);
+  } catch (const std::exception&) {
+    std::vector<int> missing;
+    try {
+      for (int rank = 0; rank < size(); ++rank) {
+        if (!ours->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
+      }
+    } catch (const std::exception&) {
+      throw PeerLost(fmt::format("{}: joining: the store of rank 0 is gone", name_));
+    }
+    throw PeerLost(fmt::format("{}: joining: rank {} did not come within {} s", name_, fmt::join(missing, ", rank "),
+                               settings_.timeout_s));
+  }
+  try {
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(ours, rank(), size(), options);
+  } catch (const std::exception& error) {
+    throw PeerLost(fmt::format("{}: connecting {} ranks: {}", name_, size(), first_line(error)));
+  }
+}
+
+GlooCommunicator::~GlooCommunicator() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_closing_ = true;
+  }
+  say_farewell();
+  for (Peer& peer : peers_) {
+    if (!peer.watch.joinable()) continue;
+    peer.farewell_work->abort();
+    peer.watch.join();
+  }
+}
+
+void GlooCommunicator::say_farewell() {
+  Farewell farewell{.lost_rank = lost_rank_, .num_exchanges = num_exchanges_};
+  std::vector<Work> words;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == settings_.rank || rank == lost_rank_) continue;
+    try {
+      words.push_back(send(rank, kFarewellTag, view_of(reinterpret_cast<std::byte*>(&farewell), sizeof farewell)));
+    } catch (const std::exception&) {  // it is gone already
+    }
+  }
+  for (const Work& word : words) {
+    try {
+      word->wait(kFarewellTimeout);
+    } catch (const std::exception&) {
+    }
+  }
+}
+
+Work GlooCommunicator::send(int rank, int tag, at::Tensor bytes) {
+  std::vector<at::Tensor> tensors = {std::move(bytes)};
+  return group_->send(tensors, rank, tag);
+}
+
+Work GlooCommunicator::receive(int rank, int tag, at::Tensor bytes) {
+  std::vector<at::Tensor> tensors = {std::move(bytes)};
+  return group_->recv(tensors, rank, tag);
+}
+
+void GlooCommunicator::watch(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  bool has_spoken = false;
+  try {
+    has_spoken = peer.farewell_work->wait(kForever);
+  } catch (const std::exception&) {  // its connection is closed
+  }
+  const std::scoped_lock lock(mutex_);
+  if (is_closing_) return;
+  if (!has_spoken) {
+    // A wait whose time is up makes Gloo close all connections.
+    if (!deadline_ || Clock::now() < *deadline_) fail(rank, fmt::format("rank {} is gone", rank));
+  } else if (peer.farewell.lost_rank >= 0) {
+    const auto lost = static_cast<int>(peer.farewell.lost_rank);
+    const bool blames_another = lost != rank && lost != settings_.rank;
+    fail(blames_another ? lost : rank, blames_another
+                                           ? fmt::format("rank {} is gone, which rank {} noticed", lost, rank)
+                                           : fmt::format("rank {} gave up", rank));
+  } else {
+    peer.num_exchanges = peer.farewell.num_exchanges;
+    if (!under_way_.empty()) fail_where_left(rank);
+  }
+}
+
+void GlooCommunicator::fail_where_left(int rank) {
+  const std::optional<int64_t> theirs = peers_[static_cast<size_t>(rank)].num_exchanges;
+  if (theirs && num_exchanges_ > *theirs) fail(rank, fmt::format("rank {} has ended", rank));
+}
+
+void GlooCommunicator::fail(int rank, std::string why) {
+  if (!failure_.empty()) return;
+  failure_ = std::move(why);
+  lost_rank_ = rank;
+  for (GlooExchange* const exchange : under_way_) {
+    for (const auto& moving : exchange->moving_) moving.work->abort();
+  }
+  failed_.notify_all();
+}
+
+void GlooCommunicator::abort() noexcept {
+  const std::scoped_lock lock(mutex_);
+  fail(settings_.rank, "aborted on this rank");
+}
+
+void GlooCommunicator::throw_lost(double waited_s) const {
+  throw PeerLost(fmt::format("{}: exchange: {}; waited {:.1f} s", name_, failure_, waited_s));
+}
+
+std::unique_ptr<Communicator::Exchange> GlooCommunicator::start_exchange(TensorLists to, TensorLists from) {
+  auto exchange = std::make_unique<GlooExchange>(*this, num_exchanges_, std::move(to), std::move(from));
+  const std::scoped_lock lock(mutex_);
+  ++num_exchanges_;
+  for (int rank = 0; rank < size(); ++rank) fail_where_left(rank);
+  exchange->is_over_ = !failure_.empty();
+  if (exchange->is_over_) throw_lost(0);
+  post(*exchange);
+  under_way_.insert(exchange.get());
+  return exchange;
+}
+
+void GlooCommunicator::post(GlooExchange& exchange) {
+  const auto next = [](int& count) { return std::exchange(count, (count + 1) % kFarewellTag); };
+  exchange.is_over_ = true;  // where this throws
+  for (const bool is_receive : {true, false}) {
+    for (const Piece& piece : pieces_of(*this, is_receive ? exchange.from_ : exchange.to_)) {
+      Peer& peer = peers_[static_cast<size_t>(piece.rank)];
+      const at::Tensor bytes = view_of(piece.data, piece.bytes);
+      try {
+        exchange.moving_.push_back({piece.rank, is_receive ? receive(piece.rank, next(peer.received), bytes)
+                                                           : send(piece.rank, next(peer.sent), bytes)});
+      } catch (const std::exception&) {
+        fail(piece.rank, fmt::format("rank {} is gone", piece.rank));
+        throw_lost(0);
+      }
+    }
+  }
+  exchange.is_over_ = false;
+}
+
+void GlooCommunicator::wait_for(GlooExchange& exchange) {
+  const Clock::time_point start = Clock::now(), deadline = start + milliseconds_of(settings_.timeout_s);
+  {
+    const std::scoped_lock lock(mutex_);
+    deadline_ = deadline;
+  }
+  int waiting_for = -1;
+  bool has_come = true;
+  try {
+    for (const auto& moving : exchange.moving_) {
+      waiting_for = moving.rank;
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+      has_come = moving.work->wait(std::max(left, milliseconds(0)) + milliseconds(1));
+      if (!has_come) break;
+    }
+  } catch (const std::exception&) {
+    has_come = false;
+  }
+  std::unique_lock lock(mutex_);
+  under_way_.erase(&exchange);
+  const bool is_late = Clock::now() >= deadline;
+  if (!has_come && is_late) {
+    fail(waiting_for, fmt::format("rank {} did not answer within {} s", waiting_for, settings_.timeout_s));
+  } else if (!has_come) {
+    // The thread that watches it knows whose fault it was.
+    failed_.wait_for(lock, std::chrono::seconds(1), [this] { return !failure_.empty(); });
+    fail(waiting_for, fmt::format("rank {} is gone", waiting_for));
+  }
+  deadline_.reset();
+  exchange.moving_.clear();
+  exchange.to_.clear();
+  exchange.from_.clear();
+  if (!has_come) throw_lost(std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
+                                                     const GlooSettings& settings) {
+  if (settings.size == 1) return solo_communicator();
+  return std::make_unique<GlooCommunicator>(store, name, settings);
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,34 @@
+// Ranks of the host, over TCP: c10d's Gloo, which is in LibTorch's wheel.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <string>
+
+#include "device/communicator.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace tandem::device {
+
+struct GlooSettings {
+  int rank = 0;
+  int size = 1;
+  double timeout_s = 600;             // of joining, and of one wait for another rank
+  std::string address = "127.0.0.1";  // or host name, of this rank: it listens there alone
+  std::string interface = {};         // whose address it is, instead of `address`
+};
+
+// Every rank calls it with the same name, which is this communicator's in the store and in messages; the store is not
+// used afterwards. Returns when all ranks are connected with each other. PeerLost: not all came within the time; names
+// them. EnvironmentError: nothing can listen at that address.
+//
+// A rank that dies is noticed at once by all others. One that destroys its communicator is missed only by who begins,
+// or has begun, an exchange that it has not. Exchanges must not outlive their communicator.
+std::unique_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
+                                                     const GlooSettings& settings);
+
+}  // namespace tandem::device
