@@ -102,10 +102,11 @@ class GlooCommunicator final : public Communicator {
   void watch(int rank);
   void say_farewell();
 
-  void post(GlooExchange& exchange);
+  void post(GlooExchange& exchange, std::unique_lock<std::mutex>& lock);
   void wait_for(GlooExchange& exchange);
   // These are called with mutex_ locked.
   void fail(int rank, std::string why);
+  void fail_with_reason(std::unique_lock<std::mutex>& lock, int rank);
   void fail_where_left(int rank);
   [[noreturn]] void throw_lost(double waited_s) const;
 
@@ -269,6 +270,12 @@ void GlooCommunicator::fail(int rank, std::string why) {
   failed_.notify_all();
 }
 
+// A connection to rank is closed: the thread that watches it knows whose fault that was.
+void GlooCommunicator::fail_with_reason(std::unique_lock<std::mutex>& lock, int rank) {
+  failed_.wait_for(lock, std::chrono::seconds(1), [this] { return !failure_.empty(); });
+  fail(rank, fmt::format("rank {} is gone", rank));
+}
+
 void GlooCommunicator::abort() noexcept {
   const std::scoped_lock lock(mutex_);
   fail(settings_.rank, "aborted on this rank");
@@ -280,17 +287,17 @@ void GlooCommunicator::throw_lost(double waited_s) const {
 
 std::unique_ptr<Communicator::Exchange> GlooCommunicator::start_exchange(TensorLists to, TensorLists from) {
   auto exchange = std::make_unique<GlooExchange>(*this, num_exchanges_, std::move(to), std::move(from));
-  const std::scoped_lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   ++num_exchanges_;
   for (int rank = 0; rank < size(); ++rank) fail_where_left(rank);
   exchange->is_over_ = !failure_.empty();
   if (exchange->is_over_) throw_lost(0);
-  post(*exchange);
+  post(*exchange, lock);
   under_way_.insert(exchange.get());
   return exchange;
 }
 
-void GlooCommunicator::post(GlooExchange& exchange) {
+void GlooCommunicator::post(GlooExchange& exchange, std::unique_lock<std::mutex>& lock) {
   const auto next = [](int& count) { return std::exchange(count, (count + 1) % kFarewellTag); };
   exchange.is_over_ = true;  // where this throws
   for (const bool is_receive : {true, false}) {
@@ -301,7 +308,7 @@ void GlooCommunicator::post(GlooExchange& exchange) {
         exchange.moving_.push_back({piece.rank, is_receive ? receive(piece.rank, next(peer.received), bytes)
                                                            : send(piece.rank, next(peer.sent), bytes)});
       } catch (const std::exception&) {
-        fail(piece.rank, fmt::format("rank {} is gone", piece.rank));
+        fail_with_reason(lock, piece.rank);
         throw_lost(0);
       }
     }
@@ -333,9 +340,7 @@ void GlooCommunicator::wait_for(GlooExchange& exchange) {
   if (!has_come && is_late) {
     fail(waiting_for, fmt::format("rank {} did not answer within {} s", waiting_for, settings_.timeout_s));
   } else if (!has_come) {
-    // The thread that watches it knows whose fault it was.
-    failed_.wait_for(lock, std::chrono::seconds(1), [this] { return !failure_.empty(); });
-    fail(waiting_for, fmt::format("rank {} is gone", waiting_for));
+    fail_with_reason(lock, waiting_for);
   }
   deadline_.reset();
   exchange.moving_.clear();
