@@ -21,6 +21,16 @@ bool is_secret(std::string_view name, std::string_view value) {
   return value.size() >= kMinSecretCharacters && std::any_of(kSecretEndings.begin(), kSecretEndings.end(), ends);
 }
 
+bool is_of_a_launcher(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kNames = {
+      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TANDEM_STORE_FD"};
+  constexpr std::array<std::string_view, 5> kBeginnings = {"SLURM_", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
+                                                           "TORCHELASTIC_"};
+  const auto begins = [name](std::string_view beginning) { return name.starts_with(beginning); };
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+         std::any_of(kBeginnings.begin(), kBeginnings.end(), begins);
+}
+
 std::vector<std::pair<std::string, std::string>> secret_variables() {
   std::vector<std::pair<std::string, std::string>> secrets;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -68,6 +78,17 @@ std::string home_directory() {
 std::string launcher_python() {
   const char* const value = std::getenv("TANDEM_WORKER_PYTHON");
   return value == nullptr ? "" : value;
+}
+
+std::map<std::string, std::string> launch_environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals + 1 == text.size()) continue;
+    if (is_of_a_launcher(text.substr(0, equals))) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
 }
 
 Redaction::Redaction() : Redaction(home_directory(), secret_variables()) {}

@@ -1,6 +1,7 @@
 // The environment, read here and nowhere else, and what of it must not get into files.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,10 @@ std::string launcher_python();
 
 // TANDEM_RM_TOKEN, which a service of rewards is shown; "" where it is unset.
 std::string reward_service_token();
+
+// The variables by which launchers tell a rank who it is (RANK, SLURM_*, ...), by name; those that are empty are not
+// set.
+std::map<std::string, std::string> launch_environment();
 
 // Takes out of a text what a run's files are not to hold: the home directory becomes "~", and the value of a secret
 // variable (its name ends in TOKEN, KEY, SECRET, PASSWORD or PASSWD, the value has 8 characters or more) becomes

@@ -1,0 +1,75 @@
+#include "mesh/agreement.h"
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+
+namespace tandem::mesh {
+
+namespace {
+
+std::string name_of(size_t rank, const RankFacts& facts) { return fmt::format("rank {} ({})", rank, facts.host); }
+
+// "--lr 1e-6", or "no --lr" where a rank's program has no such flag.
+std::string flag_of(const RankFacts& facts, const std::string& name) {
+  const auto found = facts.flags.find(name);
+  return found == facts.flags.end() ? "no --" + name : fmt::format("--{} {}", name, found->second);
+}
+
+// The first flag that the two have differently; "" for none.
+std::string differing_flag(const RankFacts& a, const RankFacts& b) {
+  for (const auto& [name, value] : a.flags) {
+    if (flag_of(a, name) != flag_of(b, name)) return name;
+  }
+  for (const auto& [name, value] : b.flags) {
+    if (a.flags.count(name) == 0) return name;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string text_of(const RankFacts& facts) {
+  return base::Json({{"version", facts.version},
+                     {"contract", facts.contract},
+                     {"size", facts.size},
+                     {"host", facts.host},
+                     {"flags", facts.flags}})
+      .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
+}
+
+RankFacts facts_of(const std::string& text) {
+  const base::Json json = base::Json::parse(text);
+  return {.version = json.at("version").get<std::string>(),
+          .contract = json.at("contract").get<int>(),
+          .size = json.at("size").get<int>(),
+          .host = json.at("host").get<std::string>(),
+          .flags = json.at("flags").get<std::map<std::string, std::string>>()};
+}
+
+std::string disagreement(const std::vector<RankFacts>& ranks) {
+  const RankFacts& first = ranks.at(0);
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    const RankFacts& other = ranks[i];
+    const auto say = [&](const std::string& theirs, const std::string& ours, const char* remedy) {
+      return fmt::format("{} was started with {}, {} with {}; {}", name_of(i, other), theirs, name_of(0, first), ours,
+                         remedy);
+    };
+    const char* const same_program = "give all hosts the same program";
+    if (other.version != first.version) {
+      return say("Tandem " + other.version, "Tandem " + first.version, same_program);
+    }
+    if (other.contract != first.contract) {
+      return say(fmt::format("backend contract {}", other.contract), fmt::format("{}", first.contract), same_program);
+    }
+    if (other.size != first.size) {
+      return say(fmt::format("{} ranks", other.size), fmt::format("{}", first.size), "start them together");
+    }
+    if (const std::string name = differing_flag(first, other); !name.empty()) {
+      return say(flag_of(other, name), flag_of(first, name), "give all ranks the same flags");
+    }
+  }
+  return "";
+}
+
+}  // namespace tandem::mesh

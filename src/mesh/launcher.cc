@@ -1,0 +1,247 @@
+#include "mesh/launcher.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "base/check.h"
+#include "base/printable.h"
+#include "mesh/network.h"
+#include "mesh/rank_process.h"
+
+extern char** environ;
+
+namespace tandem::mesh {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kKilledCode = 3;
+constexpr int kExitOfSignals = 128;
+// A rank that dies takes others with it within milliseconds: who was first is asked when those are seen too.
+constexpr auto kSettle = std::chrono::milliseconds(200);
+
+// The signals that a launcher waits for, blocked while this lives, as a descriptor.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGTSTP, SIGCHLD}) sigaddset(&set_, signal);
+    struct sigaction before = {};
+    sigaction(SIGHUP, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaddset(&set_, SIGHUP);  // nohup
+    struct sigaction by_default = {};
+    by_default.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &by_default, &child_before_);  // ignored, children would vanish before they are looked at
+    sigprocmask(SIG_BLOCK, &set_, &mask_before_);
+    descriptor_ = OwnedDescriptor(signalfd(-1, &set_, SFD_NONBLOCK | SFD_CLOEXEC));
+  }
+  ~Signals() {
+    sigaction(SIGCHLD, &child_before_, nullptr);
+    sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int descriptor() const { return descriptor_.get(); }
+  // The next that has come; 0: none.
+  int take() const {
+    signalfd_siginfo info = {};
+    return read(descriptor_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t set_ = {}, mask_before_ = {};
+  struct sigaction child_before_ = {};
+  OwnedDescriptor descriptor_;
+};
+
+// Our environment, with the variables that say which rank it is.
+std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank, int port, int store) {
+  std::vector<std::string> set = {
+      fmt::format("RANK={}", plan.host * plan.ranks_per_host + local_rank),
+      fmt::format("WORLD_SIZE={}", plan.num_hosts * plan.ranks_per_host),
+      fmt::format("LOCAL_RANK={}", local_rank),
+      fmt::format("LOCAL_WORLD_SIZE={}", plan.ranks_per_host),
+      "MASTER_ADDR=" + plan.master_address,
+      fmt::format("MASTER_PORT={}", port),
+  };
+  if (store >= 0) set.push_back(fmt::format("TANDEM_STORE_FD={}", store));
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
+    const auto is_name = [&](const std::string& variable) { return variable.starts_with(name + "="); };
+    const bool is_ours = name == "TANDEM_STORE_FD" || name.starts_with("TORCHELASTIC_");
+    if (!is_ours && std::ranges::none_of(set, is_name)) result.emplace_back(*entry);
+  }
+  result.insert(result.end(), set.begin(), set.end());
+  return result;
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchPlan& plan) : plan_(plan) {}
+
+  LaunchEnd run() {
+    start();
+    while (num_running() > 0) {
+      wait();
+      obey_signals();
+      for (const auto& rank : ranks_) rank->look();
+      if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
+    }
+    return end();
+  }
+
+ private:
+  void start() {
+    OwnedDescriptor store;
+    if (plan_.host == 0) store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
+    const int port = plan_.host == 0 ? port_of(store) : plan_.master_port;
+    for (int i = 0; i < plan_.ranks_per_host; ++i) {
+      const bool is_first = plan_.host == 0 && i == 0;
+      const int kept_open = is_first ? store.get() : -1;
+      ranks_.push_back(std::make_unique<RankProcess>(plan_.command, environment_of(plan_, i, port, kept_open),
+                                                     /*output_is_kept=*/!is_first, kept_open));
+    }
+  }
+
+  int num_running() const {
+    return static_cast<int>(std::ranges::count_if(ranks_, [](const auto& rank) { return !rank->status(); }));
+  }
+
+  void wait() {
+    std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
+    for (const auto& rank : ranks_) polled.push_back({rank->output(), POLLIN, 0});  // -1 is skipped
+    int patience = -1;
+    if (next_deadline_) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_deadline_ - Clock::now());
+      patience = static_cast<int>(std::max<int64_t>(left.count(), 0));
+    }
+    if (poll(polled.data(), polled.size(), patience) <= 0) return;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (polled[i + 1].revents != 0) ranks_[i]->read_output();
+    }
+  }
+
+  void obey_signals() {
+    for (int signal = signals_.take(); signal != 0; signal = signals_.take()) {
+      if (signal == SIGCHLD) continue;
+      if (signal == SIGTSTP) {  // Ctrl-Z; we go on when `fg` wakes us
+        for (const auto& rank : ranks_) rank->signal(SIGSTOP);
+        raise(SIGSTOP);
+        for (const auto& rank : ranks_) rank->signal(SIGCONT);
+        continue;
+      }
+      passed_on_.insert(signal);
+      for (const auto& rank : ranks_) kill_one(*rank, signal);
+    }
+  }
+
+  // To the rank alone, which ends what it has started itself.
+  static void kill_one(const RankProcess& rank, int signal) {
+    if (!rank.status()) kill(rank.pid(), signal);
+  }
+
+  // 0, or what a rank returns, or dies of, when a signal that we passed on has asked it to stop.
+  bool ended_well(int status) const {
+    const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - kExitOfSignals;
+    return status == 0 || passed_on_.count(signal) > 0;
+  }
+
+  // The worse a rank's end, the less it can be a consequence of another's: who is killed has not seen a peer go (3).
+  static int severity(int status) {
+    if (WIFSIGNALED(status)) return 0;
+    return WEXITSTATUS(status) == kKilledCode ? 2 : 1;
+  }
+
+  void end_others_of_a_failure() {
+    if (!culprit_) note_failures();
+    if (!culprit_) return;
+    if (!terminated_) {
+      for (const auto& rank : ranks_) kill_one(*rank, SIGTERM);
+      terminated_ = true;
+      next_deadline_ = Clock::now() + plan_.grace;
+    } else if (Clock::now() >= *next_deadline_) {
+      for (const auto& rank : ranks_) rank->signal(SIGKILL);
+      next_deadline_ = Clock::now() + plan_.grace;
+    }
+  }
+
+  // The culprit: of those who failed by the time that one of them has been dead for kSettle.
+  void note_failures() {
+    std::optional<int> worst;
+    for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
+      const std::optional<int> status = ranks_[i]->status();
+      if (!status || ended_well(*status)) continue;
+      if (!worst || severity(*status) < severity(*ranks_[*worst]->status())) worst = i;
+    }
+    if (!worst) return;
+    if (!next_deadline_) next_deadline_ = Clock::now() + kSettle;
+    const bool is_sure = severity(*ranks_[*worst]->status()) == 0 || num_running() == 0;
+    if (is_sure || Clock::now() >= *next_deadline_) culprit_ = worst;
+  }
+
+  LaunchEnd end() {
+    if (!culprit_) note_failures();
+    if (!culprit_) return {.code = interrupted_code(), .failed = false, .message = ""};
+    const RankProcess& rank = *ranks_[*culprit_];
+    const int number = plan_.host * plan_.ranks_per_host + *culprit_;
+    show(number, rank.last_output());
+    const int status = *rank.status();
+    const bool killed = WIFSIGNALED(status);
+    const int size = plan_.num_hosts * plan_.ranks_per_host;
+    return {.code = killed ? kKilledCode : WEXITSTATUS(status),
+            .failed = true,
+            .message = fmt::format("rank {} of {} ({}) {}{}", number, size, host_name(),
+                                   killed ? fmt::format("was killed by signal {}", WTERMSIG(status))
+                                          : fmt::format("exited with code {}", WEXITSTATUS(status)),
+                                   size > 1 ? "; the others were ended" : "")};
+  }
+
+  // Of ranks that ended as they should: that of the lowest rank which was interrupted, or 0.
+  int interrupted_code() const {
+    for (const auto& rank : ranks_) {
+      const int status = *rank->status();
+      const int code = WIFSIGNALED(status) ? kExitOfSignals + WTERMSIG(status) : WEXITSTATUS(status);
+      if (code != 0) return code;
+    }
+    return 0;
+  }
+
+  static void show(int rank, const std::string& output) {
+    std::istringstream lines(output);
+    for (std::string line; std::getline(lines, line);) {
+      std::fprintf(stderr, "[rank %d] %s\n", rank, base::printable(line).c_str());
+    }
+  }
+
+  const LaunchPlan& plan_;
+  Signals signals_;  // before the first rank
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::set<int> passed_on_;     // signals that ranks were given
+  std::optional<int> culprit_;  // the rank that failed first, by its place here
+  bool terminated_ = false;
+  std::optional<Clock::time_point> next_deadline_;
+};
+
+}  // namespace
+
+LaunchEnd launch(const LaunchPlan& plan) {
+  TANDEM_CHECK(!plan.command.empty() && plan.ranks_per_host > 0 && plan.host < plan.num_hosts);
+  return Launcher(plan).run();
+}
+
+}  // namespace tandem::mesh

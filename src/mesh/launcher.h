@@ -1,0 +1,34 @@
+// Starts the ranks of this host as child processes and waits for them. No torch.
+//
+// The socket at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has
+// the terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach
+// each rank once. Ranks hold parts of one state: when one fails the others are ended. However the launcher ends, no
+// rank is left.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace tandem::mesh {
+
+struct LaunchPlan {
+  std::vector<std::string> command;  // what each rank runs; [0] is the file
+  int ranks_per_host = 1;
+  int num_hosts = 1, host = 0;  // ours is number `host`
+  std::string master_address = "127.0.0.1";
+  int master_port = 0;                                        // 0: of the kernel's choice, on one host
+  std::chrono::milliseconds grace = std::chrono::seconds(2);  // from SIGTERM to SIGKILL of those who did not fail
+};
+
+struct LaunchEnd {
+  int code = 0;         // 0 when all ranks ended so; else that of the first that failed, 3 where a signal killed it
+  bool failed = false;  // false too where ranks ended as a signal that was passed on asks them to
+  std::string message;  // what is to be said of a failure: "rank 2 of 4 (host) was killed by signal 9; ..."
+};
+
+// To be called while the process has one thread: it forks, and its signal mask is changed until it returns. It prints
+// the output of the rank that failed first on stderr. EnvironmentError where the ranks cannot be started.
+LaunchEnd launch(const LaunchPlan& plan);
+
+}  // namespace tandem::mesh

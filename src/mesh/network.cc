@@ -1,0 +1,147 @@
+#include "mesh/network.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::mesh {
+
+namespace {
+
+// Ranks that connect before rank 0 has taken the socket over wait in the kernel.
+constexpr int kWaiting = 4096;
+
+std::string digits(const sockaddr_in& address) {
+  std::array<char, INET_ADDRSTRLEN> text = {};
+  inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+sockaddr_in socket_address(const std::string& address, int port) {
+  sockaddr_in result = {};
+  result.sin_family = AF_INET;
+  result.sin_port = htons(static_cast<uint16_t>(port));
+  TANDEM_CHECK_EQ(inet_pton(AF_INET, address.c_str(), &result.sin_addr), 1, address);
+  return result;
+}
+
+}  // namespace
+
+OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
+  if (this != &other) {
+    close();
+    descriptor_ = other.release();
+  }
+  return *this;
+}
+
+int OwnedDescriptor::release() { return std::exchange(descriptor_, -1); }
+
+void OwnedDescriptor::close() {
+  if (descriptor_ >= 0) ::close(release());
+}
+
+std::string address_of_host(const std::string& host) {
+  addrinfo wanted = {};
+  wanted.ai_family = AF_INET;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, [](addrinfo* list) {
+    if (list != nullptr) freeaddrinfo(list);
+  });
+  TANDEM_USER_CHECK(error == 0 && found != nullptr,
+                    fmt::format("host {}: has no IPv4 address that this machine knows ({}); give another MASTER_ADDR",
+                                host, gai_strerror(error)));
+  sockaddr_in address = {};
+  std::memcpy(&address, found->ai_addr, sizeof address);
+  return digits(address);
+}
+
+std::string address_of_interface(const std::string& name) {
+  ifaddrs* all = nullptr;
+  TANDEM_ENV_CHECK(getifaddrs(&all) == 0, "the network interfaces of this machine cannot be listed");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
+  std::string known;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    sockaddr_in address = {};
+    std::memcpy(&address, one->ifa_addr, sizeof address);
+    if (name == one->ifa_name) return digits(address);
+    known += (known.empty() ? "" : ", ") + std::string(one->ifa_name);
+  }
+  throw UserError(
+      fmt::format("--network-interface {}: this machine has no such interface with an IPv4 address; it has {}", name,
+                  known.empty() ? "none" : known));
+}
+
+// Connecting a socket of UDP sends nothing: it asks the kernel for the route.
+std::string address_that_reaches(const std::string& host) {
+  constexpr int kAnyPort = 9;
+  const sockaddr_in there = socket_address(address_of_host(host), kAnyPort);
+  const OwnedDescriptor probe(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in here = {};
+  socklen_t size = sizeof here;
+  TANDEM_USER_CHECK(connect(probe.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0 &&
+                        getsockname(probe.get(), reinterpret_cast<sockaddr*>(&here), &size) == 0,
+                    fmt::format("{}: no interface of this machine reaches it; give --network-interface", host));
+  return digits(here);
+}
+
+bool is_loopback(const std::string& address) { return address.starts_with("127."); }
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  return gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "localhost";
+}
+
+OwnedDescriptor listen_at(const std::string& address, int port) {
+  const sockaddr_in where = socket_address(address, port);
+  OwnedDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // Connections of a run that has just ended, which the kernel still remembers, do not keep the port.
+  const int yes = 1;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const bool bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0 &&
+                     listen(listener.get(), kWaiting) == 0;
+  TANDEM_ENV_CHECK(bound || errno != EADDRINUSE,
+                   fmt::format("port {} of {} is in use: give another one (MASTER_PORT, or --master-port of tandem "
+                               "launch)",
+                               port, address));
+  TANDEM_ENV_CHECK(bound, fmt::format("cannot listen at {}:{}: {}; MASTER_ADDR is to be an address of rank 0's host",
+                                      address, port, std::strerror(errno)));
+  return listener;
+}
+
+int port_of(const OwnedDescriptor& listener) {
+  sockaddr_in where = {};
+  socklen_t size = sizeof where;
+  TANDEM_CHECK_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&where), &size), 0);
+  return ntohs(where.sin_port);
+}
+
+bool can_connect(const std::string& address, int port) {
+  const sockaddr_in where = socket_address(address, port);
+  const OwnedDescriptor probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval patience = {.tv_sec = 1, .tv_usec = 0};  // a host behind a firewall does not answer at all
+  setsockopt(probe.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0;
+}
+
+bool listens(int descriptor) {
+  int answer = 0;
+  socklen_t size = sizeof answer;
+  return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &answer, &size) == 0 && answer == 1;
+}
+
+}  // namespace tandem::mesh

@@ -1,0 +1,44 @@
+// Addresses of this host, and a socket that listens at one of them. IPv4. No torch.
+#pragma once
+
+#include <string>
+
+namespace tandem::mesh {
+
+// A descriptor that is closed with this object.
+class OwnedDescriptor {
+ public:
+  OwnedDescriptor() = default;
+  explicit OwnedDescriptor(int descriptor) : descriptor_(descriptor) {}
+  ~OwnedDescriptor() { close(); }
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(other.release()) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept;
+  int get() const { return descriptor_; }
+  int release();
+  void close();
+
+ private:
+  int descriptor_ = -1;
+};
+
+// As digits ("10.0.0.7"): of a host by its name, of an interface of this host (--network-interface NAME), and the one
+// from which this host reaches another. UserError where there is none.
+std::string address_of_host(const std::string& host);
+std::string address_of_interface(const std::string& name);
+std::string address_that_reaches(const std::string& host);
+
+// "127.x.x.x".
+bool is_loopback(const std::string& address);
+
+std::string host_name();
+
+// Listens at this address alone; port 0: one of the kernel's choice. Not inherited by programs that are started.
+// EnvironmentError in a line where the port is in use or the address is not this host's.
+OwnedDescriptor listen_at(const std::string& address, int port);
+int port_of(const OwnedDescriptor& listener);
+// Whether somebody listens there.
+bool can_connect(const std::string& address, int port);
+// Whether the descriptor is a socket that listens.
+bool listens(int descriptor);
+
+}  // namespace tandem::mesh

@@ -1,0 +1,47 @@
+// One rank as its launcher sees it: a child process in a process group of its own. No torch.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/network.h"
+
+namespace tandem::mesh {
+
+class RankProcess {
+ public:
+  // Starts `command` ([0] is its file) with `environment` ("NAME=value" each, all that it gets). With `output_is_kept`
+  // what it prints goes through a pipe to us; else it has our terminal. `kept_open` (-1: none) stays open in it.
+  // It dies when we do. EnvironmentError.
+  RankProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment, bool output_is_kept,
+              int kept_open);
+  // Kills it, and what it left in its group.
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // As waitpid() has it; nothing while it runs.
+  std::optional<int> status() const { return status_; }
+  // Looks whether it has ended. What it has left in its group ends with it.
+  void look();
+  // To all of its group; nothing where it has ended.
+  void signal(int signal) const;
+
+  // -1: it has our terminal, or has closed its end.
+  int output() const { return output_.get(); }
+  // Reads what is there. The last 64 KiB are kept.
+  void read_output();
+  const std::string& last_output() const { return last_output_; }
+
+ private:
+  pid_t pid_ = -1;
+  std::optional<int> status_;
+  OwnedDescriptor output_;
+  std::string last_output_;
+};
+
+}  // namespace tandem::mesh

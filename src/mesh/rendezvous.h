@@ -1,0 +1,35 @@
+// How the ranks of a run find each other, and that they agree on what the run is.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "mesh/launch_variables.h"
+#include "mesh/mesh.h"
+
+namespace tandem::mesh {
+
+// Makes device() of devices that have more than Gloo. `make_id` is called by rank 0, all others get what it returns.
+struct DeviceNetwork {
+  std::function<std::string()> make_id;
+  std::function<std::unique_ptr<device::Communicator>(const std::string& id, int rank, int size)> make;
+};
+
+struct JoinSettings {
+  double timeout_s = 600.0;                       // until all ranks have joined, and of one wait for another rank later
+  std::string network_interface = "";             // "": the one that reaches the master's address
+  bool trust_network = false;                     // ranks on several hosts may talk
+  std::string version = "";                       // of the program: of all ranks the same
+  std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
+  DeviceNetwork device = {};                      // empty: Gloo, for --device cpu
+};
+
+// Rank 0 listens (at the socket of its launcher, else at the master's address alone; nobody, where torchrun's agent
+// does), the others connect. Returns when all ranks have, on every rank. UserError, on every rank: they were not
+// started alike, or are on several hosts without --trust-network. EnvironmentError: ranks are missing, and which; a
+// port is in use. A launch of one rank asks nobody.
+std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& settings);
+
+}  // namespace tandem::mesh

@@ -1,0 +1,56 @@
+// Ranks that were not started alike are told so by name.
+#include "mesh/agreement.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem::mesh {
+namespace {
+
+const RankFacts kFirst = {
+    .version = "1.0", .contract = 5, .size = 2, .host = "a", .flags = {{"lr", "1e-6"}, {"seed", "1"}}};
+
+std::string with(const RankFacts& second) { return disagreement({kFirst, second}); }
+
+TEST(Agreement, OfRanksThatAreAlike) {
+  RankFacts second = kFirst;
+  second.host = "b";
+  EXPECT_EQ(with(second), "");
+  EXPECT_EQ(disagreement({kFirst}), "");
+}
+
+TEST(Agreement, NamesWhatDiffers) {
+  RankFacts second = kFirst;
+  second.host = "b";
+  second.flags["lr"] = "2e-6";
+  EXPECT_EQ(with(second),
+            "rank 1 (b) was started with --lr 2e-6, rank 0 (a) with --lr 1e-6; give all ranks the same flags");
+  EXPECT_EQ(disagreement({kFirst, kFirst, second}),
+            "rank 2 (b) was started with --lr 2e-6, rank 0 (a) with --lr 1e-6; give all ranks the same flags");
+  second = kFirst;
+  second.flags.erase("seed");
+  EXPECT_EQ(with(second),
+            "rank 1 (a) was started with no --seed, rank 0 (a) with --seed 1; give all ranks the same flags");
+  second.flags = {{"lr", "1e-6"}, {"seed", "1"}, {"top-p", "1"}};
+  EXPECT_EQ(with(second),
+            "rank 1 (a) was started with --top-p 1, rank 0 (a) with no --top-p; give all ranks the same flags");
+  second = kFirst;
+  second.version = "1.1";
+  EXPECT_EQ(with(second),
+            "rank 1 (a) was started with Tandem 1.1, rank 0 (a) with Tandem 1.0; give all hosts the same program");
+  second = kFirst;
+  second.contract = 4;
+  EXPECT_EQ(with(second),
+            "rank 1 (a) was started with backend contract 4, rank 0 (a) with 5; give all hosts the same program");
+  second = kFirst;
+  second.size = 3;
+  EXPECT_EQ(with(second), "rank 1 (a) was started with 3 ranks, rank 0 (a) with 2; start them together");
+}
+
+TEST(Agreement, FactsAreWhatTheirTextSays) {
+  const RankFacts copy = facts_of(text_of(kFirst));
+  EXPECT_EQ(with(copy), "");
+  EXPECT_EQ(copy.host, kFirst.host);
+}
+
+}  // namespace
+}  // namespace tandem::mesh

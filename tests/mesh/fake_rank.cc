@@ -1,0 +1,94 @@
+#include "tests/mesh/fake_rank.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "mesh/launcher.h"
+
+namespace tandem::mesh {
+
+namespace {
+
+volatile sig_atomic_t num_signals = 0, last_signal = 0;
+
+int number(const char* name) { return std::atoi(std::getenv(name)); }
+
+// Ranks that notice a peer's end as those of a run do: all are connected to rank 0.
+int meet() {
+  std::vector<pollfd> peers;
+  if (number("RANK") == 0) {
+    for (int i = 1; i < number("WORLD_SIZE"); ++i) {
+      peers.push_back({accept(number("TANDEM_STORE_FD"), nullptr, nullptr), POLLIN, 0});
+    }
+  } else {
+    sockaddr_in there = {};
+    there.sin_family = AF_INET;
+    there.sin_port = htons(static_cast<uint16_t>(number("MASTER_PORT")));
+    inet_pton(AF_INET, std::getenv("MASTER_ADDR"), &there.sin_addr);
+    peers.push_back({socket(AF_INET, SOCK_STREAM, 0), POLLIN, 0});
+    if (connect(peers[0].fd, reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) return 3;
+  }
+  poll(peers.data(), peers.size(), -1);
+  return 3;
+}
+
+// Waits for a signal, then whether another one comes.
+int count_signals() {
+  struct sigaction count = {};
+  count.sa_handler = [](int signal) {
+    num_signals = num_signals + 1;
+    last_signal = signal;
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &count, nullptr);
+  std::puts("ready");
+  std::fflush(stdout);
+  while (num_signals == 0) usleep(5'000);
+  for (int i = 0; i < 60; ++i) usleep(5'000);
+  if (num_signals > 1) return 77;
+  return last_signal == SIGTERM ? 0 : 128 + last_signal;
+}
+
+int do_as_told(const std::string& word) {
+  if (word.starts_with("exit:")) return std::atoi(word.c_str() + 5);
+  if (word == "meet") return meet();
+  if (word == "count") return count_signals();
+  if (word == "say") std::fputs("one line\na warning\ntorn", stdout);
+  if (word == "say") return 9;
+  if (word == "flood") {
+    for (int i = 0; i < 40'000; ++i) std::printf("line %d\n", i);
+    return 9;
+  }
+  if (word == "stubborn") signal(SIGTERM, SIG_IGN);
+  if (word == "parent" && fork() == 0) signal(SIGTERM, SIG_IGN);
+  if (word == "killed") kill(getpid(), SIGKILL);
+  for (int i = 0; i < 600; ++i) usleep(100'000);
+  return 0;
+}
+
+}  // namespace
+
+int run_fake_rank(int argc, char** argv) {
+  const int place = 2 + number("RANK");
+  return place < argc ? do_as_told(argv[place]) : 1;
+}
+
+int run_fake_launcher(int argc, char** argv) {
+  LaunchPlan plan;
+  plan.command = {"/proc/self/exe", "--rank"};
+  plan.command.insert(plan.command.end(), argv + 2, argv + argc);
+  plan.ranks_per_host = argc - 2;
+  plan.grace = std::chrono::milliseconds(300);
+  const LaunchEnd end = launch(plan);
+  if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", end.message.c_str());
+  return end.code;
+}
+
+}  // namespace tandem::mesh

@@ -1,0 +1,239 @@
+// Ranks that are started together end together, whoever of them ends how, and whoever asks them to.
+#include "mesh/launcher.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <random>
+
+#include "mesh/network.h"
+#include "tandem/error.h"
+#include "tests/cli/process_sockets.h"
+#include "tests/mesh/fake_rank.h"
+#include "tests/text/process_facts.h"
+
+namespace tandem::mesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A launcher in a process of its own, with fake ranks.
+class Job {
+ public:
+  explicit Job(std::vector<std::string> words) {
+    static int number = 0;
+    mark_ = fmt::format("TANDEM_TEST_JOB={}.{};", getpid(), ++number);
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    words.insert(words.begin(), {"launch_test", "--launch"});
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(ends[1], STDERR_FILENO);
+      putenv(mark_.data());
+      execv("/proc/self/exe", arguments.data());
+      _exit(126);
+    }
+    close(ends[1]);
+    output_ = ends[0];
+  }
+  ~Job() {
+    kill(pid_, SIGKILL);
+    if (!waited_) waitpid(pid_, nullptr, 0);
+    close(output_);
+  }
+
+  pid_t pid() const { return pid_; }
+  const std::string& mark() const { return mark_; }
+
+  // Everything that it and its ranks print until it ends; then the exit code.
+  int wait() {
+    read_until("\0");
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    waited_ = true;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+  void read_until(const std::string& text) {
+    char buffer[4096];
+    ssize_t size = 0;
+    while ((text == "" || text[0] == '\0' || printed_.find(text) == std::string::npos) &&
+           (size = read(output_, buffer, sizeof buffer)) > 0) {
+      printed_.append(buffer, static_cast<size_t>(size));
+    }
+  }
+  const std::string& printed() const { return printed_; }
+
+  // The process of a rank, once it runs its program.
+  pid_t rank(int number) const {
+    const std::string wanted = fmt::format("RANK={}", number);
+    for (;; usleep(1000)) {
+      for (const std::string& pid : cli::process_tree(pid_)) {
+        if (pid == std::to_string(pid_) || !text::has_in_environment(pid, mark_)) continue;
+        if (text::has_in_environment(pid, '\0' + wanted + '\0')) return std::stoi(pid);
+      }
+    }
+  }
+  // Processes that were started for it and live, waiting for them to go.
+  int left() const {
+    const auto give_up = Clock::now() + std::chrono::seconds(10);
+    while (text::num_processes_with(mark_) > 0 && Clock::now() < give_up) usleep(5000);
+    return text::num_processes_with(mark_);
+  }
+
+ private:
+  std::string mark_;
+  pid_t pid_ = -1;
+  int output_ = -1;
+  bool waited_ = false;
+  std::string printed_;
+};
+
+std::string failure(const std::string& who, const std::string& how) {
+  return fmt::format("tandem: error: {} ({}) {}; the others were ended\n", who, host_name(), how);
+}
+
+TEST(Launcher, EndsWithZeroWhenAllRanksDo) {
+  Job job({"exit:0", "exit:0", "exit:0"});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.printed(), "");
+}
+
+TEST(Launcher, TheFirstFailureEndsTheOthersAndIsNamed) {
+  Job job({"sleep", "sleep", "exit:2"});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_EQ(job.printed(), failure("rank 2 of 3", "exited with code 2"));
+  EXPECT_EQ(job.left(), 0);
+}
+
+TEST(Launcher, ASignalIsExitCodeThree) {
+  Job job({"meet", "killed", "meet", "meet"});
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_EQ(job.printed(), failure("rank 1 of 4", "was killed by signal 9"));
+}
+
+TEST(Launcher, ARankThatDoesNotHearSigtermIsKilledAfterTheGrace) {
+  const auto begin = Clock::now();
+  Job job({"stubborn", "parent", "exit:7"});
+  EXPECT_EQ(job.wait(), 7);
+  EXPECT_EQ(job.left(), 0) << "nor is what a rank has started in its group";
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(Launcher, ARankAloneFailsAlone) {
+  Job job({"exit:5"});
+  EXPECT_EQ(job.wait(), 5);
+  EXPECT_EQ(job.printed(), fmt::format("tandem: error: rank 0 of 1 ({}) exited with code 5\n", host_name()));
+}
+
+TEST(Launcher, ShowsTheOutputOfTheRankThatFailedFirstAlone) {
+  Job job({"sleep", "say", "sleep"});
+  EXPECT_EQ(job.wait(), 9);
+  EXPECT_EQ(job.printed(),
+            "[rank 1] one line\n[rank 1] a warning\n[rank 1] torn\n" + failure("rank 1 of 3", "exited with code 9"));
+  Job first({"say", "sleep"});
+  first.wait();
+  EXPECT_EQ(first.printed(), "one line\na warning\ntorn" + failure("rank 0 of 2", "exited with code 9"));
+}
+
+TEST(Launcher, KeepsTheEndOfALongOutput) {
+  Job job({"sleep", "flood"});
+  EXPECT_EQ(job.wait(), 9);
+  EXPECT_NE(job.printed().find("[rank 1] line 39999\n"), std::string::npos);
+  EXPECT_EQ(job.printed().find("[rank 1] line 100\n"), std::string::npos) << "64 KiB are kept";
+}
+
+// Sent to the launcher alone, as a scheduler does, and to its process group, as a terminal does.
+TEST(Launcher, EachRankGetsASignalOnce) {
+  struct Case {
+    int signal, code;
+  };
+  for (const Case& row : {Case{SIGINT, 130}, Case{SIGTERM, 0}, Case{SIGHUP, 129}}) {
+    for (const bool to_group : {false, true}) {
+      Job job({"count", "count", "count"});
+      setpgid(job.pid(), job.pid());
+      for (int i = 0; i < 3; ++i) job.rank(i);
+      job.read_until("ready");
+      usleep(300'000);  // the others are, too
+      kill(to_group ? -job.pid() : job.pid(), row.signal);
+      EXPECT_EQ(job.wait(), row.code) << row.signal << (to_group ? " to the group" : "");
+      EXPECT_EQ(job.printed(), "ready\n");
+      EXPECT_EQ(job.left(), 0);
+    }
+  }
+}
+
+TEST(Launcher, NoRankOutlivesALauncherThatIsKilled) {
+  Job job({"stubborn", "stubborn", "stubborn"});
+  for (int i = 0; i < 3; ++i) job.rank(i);
+  kill(job.pid(), SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_EQ(job.left(), 0);
+}
+
+TEST(Launcher, NothingListensBeyondLoopback) {
+  Job job({"meet", "meet", "meet"});
+  for (int i = 0; i < 3; ++i) job.rank(i);
+  int listening = 0;
+  for (int look = 0; look < 20; ++look) {
+    for (const std::string& pid : cli::process_tree(job.pid())) {
+      for (const cli::InternetSocket& socket : cli::internet_sockets(pid)) {
+        EXPECT_TRUE(socket.is_loopback()) << socket.address;
+        if (socket.listens) listening += 1;
+      }
+    }
+    usleep(10'000);
+  }
+  EXPECT_EQ(listening, 20) << "the socket of rank 0, which no other process holds";
+}
+
+TEST(Launcher, APortInUseIsOneLine) {
+  const OwnedDescriptor taken = listen_at("127.0.0.1", 0);
+  LaunchPlan plan;
+  plan.command = {"/bin/true"};
+  plan.master_port = port_of(taken);
+  try {
+    launch(plan);
+    FAIL();
+  } catch (const EnvironmentError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              fmt::format("port {} of 127.0.0.1 is in use: give another one (MASTER_PORT, or "
+                          "--master-port of tandem launch)",
+                          plan.master_port));
+  }
+}
+
+TEST(Launcher, OneHundredKillsAtRandomMoments) {
+  const auto seed = std::random_device()();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 100; ++trial) {
+    const int size = 3 + static_cast<int>(random() % 2), victim = static_cast<int>(random() % size);
+    Job job(std::vector<std::string>(static_cast<size_t>(size), "meet"));
+    const pid_t pid = job.rank(victim);
+    usleep(random() % 100'000);
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    const auto begin = Clock::now();
+    ASSERT_EQ(job.wait(), 3) << "seed " << seed << " trial " << trial;
+    const std::string expected = failure(fmt::format("rank {} of {}", victim, size), "was killed by signal 9");
+    ASSERT_TRUE(job.printed().ends_with(expected)) << "seed " << seed << " trial " << trial << "\n" << job.printed();
+    ASSERT_EQ(job.left(), 0);
+    ASSERT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::mesh
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "--rank") return tandem::mesh::run_fake_rank(argc, argv);
+  if (mode == "--launch") return tandem::mesh::run_fake_launcher(argc, argv);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,223 @@
+// Real processes that find each other on this host, and what each of them says when they do not.
+#include "mesh/rendezvous.h"
+
+#include <ATen/ops/full.h>
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <numeric>
+
+#include "mesh/network.h"
+#include "tandem/error.h"
+#include "tests/cli/process_sockets.h"
+
+namespace tandem::mesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Ended {
+  int code = 0;
+  std::string said;
+};
+
+std::string texts(const std::vector<std::string>& all) { return fmt::format("{}", fmt::join(all, " ")); }
+
+// Everything that a mesh is for.
+void talk(Mesh& mesh) {
+  std::string tickets = texts(device::all_gather_text(mesh.host(), fmt::format("r{}", mesh.rank())));
+  tickets += texts(device::all_gather_text(mesh.savers(), mesh.is_conductor() ? " saved by" : "0"));
+  device::TensorLists parts;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    parts.push_back({at::full({2}, rank == mesh.rank() ? rank + 1.0F : 0.0F)});
+  }
+  device::all_gather(mesh.device(), parts);
+  double sum = 0.0;
+  for (const auto& part : parts) sum += part[0].sum().item<double>();
+  double mine = 0.0;
+  for (int i = 0; i < 5; ++i) mine += static_cast<double>(mesh.take_ticket("groups"));
+  const double own[] = {mine};
+  double all = 0.0;
+  for (const auto& numbers : device::all_gather_numbers(mesh.host(), own)) all += numbers[0];
+  if (mesh.is_conductor()) std::printf("%d ranks, sum %g, tickets %g\n", mesh.size(), sum, all);
+  std::fflush(stdout);
+  for (const std::string& pid : {std::to_string(getpid())}) {
+    for (const cli::InternetSocket& socket : cli::internet_sockets(pid)) {
+      if (!socket.is_loopback()) throw BugError("a socket at " + socket.address);
+    }
+  }
+  device::any_of(mesh.host(), false);  // until all have looked
+}
+
+int join_as_told(const std::string& scenario) {
+  try {
+    const std::optional<LaunchVariables> launch = launch_variables();
+    JoinSettings settings = {.timeout_s = 60.0, .version = "1.0", .flags = {{"lr", "1e-6"}}};
+    if (scenario == "lr" && launch->rank == 1) settings.flags["lr"] = "2e-6";
+    if (scenario == "missing" && launch->rank == 1) return 0;
+    if (scenario == "missing") settings.timeout_s = 2.0;
+    if (scenario == "trust") settings.trust_network = true;
+    talk(*join(*launch, settings));
+    return 0;
+  } catch (const UserError& error) {
+    std::puts(error.what());
+    return 2;
+  } catch (const EnvironmentError& error) {
+    std::puts(error.what());
+    return 3;
+  } catch (const std::exception& error) {
+    std::puts(error.what());
+    return 1;
+  }
+}
+
+int free_port() { return port_of(listen_at("127.0.0.1", 0)); }
+
+class Rank {
+ public:
+  Rank(const std::string& scenario, const std::map<std::string, std::string>& variables, int store = -1) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(ends[1], STDERR_FILENO);
+      if (store >= 0) fcntl(store, F_SETFD, 0);
+      for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+      execl("/proc/self/exe", "rendezvous_test", "--join", scenario.c_str(), nullptr);
+      _exit(126);
+    }
+    close(ends[1]);
+    output_ = ends[0];
+  }
+  Ended wait() {
+    Ended result;
+    char buffer[4096];
+    for (ssize_t size = 0; (size = read(output_, buffer, sizeof buffer)) > 0;) {
+      result.said.append(buffer, static_cast<size_t>(size));
+    }
+    close(output_);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    result.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return result;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
+
+std::map<std::string, std::string> variables(int rank, int size, int port) {
+  return {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
+}
+
+std::vector<Ended> run_ranks(const std::string& scenario, int size, bool socket_is_given = false) {
+  OwnedDescriptor store = listen_at("127.0.0.1", 0);
+  const int port = port_of(store);
+  if (!socket_is_given) store.close();
+  std::vector<Rank> ranks;
+  for (int rank = size - 1; rank >= 0; --rank) {  // the others wait for rank 0
+    auto all = variables(rank, size, port);
+    if (socket_is_given && rank == 0) all["TANDEM_STORE_FD"] = std::to_string(store.get());
+    ranks.insert(ranks.begin(), Rank(scenario, all, rank == 0 ? store.get() : -1));
+  }
+  store.close();
+  std::vector<Ended> result;
+  for (Rank& rank : ranks) result.push_back(rank.wait());
+  return result;
+}
+
+TEST(Rendezvous, OfOneToEightRanks) {
+  for (const int size : {1, 2, 3, 4, 8}) {
+    const std::vector<Ended> ranks = run_ranks("meet", size, /*socket_is_given=*/size % 2 == 0);
+    const int tickets = 5 * size;
+    EXPECT_EQ(ranks[0].said,
+              fmt::format("{} ranks, sum {}, tickets {}\n", size, size * (size + 1), tickets * (tickets - 1) / 2));
+    for (const Ended& rank : ranks) EXPECT_EQ(rank.code, 0) << rank.said;
+    for (int i = 1; i < size; ++i) EXPECT_EQ(ranks[static_cast<size_t>(i)].said, "");
+  }
+}
+
+TEST(Rendezvous, AMissingRankIsNamedByAll) {
+  const auto begin = Clock::now();
+  const std::vector<Ended> ranks = run_ranks("missing", 4);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
+  for (const int rank : {0, 2, 3}) {
+    const Ended& ended = ranks[static_cast<size_t>(rank)];
+    EXPECT_EQ(ended.code, 3);
+    EXPECT_TRUE(
+        ended.said.starts_with("rank 1 of 4 has not joined within 2 s (--distributed-timeout-minutes); look "
+                               "whether they were started, and reach 127.0.0.1:"))
+        << ended.said;
+    EXPECT_EQ(std::count(ended.said.begin(), ended.said.end(), '\n'), 1) << ended.said;
+  }
+}
+
+TEST(Rendezvous, RankZeroThatDoesNotComeIsNamed) {
+  const int port = free_port();
+  const Ended ended = Rank("missing", variables(2, 3, port)).wait();
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_EQ(ended.said,
+            fmt::format("rank 2 of 3: rank 0 does not answer at 127.0.0.1:{} within 2 s "
+                        "(--distributed-timeout-minutes); look whether it runs, and whether this host reaches it\n",
+                        port));
+}
+
+TEST(Rendezvous, ADifferingFlagIsNamedByAll) {
+  const std::string host = host_name();
+  for (const Ended& rank : run_ranks("lr", 3)) {
+    EXPECT_EQ(rank.code, 2);
+    EXPECT_EQ(rank.said, fmt::format("rank 1 ({}) was started with --lr 2e-6, rank 0 ({}) with --lr 1e-6; give all "
+                                     "ranks the same flags\n",
+                                     host, host));
+  }
+}
+
+TEST(Rendezvous, APortInUseIsOneLine) {
+  const OwnedDescriptor taken = listen_at("127.0.0.1", 0);
+  const Ended ended = Rank("meet", variables(0, 2, port_of(taken))).wait();
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_EQ(ended.said, fmt::format("port {} of 127.0.0.1 is in use: give another one (MASTER_PORT, or --master-port "
+                                    "of tandem launch)\n",
+                                    port_of(taken)));
+}
+
+TEST(Rendezvous, SeveralHostsNeedATrustedNetwork) {
+  auto of_two_hosts = variables(0, 4, free_port());
+  of_two_hosts["LOCAL_WORLD_SIZE"] = "2";
+  const Ended refused = Rank("meet", of_two_hosts).wait();
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.said,
+            "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2: the ranks are on several hosts, and what they send "
+            "each other is not encrypted; give --trust-network if nobody else is on the network between them\n");
+  const Ended unreachable = Rank("trust", of_two_hosts).wait();
+  EXPECT_EQ(unreachable.code, 2);
+  EXPECT_EQ(
+      unreachable.said,
+      "MASTER_ADDR=127.0.0.1: the ranks are on several hosts, which do not reach it; set it to rank 0's address\n");
+}
+
+// torchrun's agent has the store and listens for all ranks: here a rank that the test plays.
+TEST(Rendezvous, NoRankListensWhereTheAgentDoes) {
+  const int port = free_port();
+  auto agent = variables(0, 2, port);
+  agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  const Ended ended = Rank("missing", agent).wait();
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_NE(ended.said.find("does not answer"), std::string::npos) << ended.said;
+}
+
+}  // namespace
+}  // namespace tandem::mesh
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--join") return tandem::mesh::join_as_told(argv[2]);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
