@@ -133,7 +133,9 @@ class Placing {
     last_time_s_ = time_s;
     now_.seconds = resumed_s_ + time_s;
     if (kind == "rollout") {
-      now_.tokens += number_at(record, "perf/tokens_per_gpu_per_sec") * number_at(record, "perf/rollout_time");
+      const double num_ranks = std::max(1.0, number_at(record, "perf/rollout_ranks"));
+      now_.tokens +=
+          number_at(record, "perf/tokens_per_gpu_per_sec") * number_at(record, "perf/rollout_time") * num_ranks;
       place_pending(step, static_cast<double>(positions_.size() - first_pending_));
       now_.rollouts = step + 1;
     } else if (kind == "eval") {

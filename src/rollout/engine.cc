@@ -106,6 +106,7 @@ class PagedEngine final : public Engine {
   bool step() override;
   int64_t compact_kv() override;
   int64_t num_unfinished_groups() const override { return static_cast<int64_t>(groups_.size()); }
+  bool has_room() const override { return scheduler_.has_room(); }
   EngineStats stats() const override;
   void reset_stats() override;
 

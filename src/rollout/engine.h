@@ -90,6 +90,8 @@ class Engine {
   virtual int64_t compact_kv() = 0;
 
   virtual int64_t num_unfinished_groups() const = 0;
+  // Whether a group that is added now begins soon: with the next forward, as far as is known. True when idle.
+  virtual bool has_room() const = 0;
   virtual EngineStats stats() const = 0;
   virtual void reset_stats() = 0;
 };

@@ -69,11 +69,20 @@ const ScheduledBatch& Scheduler::plan() {
   begin_plan();
   plan_decodes();
   plan_prefills();
+  left_waiting_ = !waiting_.empty();
   fill_block_table();
   // A full sequence holds its blocks until its last token is there; then those that wait can have them.
   TANDEM_CHECK(!plan_.empty() || idle() || num_pending_ > 0, "waiting sequences, and nothing can run");
   stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
   return plan_;
+}
+
+bool Scheduler::has_room() const {
+  if (waiting_.empty()) return true;
+  if (left_waiting_) return false;
+  int64_t tokens = 0;
+  for (const SequenceId id : waiting_) tokens += sequences_[static_cast<size_t>(id)].num_tokens();
+  return tokens < config_.max_batch_tokens;
 }
 
 void Scheduler::begin_plan() {

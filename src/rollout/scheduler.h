@@ -109,6 +109,8 @@ class Scheduler {
   std::vector<BlockCopy> compact();
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
+  // Whether the last plan left nobody waiting, and one forward can prefill all that has been added since.
+  bool has_room() const;
   const BlockPool& pool() const { return pool_; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
@@ -213,6 +215,7 @@ class Scheduler {
   std::map<uint64_t, KeptPrefix> kept_;  // by sample id
   uint64_t num_kept_ = 0;                // so far
   uint64_t next_arrival_ = 0;
+  bool left_waiting_ = false;  // the last plan
   // Draws that append() has not answered: of the last plan, and of the one before it.
   int64_t num_unanswered_ = 0, num_pending_ = 0;
   ScheduledBatch plan_;

@@ -169,7 +169,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     request.title = "eval " + set.name;
     std::optional<Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;
-    if (!rollout->all_failed()) warn_of_failures(*rollout, request.title);
+    if (phase.speaks() && !rollout->all_failed()) warn_of_failures(*rollout, request.title);
     report::Metrics metrics = eval_metrics(set.name, *rollout);
     results.push_back({set.name, std::move(*rollout), std::move(metrics)});
   }

@@ -43,7 +43,7 @@ void Evaluator::run(int64_t rollout_id) {
     all.insert(result.metrics.begin(), result.metrics.end());
     if (result.is_scored()) {
       log_.report().print(eval_line(result));
-    } else {
+    } else if (phase_.speaks()) {
       base::log_warning("{}", unscored_line(result));
     }
     if (inputs_.config.output.sample_dump_interval > 0) {

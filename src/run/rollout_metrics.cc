@@ -73,8 +73,10 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   metrics.merge(filter_metrics(rollout));
   metrics.merge(turn_metrics(rollout));
-  // With dynamic sampling they count what happened to be under way too, and turns meet as they come: clocks decide.
-  const std::string engine = rollout.filtered || has_turns(rollout) ? "perf/" : "rollout/";
+  // With dynamic sampling they count what happened to be under way too, turns meet as they come, and so do groups that
+  // ranks take from each other: clocks decide.
+  const bool is_timed = rollout.filtered || has_turns(rollout) || rollout.num_ranks > 1;
+  const std::string engine = is_timed ? "perf/" : "rollout/";
   const double reused_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.kept_tokens);
   const double prompt_tokens = reused_tokens + static_cast<double>(rollout.stats.prefill_tokens);
   if (prompt_tokens > 0) metrics[engine + "prefix_cache_hit_rate"] = reused_tokens / prompt_tokens;
@@ -144,10 +146,15 @@ report::Metrics rollout_times(const Rollout& rollout) {
     longest = std::max(longest, sample.completion.size());
   }
   const double seconds = std::max(rollout.seconds, 1e-9);
+  const double device_seconds = seconds * static_cast<double>(rollout.num_ranks);
   report::Metrics times = {{"perf/rollout_time", rollout.seconds},
-                           {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / seconds},
-                           {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / seconds},
+                           {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / device_seconds},
+                           {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / device_seconds},
                            {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
+  if (rollout.num_ranks > 1) {
+    times["perf/rollout_ranks"] = static_cast<double>(rollout.num_ranks);
+    times["perf/rollout_idle_share"] = rollout.idle_share;
+  }
   if (rollout.num_restarts > 0) times["perf/grader_restarts"] = static_cast<double>(rollout.num_restarts);
   return times;
 }

@@ -6,19 +6,18 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <memory>
-#include <unordered_set>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/log.h"
 #include "base/message_text.h"
-#include "run/group_sampler.h"
 #include "run/group_selection.h"
-#include "run/stop_signal.h"
-#include "run/turn_sampler.h"
+#include "run/group_shares.h"
+#include "run/group_work.h"
+#include "run/rank_message.h"
 
 namespace tandem::run {
 
@@ -30,319 +29,195 @@ using base::seconds_since;
 // Of reasons to drop groups, in one rollout: each is a metric of its own.
 constexpr size_t kMaxDropReasons = 32;
 
-text::GradeRequest grade_request(const rl::PromptRecord& record, const SampledGroup::Member& member) {
-  const rl::Sample& sample = member.sample;
-  text::GradeRequest request;
-  request.group_id = sample.group_id;
-  request.sample_id = sample.sample_id;
-  request.prompt = record.prompt;
-  request.prompt_text = sample.prompt->text;
-  request.response = sample.text;
-  request.label = record.label;
-  request.metadata = member.metadata.is_null() ? record.metadata : member.metadata;
-  request.attributes = member.attributes;
-  if (std::ranges::count(sample.loss_mask, uint8_t{0}) > 0) request.loss_mask = sample.loss_mask;
-  request.prompt_tokens = sample.prompt->tokens;
-  request.response_tokens = sample.completion;
-  request.truncated = sample.status == rl::SampleStatus::kTruncated;
-  request.rm_type = record.rm_type;
-  return request;
-}
-
-// Of a sample that the function of --custom-generate-function-path did not make, or that cannot be trained on.
-text::Grade failed_grade(const SampledGroup::Member& member) {
-  text::Grade grade;
-  grade.sample_id = member.sample.sample_id;
-  grade.failed = true;
-  grade.reason_class = member.machine_failed ? "not_started" : kGenerateFailure;
-  grade.reason = base::one_line(member.failure, 4096);
-  return grade;
-}
-
-std::unique_ptr<GroupSampler> make_sampler(const RolloutRequest& request, rollout::Engine& engine) {
-  if (!request.generation) return std::make_unique<EngineSampler>(engine);
-  return std::make_unique<TurnSampler>(engine, request.generation->processes,
-                                       TurnSampler::Settings{.function = request.generation->function,
-                                                             .skip_special_tokens = request.skip_special_tokens,
-                                                             .is_evaluation = request.generation->is_evaluation,
-                                                             .metadata_key = request.generation->metadata_key,
-                                                             .context_tokens = request.generation->context_tokens});
-}
-
-rl::SampleStatus status_named(const std::string& name) {
-  for (const auto status : {rl::SampleStatus::kTruncated, rl::SampleStatus::kAborted}) {
-    if (name == rl::to_string(status)) return status;
-  }
-  return rl::SampleStatus::kCompleted;
-}
-
-// What a slime function wrote into its sample.
-void put_written(rl::Sample& sample, const text::Grade& grade) {
-  if (grade.remove_sample) sample.remove = *grade.remove_sample;
-  // A token that is masked stays so: nobody sampled it.
-  for (size_t i = 0; grade.loss_mask && i < sample.loss_mask.size(); ++i) sample.loss_mask[i] &= (*grade.loss_mask)[i];
-  if (grade.status) sample.status = status_named(*grade.status);
-}
-
-void put_reward(rl::Sample& sample, const text::Grade& grade) {
-  if (!grade.failed) sample.reward = grade.reward;
-  put_written(sample, grade);
-}
-
-// Rewards, and what reward code wrote, into the samples of a rollout that has its grades.
-void put_grades(const config::FailureReward& failure_reward, Rollout& rollout) {
-  const base::Redaction redaction;  // reasons quote what user code raised, and go into samples/ as columns do
-  TANDEM_CHECK_EQ(rollout.grades.size(), rollout.samples.size());
-  for (size_t i = 0; i < rollout.samples.size(); ++i) {
-    text::Grade& grade = rollout.grades[i];
-    TANDEM_CHECK_EQ(grade.sample_id, rollout.samples[i].sample_id, "a sample without a grade");
-    grade.reason = redaction.apply(grade.reason);
-    for (auto& [name, value] : grade.columns) {
-      if (value.is_string()) value = redaction.apply(value.get_ref<const std::string&>());
-    }
-    put_reward(rollout.samples[i], grade);
-  }
-  rollout.num_unnamed = limit_reward_names(rollout.grades);
-  put_failure_rewards(failure_reward, rollout.grades, rollout.samples);
-  rollout.count_failures();
-}
-
-// One group on its way: drawn, sampled, graded, judged.
-struct GroupUnderWay {
-  const PromptLine* line = nullptr;
-  std::vector<SampledGroup::Member> members;  // none before it is sampled, nor once it is dropped
-  std::vector<text::Grade> grades;
-  size_t num_graded = 0;
-  GroupVerdict verdict;
-  bool is_judged = false;   // by the filter
-  double reward_sum = 0.0;  // of its samples with a reward
-  int64_t num_rewarded = 0;
-};
-
-// Makes one rollout: draws groups, samples, grades and judges them as each comes, and takes them in the order in which
-// they were drawn.
+// Makes one rollout: draws groups, has them sampled, graded and judged, and takes them in the order in which they were
+// drawn. Every rank draws all groups.
 class Sampling {
  public:
   Sampling(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Scorer* graders,
-           report::Report& report)
+           report::Report& report, mesh::Mesh& mesh, const RolloutPhase::IsStopped& is_stopped)
       : request_(request),
-        n_(static_cast<uint64_t>(request.n_samples_per_prompt)),
         engine_(engine),
-        sampler_(make_sampler(request, engine)),
-        text_(text),
         graders_(graders),
         report_(report),
+        mesh_(mesh),
+        is_stopped_(is_stopped),
+        work_(request, engine, text, graders,
+              [this](size_t index, GradedGroup group) { done(index, std::move(group)); }),
         selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
-                   request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)),
-        repeated_before_(graders == nullptr ? 0 : graders->repeated()),
-        restarts_before_(graders == nullptr ? 0 : graders->restarts()),
-        generators_before_(generator_totals()) {
-    TANDEM_CHECK(request.first_sample_id % n_ == 0, "groups must not share sample ids");
-    TANDEM_CHECK(!request.dynamic || graders != nullptr, "a filter judges rewards");
-  }
+                   request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)) {}
 
   // False when the run was asked to stop.
-  bool run();
+  bool sample_alone();
+  // The same with the other ranks: the groups that may be drawn now are shared out, and each rank tells the others what
+  // it has made of its own, until the rollout is full. `name` is that of this rollout among all of the run.
+  bool sample_with_others(const std::string& name, KnownLengths& lengths);
   Rollout rollout();
 
  private:
-  // Of the processes of --custom-generate-function-path, since the run began.
-  struct GeneratorTotals {
-    int64_t restarts = 0, repeated = 0;
+  struct DrawnGroup {
+    const PromptLine* line = nullptr;
+    GradedGroup graded;  // without samples once it is dropped
   };
 
-  void draw();
-  void advance();
-  void take_sampled(SampledGroup group);
-  GeneratorTotals generator_totals() const;
-  void take_graded();
-  void take_judged();
-  void judge(size_t index);
-  void decide(size_t index);
+  size_t draw();
+  void done(size_t index, GradedGroup group);
+  bool sample_share(GroupShares& shares, size_t first);
+  bool take_messages(RankMessage mine, size_t first, KnownLengths& lengths);
+  void decide(size_t index, GradedGroup group);
   void abort_excess();
   void check_that_some_pass() const;
   void show_progress() const;
   FilteredGroups filtered() const;
-  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens);
-
-  uint64_t group_id(size_t index) const { return request_.first_sample_id / n_ + index; }
-  size_t index_of_group(uint64_t id) const { return id - request_.first_sample_id / n_; }
+  uint64_t first_group_id() const {
+    return request_.first_sample_id / static_cast<uint64_t>(request_.n_samples_per_prompt);
+  }
 
   const RolloutRequest& request_;
-  const uint64_t n_;
   rollout::Engine& engine_;
-  const std::unique_ptr<GroupSampler> sampler_;
-  text::TextWorker& text_;
   text::Scorer* const graders_;
   report::Report& report_;
+  mesh::Mesh& mesh_;
+  const RolloutPhase::IsStopped& is_stopped_;
+  GroupWork work_;
   GroupSelection selection_;
-  std::vector<GroupUnderWay> groups_;  // in the order in which they were drawn
-  int64_t num_in_sampler_ = 0, num_sampled_ = 0;
-  int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples, groups
-  int64_t num_graded_ = 0;                          // samples
-  int64_t num_aborted_ = 0;
+  std::vector<DrawnGroup> groups_;                            // in the order in which they were drawn
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
-  const int64_t repeated_before_, restarts_before_;
-  const GeneratorTotals generators_before_;
+  // Of a rank among several.
+  std::map<size_t, GradedGroup> mine_;  // that the others do not have yet
+  int64_t num_begun_ = 0;
+  // Of all ranks.
+  rollout::EngineStats stats_;
+  GroupWork::Losses losses_;
+  double idle_s_ = 0.0, ranks_s_ = 0.0;  // seconds of all ranks: waiting for the last one, and all
 };
 
-bool Sampling::run() {
+// The groups that may be drawn now; returns the first.
+size_t Sampling::draw() {
+  const size_t first = groups_.size();
+  for (int64_t left = selection_.num_to_draw(); left > 0; --left) {
+    const size_t index = groups_.size();
+    groups_.push_back({.line = request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[index]});
+    selection_.draw();
+  }
+  return first;
+}
+
+void Sampling::done(size_t index, GradedGroup group) {
+  if (mesh_.is_alone()) return decide(index, std::move(group));
+  mine_.emplace(index, std::move(group));
+}
+
+bool Sampling::sample_alone() {
   while (true) {
-    draw();
-    if (stop_requested()) {
-      sampler_->abort_all();
-      sampler_->take_finished();
+    for (size_t index = draw(); index < groups_.size(); ++index) work_.begin(index, *groups_[index].line);
+    if (is_stopped_()) {
+      work_.abort_all();
       return false;
     }
     if (selection_.is_full()) break;
-    advance();
-    take_graded();
-    take_judged();
+    show_progress();
+    work_.advance();
   }
-  // All that the engine still has is excess, and was ended when it became that.
-  for (SampledGroup& group : sampler_->take_finished()) take_sampled(std::move(group));
-  TANDEM_CHECK_EQ(num_in_sampler_, 0);
-  // What is still graded or judged is of groups that nobody wants.
-  if (request_.dynamic) {
-    graders_->discard();
-    request_.dynamic->filter.discard();
+  work_.finish();
+  stats_ = engine_.stats();
+  losses_ = work_.losses();
+  return true;
+}
+
+bool Sampling::sample_with_others(const std::string& name, KnownLengths& lengths) {
+  for (int64_t wave = 0; !selection_.is_full(); ++wave) {
+    const size_t first = draw();
+    std::vector<GroupLength> expected;
+    for (size_t index = first; index < groups_.size(); ++index) {
+      const rl::SharedPrompt& prompt = groups_[index].line->prompt;
+      const auto known = lengths.find(prompt.get());
+      expected.push_back({.completion = known == lengths.end() ? std::nullopt : std::optional(known->second),
+                          .prompt = std::ssize(prompt->tokens)});
+    }
+    GroupShares shares(expected, mesh_.rank(), mesh_.size(), [&](int owner) {
+      return mesh_.take_ticket(fmt::format("{}/wave {}/of rank {}", name, wave, owner));
+    });
+    const Clock::time_point begin = Clock::now();
+    RankMessage mine;
+    mine.is_stopped = !sample_share(shares, first);
+    mine.groups = std::exchange(mine_, {});
+    mine.stats = engine_.stats();
+    mine.losses = work_.losses();
+    mine.seconds = seconds_since(begin);
+    if (!take_messages(std::move(mine), first, lengths)) return false;
   }
   return true;
 }
 
-void Sampling::draw() {
-  for (int64_t left = selection_.num_to_draw(); left > 0; --left) {
-    const size_t index = groups_.size();
-    groups_.emplace_back();
-    groups_.back().line = request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[index];
-    selection_.draw();
-    rollout::GroupRequest group;
-    group.group_id = group_id(index);
-    group.prompt = groups_.back().line->prompt;
-    for (uint64_t i = 0; i < n_; ++i) group.sample_ids.push_back(request_.first_sample_id + index * n_ + i);
-    group.sampling = request_.sampling;
-    sampler_->add(std::move(group), groups_.back().line->record);
-    ++num_in_sampler_;
-  }
-}
-
-// One forward, so that the live line moves and a signal is seen while long completions decode.
-void Sampling::advance() {
-  show_progress();
-  if (num_in_sampler_ > 0) sampler_->step();
-  for (SampledGroup& group : sampler_->take_finished()) take_sampled(std::move(group));
-}
-
-void Sampling::take_sampled(SampledGroup group) {
-  --num_in_sampler_;
-  const size_t index = index_of_group(group.group_id);
-  TANDEM_CHECK(index < groups_.size(), "a completion of unknown group", group.group_id);
-  if (!selection_.may_be_taken(index)) {
-    num_aborted_ += group.is_cut ? 1 : 0;
-    return;
-  }
-  ++num_sampled_;
-  GroupUnderWay& under_way = groups_[index];
-  under_way.members = std::move(group.members);
-  std::vector<std::vector<int32_t>> tokens;
-  for (const SampledGroup::Member& member : under_way.members) tokens.push_back(member.sample.completion);
-  std::vector<std::string> texts = decode(tokens);
-  for (size_t i = 0; i < n_; ++i) under_way.members[i].sample.text = std::move(texts[i]);
-  if (graders_ == nullptr) return decide(index);
-  under_way.grades.resize(n_);
-  std::vector<text::GradeRequest> requests;
-  for (size_t i = 0; i < n_; ++i) {
-    SampledGroup::Member& member = under_way.members[i];
-    if (member.failure.empty()) {
-      requests.push_back(grade_request(under_way.line->record, member));
-    } else {
-      member.sample.text.clear();
-      under_way.grades[i] = failed_grade(member);
-      ++under_way.num_graded;
-      ++num_graded_;
+bool Sampling::sample_share(GroupShares& shares, size_t first) {
+  bool is_some_left = true;
+  while (true) {
+    // What the engine has no room for is better left to a rank that has.
+    while (is_some_left && work_.num_under_way() < shares.most_at_once() &&
+           (work_.num_under_way() == 0 || engine_.has_room())) {
+      const std::optional<size_t> next = shares.next();
+      is_some_left = next.has_value();
+      if (!next) break;
+      work_.begin(first + *next, *groups_[first + *next].line);
+      ++num_begun_;
     }
-  }
-  if (requests.empty()) return judge(index);
-  num_in_grading_ += std::ssize(requests);
-  graders_->submit(std::move(requests));
-}
-
-Sampling::GeneratorTotals Sampling::generator_totals() const {
-  const std::optional<CustomGeneration>& generation = request_.generation;
-  if (!generation) return {};
-  return {.restarts = generation->processes.restarts(), .repeated = generation->processes.repeated()};
-}
-
-// Grades that have come; while nothing is left to sample, waits for some.
-void Sampling::take_graded() {
-  constexpr double kLookEvery = 0.1;  // seconds between two looks at the stop signal
-  if (num_in_grading_ == 0) return;
-  const bool has_other_work = num_in_sampler_ > 0 || num_in_filter_ > 0;
-  for (text::Grade& grade : graders_->take_finished(has_other_work ? 0.0 : kLookEvery)) {
-    --num_in_grading_;
-    ++num_graded_;
-    const size_t index = (grade.sample_id - request_.first_sample_id) / n_;
-    TANDEM_CHECK(index < groups_.size(), "a grade of unknown sample", grade.sample_id);
-    if (!selection_.may_be_taken(index)) continue;
-    GroupUnderWay& group = groups_[index];
-    group.grades[grade.sample_id % n_] = std::move(grade);
-    if (++group.num_graded == n_) judge(index);
+    if (is_stopped_()) {
+      work_.abort_all();
+      return false;
+    }
+    if (work_.num_under_way() == 0) return true;
+    show_progress();
+    work_.advance();
   }
 }
 
-void Sampling::judge(size_t index) {
-  GroupUnderWay& group = groups_[index];
-  if (!request_.dynamic) return decide(index);
-  const std::optional<double> failure_reward = failure_reward_among(request_.failure_reward, group.grades);
-  std::vector<text::GradeRequest> rewarded;
-  for (size_t i = 0; i < n_; ++i) {
-    const text::Grade& grade = group.grades[i];
-    if (grade.failed && (!failure_reward || grade.gives_none())) continue;
-    const double reward = grade.failed ? *failure_reward : grade.reward;
-    group.reward_sum += reward;
-    ++group.num_rewarded;
-    const rl::Sample& sample = group.members[i].sample;
-    rewarded.push_back(grade_request(group.line->record, group.members[i]));
-    rewarded.back().graded = text::Graded{.reward = reward,
-                                          .extras = grade.extras,
-                                          .remove_sample = grade.remove_sample.value_or(false),
-                                          .status = grade.status.value_or(rl::to_string(sample.status))};
+// False where a rank was asked to stop.
+bool Sampling::take_messages(RankMessage mine, size_t first, KnownLengths& lengths) {
+  const auto prompt_of = [&](size_t index) {
+    TANDEM_ENV_CHECK(index >= first && index < groups_.size(), "another rank sampled group", index,
+                     "of a rollout, which nobody was asked for: start all ranks with the same build and flags");
+    return groups_[index].line->prompt;
+  };
+  std::vector<RankMessage> messages;
+  const std::vector<std::string> texts = device::all_gather_text(mesh_.host(), to_bytes(mine, prompt_of));
+  for (int rank = 0; rank < mesh_.size(); ++rank) {
+    const bool is_mine = rank == mesh_.rank();
+    messages.push_back(is_mine ? std::move(mine) : rank_message(texts[static_cast<size_t>(rank)], prompt_of));
   }
-  // Where grading failed for the whole group there is nothing to judge: it is taken, and counted as failed.
-  if (rewarded.empty()) return decide(index);
-  group.is_judged = true;
-  ++num_in_filter_;
-  request_.dynamic->filter.submit(std::move(rewarded));
+  if (std::ranges::any_of(messages, &RankMessage::is_stopped)) return false;
+  stats_ = {};
+  losses_ = {};
+  const double slowest = std::ranges::max(messages, {}, &RankMessage::seconds).seconds;
+  std::map<size_t, GradedGroup> groups;
+  for (RankMessage& message : messages) {
+    add(message.stats, stats_);
+    add(message.losses, losses_);
+    idle_s_ += slowest - message.seconds;
+    ranks_s_ += slowest;
+    groups.merge(message.groups);
+    TANDEM_CHECK(message.groups.empty(), "two ranks sampled one group");
+  }
+  TANDEM_CHECK_EQ(groups.size(), groups_.size() - first, "groups that no rank sampled");
+  for (auto& [index, group] : groups) {
+    lengths[groups_[index].line->prompt.get()] = group.longest;
+    if (selection_.may_be_taken(index)) decide(index, std::move(group));
+  }
+  return true;
 }
 
-void Sampling::take_judged() {
-  constexpr double kLookEvery = 0.1;  // seconds
-  if (num_in_filter_ == 0) return;
-  const bool has_other_work = num_in_sampler_ > 0 || num_in_grading_ > 0;
-  for (auto& [id, verdict] : request_.dynamic->filter.take(has_other_work ? 0.0 : kLookEvery)) {
-    --num_in_filter_;
-    const size_t index = index_of_group(id);
-    groups_[index].verdict = std::move(verdict);
-    if (selection_.may_be_taken(index)) decide(index);
-  }
-}
-
-void Sampling::decide(size_t index) {
-  const bool is_kept = groups_[index].verdict.is_kept;
-  if (!is_kept) {
-    groups_[index].members = {};
-    groups_[index].grades = {};
-  }
+void Sampling::decide(size_t index, GradedGroup group) {
+  const bool is_kept = group.verdict.is_kept;
+  groups_[index].graded = std::move(group);
   selection_.decide(index, is_kept);
   if (!request_.dynamic) return;
   check_that_some_pass();
-  abort_excess();
+  if (mesh_.is_alone()) abort_excess();
 }
 
 // Groups that can no longer be taken need not be finished. None is drawn behind them.
 void Sampling::abort_excess() {
   size_t begin = std::min(excess_begin_, groups_.size());
-  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) sampler_->abort(group_id(begin - 1));
+  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) work_.abort(begin - 1);
   if (begin < groups_.size()) excess_begin_ = begin;
 }
 
@@ -351,7 +226,7 @@ void Sampling::check_that_some_pass() const {
   if (selection_.num_dropped_in_a_row() < dynamic.max_dropped) return;
   std::map<std::string, int64_t> reasons;
   for (size_t i = selection_.num_judged() - static_cast<size_t>(dynamic.max_dropped); i < selection_.num_judged(); ++i)
-    ++reasons[groups_[i].verdict.reason];
+    ++reasons[groups_[i].graded.verdict.reason];
   std::vector<std::pair<int64_t, std::string>> sorted;
   for (const auto& [reason, count] : reasons) sorted.emplace_back(count, reason);
   std::ranges::sort(sorted, std::greater());
@@ -370,22 +245,16 @@ void Sampling::show_progress() const {
   if (const std::optional<DynamicSampling>& dynamic = request_.dynamic) {
     const int64_t kept = std::min(selection_.num_kept(), dynamic->num_groups);
     report_.progress(request_.title, kept, dynamic->num_groups,
-                     fmt::format("groups kept of {} sampled, {} tokens", num_sampled_, tokens));
-  } else if (num_in_sampler_ > 0) {
-    report_.progress(request_.title, num_sampled_, std::ssize(request_.prompts),
+                     fmt::format("groups kept of {} sampled, {} tokens", work_.num_sampled(), tokens));
+  } else if (!mesh_.is_alone()) {
+    report_.progress(request_.title, work_.num_sampled(), num_begun_,
+                     fmt::format("prompts of rank {}, {} tokens", mesh_.rank(), tokens));
+  } else if (work_.num_in_sampler() > 0) {
+    report_.progress(request_.title, work_.num_sampled(), std::ssize(request_.prompts),
                      fmt::format("prompts, {} tokens", tokens));
   } else {
-    report_.progress(request_.title, num_graded_, std::ssize(request_.prompts) * request_.n_samples_per_prompt,
+    report_.progress(request_.title, work_.num_graded(), std::ssize(request_.prompts) * request_.n_samples_per_prompt,
                      "rewards");
-  }
-}
-
-std::vector<std::string> Sampling::decode(const std::vector<std::vector<int32_t>>& tokens) {
-  try {
-    return text_.decode(tokens, request_.skip_special_tokens);
-  } catch (const text::WorkerError& error) {
-    base::log_warning("the text worker was lost and replaced: {}", error.what());
-    return text_.decode(tokens, request_.skip_special_tokens);
   }
 }
 
@@ -395,14 +264,14 @@ FilteredGroups Sampling::filtered() const {
   double reward_sum = 0.0;
   int64_t num_rewarded = 0;
   for (size_t i = 0; i < selection_.num_judged(); ++i) {
-    const GroupUnderWay& group = groups_[i];
+    const GradedGroup& group = groups_[i].graded;
     ++result.num_groups;
     reward_sum += group.reward_sum;
     num_rewarded += group.num_rewarded;
     if (!group.is_judged) continue;
     ++result.num_judged;
     if (!group.verdict.failure.empty() && ++result.num_failures == 1)
-      result.first_failure = fmt::format("group {}: {}", group_id(i), group.verdict.failure);
+      result.first_failure = fmt::format("group {}: {}", first_group_id() + i, group.verdict.failure);
     if (group.verdict.is_kept) continue;
     const bool is_listed = result.dropped.contains(group.verdict.reason) || result.dropped.size() < kMaxDropReasons;
     ++result.dropped[is_listed ? group.verdict.reason : "other"];
@@ -410,85 +279,50 @@ FilteredGroups Sampling::filtered() const {
   if (num_rewarded > 0) result.mean_reward = reward_sum / static_cast<double>(num_rewarded);
   result.has_mean_reward = num_rewarded > 0;
   result.num_excess = static_cast<int64_t>(groups_.size() - selection_.num_judged());
-  result.num_aborted = num_aborted_;
+  result.num_aborted = work_.num_cut();
   return result;
 }
 
 Rollout Sampling::rollout() {
   Rollout rollout;
   for (const size_t index : selection_.taken()) {
-    GroupUnderWay& group = groups_[index];
-    for (SampledGroup::Member& member : group.members) rollout.samples.push_back(std::move(member.sample));
-    std::ranges::move(group.grades, std::back_inserter(rollout.grades));
+    std::ranges::move(groups_[index].graded.samples, std::back_inserter(rollout.samples));
+    std::ranges::move(groups_[index].graded.grades, std::back_inserter(rollout.grades));
   }
-  rollout.stats = engine_.stats();
+  rollout.stats = stats_;
   rollout.is_sampled = true;
-  rollout.num_generate_restarts = generator_totals().restarts - generators_before_.restarts;
-  rollout.num_generate_repeated = generator_totals().repeated - generators_before_.repeated;
+  rollout.num_ranks = mesh_.size();
+  if (ranks_s_ > 0) rollout.idle_share = idle_s_ / ranks_s_;
+  rollout.num_generate_restarts = losses_.generator_restarts;
+  rollout.num_generate_repeated = losses_.repeated_generations;
   if (request_.dynamic) rollout.filtered = filtered();
   if (graders_ == nullptr) return rollout;
   put_grades(request_.failure_reward, rollout);
-  rollout.num_repeated = graders_->repeated() - repeated_before_;
-  rollout.num_restarts = graders_->restarts() - restarts_before_;
+  rollout.num_repeated = losses_.repeated_grades;
+  rollout.num_restarts = losses_.grader_restarts;
   return rollout;
 }
 
 }  // namespace
 
-std::vector<const rl::Sample*> Rollout::views() const {
-  std::vector<const rl::Sample*> result;
-  for (const rl::Sample& sample : samples) result.push_back(&sample);
-  return result;
-}
-
-void Rollout::count_failures() {
-  num_failed = num_dropped = 0;
-  first_failure.clear();
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!samples[i].grading_failed) continue;
-    if (++num_failed == 1) first_failure = fmt::format("sample {}: {}", samples[i].sample_id, grades[i].reason);
-    num_dropped += samples[i].has_reward ? 0 : 1;
-  }
-}
-
-int64_t FilteredGroups::num_dropped() const {
-  int64_t count = 0;
-  for (const auto& [reason, groups] : dropped) count += groups;
-  return count;
-}
-
 std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Scorer* graders, report::Report& report) {
   const Clock::time_point begin = Clock::now();
   engine_.reset_stats();
-  Sampling sampling(request, engine_, text_, graders, report);
-  if (!sampling.run()) return std::nullopt;
+  Sampling sampling(request, engine_, text_, graders, report, mesh_, is_stopped_);
+  const std::string name = fmt::format("rollout {}", num_begun_++);
+  if (mesh_.is_alone() ? !sampling.sample_alone() : !sampling.sample_with_others(name, lengths_)) return std::nullopt;
   Rollout rollout = sampling.rollout();
   warn_of_names(rollout, request.title);
   rollout.seconds = seconds_since(begin);
+  if (mesh_.is_alone()) return rollout;
+  const double seconds = rollout.seconds;
+  for (const std::vector<double>& of_rank : device::all_gather_numbers(mesh_.host(), {&seconds, 1}))
+    rollout.seconds = std::max(rollout.seconds, of_rank.front());
   return rollout;
 }
 
-int64_t limit_reward_names(std::vector<text::Grade>& grades) {
-  std::unordered_set<std::string> names;
-  int64_t num_left_out = 0;
-  const auto limit = [&](auto& named) {
-    num_left_out += static_cast<int64_t>(std::erase_if(named, [&](const auto& entry) {
-      if (names.contains(entry.first)) return false;
-      if (names.size() >= kMaxRewardNames) return true;
-      names.insert(entry.first);
-      return false;
-    }));
-  };
-  for (text::Grade& grade : grades) {
-    limit(grade.extras);
-    limit(grade.metrics);
-    limit(grade.columns);
-  }
-  return num_left_out;
-}
-
 void RolloutPhase::warn_of_names(const Rollout& rollout, const std::string& title) {
-  if (rollout.num_unnamed == 0 || std::exchange(names_are_said_, true)) return;
+  if (!speaks() || rollout.num_unnamed == 0 || std::exchange(names_are_said_, true)) return;
   base::log_warning(
       "{}: the reward gave numbers or columns under more than {} names; the first {} are kept and {} "
       "values are left out (fault/reward_names): name a quantity alike in every sample",

@@ -26,13 +26,13 @@ std::unique_ptr<rollout::Engine> make_engine(TrainInputs& inputs, const RunMemor
 
 }  // namespace
 
-Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory)
+Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
       model_(inputs.session.make_model()),
       engine_(make_engine(inputs, memory, *model_)),
       order_(static_cast<int64_t>(inputs.prompts.prompts.size()), inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
-      phase_(*engine_, inputs.session.text()) {}
+      phase_(*engine_, inputs.session.text(), mesh) {}
 
 std::optional<Rollout> Rollouts::next(int64_t rollout_id, Rewards& rewards, report::Report& report) {
   const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
@@ -49,7 +49,7 @@ std::optional<Rollout> Rollouts::next(int64_t rollout_id, Rewards& rewards, repo
     if (rollout && rollout->filtered)
       order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
   }
-  if (rollout) {
+  if (rollout && phase_.speaks()) {
     warn_of_failures(*rollout, title);
     warn_of_filter(*rollout, title);
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "model/model.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
@@ -19,12 +20,13 @@ namespace tandem::run {
 
 class Rollouts {
  public:
-  // The engine over weights that are loaded; its keys and values lie in the memory's arena. Borrows both.
-  Rollouts(TrainInputs& inputs, RunMemory& memory);
+  // The engine over weights that are loaded; its keys and values lie in the memory's arena. All borrowed.
+  Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh);
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
   // --load-debug-rollout-data as the file has them. With dynamic sampling they are of the first prompts whose groups
-  // the filter keeps, and the next rollout begins behind the last of these. nullopt: the run was asked to stop.
+  // the filter keeps, and the next rollout begins behind the last of these. nullopt: the run was asked to stop. All
+  // ranks ask for the same rollouts and get the same, but for the time that they took.
   std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
   // The engine goes on with the weights that are in the session's store now.
   void update_weights();

@@ -1,8 +1,10 @@
 // `tandem train`: GRPO over one copy of the weights, as a loop over parts that each own one thing.
 #include "run/verbs.h"
 
+#include <memory>
 #include <optional>
 
+#include "mesh/mesh.h"
 #include "run/best_weights.h"
 #include "run/checkpointer.h"
 #include "run/evaluator.h"
@@ -33,7 +35,8 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
   inputs.session.load_weights();
   memory.add_persistent(memory::Tag::kWeights, inputs.session.bytes());
   Learner learner(inputs, memory);
-  Rollouts rollouts(inputs, memory);
+  const std::unique_ptr<mesh::Mesh> mesh = mesh::solo_mesh();
+  Rollouts rollouts(inputs, memory, *mesh);
 
   // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
   const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,

@@ -1,12 +1,14 @@
 // A stand-in for LibTorch's tensors, for builds without it: what src/run's saving and resuming need of at::Tensor, as
-// contiguous float32 in host memory. Under ThreadSanitizer and libFuzzer the files of src/run compile against this one,
-// since LibTorch itself is not instrumented.
+// contiguous numbers in host memory: float32, or of the types that ranks exchange. Under ThreadSanitizer and libFuzzer
+// the files of src/run compile against this one, since LibTorch itself is not instrumented.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -14,8 +16,10 @@
 
 namespace at {
 
-enum class ScalarType : int8_t { kFloat, kBFloat16 };
+enum class ScalarType : int8_t { kFloat, kBFloat16, kByte, kDouble };
 constexpr ScalarType kFloat = ScalarType::kFloat;
+constexpr ScalarType kByte = ScalarType::kByte;
+constexpr ScalarType kDouble = ScalarType::kDouble;
 constexpr ScalarType kBFloat16 = ScalarType::kBFloat16;
 enum class DeviceType : int8_t { kCpu };
 constexpr DeviceType kCPU = DeviceType::kCpu;
@@ -32,6 +36,7 @@ class Device {
 class Sizes {
  public:
   Sizes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}  // likewise
+  Sizes(std::initializer_list<int64_t> sizes) : sizes_(sizes) {}
   const std::vector<int64_t>& vec() const { return sizes_; }
 
  private:
@@ -42,19 +47,32 @@ class Sizes {
 class Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(const Sizes& sizes) : sizes_(sizes.vec()) {
-    elements_ = std::make_shared<std::vector<float>>(static_cast<size_t>(numel()));
+  explicit Tensor(const Sizes& sizes, ScalarType type = kFloat) : sizes_(sizes.vec()), type_(type) {
+    // Doubles, so that elements of any type lie where they may.
+    elements_ = std::make_shared<std::vector<double>>((nbytes() + sizeof(double) - 1) / sizeof(double));
   }
 
   bool defined() const { return elements_ != nullptr; }
   bool is_cpu() const { return true; }
-  ScalarType scalar_type() const { return kFloat; }
+  ScalarType scalar_type() const { return type_; }
   int64_t dim() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t size(int64_t axis) const { return sizes_.at(static_cast<size_t>(axis)); }
   Sizes sizes() const { return sizes_; }
   int64_t numel() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{1}, std::multiplies<>()); }
-  size_t nbytes() const { return static_cast<size_t>(numel()) * sizeof(float); }
-  void* data_ptr() const { return elements_->data() + first_; }
+  size_t nbytes() const { return static_cast<size_t>(numel()) * element_bytes(); }
+  void* data_ptr() const {
+    return reinterpret_cast<std::byte*>(elements_->data()) + static_cast<size_t>(first_) * element_bytes();
+  }
+  void* mutable_data_ptr() const { return data_ptr(); }
+  const void* const_data_ptr() const { return data_ptr(); }
+  template <typename T>
+  T* mutable_data_ptr() const {
+    return static_cast<T*>(data_ptr());
+  }
+  template <typename T>
+  const T* const_data_ptr() const {
+    return static_cast<const T*>(data_ptr());
+  }
 
   // Rows [begin, begin + length): dim 0 alone, which is contiguous.
   Tensor narrow(int64_t axis, int64_t begin, int64_t length) const {
@@ -65,14 +83,16 @@ class Tensor {
     return rows;
   }
   void copy_(const Tensor& from) const {
-    if (from.sizes_ != sizes_) throw std::invalid_argument("copy_");
-    const auto* data = static_cast<const float*>(from.data_ptr());
-    std::copy(data, data + numel(), static_cast<float*>(data_ptr()));
+    if (from.sizes_ != sizes_ || from.type_ != type_) throw std::invalid_argument("copy_");
+    if (nbytes() > 0) std::memcpy(data_ptr(), from.data_ptr(), nbytes());
   }
 
  private:
-  std::shared_ptr<std::vector<float>> elements_;
+  size_t element_bytes() const { return type_ == kByte ? 1 : type_ == kDouble ? sizeof(double) : sizeof(float); }
+
+  std::shared_ptr<std::vector<double>> elements_;
   std::vector<int64_t> sizes_;
+  ScalarType type_ = kFloat;
   int64_t first_ = 0;
 };
 

@@ -5,6 +5,6 @@
 
 namespace at {
 
-inline Tensor empty(const Sizes& sizes, ScalarType) { return Tensor(sizes); }
+inline Tensor empty(const Sizes& sizes, ScalarType type) { return Tensor(sizes, type); }
 
 }  // namespace at

@@ -1,0 +1,51 @@
+// What is asked of a rollout phase.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rl/sample.h"
+#include "run/failure_reward.h"
+#include "run/group_filter.h"
+#include "run/prompt_set.h"
+#include "text/generators.h"
+
+namespace tandem::run {
+
+// A rollout that goes on sampling until enough groups pass a filter (docs/DYNAMIC_SAMPLING.md).
+struct DynamicSampling {
+  GroupFilter& filter;
+  std::string filter_name;  // as the user gave it
+  // Of the group that is drawn next. Every rank of a run draws every group.
+  std::function<const PromptLine*()> next_prompt;
+  int64_t num_groups = 0;      // to be kept
+  int64_t groups_at_once = 0;  // kept or under way, at least num_groups
+  int64_t max_dropped = 0;     // in a row, then the run ends: nothing passes
+};
+
+// Samples that the user's function makes in several turns (run/turn_sampler.h).
+struct CustomGeneration {
+  text::Generators& processes;
+  std::string function;  // FILE.py:function
+  std::string metadata_key;
+  int64_t context_tokens = 0;  // the model's
+  bool is_evaluation = false;
+};
+
+struct RolloutRequest {
+  std::vector<const PromptLine*> prompts;  // of all groups; none with `dynamic`
+  std::optional<DynamicSampling> dynamic = {};
+  int64_t n_samples_per_prompt = 1;
+  rl::SamplingParams sampling;
+  // Sample ids are [first_sample_id, + prompts x n), those of a prompt side by side: they name the random streams.
+  uint64_t first_sample_id = 0;
+  bool skip_special_tokens = false;
+  config::FailureReward failure_reward;
+  std::optional<CustomGeneration> generation = {};  // unset: the engine alone makes samples
+  std::string title;                                // of the live line: "rollout 3/200"
+};
+
+}  // namespace tandem::run
