@@ -8,9 +8,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -48,6 +48,13 @@ at::Tensor view_of(std::byte* data, int64_t bytes) { return at::from_blob(data, 
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
+}
+
+// Gloo writes to connections that the other side may have closed; it would end the process.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  sigaction(SIGPIPE, nullptr, &now);
+  if (now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
 class GlooCommunicator;
@@ -100,10 +107,12 @@ class GlooCommunicator final : public Communicator {
   Work send(int rank, int tag, at::Tensor bytes);
   Work receive(int rank, int tag, at::Tensor bytes);
   void watch(int rank);
+  void watch_deadline();
   void say_farewell();
 
   void post(GlooExchange& exchange, std::unique_lock<std::mutex>& lock);
   void wait_for(GlooExchange& exchange);
+  void begin_wait(int rank, Clock::time_point deadline);
   // These are called with mutex_ locked.
   void fail(int rank, std::string why);
   void fail_with_reason(std::unique_lock<std::mutex>& lock, int rank);
@@ -121,7 +130,12 @@ class GlooCommunicator final : public Communicator {
   bool is_closing_ = false;
   int64_t num_exchanges_ = 0;
   std::set<GlooExchange*> under_way_;
-  std::optional<Clock::time_point> deadline_;  // of the wait that is on
+  // Of the wait that is on. Gloo's own limits are not used: they close all connections, farewells or not.
+  std::optional<Clock::time_point> deadline_;
+  int waiting_for_ = -1;  // written by the thread that waits alone
+  std::thread clock_;
+  bool is_clock_idle_ = false;
+  std::condition_variable deadline_changed_;
 };
 
 GlooExchange::~GlooExchange() {
@@ -149,6 +163,7 @@ GlooCommunicator::GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store,
   for (int rank = 0; rank < size(); ++rank) {
     if (rank != settings_.rank) peers_[static_cast<size_t>(rank)].watch = std::thread([this, rank] { watch(rank); });
   }
+  clock_ = std::thread([this] { watch_deadline(); });
 }
 
 // Everybody is waited for before Gloo is: so who is missing can be told, and Gloo connects in milliseconds.
@@ -194,7 +209,9 @@ GlooCommunicator::~GlooCommunicator() {
   {
     const std::scoped_lock lock(mutex_);
     is_closing_ = true;
+    deadline_changed_.notify_all();
   }
+  clock_.join();
   say_farewell();
   for (Peer& peer : peers_) {
     if (!peer.watch.joinable()) continue;
@@ -241,17 +258,30 @@ void GlooCommunicator::watch(int rank) {
   const std::scoped_lock lock(mutex_);
   if (is_closing_) return;
   if (!has_spoken) {
-    // A wait whose time is up makes Gloo close all connections.
-    if (!deadline_ || Clock::now() < *deadline_) fail(rank, fmt::format("rank {} is gone", rank));
+    fail(rank, fmt::format("rank {} is gone", rank));
   } else if (peer.farewell.lost_rank >= 0) {
     const auto lost = static_cast<int>(peer.farewell.lost_rank);
     const bool blames_another = lost != rank && lost != settings_.rank;
-    fail(blames_another ? lost : rank, blames_another
-                                           ? fmt::format("rank {} is gone, which rank {} noticed", lost, rank)
-                                           : fmt::format("rank {} gave up", rank));
+    fail(blames_another ? lost : rank, blames_another ? fmt::format("rank {} is lost, says rank {}", lost, rank)
+                                                      : fmt::format("rank {} gave up", rank));
   } else {
     peer.num_exchanges = peer.farewell.num_exchanges;
     if (!under_way_.empty()) fail_where_left(rank);
+  }
+}
+
+void GlooCommunicator::watch_deadline() {
+  std::unique_lock lock(mutex_);
+  while (!is_closing_) {
+    is_clock_idle_ = !deadline_;
+    if (!deadline_) {
+      deadline_changed_.wait(lock);
+    } else if (Clock::now() < *deadline_) {
+      deadline_changed_.wait_until(lock, Clock::time_point(*deadline_));
+    } else {
+      deadline_.reset();
+      fail(waiting_for_, fmt::format("rank {} did not answer within {} s", waiting_for_, settings_.timeout_s));
+    }
   }
 }
 
@@ -316,19 +346,20 @@ void GlooCommunicator::post(GlooExchange& exchange, std::unique_lock<std::mutex>
   exchange.is_over_ = false;
 }
 
+void GlooCommunicator::begin_wait(int rank, Clock::time_point deadline) {
+  const std::scoped_lock lock(mutex_);
+  waiting_for_ = rank;
+  deadline_ = deadline;
+  if (is_clock_idle_) deadline_changed_.notify_all();
+}
+
 void GlooCommunicator::wait_for(GlooExchange& exchange) {
   const Clock::time_point start = Clock::now(), deadline = start + milliseconds_of(settings_.timeout_s);
-  {
-    const std::scoped_lock lock(mutex_);
-    deadline_ = deadline;
-  }
-  int waiting_for = -1;
   bool has_come = true;
   try {
     for (const auto& moving : exchange.moving_) {
-      waiting_for = moving.rank;
-      const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-      has_come = moving.work->wait(std::max(left, milliseconds(0)) + milliseconds(1));
+      if (moving.rank != waiting_for_) begin_wait(moving.rank, deadline);
+      has_come = moving.work->wait(kForever);
       if (!has_come) break;
     }
   } catch (const std::exception&) {
@@ -336,13 +367,9 @@ void GlooCommunicator::wait_for(GlooExchange& exchange) {
   }
   std::unique_lock lock(mutex_);
   under_way_.erase(&exchange);
-  const bool is_late = Clock::now() >= deadline;
-  if (!has_come && is_late) {
-    fail(waiting_for, fmt::format("rank {} did not answer within {} s", waiting_for, settings_.timeout_s));
-  } else if (!has_come) {
-    fail_with_reason(lock, waiting_for);
-  }
+  if (!has_come) fail_with_reason(lock, waiting_for_);
   deadline_.reset();
+  waiting_for_ = -1;
   exchange.moving_.clear();
   exchange.to_.clear();
   exchange.from_.clear();
@@ -354,6 +381,7 @@ void GlooCommunicator::wait_for(GlooExchange& exchange) {
 std::unique_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
                                                      const GlooSettings& settings) {
   if (settings.size == 1) return solo_communicator();
+  ignore_broken_pipes();
   return std::make_unique<GlooCommunicator>(store, name, settings);
 }
 
