@@ -413,6 +413,26 @@ TEST(Scheduler, DecodesNoMoreThanMaxRunning) {
   EXPECT_EQ(workload.scheduler().stats().peak_running, 3);
 }
 
+TEST(Scheduler, HasRoomWhileWhatIsAddedBeginsWithTheNextForward) {
+  Workload work({.num_blocks = 32, .max_batch_tokens = 32, .max_running = 2});
+  EXPECT_TRUE(work.scheduler().has_room());
+  work.add(iota_prompt(20), 1, 40);
+  EXPECT_TRUE(work.scheduler().has_room());
+  work.add(iota_prompt(20), 1, 40);
+  EXPECT_FALSE(work.scheduler().has_room()) << "more than the rows of a forward wait";
+  work.step();
+  EXPECT_FALSE(work.scheduler().has_room()) << "half a prompt waits still";
+  work.step();
+  EXPECT_TRUE(work.scheduler().has_room());
+  work.add(iota_prompt(5), 1, 4);
+  EXPECT_TRUE(work.scheduler().has_room());
+  work.step();
+  EXPECT_FALSE(work.scheduler().has_room()) << "no more than two run";
+  while (work.step()) {
+  }
+  EXPECT_TRUE(work.scheduler().has_room()) << "idle";
+}
+
 TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
   // Two samples of 2 + 2 blocks and a third one do not fit into 7 blocks.
   Scheduler scheduler({.num_blocks = 7, .max_batch_tokens = 64, .max_running = 8});

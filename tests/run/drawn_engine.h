@@ -27,6 +27,7 @@ class DrawnEngine final : public rollout::Engine {
   explicit DrawnEngine(const Settings& settings) : settings_(settings) {}
 
   void add(rollout::GroupRequest request) override {
+    ++num_added_;
     most_unfinished_ = std::max(most_unfinished_, num_unfinished_groups() + 1);
     Running running{.request = std::move(request)};
     for (const uint64_t id : running.request.sample_ids) {
@@ -80,6 +81,7 @@ class DrawnEngine final : public rollout::Engine {
   void reset_stats() override { stats_ = {}; }
 
   bool is_stopped() const { return settings_.steps_to_stop >= 0 && num_steps_ >= settings_.steps_to_stop; }
+  int64_t num_added() const { return num_added_; }  // groups
   int64_t most_unfinished() const { return most_unfinished_; }
 
  private:
@@ -116,7 +118,7 @@ class DrawnEngine final : public rollout::Engine {
   std::deque<Running> groups_;
   std::deque<rl::Group> finished_;
   rollout::EngineStats stats_;
-  int64_t num_steps_ = 0, most_unfinished_ = 0;
+  int64_t num_steps_ = 0, num_added_ = 0, most_unfinished_ = 0;
 };
 
 }  // namespace tandem::run

@@ -225,6 +225,24 @@ TEST_F(RankRollouts, OfDynamicSamplingHaveTheGroupsThatOneRankKeeps) {
   }
 }
 
+TEST_F(RankRollouts, AFastRankTakesWhatASlowOneHasNotBegun) {
+  constexpr int64_t kGroups = 12;
+  const std::vector<PromptLine> lines = prompts(kGroups);
+  std::array<int64_t, 2> num_sampled = {};
+  ThreadRanks ranks(2);
+  ranks.run([&](mesh::Mesh& mesh) {
+    DrawnEngine engine({.num_at_once = 1, .longest_sleep_us = mesh.rank() == 0 ? 0 : 10'000});
+    RolloutPhase phase(engine, parts(mesh.rank()).text, mesh);
+    report::Report report;
+    RolloutRequest request;
+    for (const PromptLine& line : lines) request.prompts.push_back(&line);
+    phase.run(request, nullptr, report);
+    num_sampled[static_cast<size_t>(mesh.rank())] = engine.num_added();
+  });
+  EXPECT_GT(num_sampled[0], kGroups / 2 + 1);
+  EXPECT_EQ(num_sampled[0] + num_sampled[1], kGroups);
+}
+
 TEST_F(RankRollouts, AStopOfOneRankIsAStopOfAll) {
   for (int stopped = 0; stopped < 3; ++stopped) {
     for (const std::vector<Sampled>& of_rank : sample_on(3, 11, 9, stopped == 2, 1, stopped)) {
