@@ -35,7 +35,7 @@ struct HeldRows {
 // Visits them for each HF tensor of which the trainer holds any.
 template <typename F>
 void for_each_part(const trainer::Trainer& trainer, F f) {
-  for (const auto& [kind, packed, row_begin, tensor] : trainer.state()) {
+  for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
     for (const weights::Slice& slice : packed->slices) {
       const int64_t begin = std::max(slice.row_begin, row_begin);
       const int64_t end = std::min(slice.row_begin + slice.shape.front(), row_begin + tensor.size(0));

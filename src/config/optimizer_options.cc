@@ -76,6 +76,12 @@ void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std:
       .at_least(1)
       .at_most(base::kMaxCount);
   options
+      .option(
+          batch.micro_batches_multiple, "micro-batches-multiple", group,
+          "the number of micro-batches of an optimizer step is rounded up to a multiple of this, for as many devices")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options
       .option(batch.logprob_chunk_rows, "logprob-chunk-rows", group,
               "rows of logits that exist at once while log-probs are computed")
       .at_least(1)

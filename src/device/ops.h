@@ -178,8 +178,9 @@ class Ops {
   };
   virtual void adamw(const Tensor& weight, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
                      const AdamW& p) const = 0;
-  // Sum of squares in float64, in a fixed order.
-  virtual double sum_of_squares(const Tensor& x) const = 0;
+  // Of each block of `block_elements` neighbours of x, float32, the sum of squares in float64, in an order that the
+  // block's size alone decides; the last block may be smaller. block_elements: a multiple of 4. On the host.
+  virtual std::vector<double> sums_of_squares(const Tensor& x, int64_t block_elements) const = 0;
 
   // The device's work has one order: each of the following is done when what was asked for before it is done.
 

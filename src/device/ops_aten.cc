@@ -359,19 +359,21 @@ class AtenOps final : public Ops {
     master.sub_(g, p.lr);
     if (weight.const_data_ptr() != master.const_data_ptr()) weight.copy_(master);
   }
-  double sum_of_squares(const Tensor& x) const override {
-    // On a device a chunk's sum is one kernel's, the same for the same size.
-    const int64_t chunk_size = call_.sum_elements;
+  std::vector<double> sums_of_squares(const Tensor& x, int64_t block_elements) const override {
     const Tensor flat = x.flatten();
-    std::vector<Tensor> sums = {at::zeros({1}, flat.options().dtype(at::kDouble))};
-    for (int64_t begin = 0; begin < flat.size(0); begin += chunk_size) {
-      const Tensor chunk = flat.narrow(0, begin, std::min(chunk_size, flat.size(0) - begin));
-      sums.push_back(chunk.to(at::kDouble).square().sum().view({1}));
+    const int64_t whole = flat.size(0) / block_elements, rest = flat.size(0) % block_elements;
+    std::vector<double> sums;
+    const auto add = [&](const Tensor& blocks) {
+      const Tensor host = to_host(blocks.to(at::kDouble).square_().sum(1));
+      sums.insert(sums.end(), host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.size(0));
+    };
+    const int64_t chunk = std::max<int64_t>(call_.sum_elements / block_elements, 1);
+    for (int64_t begin = 0; begin < whole; begin += chunk) {
+      const int64_t count = std::min(chunk, whole - begin);
+      add(flat.narrow(0, begin * block_elements, count * block_elements).view({count, block_elements}));
     }
-    const Tensor host = to_host(at::cat(sums));
-    double sum = 0.0;
-    for (int64_t i = 0; i < host.size(0); ++i) sum += host.const_data_ptr<double>()[i];
-    return sum;
+    if (rest > 0) add(flat.narrow(0, whole * block_elements, rest).view({1, rest}));
+    return sums;
   }
 
  private:

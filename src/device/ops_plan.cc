@@ -236,9 +236,10 @@ OpBytes OpsPlan::embedding_backward(Size rows, Size gradient_bytes) const {
 
 OpBytes OpsPlan::adamw(Size elements) const { return op(0, elements * kFloatBytes); }
 
-OpBytes OpsPlan::sum_of_squares(Size elements) const {
-  if (has_kernels()) return op(0, 0, Size(cuda::sum_of_squares_scratch(elements) + 1) * sizeof(double));
-  return op(0, std::min(elements, Size(kCall.sum_elements)) * 2 * sizeof(double));
+OpBytes OpsPlan::sums_of_squares(Size elements, Size block_elements) const {
+  const Size blocks = (elements + block_elements - 1) / block_elements;
+  if (has_kernels()) return op(0, 0, blocks * sizeof(double));
+  return op(0, std::min(elements, std::max(Size(kCall.sum_elements), block_elements)) * sizeof(double));
 }
 
 Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {

@@ -83,7 +83,7 @@ class OpsPlan {
   OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
   OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
   OpBytes adamw(Size elements) const;
-  OpBytes sum_of_squares(Size elements) const;
+  OpBytes sums_of_squares(Size elements, Size block_elements) const;
   // Whether attention is a kernel of CUDA's: then decode steps are recorded (Ops::can_record()).
   bool has_attention_kernel() const { return has_kernels() && (shape_.head_dim == 64 || shape_.head_dim == 128); }
   // What prepare() makes of an attention's rows, which lasts as long as they.

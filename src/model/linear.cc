@@ -2,10 +2,17 @@
 
 #include <ATen/ops/cat.h>
 
+#include "base/check.h"
+
 namespace tandem::model {
 
 const at::Tensor& GradientTarget::accumulator() const {
   return memory.defined() && use == device::GradientUse::kSet ? memory.zero_() : memory;
+}
+
+GradientTarget GradientSlot::operator()(const std::string& packed_name) const {
+  TANDEM_CHECK(sink_ != nullptr, "a gradient of", packed_name, "and no gradient sink");
+  return sink_->of(packed_name);
 }
 
 void Linear::bind(const weights::WeightsView& view) {
@@ -30,7 +37,7 @@ at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residua
   return y_TN;
 }
 
-at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
+at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const {
   if (bias_N_.defined()) {
     if (const GradientTarget dbias_N = sink(bias_name_); dbias_N.is_wanted()) {
       ops_.add_bias_backward(dy_TN, dbias_N.accumulator());
@@ -64,7 +71,7 @@ void Linear::add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const {
   }
 }
 
-at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const {
+at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const {
   const GradientTarget db_NR = sink(b_name_);
   const at::Tensor u_TR = narrowed(x_TK);
   std::vector<at::Tensor> du;
@@ -81,7 +88,7 @@ at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& 
 }
 
 void Linear::adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
-                              const GradientSink& sink) const {
+                              const GradientSlot& sink) const {
   const at::Tensor du_TR = narrowed_backward(dy_TN, x_TK, sink);
   const GradientTarget da_RK = sink(a_name_);
   ops_.linear_grad_weight(du_TR, x_TK, da_RK.memory, da_RK.use);

@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +26,27 @@ struct GradientTarget {
   // For operations that only add: zeros where nothing has been added, and undefined where nothing is wanted.
   const at::Tensor& accumulator() const;
 };
-// Each target that it gives is filled before the next of that tensor is asked for.
-using GradientSink = std::function<GradientTarget(const std::string& packed_name)>;
+
+// Where the gradients of weights go.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  // Each target that it gives is filled before the next of that tensor is asked for.
+  virtual GradientTarget of(const std::string& packed_name) = 0;
+  // Nothing more comes of this bucket (model/bucket.h) in this backward pass. Said by whoever drives the pass.
+  virtual void end_of_bucket(int64_t /*bucket*/) {}
+};
+
+// The sink of a model, which the model's pieces refer to: it may be set and changed after they are made.
+class GradientSlot {
+ public:
+  void set(GradientSink* sink) { sink_ = sink; }  // null: none
+  // BugError where there is no sink.
+  GradientTarget operator()(const std::string& packed_name) const;
+
+ private:
+  GradientSink* sink_ = nullptr;
+};
 
 // The LoRA adapter of a packed matrix (model/lora.h): which columns of its result have one. Its own matrices are a_RK,
 // the A of each of these windows one below the other, and b_NR, their B.
@@ -64,7 +83,7 @@ class Linear {
 
   // Adds the gradients of weight, bias and adapter to the sink, as far as it wants them, and returns dx_TK in the model
   // dtype. x_TK: what forward() was given.
-  at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const;
+  at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
  private:
   bool has_adapter() const { return !adapter_.windows.empty(); }
@@ -75,9 +94,9 @@ class Linear {
   void add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const;
   // Adds the adapter's gradients to the sink and its part of the input's to dx.
   void adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
-                        const GradientSink& sink) const;
+                        const GradientSlot& sink) const;
   // Adds B's gradients and returns that of x a^T.
-  at::Tensor narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSink& sink) const;
+  at::Tensor narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
   const device::Ops& ops_;
   std::string name_, bias_name_, a_name_, b_name_;

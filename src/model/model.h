@@ -43,9 +43,9 @@ class Model {
   // A new view of the weights (after a sync); same layout.
   virtual void set_weights(const weights::WeightsView& view) = 0;
   virtual uint64_t weight_version() const = 0;
-  // Where block() and *_backward() put gradients, of which they compute those that it wants. Unset or empty: a
-  // forward-only model.
-  virtual void set_gradient_sink(GradientSink sink) = 0;
+  // Where block() and *_backward() put gradients, of which they compute those that it wants. Borrowed; unset or
+  // null: a forward-only model.
+  virtual void set_gradient_sink(GradientSink* sink) = 0;
 };
 
 // The model that `config.architecture` names, over these weights, and those of its adapter where `config.lora` is set.

@@ -80,9 +80,10 @@ class MemoryEstimate {
  public:
   // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
   MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length,
-                 Size engine_context, Size sequences)
+                 Size engine_context, Size sequences, int64_t data_ranks)
       : config_(config),
         model_(model),
+        data_ranks_(data_ranks),
         family_(device::ops_family(config.model.device)),
         engine_context_(engine_context),
         sequences_(sequences) {
@@ -91,6 +92,7 @@ class MemoryEstimate {
                                .prompt_tokens = length.longest_prompt,
                                .response_tokens = length.context - length.longest_prompt};
     batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
+    const bool takes_several = trainer::may_take_several_micro_batches(step, config.optimizer.batch.split());
     step.num_samples = samples_of_rollout(config);
     scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
@@ -100,19 +102,19 @@ class MemoryEstimate {
     const Size element = model::dtype_bytes(model.dtype);
     const Size weights = weights::store_bytes(model::build_layout(model), element);
     const Size trained = weights::store_bytes(model::trained_layout(model), element);
-    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model);
+    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, data_ranks);
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
     if (config.loss.needs_reference()) reference_bytes_ = weights;
     // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
     if (config.loss.needs_reference() && is_reference_adapter()) {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
-    gradient_bytes_ = optimizer.gradient;
+    gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several);
     // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
     const bool is_host = family_ == device::OpsFamily::kCpu;
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
     if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
-    if (offloads_optimizer()) pinned_bytes_ += trainer::offload_bytes(model).pinned_host;
+    if (offloads_optimizer()) pinned_bytes_ += optimizer.master + optimizer.moments;
     if (!offloads_optimizer() || is_host) {
       standing_[Tag::kMaster] = optimizer.master;
       standing_[Tag::kMoments] = optimizer.moments;
@@ -180,7 +182,8 @@ class MemoryEstimate {
             .logprob_chunk_rows = config_.optimizer.batch.logprob_chunk_rows,
             .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
             .family = family_,
-            .offloads_optimizer = offloads_optimizer()};
+            .offloads_optimizer = offloads_optimizer(),
+            .data_ranks = data_ranks_};
   }
 
   // What the CPU's kernels keep once both phases have run.
@@ -198,6 +201,7 @@ class MemoryEstimate {
 
   const config::TrainConfig& config_;
   const model::ModelConfig& model_;
+  const int64_t data_ranks_;
   device::OpsFamily family_;
   Size engine_context_, sequences_;
   trainer::MicroBatchShape batch_;         // of an optimizer step
@@ -266,7 +270,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
   const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
-  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences);
+  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, facts.data_ranks);
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 

@@ -1,6 +1,8 @@
 #include "rl/packing.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 
@@ -28,10 +30,7 @@ Run take_run(std::span<const Sample* const> samples, int64_t begin, int64_t max_
   return run;
 }
 
-}  // namespace
-
-std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, int64_t max_tokens) {
-  TANDEM_CHECK(max_tokens > 0, max_tokens);
+std::vector<MicroBatch> first_fit(std::span<const Sample* const> samples, int64_t max_tokens) {
   std::vector<MicroBatch> batches;
   const auto num_samples = static_cast<int64_t>(samples.size());
   std::ptrdiff_t previous = -1;  // the batch of the run before
@@ -47,6 +46,29 @@ std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> 
     for (int64_t i = run.begin; i < run.end; ++i) batch->samples.push_back(i);
     batch->num_tokens += run.num_tokens;
     begin = run.end;
+  }
+  return batches;
+}
+
+}  // namespace
+
+std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, const Split& split) {
+  TANDEM_CHECK(split.max_tokens > 0 && split.multiple > 0, split.max_tokens, split.multiple);
+  std::vector<MicroBatch> batches = first_fit(samples, split.max_tokens);
+  if (split.multiple == 1 || batches.empty()) return batches;
+  const int64_t most = (std::ssize(batches) + split.multiple - 1) / split.multiple * split.multiple;
+  int64_t too_small = 0, enough = 0;  // budgets; no micro-batch has more tokens than the largest has now
+  for (const MicroBatch& batch : batches) enough = std::max(enough, batch.num_tokens);
+  enough = std::min(enough, split.max_tokens);
+  while (enough - too_small > 1) {
+    const int64_t budget = too_small + (enough - too_small) / 2;
+    std::vector<MicroBatch> smaller = first_fit(samples, budget);
+    if (std::ssize(smaller) > most) {
+      too_small = budget;
+    } else {
+      enough = budget;
+      batches = std::move(smaller);
+    }
   }
   return batches;
 }

@@ -15,10 +15,21 @@ struct MicroBatch {
   int64_t num_tokens = 0;        // each group's prompt once, and all completions
 };
 
-// Deterministic: a function of the samples' order, lengths and the budget. Neighbours that share_prompt() are one
+// What a step is split by. Never by the number of ranks that compute it.
+struct Split {
+  int64_t max_tokens = 0;  // the budget, > 0
+  int64_t multiple = 1;    // of micro-batches, > 0
+};
+
+// Deterministic: a function of the samples' order, lengths and the split. Neighbours that share_prompt() are one
 // group. A group goes, in order, into the first micro-batch with room for all of it; one that is longer than the
 // budget is split into runs that each fill a micro-batch. A single sample beyond the budget gets a micro-batch of its
-// own. BugError when the budget is not positive.
-std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, int64_t max_tokens);
+// own.
+//
+// With a multiple above 1 there are at most as many micro-batches as the budget needs, rounded up to it, and the budget
+// is the smallest that gives no more: so they are near in size, and of D ranks that take turns each has as much to do
+// as the others where D divides the multiple. Fewer where there are too few samples. BugError when the budget or the
+// multiple is not positive.
+std::vector<MicroBatch> split_into_micro_batches(std::span<const Sample* const> samples, const Split& split);
 
 }  // namespace tandem::rl

@@ -93,7 +93,7 @@ struct StepTokens {
 };
 StepTokens step_tokens(const Views& samples, int64_t max_tokens) {
   StepTokens result;
-  for (const rl::MicroBatch& batch : rl::split_into_micro_batches(samples, max_tokens)) {
+  for (const rl::MicroBatch& batch : rl::split_into_micro_batches(samples, {.max_tokens = max_tokens})) {
     result.tokens += static_cast<double>(batch.num_tokens);
     ++result.micro_batches;
   }

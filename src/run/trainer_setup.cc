@@ -40,7 +40,7 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
     if (!session.ops().device().is_cpu()) return;
     bytes = trainer::optimizer_bytes(session.config());
   } else {
-    for (const auto& [kind, packed, tensor] : trainer.state()) {
+    for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
       const bool is_master = kind == trainer::StateKind::kMaster;
       if (is_master && session.dtype() == at::kFloat) continue;  // the store's own
       (is_master ? bytes.master : bytes.moments) += static_cast<int64_t>(tensor.nbytes());

@@ -1,6 +1,7 @@
 #include "trainer/adamw.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/communicator.h"
 #include "device/transfer.h"
 
 namespace tandem::trainer {
@@ -25,20 +27,65 @@ void round_into(const at::Tensor& weight, const at::Tensor& master) {
   }
 }
 
+// The ranks' sums of squares of blocks, each in tensor order, added up in tensor and block order.
+double sum_of_blocks(const Ranks& ranks, const std::vector<const weights::PackedTensor*>& tensors,
+                     const std::vector<double>& own) {
+  const auto blocks_of = [&](const weights::PackedTensor& packed, int rank) {
+    return num_blocks(packed.shape, {.rank = rank, .size = ranks.size()});
+  };
+  device::TensorLists parts(static_cast<size_t>(ranks.size()));
+  std::vector<const double*> next;  // of each rank
+  for (int r = 0; r < ranks.size(); ++r) {
+    int64_t count = 0;
+    for (const weights::PackedTensor* packed : tensors) count += blocks_of(*packed, r);
+    at::Tensor sums = at::empty({count}, at::kDouble);
+    if (r == ranks.rank()) std::ranges::copy(own, sums.mutable_data_ptr<double>());
+    next.push_back(sums.const_data_ptr<double>());
+    if (count > 0) parts[static_cast<size_t>(r)].push_back(std::move(sums));
+  }
+  device::all_gather(ranks.host, parts);
+  double sum = 0.0;
+  for (const weights::PackedTensor* packed : tensors) {
+    for (int r = 0; r < ranks.size(); ++r) {
+      for (int64_t b = 0; b < blocks_of(*packed, r); ++b) sum += *next[static_cast<size_t>(r)]++;
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 AdamW::AdamW(const AdamWConfig& config, weights::WeightStore& store, const device::Ops& ops,
-             const std::optional<OptimizerOffload>& offload)
-    : config_(config), ops_(ops), gradients_(store) {
+             const std::optional<OptimizerOffload>& offload, const Ranks& ranks)
+    : config_(config), ops_(ops), ranks_(ranks), gradients_(store, ranks.shard()) {
   std::vector<at::Tensor> flat;
   for (const weights::PackedTensor& packed : store.layout().tensors) {
     const bool decays = config.weight_decay_all || packed.decays;
     index_[packed.name] = parameters_.size();
-    parameters_.push_back(
-        {.packed = &packed, .weight = store.tensor(packed.name), .weight_decay = decays ? config.weight_decay : 0.0});
-    flat.push_back(parameters_.back().weight.view(-1));
+    parameters_.push_back({.packed = &packed,
+                           .weight = store.tensor(packed.name),
+                           .rows = rows_of(packed.shape, ranks.shard()),
+                           .weight_decay = decays ? config.weight_decay : 0.0});
+    flat.push_back(own_rows(parameters_.back()).view(-1));
   }
   state_ = offload ? make_offloaded_state(std::move(flat), *offload) : make_resident_state(std::move(flat));
+}
+
+at::Tensor AdamW::own_rows(const Parameter& parameter) const {
+  return parameter.weight.narrow(0, parameter.rows.begin, parameter.rows.count());
+}
+
+void AdamW::gather_weights() const {
+  if (ranks_.is_alone()) return;
+  device::TensorLists parts(static_cast<size_t>(ranks_.size()));
+  for (int r = 0; r < ranks_.size(); ++r) {
+    for (const Parameter& p : parameters_) {
+      const Rows rows = rows_of(p.packed->shape, {.rank = r, .size = ranks_.size()});
+      if (rows.count() == 0) continue;
+      parts[static_cast<size_t>(r)].push_back(p.weight.narrow(0, rows.begin, rows.count()));
+    }
+  }
+  device::all_gather(ranks_.device, parts);
 }
 
 void AdamW::begin_step() { gradients_.begin_step(); }
@@ -51,18 +98,21 @@ size_t AdamW::index_of(const std::string& packed_name) const {
 
 at::Tensor AdamW::gradient(const std::string& packed_name) { return gradients_.accumulator(index_of(packed_name)); }
 
-model::GradientTarget AdamW::gradient_target(const std::string& packed_name) {
-  return gradients_.target(index_of(packed_name));
-}
-
 const at::Tensor& AdamW::last_gradient(const std::string& packed_name) const {
   return gradients_.last(index_of(packed_name));
 }
 
 double AdamW::gradient_norm() {
-  double sum = 0.0;
-  for (size_t p = 0; p < parameters_.size(); ++p) sum += ops_.sum_of_squares(gradients_.accumulator(p));
-  return std::sqrt(sum);
+  std::vector<double> own;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const std::vector<int64_t>& shape = parameters_[p].packed->shape;
+    const int64_t block_elements = rows_of_block(shape) * elements_of_row(shape);
+    const std::vector<double> sums = ops_.sums_of_squares(gradients_.accumulator(p), block_elements);
+    own.insert(own.end(), sums.begin(), sums.end());
+  }
+  std::vector<const weights::PackedTensor*> tensors;
+  for (const Parameter& p : parameters_) tensors.push_back(p.packed);
+  return std::sqrt(sum_of_blocks(ranks_, tensors, own));
 }
 
 void AdamW::step(double lr, double grad_scale) {
@@ -73,6 +123,10 @@ void AdamW::step(double lr, double grad_scale) {
       is_half_updated_ = true;
       update(piece, lr, grad_scale);
     });
+    is_half_updated_ = true;  // as long as the other ranks' rows are missing
+    gather_weights();
+  } catch (const device::PeerLost&) {
+    throw;  // it says enough
   } catch (const EnvironmentError& error) {
     throw EnvironmentError(std::string("the optimizer step is lost: ") + error.what() +
                            (is_half_updated_ ? std::string("; ") + kHalfUpdated : ""));
@@ -83,7 +137,7 @@ void AdamW::step(double lr, double grad_scale) {
 
 void AdamW::update(const StatePiece& piece, double lr, double grad_scale) {
   const Parameter& p = parameters_[piece.parameter];
-  const at::Tensor weight = p.weight.view(-1).narrow(0, piece.begin, piece.count);
+  const at::Tensor weight = own_rows(p).view(-1).narrow(0, piece.begin, piece.count);
   const at::Tensor gradient = gradients_.accumulator(piece.parameter).view(-1).narrow(0, piece.begin, piece.count);
   ops_.adamw(weight, piece.tensors.master, gradient, piece.tensors.exp_avg, piece.tensors.exp_avg_sq,
              {.lr = lr,
@@ -102,10 +156,15 @@ std::vector<OptimizerTensor> AdamW::state() const {
   const std::vector<StateTensors> tensors = state_->tensors();
   std::vector<OptimizerTensor> state;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const auto& [packed, weight, weight_decay] = parameters_[p];
-    state.push_back({StateKind::kExpAvg, packed, 0, tensors[p].exp_avg.view(weight.sizes())});
-    state.push_back({StateKind::kExpAvgSq, packed, 0, tensors[p].exp_avg_sq.view(weight.sizes())});
-    state.push_back({StateKind::kMaster, packed, 0, tensors[p].master.view(weight.sizes())});
+    const Parameter& parameter = parameters_[p];
+    if (parameter.rows.count() == 0) continue;
+    const std::vector<int64_t> shape = own_rows(parameter).sizes().vec();
+    const auto add = [&](StateKind kind, const at::Tensor& tensor) {
+      state.push_back({kind, parameter.packed, tensor.view(shape), parameter.rows.begin});
+    };
+    add(StateKind::kExpAvg, tensors[p].exp_avg);
+    add(StateKind::kExpAvgSq, tensors[p].exp_avg_sq);
+    add(StateKind::kMaster, tensors[p].master);
   }
   std::ranges::sort(state, {}, [](const OptimizerTensor& one) { return std::tie(one.kind, one.packed->name); });
   return state;
@@ -117,9 +176,10 @@ void AdamW::restore(int64_t num_steps) {
   const std::vector<StateTensors> tensors = state_->tensors();
   num_steps_ = num_steps;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const at::Tensor weight = parameters_[p].weight.view(-1);
+    const at::Tensor weight = own_rows(parameters_[p]).view(-1);
     if (weight.const_data_ptr() != tensors[p].master.const_data_ptr()) round_into(weight, tensors[p].master);
   }
+  gather_weights();
 }
 
 }  // namespace tandem::trainer

@@ -1,6 +1,7 @@
 // AdamW over the packed tensors of a weight store: float32 masters and moments, beside it or on the host, and float32
 // gradients. In a float32 store the store itself is the master; a bfloat16 store holds the rounding of a float32
-// master.
+// master. Of several ranks each has gradients, masters and moments of its own rows alone (trainer/shard.h), updates
+// those, and gets the others' weights from their owners.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +18,8 @@
 #include "trainer/gradients.h"
 #include "trainer/optimizer_state.h"
 #include "trainer/optimizer_tensor.h"
+#include "trainer/ranks.h"
+#include "trainer/shard.h"
 #include "trainer/trainer_config.h"
 #include "weights/store.h"
 
@@ -27,31 +30,33 @@ namespace tandem::trainer {
 // A step that fails before it wrote anything has not happened. One that fails later leaves masters, moments and weights
 // of two steps, and from then on step(), state() and restore() are EnvironmentErrors that say so: half a step must not
 // be saved.
+//
+// gradient_norm(), step() and restore() are calls that all ranks make together.
 class AdamW {
  public:
   // `offload`: masters and moments live there, with the same bits. What is copied from the host then comes through
   // buffers of offload_buffer_bytes() that live as long as a step().
   AdamW(const AdamWConfig& config, weights::WeightStore& store, const device::Ops& ops,
-        const std::optional<OptimizerOffload>& offload = std::nullopt);
+        const std::optional<OptimizerOffload>& offload = std::nullopt, const Ranks& ranks = no_other_ranks());
 
   // Forgets the gradients of the step before; takes their memory where it was released.
   void begin_step();
-  bool has(const std::string& packed_name) const { return index_.contains(packed_name); }
-  // The float32 accumulator of a packed tensor, zeros when first asked for in a step.
+  // The float32 accumulator of a packed tensor's own rows, zeros when first asked for in a step.
   at::Tensor gradient(const std::string& packed_name);
-  // The same memory for one who fills it: not zeroed (trainer/gradients.h).
-  model::GradientTarget gradient_target(const std::string& packed_name);
+  // All of them, in store order.
+  Gradients& gradients() { return gradients_; }
   // What was accumulated, after gradient_norm() or step(), until release_gradients(): the last step's.
   const at::Tensor& last_gradient(const std::string& packed_name) const;
   void release_gradients() { gradients_.release(); }
-  // 2-norm of all gradients together, unscaled; summed in float64 in store order.
+  // 2-norm of all gradients together, unscaled: the sums of squares of blocks, in float64, added in store order. The
+  // same bits on every rank and for any number of them.
   double gradient_norm();
   // One update with gradients * grad_scale; writes the store (and leaves its version to the caller). EnvironmentError:
-  // a copy failed, or the host has too little memory; the step is lost.
+  // a copy failed, the host has too little memory, or a rank is lost; the step is lost.
   void step(double lr, double grad_scale);
 
   int64_t num_steps() const { return num_steps_; }
-  // Live for as long as this object; ascending by kind, then by the packed tensor's name.
+  // Of own rows. Live for as long as this object; ascending by kind, then by the packed tensor's name.
   std::vector<OptimizerTensor> state() const;
   // After a checkpoint was copied into state(): the step number, and the store rounded from the masters.
   void restore(int64_t num_steps);
@@ -60,14 +65,19 @@ class AdamW {
   struct Parameter {
     const weights::PackedTensor* packed = nullptr;
     at::Tensor weight;  // the store's, in its packed shape
+    Rows rows;          // own ones
     double weight_decay = 0.0;
   };
+  at::Tensor own_rows(const Parameter& parameter) const;
   void update(const StatePiece& piece, double lr, double grad_scale);
+  // Every rank's rows of every weight, from their owners into the store.
+  void gather_weights() const;
   void check_whole() const;
   size_t index_of(const std::string& packed_name) const;
 
   AdamWConfig config_;
   const device::Ops& ops_;
+  const Ranks ranks_;
   std::vector<Parameter> parameters_;  // in store order
   std::unordered_map<std::string, size_t> index_;
   Gradients gradients_;

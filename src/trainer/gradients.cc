@@ -13,11 +13,13 @@ namespace tandem::trainer {
 
 constexpr int64_t kFloatBytes = 4;
 
-Gradients::Gradients(const weights::WeightStore& store)
+Gradients::Gradients(const weights::WeightStore& store, const Shard& shard)
     : options_(at::TensorOptions().dtype(at::kFloat).device(store.device())) {
   for (const weights::PackedTensor& packed : store.layout().tensors) {
-    const int64_t num_elements = packed.num_elements();
-    gradients_.push_back({.shape = packed.shape, .num_elements = num_elements, .first_element = num_elements_});
+    const int64_t num_elements = elements_of(packed.shape, shard);
+    std::vector<int64_t> shape = packed.shape;
+    shape.front() = rows_of(packed.shape, shard).count();
+    gradients_.push_back({.shape = std::move(shape), .num_elements = num_elements, .first_element = num_elements_});
     num_elements_ += weights::aligned_elements(num_elements, kFloatBytes);
   }
 }

@@ -1,5 +1,5 @@
-// The gradients of a weight store's packed tensors: float32, in one allocation on the store's device that a train phase
-// takes and gives back.
+// The gradients of a weight store's packed tensors, as far as this rank owns them: float32, in one allocation on the
+// store's device that a train phase takes and gives back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,14 +9,17 @@
 #include <vector>
 
 #include "model/linear.h"
+#include "trainer/shard.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
 
-// Tensors are named by their place in store order. Each begins at a multiple of 64 bytes and has the packed shape.
+// Tensors are named by their place in store order. Each begins at a multiple of 64 bytes and has the packed shape, but
+// for rows that other ranks own.
 class Gradients {
  public:
-  explicit Gradients(const weights::WeightStore& store);  // of which it keeps shapes and device, no more
+  // Of the store it keeps shapes and device, no more.
+  explicit Gradients(const weights::WeightStore& store, const Shard& shard = {});
 
   // Takes the memory where it was released, and forgets the gradients of the step before.
   void begin_step();

@@ -4,9 +4,11 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <iterator>
 #include <utility>
 
 #include "memory/arena_allocator.h"
+#include "model/bucket.h"
 
 namespace tandem::trainer {
 namespace {
@@ -63,7 +65,7 @@ at::Tensor LayerLoop::differentiate(const Piece& piece, const at::Tensor& doutpu
   return torch::autograd::grad({piece.output}, {piece.input}, {doutput})[0];
 }
 
-void LayerLoop::backward(at::Tensor dnormed_TE) {
+void LayerLoop::backward(at::Tensor dnormed_TE, model::GradientSink& sink) {
   at::Tensor dhidden_TE;
   {
     const TagScope head(Tag::kHead);
@@ -75,8 +77,10 @@ void LayerLoop::backward(at::Tensor dnormed_TE) {
     blocks_.pop_back();
     if (!piece.output.defined()) piece = run_block(static_cast<int64_t>(blocks_.size()), piece.input, Tag::kHead);
     dhidden_TE = differentiate(piece, dhidden_TE);
+    sink.end_of_bucket(std::ssize(blocks_));
   }
   model_.embed_backward(dhidden_TE, batch_.ids_T);
+  sink.end_of_bucket(model::kOuterBucket);
 }
 
 }  // namespace tandem::trainer

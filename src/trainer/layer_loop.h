@@ -23,8 +23,8 @@ class LayerLoop {
 
   // embed, blocks, final norm: normed_TE, without graph.
   at::Tensor forward();
-  // dnormed_TE in the dtype of normed_TE.
-  void backward(at::Tensor dnormed_TE);
+  // dnormed_TE in the dtype of normed_TE. Tells `sink`, which is the model's, when a bucket has ended.
+  void backward(at::Tensor dnormed_TE, model::GradientSink& sink);
 
  private:
   // A stretch of the network with its own graph, from a leaf to an output. output is undefined where it was dropped.

@@ -188,6 +188,9 @@ class OffloadedState final : public OptimizerState {
 }  // namespace
 
 std::unique_ptr<OptimizerState> make_offloaded_state(std::vector<at::Tensor> weights, const OptimizerOffload& offload) {
+  // A rank that owns nothing has nothing to offload.
+  const bool is_empty = std::ranges::all_of(weights, [](const at::Tensor& weight) { return weight.numel() == 0; });
+  if (is_empty) return make_resident_state(std::move(weights));
   return std::make_unique<OffloadedState>(std::move(weights), offload);
 }
 

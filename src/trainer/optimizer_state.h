@@ -41,8 +41,8 @@ class OptimizerState {
   virtual std::vector<StateTensors> tensors() = 0;
 };
 
-// `weights`: every parameter of the store, flat, in store order; float32, or bfloat16 with masters beside it. Moments
-// begin as zeros, masters as the weights of the moment.
+// `weights`: every parameter of the store, flat, in store order, or the part of it that this rank owns, which may be
+// empty; float32, or bfloat16 with masters beside it. Moments begin as zeros, masters as the weights of the moment.
 std::unique_ptr<OptimizerState> make_resident_state(std::vector<at::Tensor> weights);
 // The same on the host. Masters begin as the weights at the first call of either function, which waits for the memory:
 // EnvironmentError when there is too little.

@@ -48,18 +48,21 @@ struct HostScores {
 
 struct Gradients {
   std::vector<double> dlogprobs, dentropy;  // dentropy: empty where the loss has no entropy term
+  std::vector<rl::LossSums> sums;           // of each sample
   LossTerms terms(at::Device device) const {
     return {.dlogprobs_R = float_tensor(dlogprobs, device),
             .dentropy_R = dentropy.empty() ? at::Tensor() : float_tensor(dentropy, device),
-            .is_zero = all_zero(dlogprobs) && all_zero(dentropy)};
+            .is_zero = all_zero(dlogprobs) && all_zero(dentropy),
+            .sums = sums};
   }
 };
 
-Gradients accumulate(const rl::LossConfig& config, const Targets& targets, const HostScores& scores,
-                     rl::LossSums& sums) {
+Gradients differentiate(const rl::LossConfig& config, const Targets& targets, const HostScores& scores) {
   const auto num_targets = static_cast<size_t>(targets.offsets.back());
   const bool has_entropy_term = config.entropy_coef != 0.0;
-  Gradients gradients{std::vector<double>(num_targets), std::vector<double>(has_entropy_term ? num_targets : 0)};
+  Gradients gradients{.dlogprobs = std::vector<double>(num_targets),
+                      .dentropy = std::vector<double>(has_entropy_term ? num_targets : 0),
+                      .sums = std::vector<rl::LossSums>(targets.samples.size())};
   for (size_t s = 0; s < targets.samples.size(); ++s) {
     const rl::Sample& sample = *targets.samples[s];
     const int64_t begin = targets.offsets[s];
@@ -79,7 +82,7 @@ Gradients accumulate(const rl::LossConfig& config, const Targets& targets, const
     rl::accumulate_loss(config, input,
                         {.dlogprobs = gradients.dlogprobs.data() + begin,
                          .dentropy = has_entropy_term ? gradients.dentropy.data() + begin : nullptr},
-                        sums);
+                        gradients.sums[s]);
   }
   return gradients;
 }
@@ -91,11 +94,10 @@ std::vector<uint8_t> trained_tokens(const rl::Sample& sample) {
   return sample.remove ? std::vector<uint8_t>(sample.loss_mask.size(), 0) : sample.loss_mask;
 }
 
-LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores,
-                      rl::LossSums& sums) {
+LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores) {
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
-  const Gradients gradients = accumulate(config, {batch.samples, batch.target_offsets},
-                                         {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()}, sums);
+  const Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets},
+                                            {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()});
   return gradients.terms(scores.logprobs_R.device());
 }
 
@@ -108,9 +110,8 @@ LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch
   }
   // No gradient depends on an entropy's value.
   const std::vector<float> entropy(logprobs.size(), 0.0F);
-  rl::LossSums nobodys;
-  const Gradients gradients =
-      accumulate(config, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()}, nobodys);
+  Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()});
+  gradients.sums.clear();
   return gradients.terms(batch.ids_T.device());
 }
 
@@ -120,9 +121,10 @@ PendingLoss::PendingLoss(const PackedBatch& batch, const TokenScores& scores, co
       logprobs_R_(ops.fetch(scores.logprobs_R)),
       entropy_R_(ops.fetch(scores.entropy_R)) {}
 
-void PendingLoss::add_to(rl::LossSums& sums, const rl::LossConfig& config) const {
-  accumulate(config, {samples_, target_offsets_},
-             {logprobs_R_->wait().const_data_ptr<float>(), entropy_R_->wait().const_data_ptr<float>()}, sums);
+std::vector<rl::LossSums> PendingLoss::sums(const rl::LossConfig& config) const {
+  return differentiate(config, {samples_, target_offsets_},
+                       {logprobs_R_->wait().const_data_ptr<float>(), entropy_R_->wait().const_data_ptr<float>()})
+      .sums;
 }
 
 }  // namespace tandem::trainer

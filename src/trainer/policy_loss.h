@@ -16,28 +16,28 @@
 namespace tandem::trainer {
 
 struct LossTerms {
-  at::Tensor dlogprobs_R;  // float32, where the scores are
-  at::Tensor dentropy_R;   // float32; undefined where the loss has no entropy term
-  bool is_zero = true;     // no target has a gradient: nothing to differentiate
+  at::Tensor dlogprobs_R;          // float32, where the scores are
+  at::Tensor dentropy_R;           // float32; undefined where the loss has no entropy term
+  bool is_zero = true;             // no target has a gradient: nothing to differentiate
+  std::vector<rl::LossSums> sums;  // what each of the batch's samples adds
 };
 
 // What the loss counts of a sample: its loss mask, or nothing of a removed one.
 std::vector<uint8_t> trained_tokens(const rl::Sample& sample);
 
-// Adds every sample of the batch to `sums`. The engine's log-probs are the old ones. Waits for the scores.
-LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores,
-                      rl::LossSums& sums);
+// The engine's log-probs are the old ones. Waits for the scores.
+LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores);
 
 // The same gradient from the log-probs that the samples bring, where the forward will give them: so it is known before
-// the forward.
+// the forward. No sums, which need entropies.
 LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch& batch);
 
-// What a batch's samples add to the sums, kept until its scores have come from the device.
+// The loss of a batch whose scores are on their way from the device.
 class PendingLoss {
  public:
   PendingLoss(const PackedBatch& batch, const TokenScores& scores, const device::Ops& ops);
-  // Waits for the scores.
-  void add_to(rl::LossSums& sums, const rl::LossConfig& config) const;
+  // Waits for the scores. LossTerms::sums.
+  std::vector<rl::LossSums> sums(const rl::LossConfig& config) const;
 
  private:
   std::vector<const rl::Sample*> samples_;

@@ -23,6 +23,7 @@ class ResidentState final : public OptimizerState {
 
   void update(const Update& update) override {
     for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (parameters_[p].master.numel() == 0) continue;
       update({.parameter = p, .begin = 0, .count = parameters_[p].master.numel(), .tensors = parameters_[p]});
     }
   }

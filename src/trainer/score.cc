@@ -1,7 +1,12 @@
 #include "trainer/score.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <span>
+
+#include "device/communicator.h"
 #include "device/transfer.h"
 #include "memory/arena_allocator.h"
 #include "rl/packing.h"
@@ -19,12 +24,59 @@ TokenScores score_batch(const model::Model& model, const PackedBatch& batch, con
   return score_targets(model, batch, normed_TE, head, /*keep_logits=*/false);
 }
 
+namespace {
+
+// Samples of the micro-batches of a rank, in their order.
+template <typename F>
+void for_each_sample(std::span<const rl::MicroBatch> micro_batches, int rank, int num_ranks, F f) {
+  for (size_t m = static_cast<size_t>(rank); m < micro_batches.size(); m += static_cast<size_t>(num_ranks)) {
+    for (const int64_t sample : micro_batches[m].samples) f(static_cast<size_t>(sample));
+  }
+}
+
+// Completes the scores of all ranks: of each its samples' log-probs and entropies, one behind the other.
+void gather(const std::vector<const rl::Sample*>& samples, std::span<const rl::MicroBatch> micro_batches,
+            const Ranks& ranks, Scores& scores) {
+  if (ranks.is_alone()) return;
+  device::TensorLists parts(static_cast<size_t>(ranks.size()));
+  const auto for_each_part = [&](int rank, auto f) {
+    for_each_sample(micro_batches, rank, ranks.size(), [&](size_t s) {
+      for (std::vector<std::vector<float>>* all : {&scores.logprobs, &scores.entropy}) {
+        (*all)[s].resize(samples[s]->completion.size());
+        f((*all)[s]);
+      }
+    });
+  };
+  for (int r = 0; r < ranks.size(); ++r) {
+    int64_t count = 0;
+    for_each_part(r, [&](const std::vector<float>& part) { count += std::ssize(part); });
+    if (count == 0) continue;
+    parts[static_cast<size_t>(r)].push_back(at::empty({count}, at::kFloat));
+    float* next = parts[static_cast<size_t>(r)][0].mutable_data_ptr<float>();
+    if (r != ranks.rank()) continue;
+    for_each_part(r, [&](const std::vector<float>& part) { next = std::ranges::copy(part, next).out; });
+  }
+  device::all_gather(ranks.host, parts);
+  for (int r = 0; r < ranks.size(); ++r) {
+    if (r == ranks.rank() || parts[static_cast<size_t>(r)].empty()) continue;
+    const float* next = parts[static_cast<size_t>(r)][0].const_data_ptr<float>();
+    for_each_part(r, [&](std::vector<float>& part) {
+      std::copy_n(next, part.size(), part.begin());
+      next += part.size();
+    });
+  }
+}
+
+}  // namespace
+
 Scores score(const model::Model& model, const std::vector<const rl::Sample*>& samples, const BatchConfig& batch,
-             double temperature) {
+             double temperature, const Ranks& ranks) {
   const HeadOptions head = {.temperature = temperature, .chunk_rows = batch.logprob_chunk_rows};
   Scores scores{.logprobs = std::vector<std::vector<float>>(samples.size()),
                 .entropy = std::vector<std::vector<float>>(samples.size())};
-  for (const rl::MicroBatch& micro_batch : rl::split_into_micro_batches(samples, batch.max_tokens_per_gpu)) {
+  const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, batch.split());
+  for (auto m = static_cast<size_t>(ranks.rank()); m < micro_batches.size(); m += static_cast<size_t>(ranks.size())) {
+    const rl::MicroBatch& micro_batch = micro_batches[m];
     const PackedBatch packed = pack_micro_batch(samples, micro_batch, model.ops());
     if (packed.num_targets() == 0) continue;
     const TokenScores tokens = score_batch(model, packed, head);
@@ -38,6 +90,7 @@ Scores score(const model::Model& model, const std::vector<const rl::Sample*>& sa
       scores.entropy[index].assign(entropy + begin, entropy + end);
     }
   }
+  gather(samples, micro_batches, ranks, scores);
   return scores;
 }
 

@@ -7,6 +7,7 @@
 #include "model/model.h"
 #include "rl/sample.h"
 #include "trainer/packed_batch.h"
+#include "trainer/ranks.h"
 #include "trainer/token_scores.h"
 #include "trainer/trainer_config.h"
 
@@ -16,9 +17,10 @@ struct Scores {
   std::vector<std::vector<float>> logprobs, entropy;  // [sample][token of its completion]
 };
 
-// In the order of `samples`; masks do not matter. `temperature`: that logits are divided by, > 0.
+// In the order of `samples`; masks do not matter. `temperature`: that logits are divided by, > 0. Of several ranks,
+// which are given the same samples, each computes its share, and all return all scores.
 Scores score(const model::Model& model, const std::vector<const rl::Sample*>& samples, const BatchConfig& batch,
-             double temperature);
+             double temperature, const Ranks& ranks = no_other_ranks());
 
 // Of one packed micro-batch; undefined tensors where it has no targets.
 TokenScores score_batch(const model::Model& model, const PackedBatch& batch, const HeadOptions& head);

@@ -9,13 +9,16 @@
 
 #include "base/check.h"
 #include "base/size.h"
+#include "device/communicator.h"
 #include "memory/arena_allocator.h"
 #include "rl/losses.h"
 #include "rl/packing.h"
 #include "trainer/adamw.h"
+#include "trainer/gradient_sum.h"
 #include "trainer/layer_loop.h"
 #include "trainer/packed_batch.h"
 #include "trainer/policy_loss.h"
+#include "trainer/sample_sums.h"
 #include "trainer/score.h"
 #include "trainer/token_scores.h"
 #include "trainer/trainer_plan.h"
@@ -31,6 +34,7 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
   const Schedule& schedule = config.schedule;
   TANDEM_CHECK(config.batch.max_tokens_per_gpu > 0 && config.batch.logprob_chunk_rows > 0,
                config.batch.max_tokens_per_gpu, config.batch.logprob_chunk_rows);
+  TANDEM_CHECK(config.batch.micro_batches_multiple > 0, config.batch.micro_batches_multiple);
   TANDEM_CHECK(config.recompute_layers >= -1 && config.recompute_layers <= model.num_layers, config.recompute_layers);
   TANDEM_CHECK(config.gradient.clip_grad >= 0 && config.gradient.max_grad_norm_skip >= 0, config.gradient.clip_grad,
                config.gradient.max_grad_norm_skip);
@@ -48,48 +52,50 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
-              const std::optional<OptimizerOffload>& offload)
+              const std::optional<OptimizerOffload>& offload, const Ranks& ranks)
       : config_(config),
         head_{.temperature = config.temperature, .chunk_rows = config.batch.logprob_chunk_rows},
+        ranks_(ranks),
         store_(store),
         model_(model),
-        optimizer_(config.adamw, store, model.ops(), offload) {
-    // What the store has not is frozen: the base of an adapter.
-    model_.set_gradient_sink([this](const std::string& packed_name) {
-      return optimizer_.has(packed_name) ? optimizer_.gradient_target(packed_name) : model::GradientTarget();
-    });
+        optimizer_(config.adamw, store, model.ops(), offload, ranks),
+        gradients_(store, optimizer_.gradients(), ranks.device) {
+    model_.set_gradient_sink(&gradients_);
   }
-  ~TrainerImpl() override { model_.set_gradient_sink({}); }
+  ~TrainerImpl() override { model_.set_gradient_sink(nullptr); }
 
   Metrics step(const Samples& samples, RolloutLogprobs logprobs) override {
     TANDEM_CHECK(!samples.empty(), "an optimizer step without samples");
     rl::LossNormaliser normaliser(config_.loss);
     for (const rl::Sample* sample : samples) normaliser.add(trained_tokens(*sample));
-    rl::LossSums sums;
-    std::vector<PendingLoss> pending;
-    optimizer_.begin_step();
-    for_each_micro_batch(samples, [&](const PackedBatch& batch) {
-      if (config_.abandon && config_.abandon()) throw StepAbandoned();
-      if (batch.num_targets() == 0) return;
-      if (logprobs == RolloutLogprobs::kOfOtherWeights) {
-        train_on(batch, sums);
+    const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
+    SampleSums sums(samples.size());
+    std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
+    gradients_.begin_step(micro_batches.size() > 1);
+    for_each_round(samples, micro_batches, [&](const rl::MicroBatch& members, const PackedBatch& batch) {
+      if (batch.num_targets() == 0) {
+        begin_round(/*contributes=*/false);
+        gradients_.receive_round();
+      } else if (logprobs == RolloutLogprobs::kOfOtherWeights) {
+        sums.set(members, train_on(batch));
       } else if (const TokenScores scores = train_on_known(batch); model_.ops().runs_ahead()) {
-        pending.emplace_back(batch, scores, model_.ops());
+        pending.emplace_back(&members, PendingLoss(batch, scores, model_.ops()));
       } else {
-        policy_loss(config_.loss, batch, scores, sums);
+        sums.set(members, policy_loss(config_.loss, batch, scores).sums);
       }
     });
-    for (const PendingLoss& loss : pending) loss.add_to(sums, config_.loss);
+    gradients_.end_step();
+    for (const auto& [members, loss] : pending) sums.set(*members, loss.sums(config_.loss));
     pending.clear();
-    Metrics metrics = normaliser.metrics(sums);
+    Metrics metrics = normaliser.metrics(sums.total(micro_batches, ranks_));
     if (config_.loss.get_mismatch_metrics) {
-      metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, normaliser);
+      metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, micro_batches, normaliser);
     }
     update_weights(normaliser.loss_scale(), metrics);
     return metrics;
   }
 
-  void end_phase() override { optimizer_.release_gradients(); }
+  void end_phase() override { gradients_.release(); }
 
   OptimizerProgress progress() const override { return {.updates = optimizer_.num_steps(), .steps = num_steps_}; }
   std::vector<OptimizerTensor> state() const override { return optimizer_.state(); }
@@ -104,35 +110,67 @@ class TrainerImpl final : public Trainer {
   }
 
  private:
+  // Micro-batch i is rank (i mod D)'s, and D neighbours are a round. Calls f(members, packed) once a round; in the last
+  // one there may be none for this rank, which then has an empty one.
   template <typename F>
-  void for_each_micro_batch(const Samples& samples, F f) const {
-    for (const rl::MicroBatch& members : rl::split_into_micro_batches(samples, config_.batch.max_tokens_per_gpu)) {
-      f(pack_micro_batch(samples, members, model_.ops()));
+  void for_each_round(const Samples& samples, const std::vector<rl::MicroBatch>& micro_batches, F f) const {
+    static const rl::MicroBatch kNone;
+    const auto size = static_cast<size_t>(ranks_.size()), rank = static_cast<size_t>(ranks_.rank());
+    for (size_t begin = 0; begin < micro_batches.size(); begin += size) {
+      const rl::MicroBatch& members = begin + rank < micro_batches.size() ? micro_batches[begin + rank] : kNone;
+      if (ranks_.is_alone() && config_.abandon && config_.abandon()) throw StepAbandoned();
+      f(members, pack_micro_batch(samples, members, model_.ops()));
     }
   }
 
-  // Forward, loss and backward of one micro-batch: adds to the gradients and to `sums`, both unnormalised.
-  void train_on(const PackedBatch& batch, rl::LossSums& sums) {
+  // The ranks tell each other who contributes a gradient, and whether somebody wants to abandon the step.
+  void begin_round(bool contributes) {
+    if (ranks_.is_alone()) return gradients_.begin_round({contributes});
+    const bool abandons = config_.abandon && config_.abandon();
+    const std::vector<double> mine = {contributes ? 1.0 : 0.0, abandons ? 1.0 : 0.0};
+    std::vector<bool> contribute;
+    bool is_abandoned = false;
+    for (const std::vector<double>& said : device::all_gather_numbers(ranks_.host, mine)) {
+      contribute.push_back(said[0] != 0.0);
+      is_abandoned = is_abandoned || said[1] != 0.0;
+    }
+    if (is_abandoned) throw StepAbandoned();
+    gradients_.begin_round(std::move(contribute));
+  }
+
+  // Forward, loss and backward of one micro-batch: adds to the gradients, unnormalised. What its samples add to the
+  // loss.
+  std::vector<rl::LossSums> train_on(const PackedBatch& batch) {
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
     const memory::TagScope head(memory::Tag::kHead);
     TokenScores scores = score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/true);
-    const LossTerms loss = policy_loss(config_.loss, batch, scores, sums);
-    if (loss.is_zero) return;
-    layers.backward(
-        score_targets_backward(model_, batch, normed_TE, head_, std::move(scores), loss.dlogprobs_R, loss.dentropy_R));
+    LossTerms loss = policy_loss(config_.loss, batch, scores);
+    begin_round(!loss.is_zero);
+    if (loss.is_zero) {
+      gradients_.receive_round();
+    } else {
+      at::Tensor dnormed_TE =
+          score_targets_backward(model_, batch, normed_TE, head_, std::move(scores), loss.dlogprobs_R, loss.dentropy_R);
+      layers.backward(std::move(dnormed_TE), gradients_);
+    }
+    return std::move(loss.sums);
   }
 
-  // The same where the samples bring the log-probs that the forward will give; `sums` are the caller's business.
+  // The same where the samples bring the log-probs that the forward will give; their scores are for the sums.
   TokenScores train_on_known(const PackedBatch& batch) {
     const memory::TagScope head(memory::Tag::kHead);
     const LossTerms loss = policy_loss_of_rollout(config_.loss, batch);
+    begin_round(!loss.is_zero);
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
-    if (loss.is_zero) return score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/false);
+    if (loss.is_zero) {
+      gradients_.receive_round();
+      return score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/false);
+    }
     ScoredGradient scored =
         score_targets_with_backward(model_, batch, normed_TE, head_, loss.dlogprobs_R, loss.dentropy_R);
-    layers.backward(std::move(scored.dnormed_TE));
+    layers.backward(std::move(scored.dnormed_TE), gradients_);
     return std::move(scored.scores);
   }
 
@@ -142,12 +180,14 @@ class TrainerImpl final : public Trainer {
   }
 
   // |log-probs of a pass of their own - the engine's|, reduced as the metrics are.
-  double recomputed_difference(const Samples& samples, const rl::LossNormaliser& normaliser) const {
-    rl::LossSums sums;
-    for_each_micro_batch(samples, [&](const PackedBatch& batch) {
-      if (batch.num_targets() > 0) policy_loss(config_.loss, batch, score_batch(model_, batch, head_), sums);
+  double recomputed_difference(const Samples& samples, const std::vector<rl::MicroBatch>& micro_batches,
+                               const rl::LossNormaliser& normaliser) const {
+    SampleSums sums(samples.size());
+    for_each_round(samples, micro_batches, [&](const rl::MicroBatch& members, const PackedBatch& batch) {
+      if (batch.num_targets() == 0) return;
+      sums.set(members, policy_loss(config_.loss, batch, score_batch(model_, batch, head_)).sums);
     });
-    return normaliser.metrics(sums)["train_rollout_logprob_abs_diff"];
+    return normaliser.metrics(sums.total(micro_batches, ranks_))["train_rollout_logprob_abs_diff"];
   }
 
   // Normalises, clips and applies the gradients; or leaves everything as it is, and says so.
@@ -177,9 +217,11 @@ class TrainerImpl final : public Trainer {
 
   const TrainerConfig config_;
   const HeadOptions head_;
+  const Ranks ranks_;
   weights::WeightStore& store_;
   model::Model& model_;
   AdamW optimizer_;
+  GradientSum gradients_;
   base::Size num_steps_ = 0;  // with those that changed nothing
   double gradient_scale_ = 0.0;
 };
@@ -187,9 +229,9 @@ class TrainerImpl final : public Trainer {
 }  // namespace
 
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
-                                      const std::optional<OptimizerOffload>& offload) {
+                                      const std::optional<OptimizerOffload>& offload, const Ranks& ranks) {
   check_config(config, model.config());
-  return std::make_unique<TrainerImpl>(config, store, model, offload);
+  return std::make_unique<TrainerImpl>(config, store, model, offload, ranks);
 }
 
 }  // namespace tandem::trainer

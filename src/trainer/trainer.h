@@ -4,6 +4,10 @@
 // Contract of a step: the gradient is exactly that of the loss over all its samples, whatever the token budget splits
 // them into; it depends on sample order and budget, never on arrival order. A forward here gives bit for bit the
 // engine's log-probs.
+//
+// Several data ranks take a step together: each is given all samples, computes its share of the micro-batches and owns
+// a share of gradients, masters and moments (ZeRO-2). Weights, masters, moments and metrics have the same bits for any
+// number of ranks: a micro-batch depends on samples and configuration alone, and its gradient is added in its turn.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,7 @@
 #include "rl/sample.h"
 #include "trainer/optimizer_offload.h"
 #include "trainer/optimizer_tensor.h"
+#include "trainer/ranks.h"
 #include "trainer/trainer_config.h"
 #include "weights/store.h"
 
@@ -46,14 +51,14 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  // One optimizer step over `samples` (in sample order). Returns train/* metrics without prefix: those of rl::LossSums,
-  // and grad_norm (before clipping), grad_clipped, zero_gradient and step_skipped (1 or 0), lr, and with
-  // loss.get_mismatch_metrics recomputed_logprob_abs_diff: the same difference with log-probs from a pass without
-  // gradients (at a rollout's first optimizer step, the old ones). The store's version is bumped. A step whose loss or
-  // gradient is not finite, or whose gradient is above max_grad_norm_skip, is skipped: weights, masters, moments and
-  // version keep their bits. So they do, with skip_zero_gradient, where the gradient is exactly 0: nothing went wrong
-  // there, and step_skipped is 0.
-  // EnvironmentError: the update failed and the step is lost, as trainer/adamw.h says.
+  // One optimizer step over `samples` (in sample order; the same on every rank). Returns train/* metrics without
+  // prefix: those of rl::LossSums, and grad_norm (before clipping), grad_clipped, zero_gradient and step_skipped (1 or
+  // 0), lr, and with loss.get_mismatch_metrics recomputed_logprob_abs_diff: the same difference with log-probs from a
+  // pass without gradients (at a rollout's first optimizer step, the old ones). The store's version is bumped. A step
+  // whose loss or gradient is not finite, or whose gradient is above max_grad_norm_skip, is skipped: weights, masters,
+  // moments and version keep their bits. So they do, with skip_zero_gradient, where the gradient is exactly 0: nothing
+  // went wrong there, and step_skipped is 0. EnvironmentError: the update failed and the step is lost, as
+  // trainer/adamw.h says.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples,
                        RolloutLogprobs logprobs = RolloutLogprobs::kOfOtherWeights) = 0;
 
@@ -66,18 +71,22 @@ class Trainer {
   // float32 store the masters are the store's own tensors), ascending by kind and then by the packed tensor's name.
   // With an offload, masters beside the store and moments lie on the host: the same shapes and bits, so that what one
   // kind of trainer saved the other restores. EnvironmentError: the host has too little memory, or an update failed
-  // half way.
+  // half way. With several ranks: of the rows that this one owns (trainer/shard.h).
   virtual std::vector<OptimizerTensor> state() const = 0;
-  // The last call of a restore, after state() was filled: also rounds the masters into the store.
+  // The last call of a restore, after state() was filled: also rounds the masters into the store. All ranks call it
+  // together.
   virtual void restore(const OptimizerProgress& progress) = 0;
-  // Gradient of a packed tensor after the last backward, scaled and before clipping, until end_phase(); for tests.
+  // Gradient of a packed tensor after the last backward, scaled and before clipping, until end_phase(); of own rows,
+  // for tests.
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;
 };
 
 // BugError for a configuration that the options refuse. Store and model are borrowed. `store` has what is trained: the
 // model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
-// `offload`: where masters and moments live.
+// `offload`: where masters and moments live. `ranks`: who takes each step together with this one, all with the same
+// configuration and weights.
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
-                                      const std::optional<OptimizerOffload>& offload = std::nullopt);
+                                      const std::optional<OptimizerOffload>& offload = std::nullopt,
+                                      const Ranks& ranks = no_other_ranks());
 
 }  // namespace tandem::trainer

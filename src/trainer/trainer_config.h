@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "rl/loss_config.h"
+#include "rl/packing.h"
 #include "trainer/schedule.h"
 
 namespace tandem::trainer {
@@ -26,9 +27,11 @@ struct GradientConfig {
 
 // How samples are spread over forwards, and what a forward may keep.
 struct BatchConfig {
-  int64_t max_tokens_per_gpu = 8192;  // packed tokens of one micro-batch (a longer sample gets its own), > 0
-  int64_t logprob_chunk_rows = 1024;  // rows of logits alive at once, > 0
-  int64_t activation_bytes = 0;       // budget for kept graphs when TrainerConfig::recompute_layers is -1; 0: no limit
+  int64_t max_tokens_per_gpu = 8192;   // packed tokens of one micro-batch (a longer sample gets its own), > 0
+  int64_t micro_batches_multiple = 1;  // a step's micro-batches are rounded up to one of this (rl/packing.h), > 0
+  int64_t logprob_chunk_rows = 1024;   // rows of logits alive at once, > 0
+  int64_t activation_bytes = 0;        // budget for kept graphs when TrainerConfig::recompute_layers is -1; 0: no limit
+  rl::Split split() const { return {.max_tokens = max_tokens_per_gpu, .multiple = micro_batches_multiple}; }
 };
 
 struct TrainerConfig {

@@ -7,36 +7,77 @@
 #include "model/lora.h"
 #include "model/model_plan.h"
 #include "model/registry.h"
+#include "trainer/shard.h"
 #include "weights/weights_plan.h"
 
 namespace tandem::trainer {
 
 constexpr int64_t kFloatBytes = 4;
 
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config) {
-  const weights::Layout trained = model::trained_layout(config);
-  const Size one = Size(trained.num_elements()) * kFloatBytes;
-  return {.master = config.dtype == model::Dtype::kFloat32 ? Size(0) : one,
-          .moments = 2 * one,
-          .gradient = memory::allocated_bytes(weights::store_bytes(trained, kFloatBytes))};
-}
-
 namespace {
 
-Size largest_parameter(const model::ModelConfig& config) {
-  Size largest = 0;
-  for (const weights::PackedTensor& packed : model::trained_layout(config).tensors) {
-    largest = std::max(largest, Size(packed.num_elements()));
+// The most that a rank has of `bytes`(its shard).
+template <typename F>
+Size most_of_ranks(int64_t data_ranks, F bytes) {
+  Size most = 0;
+  for (int rank = 0; rank < data_ranks; ++rank) {
+    most = std::max(most, Size(bytes(Shard{.rank = rank, .size = static_cast<int>(data_ranks)})));
   }
-  return largest;
+  return most;
+}
+
+Size own_elements(const weights::PackedTensor& packed, const Shard& shard) {
+  return shard.size == 1 ? Size(packed.num_elements()) : Size(elements_of(packed.shape, shard));
+}
+
+// Of what a rank owns of one packed tensor.
+Size largest_parameter(const model::ModelConfig& config, int64_t data_ranks) {
+  const weights::Layout trained = model::trained_layout(config);
+  return most_of_ranks(data_ranks, [&](const Shard& shard) {
+    Size largest = 0;
+    for (const weights::PackedTensor& packed : trained.tensors)
+      largest = std::max(largest, own_elements(packed, shard));
+    return largest;
+  });
 }
 
 }  // namespace
 
-OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements) {
-  const OptimizerBytes resident = optimizer_bytes(config);
+OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ranks) {
+  const weights::Layout trained = model::trained_layout(config);
+  const Size one = kFloatBytes * most_of_ranks(data_ranks, [&](const Shard& shard) {
+                     Size elements = 0;
+                     for (const weights::PackedTensor& packed : trained.tensors)
+                       elements += own_elements(packed, shard);
+                     return elements;
+                   });
+  const Size gradient = kFloatBytes * most_of_ranks(data_ranks, [&](const Shard& shard) {
+                          Size elements = 0;
+                          for (const weights::PackedTensor& packed : trained.tensors)
+                            elements += weights::aligned_elements(own_elements(packed, shard), kFloatBytes);
+                          return elements;
+                        });
+  return {.master = config.dtype == model::Dtype::kFloat32 ? Size(0) : one,
+          .moments = 2 * one,
+          .gradient = memory::allocated_bytes(gradient)};
+}
+
+Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches) {
+  if (data_ranks == 1 && !has_several_micro_batches) return 0;
+  const weights::Layout trained = model::trained_layout(config);
+  const Buckets whole = buckets_of(trained);
+  const Size scratch = Size(gradient_layer_slots(data_ranks)) * whole.largest_layer() + whole.outer.num_elements;
+  const Size received = (data_ranks - 1) * most_of_ranks(data_ranks, [&](const Shard& shard) {
+                          return buckets_of(trained, shard).largest();
+                        });
+  return memory::allocated_bytes(scratch * kFloatBytes) +
+         (data_ranks == 1 ? Size(0) : memory::allocated_bytes(received * kFloatBytes));
+}
+
+OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements, int64_t data_ranks) {
+  const OptimizerBytes resident = optimizer_bytes(config, data_ranks);
   const Size kinds = config.dtype == model::Dtype::kFloat32 ? 2 : 3;
-  const Size piece = std::min(piece_elements, largest_parameter(config));
+  const Size piece = std::min(piece_elements, largest_parameter(config, data_ranks));
   return {.pinned_host = resident.master + resident.moments,
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
@@ -71,15 +112,31 @@ Size recomputed_layers_for(const model::ModelConfig& config, Size num_tokens, Si
   return recomputed;
 }
 
+namespace {
+
+// Where steps do not end with groups, the first and the last group of one are cut.
+Size groups_of(const StepShape& step) {
+  return std::min(step.num_samples, (step.num_samples + step.group_size - 1) / step.group_size +
+                                        (step.num_samples % step.group_size == 0 ? 0 : 1));
+}
+
+Size tokens_of(const StepShape& step) {
+  return groups_of(step) * step.prompt_tokens + step.num_samples * step.response_tokens;
+}
+
+}  // namespace
+
+bool may_take_several_micro_batches(const StepShape& step, const rl::Split& split) {
+  return step.num_samples > 1 && (split.multiple > 1 || tokens_of(step) > split.max_tokens);
+}
+
 MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   constexpr int64_t kBlock = device::kBlockTokens;
   TANDEM_CHECK(step.num_samples > 0 && step.group_size > 0 && step.prompt_tokens > 0 && step.response_tokens > 0,
                "a step without samples, or samples without tokens");
-  // Where steps do not end with groups, the first and the last group of one are cut.
-  const Size groups = std::min(step.num_samples, (step.num_samples + step.group_size - 1) / step.group_size +
-                                                     (step.num_samples % step.group_size == 0 ? 0 : 1));
+  const Size groups = groups_of(step);
   const Size longest = step.prompt_tokens + step.response_tokens;
-  const Size all_tokens = groups * step.prompt_tokens + step.num_samples * step.response_tokens;
+  const Size all_tokens = tokens_of(step);
   const Size tokens = std::min(std::max(max_tokens, longest), all_tokens);
   MicroBatchShape batch;
   batch.context_tokens = longest;
@@ -275,11 +332,16 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   }
 
   memory::TagBytes update = standing;
-  Size largest = largest_parameter(config);
-  const Size norm_bytes = p.ops.sum_of_squares(largest).most;
+  Size largest = largest_parameter(config, shape.data_ranks);
+  Size norm_bytes = 0;
+  for (const weights::PackedTensor& packed : model::trained_layout(config).tensors) {
+    const Size block = Size(rows_of_block(packed.shape)) * elements_of_row(packed.shape);
+    norm_bytes =
+        std::max(norm_bytes, p.ops.sums_of_squares(std::min(largest, Size(packed.num_elements())), block).most);
+  }
   if (shape.offloads_optimizer) {
     largest = std::min(largest, Size(kOffloadPieceElements));
-    update[Tag::kStaging] += offload_bytes(config).device_buffers;
+    update[Tag::kStaging] += offload_bytes(config, kOffloadPieceElements, shape.data_ranks).device_buffers;
   }
   const Size temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
   update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : Size(0));

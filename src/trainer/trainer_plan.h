@@ -8,6 +8,7 @@
 #include "device/ops_plan.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
+#include "rl/packing.h"
 #include "trainer/optimizer_offload.h"
 
 namespace tandem::trainer {
@@ -15,14 +16,20 @@ namespace tandem::trainer {
 using base::Size;
 
 // Of what is trained (model::trained_layout), beside the weights. Masters and moments last as long as the trainer,
-// gradients from a train phase's first step to its end (Trainer::end_phase).
+// gradients from a train phase's first step to its end (Trainer::end_phase). Of several data ranks: the most that one
+// of them has.
 struct OptimizerBytes {
   Size master = 0;    // float32; 0 in a float32 store, which is its own master
   Size moments = 0;   // two of float32
   Size gradient = 0;  // float32
   Size total() const { return master + moments + gradient; }
 };
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config);
+OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ranks = 1);
+
+// The memory beside the accumulators in which a micro-batch's gradients are computed and, of several data ranks, the
+// others' are received (trainer/gradient_sum.h); as long as the gradients. A rank alone that computes one micro-batch a
+// step needs none.
+Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches);
 
 // With an OptimizerOffload the device has no master and no moments: the host has them, pinned, as long as the trainer.
 // An update streams them through buffers on the device, which last as long as it.
@@ -30,7 +37,8 @@ struct OffloadBytes {
   Size pinned_host = 0;
   Size device_buffers = 0;  // at most kOffloadBufferSets times two or three pieces
 };
-OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements);
+OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements,
+                           int64_t data_ranks = 1);
 
 // What one token of a micro-batch keeps alive between forward and backward.
 struct TokenBytes {
@@ -61,6 +69,8 @@ struct StepShape {
   Size prompt_tokens = 0, response_tokens = 0;  // the longest
 };
 MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
+// Whether there may be more than one.
+bool may_take_several_micro_batches(const StepShape& step, const rl::Split& split);
 
 // Forward, loss, backward of that micro-batch and the optimizer's update.
 struct TrainShape {
@@ -70,6 +80,7 @@ struct TrainShape {
   bool has_entropy_term = false;
   device::OpsFamily family = device::OpsFamily::kCpu;
   bool offloads_optimizer = false;
+  int64_t data_ranks = 1;
 };
 
 // Adds the moments of the train phase at which most is alive: `standing` is what lasts through it.

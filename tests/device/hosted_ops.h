@@ -120,7 +120,9 @@ class HostedOps final : public Ops {
     inner_->adamw(written[is_master ? 0 : 3], written[0], there(grad), written[1], written[2], p);
     if (is_master) written[3].copy_(written[0]);
   }
-  double sum_of_squares(const Tensor& x) const override { return inner_->sum_of_squares(there(x)); }
+  std::vector<double> sums_of_squares(const Tensor& x, int64_t block_elements) const override {
+    return inner_->sums_of_squares(there(x), block_elements);
+  }
   void sample(const Tensor& logits, const Tensor& draws, const Tensor& token, const Tensor& logprob,
               const Tensor& behavior) const override {
     const Written written(*this, {token, logprob, behavior});

@@ -147,7 +147,7 @@ TEST_P(OpsPlanTest, LogitsAndOptimizer) {
   expect("adamw", plan_.adamw(100000), [&] {
     return ops_->adamw(weight, n, n, n, n, {1e-3, 0.9, 0.95, 1e-8, 0, 1, 1}), 0;
   });
-  expect("sum_of_squares", plan_.sum_of_squares(100000), [&] { return ops_->sum_of_squares(n), 0; });
+  expect("sums_of_squares", plan_.sums_of_squares(100000, 4096), [&] { return ops_->sums_of_squares(n, 4096), 0; });
 }
 
 // Sequences that all have `longest` keys. The first has its rows from first_row on, the others from next_row on: what

@@ -448,13 +448,23 @@ TEST_P(OpsTest, AdamwDecaysByLrTimesWeightDecayHoweverSmall) {
   }
 }
 
-TEST_P(OpsTest, SumOfSquaresIsExactEnoughAndFixed) {
+TEST_P(OpsTest, SumsOfSquaresAreExactEnoughAndFixed) {
   const Tensor x = draw_.normal({77777}, at::kFloat);
-  double want = 0;
-  for (const double value : to_values(x)) want += value * value;
-  const double got = ops_->sum_of_squares(x);
-  EXPECT_NEAR(got, want, 1e-12 * want);
-  EXPECT_EQ(make_backend(GetParam().name, 1)->sum_of_squares(x), got) << "depends on the number of threads";
+  const std::vector<double> values = to_values(x);
+  for (const int64_t block : {4096, 25600, 80000}) {
+    const std::vector<double> sums = ops_->sums_of_squares(x, block);
+    EXPECT_EQ(std::ssize(sums), (x.numel() + block - 1) / block);
+    for (int64_t b = 0; b < std::ssize(sums); ++b) {
+      const int64_t begin = b * block, count = std::min(block, x.numel() - begin);
+      double want = 0;
+      for (int64_t i = begin; i < begin + count; ++i) want += values[i] * values[i];
+      EXPECT_NEAR(sums[b], want, 1e-12 * want);
+      EXPECT_EQ(ops_->sums_of_squares(x.narrow(0, begin, count), block), std::vector{sums[b]})
+          << "depends on its place or on the other blocks";
+    }
+    EXPECT_EQ(make_backend(GetParam().name, 1)->sums_of_squares(x, block), sums) << "depends on the number of threads";
+  }
+  EXPECT_TRUE(ops_->sums_of_squares(x.narrow(0, 0, 0), 4096).empty());
 }
 
 // Inputs of backward are deterministic functions of theirs, whatever the threads: what a run's reproducibility rests

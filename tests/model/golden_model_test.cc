@@ -20,6 +20,7 @@
 #include "tests/device/draw.h"
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
+#include "tests/model/function_sink.h"
 #include "tests/model/sequence_attention.h"
 #include "weights/store.h"
 #include "weights/tensor_file.h"
@@ -51,12 +52,12 @@ std::vector<Case> cases() {
 
 struct Gradients {
   std::map<std::string, Tensor> by_name;
-  GradientSink sink(const weights::WeightStore& store) {
+  FunctionSink sink(const weights::WeightStore& store) {
     for (const weights::PackedTensor& packed : store.layout().tensors)
       by_name[packed.name] = at::zeros(packed.shape, at::kFloat);
-    return [this](const std::string& name) -> GradientTarget {
+    return FunctionSink([this](const std::string& name) -> GradientTarget {
       return {.memory = by_name.at(name), .use = device::GradientUse::kAdd};
-    };
+    });
   }
 };
 
@@ -171,7 +172,8 @@ TEST_P(GoldenModelTest, GreedyContinuationsAreTransformers) {
 
 TEST_P(GoldenModelTest, LossAndTheGradientOfEveryParameterAreTransformers) {
   Gradients gradients;
-  model_->set_gradient_sink(gradients.sink(store_));
+  FunctionSink sink = gradients.sink(store_);
+  model_->set_gradient_sink(&sink);
   const Tensor ids_BT = golden("batch.input_ids").to(at::kInt), labels_BT = golden("batch.labels").to(at::kInt);
   const Tensor mask_BT = golden("batch.attention_mask");
   const int64_t num_targets = labels_BT.narrow(1, 1, labels_BT.size(1) - 1).ne(-100).sum().item<int64_t>();

@@ -24,6 +24,7 @@
 #include "tests/base/temporary_directory.h"
 #include "tests/device/draw.h"
 #include "tests/golden/golden.h"
+#include "tests/model/function_sink.h"
 #include "tests/model/random_weights.h"
 #include "tests/model/sequence_attention.h"
 #include "tests/model/small_models.h"
@@ -203,12 +204,13 @@ TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
     std::set<std::string> frozen;
     for (const weights::PackedTensor& packed : adapter_->layout().tensors)
       gradients[packed.name] = at::zeros(packed.shape, at::kFloat);
-    model_->set_gradient_sink([&](const std::string& name) -> GradientTarget {
+    FunctionSink sink([&](const std::string& name) -> GradientTarget {
       const auto found = gradients.find(name);
       if (found != gradients.end()) return {.memory = found->second, .use = device::GradientUse::kAdd};
       frozen.insert(name);
       return {};
     });
+    model_->set_gradient_sink(&sink);
     Tensor targets = at::full({length}, -1, at::TensorOptions(at::kInt));
     targets.narrow(0, 0, length - 1).copy_(ids.narrow(0, 1, length - 1));
     SequenceAttention attention(*ops_, config_, length, at::kFloat);
@@ -235,7 +237,7 @@ TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
     }
     // Every tensor of the base was asked about and left alone: embedding (also the head), norms and matrices.
     EXPECT_EQ(frozen.size(), base_->layout().tensors.size());
-    model_->set_gradient_sink({});
+    model_->set_gradient_sink(nullptr);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "model/registry.h"
 #include "tandem/error.h"
 #include "tests/device/draw.h"
+#include "tests/model/function_sink.h"
 #include "tests/model/random_weights.h"
 #include "tests/model/sequence_attention.h"
 #include "tests/model/small_models.h"
@@ -44,14 +45,12 @@ class ModelTest : public testing::TestWithParam<std::string> {
   Tensor hidden(int64_t num_tokens) { return device::Draw(kSeed).normal({num_tokens, config_.hidden}, at::kBFloat16); }
   SequenceAttention attention() const { return {*ops_, config_, 64, at::kBFloat16}; }
   // A sink that keeps what it made. What nobody has added to holds NaN.
-  GradientSink sink() {
-    return [this](const std::string& name) -> GradientTarget {
-      Tensor& gradient = gradients_[name];
-      if (gradient.defined()) return {.memory = gradient, .use = device::GradientUse::kAdd};
-      gradient = at::full(store_.tensor(name).sizes(), std::numeric_limits<float>::quiet_NaN(), at::kFloat);
-      return {.memory = gradient, .use = device::GradientUse::kSet};
-    };
-  }
+  FunctionSink sink_ = FunctionSink([this](const std::string& name) -> GradientTarget {
+    Tensor& gradient = gradients_[name];
+    if (gradient.defined()) return {.memory = gradient, .use = device::GradientUse::kAdd};
+    gradient = at::full(store_.tensor(name).sizes(), std::numeric_limits<float>::quiet_NaN(), at::kFloat);
+    return {.memory = gradient, .use = device::GradientUse::kSet};
+  });
 
   ModelConfig config_;
   std::unique_ptr<device::Ops> ops_ = device::make_cpu_ops("auto", 2);
@@ -75,7 +74,7 @@ TEST_P(ModelTest, BlockGivesTheSameBitsWithAndWithoutGradients) {
 }
 
 TEST_P(ModelTest, EveryWeightOfABlockGetsAGradient) {
-  model_->set_gradient_sink(sink());
+  model_->set_gradient_sink(&sink_);
   SequenceAttention attn_out = attention();
   const Tensor x = hidden(23).set_requires_grad(true);
   const Tensor y = model_->block(0, x, int32_range(0, 23), attn_out);
@@ -110,7 +109,7 @@ TEST_P(ModelTest, EveryWeightOfABlockCounts) {
 }
 
 TEST_P(ModelTest, ATiedHeadAddsItsGradientToTheEmbedding) {
-  model_->set_gradient_sink(sink());
+  model_->set_gradient_sink(&sink_);
   const Tensor x = hidden(5), dlogits = device::Draw(kSeed).normal({5, config_.vocab}, at::kFloat);
   const Tensor dx = model_->head_backward(dlogits, x);
   EXPECT_EQ(dx.scalar_type(), at::kBFloat16);

@@ -38,7 +38,7 @@ class CountingTrainer : public trainer::Trainer {
   trainer::Metrics step(const std::vector<const rl::Sample*>&, trainer::RolloutLogprobs) override {
     ++progress_.steps;
     ++progress_.updates;
-    for (const auto& [kind, packed, tensor] : state_) {
+    for (const auto& [kind, packed, tensor, row_begin] : state_) {
       std::fill_n(static_cast<float*>(tensor.data_ptr()), tensor.numel(), static_cast<float>(progress_.steps));
     }
     return {};

@@ -97,7 +97,9 @@ class ForwardingOps : public device::Ops {
              const AdamW& p) const override {
     inner_.adamw(weight, master, grad, m, v, p);
   }
-  double sum_of_squares(const Tensor& x) const override { return inner_.sum_of_squares(x); }
+  std::vector<double> sums_of_squares(const Tensor& x, int64_t block_elements) const override {
+    return inner_.sums_of_squares(x, block_elements);
+  }
   void sample(const Tensor& logits, const Tensor& draws, const Tensor& token, const Tensor& logprob,
               const Tensor& behavior) const override {
     inner_.sample(logits, draws, token, logprob, behavior);

@@ -38,6 +38,24 @@ TEST(TrainerPlan, AnOffloadedOptimizerIsOnTheHostButForItsBuffers) {
   EXPECT_EQ(offload_bytes(large).device_buffers, int64_t{9} * (16 << 20));
 }
 
+TEST(TrainerPlan, RanksShareTheStateAndKeepScratchForOneMicroBatch) {
+  model::ModelConfig config = model::qwen3_0_6b();
+  const OptimizerBytes alone = optimizer_bytes(config);
+  for (const int64_t ranks : {2, 3, 8}) {
+    const OptimizerBytes share = optimizer_bytes(config, ranks);
+    for (const auto& [part, whole] :
+         {std::pair{share.master, alone.master}, {share.moments, alone.moments}, {share.gradient, alone.gradient}}) {
+      EXPECT_GE(part * ranks, whole);
+      EXPECT_LE(part * ranks, whole + whole / 50) << "blocks are small";
+    }
+    EXPECT_EQ(offload_bytes(config, kOffloadPieceElements, ranks).pinned_host, share.master + share.moments);
+    EXPECT_GT(gradient_scratch_bytes(config, ranks, false), gradient_scratch_bytes(config, 1, true));
+  }
+  EXPECT_EQ(gradient_scratch_bytes(config, 1, false), 0);
+  const int64_t embed = config.vocab * config.hidden, layer = config.hidden * (4096 + 2048 + 3 * config.mlp + 2) + 256;
+  EXPECT_EQ(gradient_scratch_bytes(config, 1, true), memory::allocated_bytes((embed + config.hidden + layer) * 4));
+}
+
 TEST(TrainerPlan, RecomputesTheFewestBlocksThatFit) {
   const auto bytes = [](int64_t recomputed) { return activation_bytes(small(), 1000, recomputed); };
   const auto chosen = [](int64_t budget) { return recomputed_layers_for(small(), 1000, budget); };
@@ -120,7 +138,7 @@ TEST(TrainerPlan, NoMicroBatchIsLargerThanPlanned) {
                                                        .prompt_tokens = longest_prompt,
                                                        .response_tokens = longest_response},
                                                       budget);
-    for (const rl::MicroBatch& members : rl::split_into_micro_batches(views, budget)) {
+    for (const rl::MicroBatch& members : rl::split_into_micro_batches(views, {.max_tokens = budget})) {
       std::vector<const rl::Sample*> chosen;
       for (const int64_t i : members.samples) chosen.push_back(views[static_cast<size_t>(i)]);
       const MicroBatchShape batch = packed(chosen);
@@ -204,9 +222,9 @@ TEST(TrainerPlan, AnOffloadedUpdateNeedsItsBuffersAndTemporariesOfAPiece) {
   constexpr int64_t kPiece = int64_t{16} << 20;
   EXPECT_EQ(staging(false, device::OpsFamily::kCpu), 0);
   EXPECT_EQ(staging(true, device::OpsFamily::kCpu), 9 * kPiece);
-  // One float32 copy of the largest tensor's gradient; or where that is streamed, two float64 of a chunk of its norm.
+  // One float32 copy of the largest tensor's gradient; or where that is streamed, one float64 of a chunk of its norm.
   EXPECT_EQ(staging(false, device::OpsFamily::kAten), int64_t{32 * 4} * large.vocab + memory::rounding_of(4));
-  EXPECT_EQ(staging(true, device::OpsFamily::kAten), 9 * kPiece + 4 * kPiece + memory::rounding_of(4));
+  EXPECT_EQ(staging(true, device::OpsFamily::kAten), 9 * kPiece + 2 * kPiece + memory::rounding_of(4));
 }
 
 TEST(TrainerPlan, LogitsOfAChunkAreThoseOfTheTargetsAtMost) {

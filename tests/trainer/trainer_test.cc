@@ -83,6 +83,28 @@ TEST(Trainer, GradientDoesNotDependOnTheSplit) {
   }
 }
 
+// ((0 + first) + second) + ..., each computed as if it were the only one of its step.
+TEST(Trainer, MicroBatchesAreComputedByThemselvesAndAddedInTheirOrder) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TrainerConfig config = all_terms();
+    config.loss.loss_aggregation = "token-sum";  // no scale
+    config.batch.max_tokens_per_gpu = 90;
+    const std::vector<rl::Sample> samples = random_samples(1, 4, 3);
+    const auto micro_batches = rl::split_into_micro_batches(pointers(samples), config.batch.split());
+    ASSERT_GT(micro_batches.size(), 2U);
+    std::map<std::string, at::Tensor> sum;
+    for (const rl::MicroBatch& members : micro_batches) {
+      std::vector<rl::Sample> alone;
+      for (const int64_t s : members.samples) alone.push_back(samples[static_cast<size_t>(s)]);
+      for (const auto& [name, gradient] : one_step(config, alone, dtype).gradients) {
+        const auto [found, is_first] = sum.try_emplace(name, gradient);
+        if (!is_first) found->second = found->second.add(gradient);
+      }
+    }
+    expect_same_bits(one_step(config, samples, dtype).gradients, sum);
+  }
+}
+
 TEST(Trainer, SharedPromptsChangeNoLogProbAndNoGradient) {
   for (uint32_t seed : {4, 5, 6}) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -422,7 +444,7 @@ TEST(Trainer, StateIsOrderedByKindAndThenByName) {
   TestModel m = make_small_model(at::kBFloat16, true, test_ops());
   const std::unique_ptr<Trainer> trainer = make_trainer({}, *m.store, *m.model);
   std::vector<std::string> names, sorted;
-  for (const auto& [kind, packed, tensor] : trainer->state()) {
+  for (const auto& [kind, packed, tensor, row_begin] : trainer->state()) {
     names.push_back(std::string(to_string(kind)) + "." + packed->name);
     EXPECT_EQ(tensor.sizes().vec(), packed->shape) << names.back();
     EXPECT_EQ(tensor.scalar_type(), at::kFloat) << names.back();
@@ -436,6 +458,7 @@ TEST(Trainer, WhatOptionsRefuseIsABug) {
   TestModel m = make_small_model(at::kFloat, true, test_ops());
   const std::vector<std::function<void(TrainerConfig&)>> changes = {
       [](TrainerConfig& c) { c.batch.max_tokens_per_gpu = 0; },
+      [](TrainerConfig& c) { c.batch.micro_batches_multiple = 0; },
       [](TrainerConfig& c) { c.batch.logprob_chunk_rows = 0; },
       [](TrainerConfig& c) { c.recompute_layers = 4; },
       [](TrainerConfig& c) { c.gradient.clip_grad = -1; },

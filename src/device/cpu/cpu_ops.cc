@@ -368,20 +368,18 @@ class CpuOps : public Ops {
     });
   }
 
-  double sum_of_squares(const Tensor& x) const override {
+  std::vector<double> sums_of_squares(const Tensor& x, int64_t block_elements) const override {
     const int64_t n = x.numel();
     const float* p = static_cast<const float*>(in(x));
-    constexpr int64_t kPiece = 65536;
-    std::vector<double> parts(static_cast<size_t>((n + kPiece - 1) / kPiece));
-    cpu::parallel_for(num_threads_, static_cast<int64_t>(parts.size()), 1, [&](int64_t piece) {
+    std::vector<double> blocks(static_cast<size_t>((n + block_elements - 1) / block_elements));
+    constexpr int64_t kBlocksOfAThread = 4;
+    cpu::parallel_for(num_threads_, static_cast<int64_t>(blocks.size()), kBlocksOfAThread, [&](int64_t block) {
       double sums[8] = {};
-      const int64_t begin = piece * kPiece, end = std::min(begin + kPiece, n);
-      for (int64_t i = begin; i < end; ++i) sums[i % 8] += static_cast<double>(p[i]) * p[i];
-      for (const double s : sums) parts[static_cast<size_t>(piece)] += s;
+      const int64_t begin = block * block_elements, count = std::min(block_elements, n - begin);
+      for (int64_t i = 0; i < count; ++i) sums[i % 8] += static_cast<double>(p[begin + i]) * p[begin + i];
+      for (const double s : sums) blocks[static_cast<size_t>(block)] += s;
     });
-    double total = 0.0;
-    for (const double part : parts) total += part;
-    return total;
+    return blocks;
   }
 
  private:

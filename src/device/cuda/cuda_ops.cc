@@ -332,13 +332,16 @@ class CudaOps final : public Ops {
       run(weight.mutable_data_ptr<float>());
     }
   }
-  double sum_of_squares(const Tensor& x) const override {
-    const int64_t count = cuda::sum_of_squares_scratch(x.numel());
-    const Tensor sums = at::empty({count + 1}, x.options().dtype(at::kDouble));
-    double* const scratch = sums.mutable_data_ptr<double>();
-    check(cuda::sum_of_squares(x.const_data_ptr<float>(), x.numel(), scratch, scratch + count, stream()),
-          "sum of squares");
-    return fetch(sums.narrow(0, count, 1))->wait().const_data_ptr<double>()[0];
+  std::vector<double> sums_of_squares(const Tensor& x, int64_t block_elements) const override {
+    if (x.numel() == 0) return {};
+    const int64_t count = (x.numel() + block_elements - 1) / block_elements;
+    const Tensor sums = at::empty({count}, x.options().dtype(at::kDouble));
+    check(cuda::sums_of_squares(x.const_data_ptr<float>(), x.numel(), block_elements, sums.mutable_data_ptr<double>(),
+                                stream()),
+          "sums of squares");
+    const std::unique_ptr<Fetch> host = fetch(sums);
+    const double* const first = host->wait().const_data_ptr<double>();
+    return {first, first + count};
   }
 
   void send(const Tensor& host, const Tensor& on_device) const override {

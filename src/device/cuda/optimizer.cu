@@ -53,9 +53,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
-// A block sums a piece; its size decides the order, together with the number of threads.
-constexpr int64_t kPiece = kSquaresPiece;
-constexpr int kSumThreads = 512;
+// A block of threads sums a block of numbers; its size decides the order, together with the number of threads.
+constexpr int kSumThreads = 128;
 
 // The sum over a block's threads, in thread 0, by halves.
 __device__ double block_sum(double x) {
@@ -76,31 +75,23 @@ __device__ double with_square(double sum, float x) {
   return __fma_rn(wide, wide, sum);  // the product of two float32 is exact in float64
 }
 
-__global__ void __launch_bounds__(kSumThreads) piece_sums(const float* x, int64_t n, double* pieces) {
-  const int64_t begin = blockIdx.x * kPiece, left = n - begin;
-  const float* piece = x + begin;
+__global__ void __launch_bounds__(kSumThreads)
+    block_sums(const float* x, int64_t n, int64_t block_elements, double* sums_of_blocks) {
+  const int64_t begin = blockIdx.x * block_elements, left = n - begin;
+  const int64_t count = left < block_elements ? left : block_elements, in_fours = count / 4 * 4;
+  const float* block = x + begin;
   double sums[4] = {};
-  if (left >= kPiece) {
 #pragma unroll 8
-    for (int64_t i = threadIdx.x * 4; i < kPiece; i += kSumThreads * 4) {
-      const float4 four = load_once(piece + i);
-      sums[0] = with_square(sums[0], four.x);
-      sums[1] = with_square(sums[1], four.y);
-      sums[2] = with_square(sums[2], four.z);
-      sums[3] = with_square(sums[3], four.w);
-    }
-  } else {
-    for (int64_t i = threadIdx.x; i < left; i += kSumThreads) sums[0] = with_square(sums[0], piece[i]);
+  for (int64_t i = threadIdx.x * 4; i < in_fours; i += kSumThreads * 4) {
+    const float4 four = load_once(block + i);
+    sums[0] = with_square(sums[0], four.x);
+    sums[1] = with_square(sums[1], four.y);
+    sums[2] = with_square(sums[2], four.z);
+    sums[3] = with_square(sums[3], four.w);
   }
+  if (in_fours + threadIdx.x < count) sums[0] = with_square(sums[0], block[in_fours + threadIdx.x]);
   const double sum = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  if (threadIdx.x == 0) pieces[blockIdx.x] = sum;
-}
-
-__global__ void __launch_bounds__(kSumThreads) total_of(const double* pieces, int64_t num_pieces, double* total) {
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < num_pieces; i += kSumThreads) sum += pieces[i];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) *total = sum;
+  if (threadIdx.x == 0) sums_of_blocks[blockIdx.x] = sum;
 }
 
 }  // namespace
@@ -133,10 +124,11 @@ template cudaError_t adamw(float*, float*, const float*, float*, float*, int64_t
 template cudaError_t adamw(__nv_bfloat16*, float*, const float*, float*, float*, int64_t, const AdamwParams&,
                            cudaStream_t);
 
-cudaError_t sum_of_squares(const float* x, int64_t n, double* scratch, double* sum, cudaStream_t stream) {
-  const int64_t pieces = sum_of_squares_scratch(n);
-  if (pieces > 0) piece_sums<<<static_cast<unsigned>(pieces), kSumThreads, 0, stream>>>(x, n, scratch);
-  total_of<<<1, kSumThreads, 0, stream>>>(scratch, pieces, sum);
+cudaError_t sums_of_squares(const float* x, int64_t n, int64_t block_elements, double* sums, cudaStream_t stream) {
+  const int64_t blocks = (n + block_elements - 1) / block_elements;
+  if (blocks > 0) {
+    block_sums<<<static_cast<unsigned>(blocks), kSumThreads, 0, stream>>>(x, n, block_elements, sums);
+  }
   return cudaGetLastError();
 }
 

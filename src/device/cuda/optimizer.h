@@ -31,8 +31,9 @@ template <typename Weight>
 cudaError_t adamw(Weight* weight, float* master, const float* grad, float* m, float* v, int64_t n,
                   const AdamwParams& params, cudaStream_t stream);
 
-// *sum = the sum of squares of x [n] in float64, in an order that n alone decides. x, which begins at a multiple of 16
-// bytes, `scratch` (sum_of_squares_scratch(n) numbers) and sum lie on the device.
-cudaError_t sum_of_squares(const float* x, int64_t n, double* scratch, double* sum, cudaStream_t stream);
+// sums[b] = the sum of squares in float64 of block b of x [n], in an order that the block's size alone decides. A block
+// has block_elements, a multiple of 4, the last one perhaps fewer. x, which begins at a multiple of 16 bytes, and sums
+// lie on the device.
+cudaError_t sums_of_squares(const float* x, int64_t n, int64_t block_elements, double* sums, cudaStream_t stream);
 
 }  // namespace tandem::device::cuda

@@ -12,10 +12,6 @@ constexpr int64_t num_partials(int64_t T) {
   return T < kMost ? T : kMost;
 }
 
-// Numbers of float64 that sum_of_squares() of n elements writes, one for each piece.
-constexpr int64_t kSquaresPiece = 32768;
-constexpr int64_t sum_of_squares_scratch(int64_t n) { return (n + kSquaresPiece - 1) / kSquaresPiece; }
-
 // Bytes in which embedding_backward() sorts its ids.
 constexpr int64_t embedding_backward_scratch(int64_t num_tokens) { return 8 * num_tokens; }
 

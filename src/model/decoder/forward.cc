@@ -22,7 +22,6 @@ class Decoder final : public Model {
     for (int64_t layer = 0; layer < config.num_layers; ++layer)
       blocks_.push_back(
           make_block({.config = config_, .ops = ops_, .sink = sink_, .adapters = adapters_, .index = layer}));
-    set_gradient_sink({});
     set_weights(view);
   }
 
@@ -60,20 +59,13 @@ class Decoder final : public Model {
     weight_version_ = view.version();
   }
   uint64_t weight_version() const override { return weight_version_; }
-  void set_gradient_sink(GradientSink sink) override {
-    sink_ = std::move(sink);
-    if (sink_) return;
-    sink_ = [](const std::string& packed_name) -> GradientTarget {
-      TANDEM_CHECK(false, "a gradient of", packed_name, "and no gradient sink");
-      return {};
-    };
-  }
+  void set_gradient_sink(GradientSink* sink) override { sink_.set(sink); }
 
  private:
   const ModelConfig config_;
   const device::Ops& ops_;
   const AdapterWindows adapters_;
-  GradientSink sink_;
+  GradientSlot sink_;
   Tensor embed_VE_;
   std::vector<std::unique_ptr<Block>> blocks_;
   RmsNorm final_norm_;
@@ -122,7 +114,7 @@ class RotaryBlock final : public Block {
   }
 
   const device::Ops& ops_;
-  const GradientSink& sink_;
+  const GradientSlot& sink_;
   const int64_t layer_;
   const device::Ops::QkvShape shape_;
   RmsNorm input_norm_;

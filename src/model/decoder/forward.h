@@ -32,7 +32,7 @@ namespace tandem::model::decoder {
 struct Layer {
   const ModelConfig& config;
   const device::Ops& ops;
-  const GradientSink& sink;
+  const GradientSlot& sink;
   const AdapterWindows& adapters;
   int64_t index;
   // "layers.3.qkv"
@@ -65,7 +65,7 @@ class RmsNorm {
   void bind(const weights::WeightsView& view) { weight_E_ = view[name_]; }
   at::Tensor forward(const at::Tensor& x_TE) const { return ops_.rms_norm(x_TE, weight_E_, eps_); }
   // Adds the weight's gradient to the sink and returns dx_TE.
-  at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSink& sink) const {
+  at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSlot& sink) const {
     return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, sink(name_).accumulator());
   }
 
@@ -85,7 +85,7 @@ class AttentionOutput {
 
  private:
   const device::Ops& ops_;
-  const GradientSink& sink_;
+  const GradientSlot& sink_;
   Linear o_;
 };
 
@@ -98,7 +98,7 @@ class SwigluMlp {
 
  private:
   const device::Ops& ops_;
-  const GradientSink& sink_;
+  const GradientSlot& sink_;
   RmsNorm norm_;
   Linear gate_up_, down_;
 };

@@ -56,7 +56,7 @@ class Qwen3Block final : public decoder::Block {
   }
 
   const device::Ops& ops_;
-  const GradientSink& sink_;
+  const GradientSlot& sink_;
   const int64_t layer_;
   const device::Ops::QkvShape shape_;
   const std::string q_norm_name_, k_norm_name_;
