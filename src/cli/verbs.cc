@@ -4,12 +4,15 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
+#include <type_traits>
 
 #include "base/env.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
+#include "cli/ranks.h"
 #include "config/unsupported_flags.h"
 #include "run/verbs.h"
 
@@ -63,6 +66,11 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   mode.config_text = base::Redaction().hide_secrets(options.config_text());
   mode.result_options = options.result_options();
   mode.values = without_secrets(options.values());
+  if constexpr (std::is_same_v<Config, config::TrainConfig>) {
+    if (const std::optional<int> code = start_ranks(config, mode, arguments)) return *code;
+  } else if (verb.keeps_run) {
+    check_alone(verb);
+  }
   return kRun(config, mode);
 }
 
@@ -71,6 +79,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
      run_verb<config::TrainConfig, run::train>, true},
     {"sft", "supervised training on conversations, or on prompts with responses",
      run_verb<config::SftConfig, run::train_supervised>, true},
+    {"launch", "`tandem train` as several processes, one for each device, on this machine or on several",
+     launch_by_hand, true},
     {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>},
     {"engine", "completions for requests on standard input, a JSON object a line: what the Python API talks to",
      run_verb<config::EngineProcessConfig, run::answer_requests>},

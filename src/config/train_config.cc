@@ -67,6 +67,7 @@ void TrainConfig::visit(base::Options& options) {
   optimizer.visit(options);
   lora.visit(options);
   memory.visit(options);
+  mesh.visit(options);
   eval.visit(options);
   const char* const evaluation = "evaluation";
   options
@@ -98,6 +99,7 @@ void TrainConfig::check() const {
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
                                 loss.loss.overlong_buffer_tokens, rollout.response_len()));
   optimizer.check();
+  mesh.check(model.device);
   checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;
   TANDEM_USER_CHECK(

@@ -14,6 +14,7 @@
 #include "config/lora_options.h"
 #include "config/loss_options.h"
 #include "config/memory_options.h"
+#include "config/mesh_options.h"
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
 #include "config/output_options.h"
@@ -38,6 +39,7 @@ struct TrainConfig {
   LossOptions loss;
   OptimizerOptions optimizer;
   MemoryOptions memory;
+  MeshOptions mesh;
   EvalOptions eval;
   OutputOptions output;
   CheckpointOptions checkpoints;

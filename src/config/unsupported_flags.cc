@@ -9,8 +9,11 @@ namespace tandem::config {
 
 namespace {
 
-constexpr const char* kOneDevice = "this version runs on one device; leave it out (1 is accepted)";
-constexpr const char* kOneDeviceSwitch = "this version runs on one device; leave it out";
+constexpr const char* kOneDevice =
+    "each device holds a whole model and both samples and trains; leave it out (1 is accepted)";
+constexpr const char* kOneDeviceSwitch = "each device holds a whole model and both samples and trains; leave it out";
+constexpr const char* kSharded = "the optimizer's state is always spread over the devices";
+constexpr const char* kBalanced = "work is always balanced over the devices";
 constexpr const char* kEngineOwn =
     "the rollout engine is Tandem's own, in this process; its memory is --kv-cache-bytes, its sampling --rollout-*";
 constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
@@ -38,9 +41,6 @@ constexpr const char* kModelFromConfig = "the model's shape is read from --hf-ch
 
 constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     // cluster and parallelism
-    {"actor-num-nodes", "1", kOneDevice},
-    {"actor-num-gpus-per-node", "1", kOneDevice},
-    {"num-gpus-per-node", "1", kOneDevice},
     {"rollout-num-gpus", "1", kOneDevice},
     {"rollout-num-gpus-per-engine", "1", kOneDevice},
     {"tensor-model-parallel-size", "1", kOneDevice},
@@ -53,11 +53,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"decoder-last-pipeline-num-layers", nullptr, kOneDeviceSwitch},
     {"sequence-parallel", nullptr, kOneDeviceSwitch},
     {"allgather-cp", nullptr, kOneDeviceSwitch},
-    {"distributed-backend", nullptr, kOneDeviceSwitch},
-    {"distributed-timeout-minutes", nullptr, kOneDeviceSwitch},
-    {"use-distributed-optimizer", nullptr, kOneDeviceSwitch},
-    {"balance-data", nullptr, kOneDeviceSwitch},
-    {"balance-by-flops", nullptr, kOneDeviceSwitch},
+    {"use-distributed-optimizer", "", kSharded},
+    {"balance-data", "", kBalanced},
+    {"balance-by-flops", "", kBalanced},
     {"ray-*", nullptr, kNoRay},
     {"train-env-vars", "{}", kNoRay},
     {"prefill-num-servers", nullptr, kNoRay},

@@ -84,7 +84,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
                              "--sequence-parallel",
                              "--sglang-mem-fraction-static",
                              "0.7"};
-  Arguments arguments = {"train", "--colocate", "--actor-num-nodes", "1", "--hf-checkpoint", "no model", "--save", "x"};
+  Arguments arguments = {"train", "--colocate", "--rollout-num-gpus", "1", "--hf-checkpoint", "no model", "--save", "x"};
   arguments.insert(arguments.end(), refused.begin(), refused.end());
   arguments.insert(arguments.end(), {"--prompt-data", "y", "--optimizer", "adam", "--rollout-batch-size", "8",
                                      "--rm-type", "math", "--num-rollout", "3", "--n-samples-per-prompt", "8"});
@@ -114,7 +114,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
   const Arguments arguments = {
-      "--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--actor-num-nodes=1",
+      "--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--rollout-num-gpus=1",
       "--tensor-model-parallel-size", "2"};
   EXPECT_EQ(config::without_harmless_flags(arguments),
             (Arguments{"--lr", "1", "--rotary-base=1", "--tensor-model-parallel-size", "2"}));

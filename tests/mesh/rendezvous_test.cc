@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "mesh/network.h"
+#include "mesh/store.h"
 #include "tandem/error.h"
 #include "tests/cli/process_sockets.h"
 
@@ -203,14 +204,24 @@ TEST(Rendezvous, SeveralHostsNeedATrustedNetwork) {
       "MASTER_ADDR=127.0.0.1: the ranks are on several hosts, which do not reach it; set it to rank 0's address\n");
 }
 
-// torchrun's agent has the store and listens for all ranks: here a rank that the test plays.
+// torchrun's agent has the store, here the test, and keeps it when it starts the ranks again.
 TEST(Rendezvous, NoRankListensWhereTheAgentDoes) {
   const int port = free_port();
-  auto agent = variables(0, 2, port);
-  agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  const Ended ended = Rank("missing", agent).wait();
-  EXPECT_EQ(ended.code, 3);
-  EXPECT_NE(ended.said.find("does not answer"), std::string::npos) << ended.said;
+  const LaunchVariables agent = {.rank = 0, .size = 3, .local_size = 3, .master_port = port};
+  const auto store = open_store(agent, /*timeout_s=*/60.0);
+  for (const char* attempt : {"0", "1"}) {
+    std::vector<Rank> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      auto all = variables(rank, 3, port);
+      all["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+      all["TORCHELASTIC_RESTART_COUNT"] = attempt;
+      ranks.emplace_back("meet", all);
+    }
+    for (Rank& rank : ranks) {
+      const Ended ended = rank.wait();
+      EXPECT_EQ(ended.code, 0) << ended.said;
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,204 @@
+#include "cli/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/printable.h"
+#include "cli/command_line.h"
+#include "config/unsupported_flags.h"
+#include "mesh/launch_variables.h"
+#include "mesh/launcher.h"
+#include "tandem/error.h"
+
+namespace tandem::cli {
+
+namespace {
+
+constexpr int kExitUser = 2;
+
+struct LaunchOptions {
+  int64_t nproc_per_node = 1, nnodes = 1, node_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  int64_t master_port = 0;
+  int64_t max_restarts = 0;
+
+  void visit(base::Options& options);
+  void check() const;
+};
+
+void LaunchOptions::visit(base::Options& options) {
+  const char* const group = "launch";
+  options.option(nproc_per_node, "nproc-per-node", group, "processes to start on this machine, one for each device")
+      .at_least(1)
+      .at_most(1024);
+  options.option(nnodes, "nnodes", group, "machines; give the same command on each, but for --node-rank")
+      .at_least(1)
+      .at_most(4096);
+  options.option(node_rank, "node-rank", group, "which of them this one is, from 0").at_least(0).at_most(4095);
+  options.option(master_addr, "master-addr", group, "address of machine 0 by which the others reach it");
+  options.option(master_port, "master-port", group, "port there; 0: any free one, for one machine")
+      .at_least(0)
+      .at_most(65535);
+  options
+      .option(max_restarts, "max-restarts", group,
+              "how often all processes are started again after one has failed, from the last checkpoint in --save")
+      .at_least(0)
+      .at_most(1000000);
+}
+
+void LaunchOptions::check() const {
+  TANDEM_USER_CHECK(node_rank < nnodes, fmt::format("--node-rank {}: with --nnodes {} they count from 0 to {}",
+                                                    node_rank, nnodes, nnodes - 1));
+  if (nnodes == 1) return;
+  TANDEM_USER_CHECK(
+      !master_addr.starts_with("127.") && master_addr != "localhost",
+      fmt::format("--master-addr {}: other machines do not reach it; give an address of machine 0", master_addr));
+  TANDEM_USER_CHECK(master_port > 0, "--master-port: give a free port of machine 0, the same on all machines");
+  TANDEM_USER_CHECK(
+      max_restarts == 0,
+      "--max-restarts: is for one machine; of several, the scheduler that started them starts them again");
+}
+
+int say_end(const mesh::LaunchEnd& end) {
+  if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", base::printable(end.message).c_str());
+  return end.code;
+}
+
+mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t ranks) {
+  mesh::LaunchPlan plan;
+  plan.command = {"/proc/self/exe", "train"};
+  plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
+  plan.ranks_per_host = static_cast<int>(ranks);
+  return plan;
+}
+
+// What `tandem train` would read of its arguments; its mistakes are said here, once.
+config::TrainConfig train_config(const std::vector<std::string>& arguments) {
+  config::TrainConfig config;
+  bool ignored = false;
+  base::Options options(base::home_directory());
+  config.visit(options);
+  options.option(ignored, "dry-run", "general", "");
+  options.option(ignored, "quiet", "general", "");
+  for (const config::UnsupportedFlag& flag : config::unsupported_flags()) options.unsupported(flag.name, flag.reason);
+  TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
+                    "launch: --help and --print-config start nothing; give them to tandem train");
+  config.check();
+  return config;
+}
+
+bool has_checkpoint(const std::string& run) {
+  std::error_code none;
+  const std::filesystem::directory_iterator entries(run + "/checkpoints", none);
+  return !none && std::any_of(begin(entries), end(entries), [](const std::filesystem::directory_entry& entry) {
+    return entry.path().filename().string().starts_with("step_");
+  });
+}
+
+// Of a flag that is given twice the last holds.
+std::vector<std::string> restarted(std::vector<std::string> arguments, const config::TrainConfig& config) {
+  const std::string& run = config.output.save;
+  if (has_checkpoint(run)) {
+    arguments.insert(arguments.end(), {"--load", run});
+  } else if (config.checkpoints.load.empty()) {  // the folder is there already, with nothing saved in it
+    arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
+  }
+  return arguments;
+}
+
+int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& config,
+                      std::vector<std::string> arguments) {
+  for (int64_t restarts = 0;; ++restarts) {
+    mesh::LaunchPlan plan = plan_of(arguments, launch.nproc_per_node);
+    plan.num_hosts = static_cast<int>(launch.nnodes);
+    plan.host = static_cast<int>(launch.node_rank);
+    plan.master_address = launch.master_addr;
+    plan.master_port = static_cast<int>(launch.master_port);
+    const mesh::LaunchEnd end = mesh::launch(plan);
+    // Started again, a mistake of the user's would be the same mistake.
+    if (!end.failed || end.code == kExitUser || restarts == launch.max_restarts) return say_end(end);
+    base::log_warning("{}; restart {} of {}", end.message, restarts + 1, launch.max_restarts);
+    if (restarts == 0) arguments = restarted(arguments, config);
+  }
+}
+
+}  // namespace
+
+std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
+                               const std::vector<std::string>& arguments) {
+  const config::MeshOptions& mesh = config.mesh;
+  const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
+  if (launched) {
+    TANDEM_USER_CHECK(
+        launched->size == mesh.num_ranks() && launched->local_size == mesh.actor_num_gpus_per_node,
+        fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}: {} {} {} started, {} of them on this "
+                    "machine ({}); give --actor-num-nodes and --actor-num-gpus-per-node as they were started",
+                    mesh.actor_num_nodes, mesh.actor_num_gpus_per_node, launched->size,
+                    launched->size == 1 ? "process" : "processes", launched->size == 1 ? "was" : "were",
+                    launched->local_size, launched->source));
+    return std::nullopt;
+  }
+  if (mesh.num_ranks() == 1 || mode.dry_run) return std::nullopt;
+  TANDEM_USER_CHECK(mesh.actor_num_nodes == 1,
+                    fmt::format("--actor-num-nodes {}: start the processes on each machine: srun, torchrun, mpirun or "
+                                "tandem launch (docs/MANY_DEVICES.md)",
+                                mesh.actor_num_nodes));
+  config.check();
+  return say_end(mesh::launch(plan_of(arguments, mesh.actor_num_gpus_per_node)));
+}
+
+void check_alone(const Verb& verb) {
+  const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
+  TANDEM_USER_CHECK(!launched || launched->size == 1,
+                    fmt::format("tandem {} is one process, and a launcher has started {} ({}); start one, or unset the "
+                                "variables where they were left over",
+                                verb.name, launched ? launched->size : 1, launched ? launched->source : ""));
+}
+
+int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) {
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  LaunchOptions launch;
+  base::Options options;
+  launch.visit(options);
+  switch (options.parse({arguments.begin(), dashes})) {
+    case base::ParsedAction::kHelp:
+      std::fputs(options.help_text("tandem launch [options] -- train [options of train]", verb.description).c_str(),
+                 stdout);
+      check_printed();
+      return 0;
+    case base::ParsedAction::kPrintConfig:
+      std::fputs(base::printable(options.config_text()).c_str(), stdout);
+      check_printed();
+      return 0;
+    case base::ParsedAction::kRun: break;
+  }
+  launch.check();
+  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && dashes[1] == "train",
+                    "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "
+                    "...");
+  std::vector<std::string> words(dashes + 2, arguments.end());
+  config::TrainConfig config = train_config(words);
+  if (config.mesh.num_ranks() == 1) {  // launch has said it
+    words.insert(words.end(), {"--actor-num-nodes", std::to_string(launch.nnodes), "--actor-num-gpus-per-node",
+                               std::to_string(launch.nproc_per_node)});
+    config = train_config(words);
+  }
+  TANDEM_USER_CHECK(
+      config.mesh.actor_num_nodes == launch.nnodes && config.mesh.actor_num_gpus_per_node == launch.nproc_per_node,
+      fmt::format("--nnodes {} --nproc-per-node {}: train has --actor-num-nodes {} --actor-num-gpus-per-node {}; leave "
+                  "those two out",
+                  launch.nnodes, launch.nproc_per_node, config.mesh.actor_num_nodes,
+                  config.mesh.actor_num_gpus_per_node));
+  return run_with_restarts(launch, config, words);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,77 @@
+#include "config/mesh_options.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace tandem::config {
+
+namespace {
+
+constexpr int64_t kMaxNodes = 4096, kMaxDevices = 1024;
+constexpr double kMaxMinutes = 7 * 24 * 60;
+
+}  // namespace
+
+void MeshOptions::visit(base::Options& options) {
+  const char* const group = "many devices";
+  options.option(actor_num_nodes, "actor-num-nodes", group, "machines that the run computes on")
+      .at_least(1)
+      .at_most(kMaxNodes)
+      .does_not_affect_results();
+  options
+      .option(actor_num_gpus_per_node, "actor-num-gpus-per-node", group,
+              "devices that the run computes on in each machine, with a process each; on --device cpu: processes that "
+              "share the cores")
+      .at_least(1)
+      .at_most(kMaxDevices)
+      .does_not_affect_results();
+  options
+      .option(num_gpus_per_node, "num-gpus-per-node", group,
+              "another way to say --actor-num-gpus-per-node, for commands of other trainers; both have to agree")
+      .at_least(1)
+      .at_most(kMaxDevices)
+      .does_not_affect_results();
+  options
+      .option(timeout_minutes, "distributed-timeout-minutes", group,
+              "minutes that a process waits for another one before the run ends")
+      .greater_than(0.0)
+      .at_most(kMaxMinutes)
+      .does_not_affect_results();
+  options
+      .option(backend, "distributed-backend", group,
+              "library that moves bytes between devices; unset: nccl on cuda, gloo on cpu")
+      .one_of({"nccl", "gloo"})
+      .or_empty()
+      .does_not_affect_results();
+  options
+      .option(network_interface, "network-interface", group,
+              "network interface for what machines say to each other (eth0); unset: the one that reaches MASTER_ADDR")
+      .does_not_affect_results();
+  options
+      .option(trust_network, "trust-network", group,
+              "say that nobody else is on the network between the machines: what they send is not encrypted, and who "
+              "reaches their ports is believed")
+      .does_not_affect_results();
+}
+
+void MeshOptions::check(const std::string& device) const {
+  TANDEM_USER_CHECK(
+      !num_gpus_per_node || *num_gpus_per_node == actor_num_gpus_per_node,
+      fmt::format("--num-gpus-per-node {} and --actor-num-gpus-per-node {}: all devices of a machine train; give both "
+                  "the same, or leave the first one out",
+                  num_gpus_per_node.value_or(0), actor_num_gpus_per_node));
+  TANDEM_USER_CHECK(num_ranks() == 1 || device.find(':') == std::string::npos,
+                    fmt::format("--device {} with {} processes: a number names one device; give --device {}, and "
+                                "CUDA_VISIBLE_DEVICES says which ones there are",
+                                device, num_ranks(), device.substr(0, device.find(':'))));
+  const bool is_cpu = device == "cpu";
+  TANDEM_USER_CHECK(backend != "gloo" || is_cpu,
+                    fmt::format("--distributed-backend gloo: does not move tensors of --device {}; leave it out, and "
+                                "nccl does",
+                                device));
+  TANDEM_USER_CHECK(backend != "nccl" || !is_cpu,
+                    "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and gloo does");
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,29 @@
+// How many devices train, and how their processes talk.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+
+namespace tandem::config {
+
+struct MeshOptions {
+  int64_t actor_num_nodes = 1, actor_num_gpus_per_node = 1;
+  std::optional<int64_t> num_gpus_per_node;  // says the same again, as other trainers do
+  double timeout_minutes = 10.0;             // of joining, and of one wait for another rank
+  std::string backend;                       // "": nccl on cuda, gloo on cpu
+  std::string network_interface;             // "": the one that reaches rank 0's host
+  bool trust_network = false;
+
+  void visit(base::Options& options);
+
+  // What contradicts itself, or --device: UserError with the remedy.
+  void check(const std::string& device) const;
+
+  int64_t num_ranks() const { return actor_num_nodes * actor_num_gpus_per_node; }
+  double timeout_s() const { return timeout_minutes * 60.0; }
+};
+
+}  // namespace tandem::config
