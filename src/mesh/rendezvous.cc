@@ -175,7 +175,10 @@ class JoinedMesh final : public Mesh {
 }  // namespace
 
 std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& settings) {
-  if (launch.size == 1) return solo_mesh();
+  if (launch.size == 1) {
+    if (launch.store_descriptor) OwnedDescriptor(*launch.store_descriptor).close();  // nobody comes
+    return solo_mesh();
+  }
   check_hosts(launch, settings);
   const std::string rank_0 = fmt::format("rank {} of {}: rank 0 at {}:{}", launch.rank, launch.size,
                                          launch.master_address, launch.master_port);

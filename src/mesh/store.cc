@@ -1,5 +1,6 @@
 #include "mesh/store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -48,6 +49,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double
     if (launch.store_descriptor) listener = OwnedDescriptor(*launch.store_descriptor);
     TANDEM_ENV_CHECK(!launch.store_descriptor || listens(listener.get()),
                      fmt::format("TANDEM_STORE_FD={}: is no socket that listens; unset it", listener.get()));
+    if (launch.store_descriptor) fcntl(listener.get(), F_SETFD, FD_CLOEXEC);
     if (!launch.store_descriptor) listener = listen_at(address, launch.master_port);
     options.masterListenFd = listener.get();
   } else {
