@@ -4,10 +4,14 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/files.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
+#include "run/evaluation.h"
 #include "run/model_session.h"
+#include "run/rewards.h"
 #include "run/rollout_phase.h"
+#include "tests/base/temporary_directory.h"
 #include "tests/run/thread_mesh.h"
 
 namespace tandem::run {
@@ -56,14 +60,19 @@ std::vector<std::string> sampled(ModelSession& session, mesh::Mesh& mesh) {
   return results;
 }
 
-TEST(RankEngines, SampleTheBitsOfOneEngine) {
+std::vector<std::unique_ptr<ModelSession>> loaded_sessions(int count) {
   std::vector<std::unique_ptr<ModelSession>> sessions;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < count; ++rank) {
     config::ModelOptions options;
     options.hf_checkpoint = "tests/golden/models/qwen3-tied";
     sessions.push_back(std::make_unique<ModelSession>(options));
     sessions.back()->load_weights();
   }
+  return sessions;
+}
+
+TEST(RankEngines, SampleTheBitsOfOneEngine) {
+  const std::vector<std::unique_ptr<ModelSession>> sessions = loaded_sessions(3);
   const std::unique_ptr<mesh::Mesh> solo = mesh::solo_mesh();
   const std::vector<std::string> alone = sampled(*sessions[0], *solo);
   ASSERT_NE(alone[0], alone[1]);
@@ -76,6 +85,48 @@ TEST(RankEngines, SampleTheBitsOfOneEngine) {
     });
     for (const std::vector<std::string>& of_rank : results) EXPECT_EQ(of_rank, alone) << num_ranks;
   }
+}
+
+// The numbers of an evaluation, in which a grading may fail, on the rank of the mesh.
+std::vector<report::Metrics> evaluated(ModelSession& session, mesh::Mesh& mesh, const std::string& reward) {
+  at::set_num_threads(1);
+  config::EvalOptions eval;
+  eval.eval_prompt_data = {"math", "tests/golden/prompts/math_small.jsonl", "again",
+                           "tests/golden/prompts/math_small.jsonl@[0:3]"};
+  eval.n_samples_per_eval_prompt = 2;
+  eval.max_response_len = 4;
+  config::RewardOptions options;
+  options.custom_rm_path = {reward};
+  const config::DataOptions data;
+  const Evaluation evaluation(eval, {}, data, options, session.text());
+  const EvaluationRewards rewards(evaluation, {});
+  const auto model = session.make_model();
+  const auto engine = rollout::make_engine(session.engine_config({}, 64), *model);
+  RolloutPhase phase(*engine, session.text(), mesh);
+  report::Report report;
+  std::vector<report::Metrics> metrics;
+  const auto results = evaluation.run(phase, rewards.of_sets(), std::nullopt, report);
+  for (const Evaluation::Result& result : results.value()) metrics.push_back(result.metrics);
+  return metrics;
+}
+
+TEST(RankEngines, EvaluateToTheNumbersOfOneEngine) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(completions, **kwargs):\n"
+                           "    return [1.0 / (len(c[0]['content']) % 5) for c in completions]\n");
+  const std::vector<std::unique_ptr<ModelSession>> sessions = loaded_sessions(2);
+  const std::unique_ptr<mesh::Mesh> solo = mesh::solo_mesh();
+  const std::vector<report::Metrics> alone = evaluated(*sessions[0], *solo, folder / "reward.py:reward");
+  ASSERT_EQ(alone.size(), 2U);
+  ASSERT_TRUE(alone[0].contains("eval/math"));
+  std::vector<std::vector<report::Metrics>> results(2);
+  ThreadRanks ranks(2);
+  ranks.run([&](mesh::Mesh& mesh) {
+    const auto rank = static_cast<size_t>(mesh.rank());
+    results[rank] = evaluated(*sessions[rank], mesh, folder / "reward.py:reward");
+  });
+  for (const std::vector<report::Metrics>& of_rank : results) EXPECT_EQ(of_rank, alone);
 }
 
 }  // namespace
