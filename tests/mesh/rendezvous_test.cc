@@ -56,7 +56,7 @@ void talk(Mesh& mesh) {
 int join_as_told(const std::string& scenario) {
   try {
     const std::optional<LaunchVariables> launch = launch_variables();
-    JoinSettings settings = {.timeout_s = 60.0, .version = "1.0", .flags = {{"lr", "1e-6"}}};
+    JoinSettings settings = {.timeout_s = 300.0, .version = "1.0", .flags = {{"lr", "1e-6"}}};
     if (scenario == "lr" && launch->rank == 1) settings.flags["lr"] = "2e-6";
     if (scenario == "missing" && launch->rank == 1) return 0;
     if (scenario == "missing") settings.timeout_s = 2.0;
