@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "device/communicator.h"
+#include "device/device_ranks.h"
 #include "device/memory_driver.h"
 #include "device/ops.h"
 #include "device/vmm.h"
@@ -21,6 +23,11 @@ struct Backend {
   // Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
   DeviceBytes (*device_bytes)(int index);
   MemoryDriver (*open_memory)(int index);
+  // What ranks find each other by, made on rank 0, which must use `interface` too.
+  std::string (*make_communicator_id)(const std::string& interface);
+  // Between devices `index` of several processes, of which none uses another's. Every rank calls it. PeerLost: not all
+  // came within the time.
+  std::unique_ptr<Communicator> (*make_communicator)(int index, const DeviceRanks& ranks);
 };
 
 using BackendEntry = const Backend* (*)();

@@ -107,6 +107,17 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
   return load(*find_module(device.backend)).device_bytes(device.index);
 }
 
+std::string make_communicator_id(const DeviceSpec& device, const std::string& interface) {
+  TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
+  return load(*find_module(device.backend)).make_communicator_id(interface);
+}
+
+std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks) {
+  TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
+  if (ranks.size == 1) return solo_communicator();
+  return load(*find_module(device.backend)).make_communicator(device.index, ranks);
+}
+
 MemoryDriver open_memory(const DeviceSpec& device) {
   if (stand_in.open_memory) return stand_in.open_memory();
   if (device.backend != "cpu") return load(*find_module(device.backend)).open_memory(device.index);

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "device/communicator.h"
+#include "device/device_ranks.h"
 #include "device/memory_driver.h"
 #include "device/ops.h"
 
@@ -38,6 +40,12 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
 
 // Of a device whose operations were made.
 MemoryDriver open_memory(const DeviceSpec& device);
+
+// Between devices; for the CPU, whose ranks need an address of the host (make_gloo_communicator), a BugError. The id is
+// rank 0's to make and to give to the others. Of a device whose operations were made. EnvironmentError: no library that
+// could move tensors; PeerLost: not all ranks came within the time.
+std::string make_communicator_id(const DeviceSpec& device, const std::string& interface = "");
+std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks);
 
 // Stands in for a backend, whatever --device says; for tests. What is empty is not replaced.
 struct FakeBackend {

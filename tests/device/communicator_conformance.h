@@ -25,6 +25,8 @@ struct RankKind {
   // Runs `body` on ranks of their own. By rank: "" where it returned, else what it threw, behind "PeerLost: " where it
   // was that; "killed".
   std::function<std::vector<std::string>(int size, const Body& body)> run;
+  // Why this machine has no such ranks; empty: it has.
+  std::function<std::string()> why_none = [] { return std::string(); };
 };
 
 inline void PrintTo(const RankKind& kind, std::ostream* out) { *out << kind.name << " " << kind.size; }
@@ -38,6 +40,7 @@ std::string outcome_of(const Body& body, Communicator& ranks);
 
 class CommunicatorConformance : public testing::TestWithParam<RankKind> {
  protected:
+  void SetUp() override;
   // All ranks return.
   void expect_right(const Body& body);
   // The last rank is killed while all repeat `operation`: the others get PeerLost that names it, soon.

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/cuda_vmm.h"
 #include "device/cuda/linear_plans.h"
+#include "device/cuda/nccl_communicator.h"
 #include "device/ops_aten.h"
 #include "device/ops_plan.h"
 
@@ -116,6 +117,8 @@ extern "C" __attribute__((visibility("default"))) const tandem::device::Backend*
                                                        .num_devices = tandem::device::num_devices,
                                                        .make_ops = tandem::device::make_ops,
                                                        .device_bytes = tandem::device::device_bytes,
-                                                       .open_memory = tandem::device::open_memory};
+                                                       .open_memory = tandem::device::open_memory,
+                                                       .make_communicator_id = tandem::device::make_nccl_id,
+                                                       .make_communicator = tandem::device::make_nccl_communicator};
   return &kBackend;
 }
