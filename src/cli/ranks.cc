@@ -136,6 +136,7 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
                                const std::vector<std::string>& arguments) {
   const config::MeshOptions& mesh = config.mesh;
+  mesh.check_names_no_device(config.model.device);
   const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
   if (launched) {
     TANDEM_USER_CHECK(

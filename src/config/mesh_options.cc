@@ -61,10 +61,6 @@ void MeshOptions::check(const std::string& device) const {
       fmt::format("--num-gpus-per-node {} and --actor-num-gpus-per-node {}: all devices of a machine train; give both "
                   "the same, or leave the first one out",
                   num_gpus_per_node.value_or(0), actor_num_gpus_per_node));
-  TANDEM_USER_CHECK(num_ranks() == 1 || device.find(':') == std::string::npos,
-                    fmt::format("--device {} with {} processes: a number names one device; give --device {}, and "
-                                "CUDA_VISIBLE_DEVICES says which ones there are",
-                                device, num_ranks(), device.substr(0, device.find(':'))));
   const bool is_cpu = device == "cpu";
   TANDEM_USER_CHECK(backend != "gloo" || is_cpu,
                     fmt::format("--distributed-backend gloo: does not move tensors of --device {}; leave it out, and "
@@ -72,6 +68,13 @@ void MeshOptions::check(const std::string& device) const {
                                 device));
   TANDEM_USER_CHECK(backend != "nccl" || !is_cpu,
                     "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and gloo does");
+}
+
+void MeshOptions::check_names_no_device(const std::string& device) const {
+  TANDEM_USER_CHECK(num_ranks() == 1 || device.find(':') == std::string::npos,
+                    fmt::format("--device {} with {} processes: a number names one device; give --device {}, and "
+                                "CUDA_VISIBLE_DEVICES says which ones there are",
+                                device, num_ranks(), device.substr(0, device.find(':'))));
 }
 
 }  // namespace tandem::config

@@ -21,6 +21,8 @@ struct MeshOptions {
 
   // What contradicts itself, or --device: UserError with the remedy.
   void check(const std::string& device) const;
+  // --device as the user gave it, before each rank takes its own: it must not name one for all of them.
+  void check_names_no_device(const std::string& device) const;
 
   int64_t num_ranks() const { return actor_num_nodes * actor_num_gpus_per_node; }
   double timeout_s() const { return timeout_minutes * 60.0; }

@@ -270,7 +270,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
   const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
-  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, facts.data_ranks);
+  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_ranks());
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 
@@ -367,7 +367,11 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
     return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
   }
   const base::MachineMemory machine = base::machine_memory();
-  return {.bytes = machine.bytes, .name = fmt::format("this machine ({})", machine.limited_by), .is_shared = true};
+  const int64_t ranks = config.mesh.actor_num_gpus_per_node;  // that share it
+  const std::string share = ranks > 1 ? fmt::format("a share of 1/{} of ", ranks) : "";
+  return {.bytes = machine.bytes / ranks,
+          .name = fmt::format("{}this machine ({})", share, machine.limited_by),
+          .is_shared = true};
 }
 
 int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }

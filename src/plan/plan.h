@@ -20,7 +20,6 @@ struct PlanInputs {
   std::optional<int64_t> longest_prompt = {};
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;       // of its largest data set
-  int64_t data_ranks = 1;           // that share the optimizer's state
 };
 
 struct DeviceMemory {

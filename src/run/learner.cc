@@ -27,6 +27,7 @@ using base::seconds_since;
 
 Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
     : inputs_(inputs),
+      ranks_{.device = inputs.mesh->device(), .host = inputs.mesh->host()},
       health_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
                               inputs.num_rollouts * inputs.config.steps_per_rollout())),
       model_(inputs.session.make_model()) {
@@ -47,14 +48,15 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
   }
   trainer::TrainerConfig config = inputs.trainer;
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
-  trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload);
+  trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload, ranks_);
   account_optimizer(session, *trainer_, offload.has_value(), memory);
 }
 
 void Learner::score_reference(Rollout& rollout, RunLog& log) {
   if (!reference_) return;
   const Clock::time_point begin = Clock::now();
-  trainer::Scores scores = reference_->score(rollout.views(), inputs_.trainer.batch, inputs_.trainer.temperature);
+  trainer::Scores scores =
+      reference_->score(rollout.views(), inputs_.trainer.batch, inputs_.trainer.temperature, ranks_);
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     rollout.samples[i].ref_logprobs = std::move(scores.logprobs[i]);
   }

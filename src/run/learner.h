@@ -54,6 +54,7 @@ class Learner {
                                  RunLog& log);
 
   const TrainInputs& inputs_;
+  const trainer::Ranks ranks_;
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::optional<Reference> reference_;

@@ -1,6 +1,59 @@
 #include "run/ranks.h"
 
+#include <fmt/format.h>
+
+#include <optional>
+#include <thread>
+
+#include "base/log.h"
+#include "device/registry.h"
+#include "mesh/launch_variables.h"
+#include "mesh/rendezvous.h"
+
 namespace tandem::run {
+
+namespace {
+
+// The network of devices that have one of their own.
+mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
+  const device::DeviceSpec device = device::parse_device(config.model.device);
+  if (device.backend == "cpu") return {};
+  // A device that cannot be used is found before anybody waits for this rank.
+  device::make_ops(device, {.num_threads = static_cast<int>(config.model.num_threads)});
+  const std::string interface = config.mesh.network_interface;
+  const double timeout_s = config.mesh.timeout_s();
+  return {.make_id = [device, interface] { return device::make_communicator_id(device, interface); },
+          .make =
+              [device, interface, timeout_s](const std::string& id, int rank, int size) {
+                return device::make_communicator(
+                    device, {.id = id, .rank = rank, .size = size, .timeout_s = timeout_s, .interface = interface});
+              }};
+}
+
+}  // namespace
+
+std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode) {
+  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
+  if (!launch) return mesh::solo_mesh();
+  // The conductor says what all would say; what ends this rank is said all the same.
+  if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
+  return mesh::join(*launch, {.timeout_s = config.mesh.timeout_s(),
+                              .network_interface = config.mesh.network_interface,
+                              .trust_network = config.mesh.trust_network,
+                              .version = TANDEM_VERSION,
+                              .flags = mode.result_options,
+                              .device = network_of(as_this_rank(config))});
+}
+
+config::TrainConfig as_this_rank(config::TrainConfig config) {
+  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
+  if (!launch) return config;
+  const device::DeviceSpec device = device::parse_device(config.model.device);
+  if (device.backend != "cpu") config.model.device = fmt::format("{}:{}", device.backend, launch->local_rank);
+  config.model.num_threads =
+      mesh::threads_per_rank(config.model.num_threads, std::thread::hardware_concurrency(), launch->local_size);
+  return config;
+}
 
 checkpoint::SavingRanks saving_ranks(const mesh::Mesh& mesh) {
   return {.rank = mesh.rank(), .size = mesh.size(), .all_gather = [&mesh](const std::string& mine) {

@@ -1,10 +1,20 @@
-// What the parts of a run are told of its ranks.
+// Which rank of a run this process is, and what its parts are told of the others.
 #pragma once
 
+#include <memory>
+
 #include "checkpoint/saving_ranks.h"
+#include "config/run_mode.h"
+#include "config/train_config.h"
 #include "mesh/mesh.h"
 
 namespace tandem::run {
+
+// Joins the ranks that a launcher started with this one (mesh/launch_variables.h); without a launcher, a mesh of one.
+// UserError, on every rank: they were not started alike. EnvironmentError: some are missing.
+std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode);
+// The configuration with this rank's own device, and its share of the host's cores.
+config::TrainConfig as_this_rank(config::TrainConfig config);
 
 // For the thread that writes checkpoints, and before it begins. Borrows the mesh.
 checkpoint::SavingRanks saving_ranks(const mesh::Mesh& mesh);

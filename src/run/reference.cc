@@ -94,8 +94,8 @@ void Reference::save(checkpoint::RunState& state, std::vector<checkpoint::SavedT
 }
 
 trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
-                                 double temperature) {
-  if (!offloaded_) return trainer::score(*model_, samples, batch, temperature);
+                                 double temperature, const trainer::Ranks& ranks) {
+  if (!offloaded_) return trainer::score(*model_, samples, batch, temperature, ranks);
   const weights::OffloadedStore::OnDeviceScope visit = offloaded_->to_device();
   // The model lets go of the device's tensors before the visit ends.
   struct Bound {
@@ -107,7 +107,7 @@ trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, 
     model::Model& model;
     const weights::WeightStore& home;
   } const bound(*model_, visit.store(), offloaded_->host());
-  return trainer::score(*model_, samples, batch, temperature);
+  return trainer::score(*model_, samples, batch, temperature, ranks);
 }
 
 }  // namespace tandem::run

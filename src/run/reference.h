@@ -38,7 +38,7 @@ class Reference {
 
   // As trainer::score(). Weights that are offloaded are on the device for the call, and gone after it however it ends.
   trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
-                        double temperature);
+                        double temperature, const trainer::Ranks& ranks = trainer::no_other_ranks());
 
   // What the session has trained by this moment, which is behind `step` finished rollouts.
   void become_policy(int64_t step);

@@ -25,22 +25,23 @@ namespace tandem::run {
 
 using memory::Phase;
 
-int train(const config::TrainConfig& config, const config::RunMode& mode) {
+int train(const config::TrainConfig& given, const config::RunMode& mode) {
   // Everything that can be wrong before a weight is read: flags, model, tokenizer, data, memory, --load, --save.
-  TrainInputs inputs(config, mode);
+  TrainInputs inputs(as_this_rank(given), mode, join_ranks(given, mode));
   if (mode.dry_run) return print_dry_run(inputs);
+  const config::TrainConfig& config = inputs.config;
 
   // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
   RunMemory memory(config.memory, inputs.plan, inputs.session.device());
   inputs.session.load_weights();
   memory.add_persistent(memory::Tag::kWeights, inputs.session.bytes());
   Learner learner(inputs, memory);
-  const std::unique_ptr<mesh::Mesh> mesh = mesh::solo_mesh();
-  Rollouts rollouts(inputs, memory, *mesh);
+  mesh::Mesh& mesh = *inputs.mesh;
+  Rollouts rollouts(inputs, memory, mesh);
 
   // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
   const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,
-                                              learner.trainer(), inputs.session.trained(), saving_ranks(*inputs.mesh));
+                                              learner.trainer(), inputs.session.trained(), saving_ranks(mesh));
   if (inputs.checkpoint) rollouts.restore(start.cursor);
   Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
@@ -48,7 +49,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
                                 .wandb = wandb_run(config.output, inputs.directory, mode.values),
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error(),
-                                .is_conductor = inputs.mesh->is_conductor()});
+                                .is_conductor = mesh.is_conductor()});
   Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation,
                   inputs.generation());
   BestWeights best(config.output.save_best, inputs.session, inputs.directory, log, start);
@@ -62,7 +63,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
         patience.save(state);
         best.save(state);
       },
-      saving_ranks(*inputs.mesh));
+      saving_ranks(mesh));
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
 
@@ -72,7 +73,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode) {
     memory.enter(Phase::kRollout);
     if (evaluator.is_due_at_start(rollout_id)) evaluator.run(rollout_id);
     RolloutLog rollout_log(inputs, memory, log, rollout_id);
-    while (rollout_id < inputs.num_rollouts && !device::any_of(inputs.mesh->host(), stop_requested())) {
+    while (rollout_id < inputs.num_rollouts && !device::any_of(mesh.host(), stop_requested())) {
       // The rollout phase: the KV cache owns the arena. Groups are graded while the longest completions still decode.
       std::optional<Rollout> rollout = rollouts.next(rollout_id, rewards, log.report());
       if (!rollout) break;  // a stop signal: the groups in flight are dropped

@@ -16,6 +16,7 @@ std::string refusal(std::vector<std::string> flags, const std::string& device = 
   try {
     options.parse(std::move(flags));
     mesh.check(device);
+    mesh.check_names_no_device(device);
     return "";
   } catch (const UserError& error) {
     return error.what();

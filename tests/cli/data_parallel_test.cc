@@ -1,0 +1,203 @@
+// How many processes train is not an input of the results: weights, masters, moments, metrics and samples have the same
+// bytes for any number of ranks, also where a run goes on with another number, or lost a rank on the way.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "base/clock.h"
+#include "checkpoint/checkpoints.h"
+#include "tests/base/soak.h"
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The program itself, because a launcher forks.
+Captured run_program(const Arguments& arguments) {
+  const base::TemporaryDirectory folder;
+  std::string command = TANDEM_PROGRAM;
+  for (const std::string& word : arguments) command += " '" + word + "'";
+  const int status = std::system(fmt::format("{} >'{}' 2>'{}'", command, folder / "out", folder / "err").c_str());
+  Captured result;
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  result.out = base::read_file(folder / "out");
+  result.err = base::read_file(folder / "err");
+  return result;
+}
+
+Arguments with_ranks(const Arguments& arguments, int ranks) {
+  return with_flag(with_flag(arguments, "--actor-num-gpus-per-node", std::to_string(ranks)), "--num-threads", "1");
+}
+
+// Whole tensors, whichever rank wrote which rows of them.
+std::string optimizer_state(const std::string& run) {
+  const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoints(run).open(std::nullopt);
+  std::string state;
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
+    int64_t count = 1;
+    for (const int64_t size : tensor.shape) count *= size;
+    std::vector<std::byte> bytes(static_cast<size_t>(count * weights::safetensors_dtype_bits(tensor.dtype) / 8));
+    checkpoint.read(name, tensor.dtype, std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape, bytes);
+    state += name;
+    state.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return state;
+}
+
+struct Results {
+  std::string metrics, weights, optimizer, samples;
+
+  explicit Results(const std::string& run)
+      : metrics(timeless_metrics(run)), weights(weights_of(run)), optimizer(optimizer_state(run)) {
+    for (const std::string& name : base::list_directory(run + "/samples"))
+      samples += name + base::read_file(run + "/samples/" + name);
+  }
+};
+
+void expect_equal(const Results& got, const Results& want, const std::string& what) {
+  EXPECT_EQ(got.metrics, want.metrics) << what;
+  EXPECT_TRUE(got.samples == want.samples) << what << ": samples differ";
+  EXPECT_TRUE(got.weights == want.weights) << what << ": weights differ";
+  EXPECT_TRUE(got.optimizer == want.optimizer) << what << ": masters or moments differ";
+}
+
+class DataParallel : public testing::Test {
+ protected:
+  // Three rollouts of two optimizer steps, each of several micro-batches.
+  Arguments arguments(const std::string& name, const Arguments& more = {}) const {
+    Arguments result = with_custom_reward(
+        train_arguments(folder_ / name, {"--max-tokens-per-gpu", "64", "--save-interval", "1"}), write_reward(folder_));
+    result = with_flag(result, "--num-rollout", "3");
+    result.insert(result.end(), more.begin(), more.end());
+    return result;
+  }
+  Results results(const std::string& name) const { return Results(folder_ / name); }
+
+  base::TemporaryDirectory folder_;
+};
+
+TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
+  const std::vector<Arguments> mixes = {
+      {"--dtype", "float32"},
+      {"--dtype", "bfloat16", "--use-kl-loss", "--kl-loss-coef", "0.01", "--num-epochs-per-rollout", "2",
+       "--rollout-shuffle", "--offload-train"},
+  };
+  for (size_t i = 0; i < mixes.size(); ++i) {
+    const std::string alone = fmt::format("alone{}", i);
+    const Captured first = run_program(with_ranks(arguments(alone, mixes[i]), 1));
+    ASSERT_EQ(first.code, 0) << first.err;
+    for (const int ranks : {2, 3, 4, 8}) {
+      if (i > 0 && ranks > 3) continue;
+      const std::string name = fmt::format("run{}_{}", i, ranks);
+      const Captured result = run_program(with_ranks(arguments(name, mixes[i]), ranks));
+      ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
+      expect_equal(results(name), results(alone), fmt::format("mix {}, {} ranks", i, ranks));
+      EXPECT_TRUE(base::file_exists(
+          fmt::format("{}/checkpoints/step_000003/shard_{:05}.safetensors", folder_ / name, ranks - 1)))
+          << "each rank writes its own part";
+    }
+  }
+}
+
+TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
+  ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
+  int done = 0;
+  for (const int ranks : {3, 1, 2}) {
+    const Arguments words =
+        with_flag(with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), ranks),
+                  "--num-rollout", std::to_string(++done));
+    const Captured result = run_program(words);
+    ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
+  }
+  expect_equal(results("run"), results("alone"), "3, then 1, then 2 ranks");
+}
+
+// The processes that the launcher started, by rank.
+std::vector<pid_t> ranks_of(pid_t launcher, size_t count) {
+  for (int tries = 0; tries < 400; ++tries) {
+    std::vector<std::pair<std::string, pid_t>> found;
+    std::istringstream children(base::read_file(fmt::format("/proc/{0}/task/{0}/children", launcher)));
+    for (pid_t pid = 0; children >> pid;) {
+      std::string environment;
+      try {
+        environment = base::read_file(fmt::format("/proc/{}/environ", pid));
+      } catch (const UserError&) {
+        continue;
+      }
+      const std::string key = std::string("\0RANK=", 6);
+      const size_t at = ('\0' + environment).find(key);
+      if (at != std::string::npos) found.emplace_back(environment.substr(at + key.size() - 1, 1), pid);
+    }
+    if (found.size() == count) {
+      std::sort(found.begin(), found.end());
+      std::vector<pid_t> pids;
+      for (const auto& [rank, pid] : found) pids.push_back(pid);
+      return pids;
+    }
+    usleep(10'000);
+  }
+  return {};
+}
+
+bool is_running(pid_t pid) {
+  try {
+    const std::string status = base::read_file(fmt::format("/proc/{}/stat", pid));
+    return status.find(") Z ") == std::string::npos;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
+  constexpr int kRanks = 3;
+  ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
+  std::mt19937_64 random(5);
+  const Arguments words = with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), kRanks);
+  const int64_t kills = base::short_or_full(3, 100);
+  for (int64_t i = 0; i < kills; ++i) {
+    Program program(words);
+    const std::vector<pid_t> ranks = ranks_of(program.pid(), kRanks);
+    ASSERT_EQ(ranks.size(), kRanks);
+    usleep(static_cast<useconds_t>(random() % 4'000'000));
+    if (!is_running(program.pid())) break;  // the run was done before
+    kill(ranks[random() % kRanks], SIGKILL);
+    const bool ended = program.wait_for(10.0);
+    EXPECT_TRUE(ended) << "kill " << i;
+    if (ended) EXPECT_EQ(program.wait(), 3);
+    for (const pid_t rank : ranks) EXPECT_FALSE(is_running(rank)) << "kill " << i;
+  }
+  const Captured result = run_program(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_equal(results("run"), results("alone"), "a run that lost ranks");
+}
+
+TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
+  ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
+  const Arguments words = with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), 2);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Program program(words);
+    for (int k = 0; k < 600 && !base::file_exists(folder_ / "run/samples/rollout_000000.jsonl"); ++k) usleep(50'000);
+    program.signal(signal);
+    EXPECT_TRUE(program.wait_for(60.0));
+    EXPECT_EQ(program.wait(), signal == SIGTERM ? 0 : 130);
+  }
+  ASSERT_EQ(run_program(words).code, 0);
+  expect_equal(results("run"), results("alone"), "a run that was stopped twice");
+}
+
+TEST_F(DataParallel, AMistakeIsSaidOnce) {
+  const Captured result = run_program(with_ranks(arguments("run", {"--rm-type", "no-such-rule"}), 3));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("no-such-rule"), std::string::npos) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_FALSE(base::directory_exists(folder_ / "run"));
+}
+
+}  // namespace
+}  // namespace tandem::cli
