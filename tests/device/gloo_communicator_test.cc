@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/check.h"
+#include "device/registry.h"
 #include "tests/device/communicator_conformance.h"
 #include "tests/device/forked_ranks.h"
 
@@ -188,6 +189,11 @@ TEST(GlooCommunicator, WaitingTakesNoProcessorTime) {
     if (taken > 0.2) throw std::runtime_error(fmt::format("waiting for a second took {} s", taken));
   });
   for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+}
+
+TEST(GlooCommunicator, TheRegistryMakesNone) {
+  EXPECT_THROW(make_communicator_id({.backend = "cpu"}), BugError);
+  EXPECT_THROW(make_communicator({.backend = "cpu"}, {.id = "", .size = 2}), BugError);
 }
 
 // Prints what starting takes, and an exchange.

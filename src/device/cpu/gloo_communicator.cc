@@ -1,26 +1,20 @@
-// What LibTorch's header of Gloo is behind.
-#define USE_C10D_GLOO 1
-
 #include "device/cpu/gloo_communicator.h"
 
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
-#include "base/check.h"
+#include "device/cpu/gloo_group.h"
 #include "device/exchange_pieces.h"
 
 namespace tandem::device {
@@ -43,19 +37,6 @@ struct Farewell {
 milliseconds milliseconds_of(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
 
 at::Tensor view_of(std::byte* data, int64_t bytes) { return at::from_blob(data, {bytes}, at::kByte); }
-
-// Errors of c10d go on with where they were thrown.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-// Gloo writes to connections that the other side may have closed; it would end the process.
-void ignore_broken_pipes() {
-  struct sigaction now {};
-  sigaction(SIGPIPE, nullptr, &now);
-  if (now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
-}
 
 class GlooCommunicator;
 
@@ -103,7 +84,6 @@ class GlooCommunicator final : public Communicator {
     std::optional<int64_t> num_exchanges;  // once it has left
   };
 
-  void connect(const c10::intrusive_ptr<c10d::Store>& store);
   Work send(int rank, int tag, at::Tensor bytes);
   Work receive(int rank, int tag, at::Tensor bytes);
   void watch(int rank);
@@ -121,7 +101,7 @@ class GlooCommunicator final : public Communicator {
 
   const std::string name_;
   const GlooSettings settings_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  const c10::intrusive_ptr<c10d::Backend> group_;
   std::vector<Peer> peers_;  // by rank
   std::mutex mutex_;
   std::condition_variable failed_;
@@ -152,8 +132,10 @@ void GlooExchange::wait() {
 
 GlooCommunicator::GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, std::string name,
                                    const GlooSettings& settings)
-    : name_(std::move(name)), settings_(settings), peers_(static_cast<size_t>(settings.size)) {
-  connect(store);
+    : name_(std::move(name)),
+      settings_(settings),
+      group_(connect_gloo(store, name_, settings)),
+      peers_(static_cast<size_t>(settings.size)) {
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == settings_.rank) continue;
     Peer& peer = peers_[static_cast<size_t>(rank)];
@@ -164,45 +146,6 @@ GlooCommunicator::GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store,
     if (rank != settings_.rank) peers_[static_cast<size_t>(rank)].watch = std::thread([this, rank] { watch(rank); });
   }
   clock_ = std::thread([this] { watch_deadline(); });
-}
-
-// Everybody is waited for before Gloo is: so who is missing can be told, and Gloo connects in milliseconds.
-void GlooCommunicator::connect(const c10::intrusive_ptr<c10d::Store>& store) {
-  const milliseconds timeout = milliseconds_of(settings_.timeout_s);
-  const auto ours = c10::make_intrusive<c10d::PrefixStore>(name_, store);
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < size(); ++rank) keys.push_back(fmt::format("joined/{}", rank));
-  const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->threads = 1;  // for collectives, of which we use none
-  try {
-    options->devices.push_back(settings_.interface.empty()
-                                   ? c10d::ProcessGroupGloo::createDeviceForHostname(settings_.address)
-                                   : c10d::ProcessGroupGloo::createDeviceForInterface(settings_.interface));
-  } catch (const std::exception& error) {
-    throw EnvironmentError(
-        fmt::format("{}: cannot listen on {}: {}; give an address or a network interface of this host", name_,
-                    settings_.interface.empty() ? settings_.address : settings_.interface, first_line(error)));
-  }
-  try {
-    ours->set(keys[static_cast<size_t>(settings_.rank)], std::vector<uint8_t>{1});
-    ours->wait(keys, timeout);
-  } catch (const std::exception&) {
-    std::vector<int> missing;
-    try {
-      for (int rank = 0; rank < size(); ++rank) {
-        if (!ours->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
-      }
-    } catch (const std::exception&) {
-      throw PeerLost(fmt::format("{}: joining: the store of rank 0 is gone", name_));
-    }
-    throw PeerLost(fmt::format("{}: joining: rank {} did not come within {} s", name_, fmt::join(missing, ", rank "),
-                               settings_.timeout_s));
-  }
-  try {
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(ours, rank(), size(), options);
-  } catch (const std::exception& error) {
-    throw PeerLost(fmt::format("{}: connecting {} ranks: {}", name_, size(), first_line(error)));
-  }
 }
 
 GlooCommunicator::~GlooCommunicator() {
@@ -381,7 +324,6 @@ void GlooCommunicator::wait_for(GlooExchange& exchange) {
 std::unique_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
                                                      const GlooSettings& settings) {
   if (settings.size == 1) return solo_communicator();
-  ignore_broken_pipes();
   return std::make_unique<GlooCommunicator>(store, name, settings);
 }
 
