@@ -78,7 +78,7 @@ void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std:
   options
       .option(
           batch.micro_batches_multiple, "micro-batches-multiple", group,
-          "the number of micro-batches of an optimizer step is rounded up to a multiple of this, for as many devices")
+          "micro-batches of a step are rounded up to a multiple of this, so that as many devices have the same work")
       .at_least(1)
       .at_most(base::kMaxCount);
   options

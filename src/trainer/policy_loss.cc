@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "device/transfer.h"
@@ -49,11 +50,11 @@ struct HostScores {
 struct Gradients {
   std::vector<double> dlogprobs, dentropy;  // dentropy: empty where the loss has no entropy term
   std::vector<rl::LossSums> sums;           // of each sample
-  LossTerms terms(at::Device device) const {
+  LossTerms terms(at::Device device) && {
     return {.dlogprobs_R = float_tensor(dlogprobs, device),
             .dentropy_R = dentropy.empty() ? at::Tensor() : float_tensor(dentropy, device),
             .is_zero = all_zero(dlogprobs) && all_zero(dentropy),
-            .sums = sums};
+            .sums = std::move(sums)};
   }
 };
 
@@ -96,9 +97,9 @@ std::vector<uint8_t> trained_tokens(const rl::Sample& sample) {
 
 LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores) {
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
-  const Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets},
-                                            {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()});
-  return gradients.terms(scores.logprobs_R.device());
+  Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets},
+                                      {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()});
+  return std::move(gradients).terms(scores.logprobs_R.device());
 }
 
 LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch& batch) {
@@ -112,7 +113,7 @@ LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch
   const std::vector<float> entropy(logprobs.size(), 0.0F);
   Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()});
   gradients.sums.clear();
-  return gradients.terms(batch.ids_T.device());
+  return std::move(gradients).terms(batch.ids_T.device());
 }
 
 PendingLoss::PendingLoss(const PackedBatch& batch, const TokenScores& scores, const device::Ops& ops)

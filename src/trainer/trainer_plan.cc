@@ -31,8 +31,7 @@ Size own_elements(const weights::PackedTensor& packed, const Shard& shard) {
 }
 
 // Of what a rank owns of one packed tensor.
-Size largest_parameter(const model::ModelConfig& config, int64_t data_ranks) {
-  const weights::Layout trained = model::trained_layout(config);
+Size largest_parameter(const weights::Layout& trained, int64_t data_ranks) {
   return most_of_ranks(data_ranks, [&](const Shard& shard) {
     Size largest = 0;
     for (const weights::PackedTensor& packed : trained.tensors)
@@ -77,7 +76,7 @@ Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks
 OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements, int64_t data_ranks) {
   const OptimizerBytes resident = optimizer_bytes(config, data_ranks);
   const Size kinds = config.dtype == model::Dtype::kFloat32 ? 2 : 3;
-  const Size piece = std::min(piece_elements, largest_parameter(config, data_ranks));
+  const Size piece = std::min(piece_elements, largest_parameter(model::trained_layout(config), data_ranks));
   return {.pinned_host = resident.master + resident.moments,
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
@@ -332,9 +331,10 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   }
 
   memory::TagBytes update = standing;
-  Size largest = largest_parameter(config, shape.data_ranks);
+  const weights::Layout trained = model::trained_layout(config);
+  Size largest = largest_parameter(trained, shape.data_ranks);
   Size norm_bytes = 0;
-  for (const weights::PackedTensor& packed : model::trained_layout(config).tensors) {
+  for (const weights::PackedTensor& packed : trained.tensors) {
     const Size block = Size(rows_of_block(packed.shape)) * elements_of_row(packed.shape);
     norm_bytes =
         std::max(norm_bytes, p.ops.sums_of_squares(std::min(largest, Size(packed.num_elements())), block).most);

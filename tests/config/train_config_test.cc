@@ -142,6 +142,7 @@ TEST(TrainConfig, NumbersOutOfRangeAreRefusedByTheirFlag) {
       {{"--lr", "inf"}, "--lr: must be a finite number, not inf"},
       {{"--lr-warmup-iters", "-1"}, "--lr-warmup-iters: must be at least 0, not -1"},
       {{"--max-tokens-per-gpu", "0"}, "--max-tokens-per-gpu: must be at least 1, not 0"},
+      {{"--micro-batches-multiple", "0"}, "--micro-batches-multiple: must be at least 1, not 0"},
       {{"--logprob-chunk-rows", "0"}, "--logprob-chunk-rows: must be at least 1, not 0"},
       {{"--rollout-max-batch-tokens", "0"}, "--rollout-max-batch-tokens: must be at least 1, not 0"},
       {{"--rollout-max-running", "0"}, "--rollout-max-running: must be at least 1, not 0"},

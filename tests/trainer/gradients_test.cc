@@ -3,10 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "memory/memory_plan.h"
 #include "tandem/error.h"
+#include "tests/device/thread_communicator.h"
+#include "tests/trainer/counting_allocator.h"
 #include "tests/trainer/fixture.h"
 #include "tests/trainer/optimizer_fixture.h"
+#include "trainer/gradient_sum.h"
 #include "trainer/score.h"
+#include "trainer/trainer_plan.h"
 
 namespace tandem::trainer {
 namespace {
@@ -62,6 +69,31 @@ TEST(Gradients, AreSetByTheFirstOfAStepAndThenAddedTo) {
     EXPECT_TRUE(gradients.accumulator(1).eq(4.0F).all().item<bool>());
     EXPECT_EQ(gradients.target(0).accumulator().abs().sum().item<float>(), 0.0F) << "for one who only adds";
     EXPECT_EQ(gradients.target(0).use, device::GradientUse::kAdd);
+  }
+}
+
+// Accumulators, scratch and receive buffers of the rank that has most of them.
+TEST(GradientSum, TakesWhatThePlanStates) {
+  const TestModel m = make_small_model(at::kFloat, /*tied=*/false, test_ops());
+  for (const int size : {1, 2, 3, 8}) {
+    for (const bool has_several : {false, true}) {
+      SCOPED_TRACE(testing::Message() << size << " ranks, several: " << has_several);
+      const auto ranks = device::thread_communicators(size);
+      int64_t most = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        Gradients accumulators(*m.store, {.rank = rank, .size = size});
+        GradientSum sum(*m.store, accumulators, *ranks[static_cast<size_t>(rank)]);
+        const CountingAllocator allocator;
+        sum.begin_step(has_several);
+        most = std::max(most, allocator.live_bytes());
+        sum.release();
+        EXPECT_EQ(allocator.live_bytes(), 0);
+      }
+      const int64_t plan =
+          optimizer_bytes(m.config, size).gradient + gradient_scratch_bytes(m.config, size, has_several);
+      EXPECT_LE(most, plan);
+      EXPECT_LE(plan, most + most / 50 + memory::rounding_of(3));
+    }
   }
 }
 

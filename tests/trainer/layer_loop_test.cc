@@ -1,8 +1,6 @@
 // That the loop keeps what the plan says it keeps, to the byte.
 #include "trainer/layer_loop.h"
 
-#include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,42 +8,12 @@
 #include <vector>
 
 #include "tests/model/families.h"
+#include "tests/trainer/counting_allocator.h"
 #include "tests/trainer/fixture.h"
 #include "trainer/trainer_plan.h"
 
 namespace tandem::trainer {
 namespace {
-
-// Counts the bytes of all CPU tensors that are made while it exists.
-class CountingAllocator final : public c10::Allocator {
- public:
-  CountingAllocator() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
-  ~CountingAllocator() override { c10::SetCPUAllocator(inner_, /*priority=*/1); }
-
-  int64_t live_bytes() const { return live_bytes_; }
-
-  c10::DataPtr allocate(size_t bytes) override {
-    auto* block = new Block{inner_->allocate(bytes), static_cast<int64_t>(bytes), &live_bytes_};
-    live_bytes_ += block->bytes;
-    return {block->data.get(), block, &release, block->data.device()};
-  }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
-
- private:
-  struct Block {
-    c10::DataPtr data;
-    int64_t bytes;
-    int64_t* live_bytes;
-  };
-  static void release(void* context) {
-    auto* block = static_cast<Block*>(context);
-    *block->live_bytes -= block->bytes;
-    delete block;
-  }
-
-  c10::Allocator* inner_;
-  int64_t live_bytes_ = 0;
-};
 
 // What a forward leaves alive for backward.
 int64_t live_bytes_after_forward(const model::Model& model, const PackedBatch& batch, int64_t num_recomputed) {
