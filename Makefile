@@ -65,8 +65,8 @@ wheel-cuda: setup  ## dist/tandem_cuda-*.whl: the CUDA module, to be installed b
 	@tools/setup.sh cuda
 	$(call make_wheel,packaging/cuda)
 
-demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes
-	examples/arithmetic/demo.sh
+demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes; RANKS=n: as n processes
+	examples/arithmetic/demo.sh $(if $(RANKS),runs/arithmetic-$(RANKS)-ranks --actor-num-gpus-per-node $(RANKS))
 
 test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-free parts under TSan
 	@echo "make test: all passed"
@@ -85,8 +85,10 @@ test-tsan: setup
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release)
-	cmake --build build/release -j $(JOBS) --target checkpoints_test resume_test text_graders_test tandem
+	cmake --build build/release -j $(JOBS) --target checkpoints_test data_parallel_cli_test launch_test resume_test text_graders_test tandem
 	build/release/tests/checkpoint/checkpoints_test --soak
+	build/release/tests/mesh/launch_test --soak
+	build/release/tests/cli/data_parallel_cli_test --soak
 	build/release/tests/text/text_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
 	build/release/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*:*Soak*'
 

@@ -132,13 +132,17 @@ class Meeting {
 
 class JoinedMesh final : public Mesh {
  public:
+  // The others wait while the conductor alone exports, for as long as its disk takes. A rank that dies meanwhile is
+  // missed at once.
+  static constexpr double kSaversWait = 24 * 3600.0;
+
   JoinedMesh(StorePointer store, const LaunchVariables& launch, const JoinSettings& settings)
       : store_(std::move(store)),
-        host_(over_hosts("host", launch, settings)),
-        savers_(over_hosts("savers", launch, settings)) {
+        host_(over_hosts("host", launch, settings, settings.timeout_s)),
+        savers_(over_hosts("savers", launch, settings, std::max(settings.timeout_s, kSaversWait))) {
     const DeviceNetwork& network = settings.device;
     if (!network.make) {
-      device_ = over_hosts("device", launch, settings);
+      device_ = over_hosts("device", launch, settings, settings.timeout_s);
       return;
     }
     if (launch.rank == 0) store_->set("device_id", network.make_id());
@@ -159,12 +163,10 @@ class JoinedMesh final : public Mesh {
 
  private:
   std::unique_ptr<device::Communicator> over_hosts(const std::string& name, const LaunchVariables& launch,
-                                                   const JoinSettings& settings) const {
-    return device::make_gloo_communicator(store_, name,
-                                          {.rank = launch.rank,
-                                           .size = launch.size,
-                                           .timeout_s = settings.timeout_s,
-                                           .address = own_address(launch, settings)});
+                                                   const JoinSettings& settings, double timeout_s) const {
+    return device::make_gloo_communicator(
+        store_, name,
+        {.rank = launch.rank, .size = launch.size, .timeout_s = timeout_s, .address = own_address(launch, settings)});
   }
 
   // On rank 0 it serves the others: it goes last.

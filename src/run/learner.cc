@@ -105,7 +105,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   const double seconds = std::max(seconds_since(begin), 1e-9);
   log.add({{"perf/actor_train_time", seconds},
            {"perf/actor_train_tok_per_s", tokens / seconds},
-           {"perf/actor_train_tflops", flops / seconds * 1e-12}});
+           {"perf/actor_train_tflops", flops / seconds * 1e-12 / ranks_.size()}});
   trainer_->end_phase();
   return last;
 }

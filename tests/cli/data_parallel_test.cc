@@ -50,11 +50,24 @@ std::string optimizer_state(const std::string& run) {
   return state;
 }
 
+// But for what the engines counted, which depends on who sampled what.
+std::string metrics_of(const std::string& run) {
+  std::string text;
+  std::istringstream lines(timeless_metrics(run));
+  for (std::string line; std::getline(lines, line);) {
+    base::Json record = base::parse_json(line, run);
+    record.erase("rollout/prefix_cache_hit_rate");
+    record.erase("rollout/preemptions");
+    text += base::dump_json(record) + "\n";
+  }
+  return text;
+}
+
 struct Results {
   std::string metrics, weights, optimizer, samples;
 
   explicit Results(const std::string& run)
-      : metrics(timeless_metrics(run)), weights(weights_of(run)), optimizer(optimizer_state(run)) {
+      : metrics(metrics_of(run)), weights(weights_of(run)), optimizer(optimizer_state(run)) {
     for (const std::string& name : base::list_directory(run + "/samples"))
       samples += name + base::read_file(run + "/samples/" + name);
   }
@@ -93,7 +106,7 @@ TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
     const Captured first = run_program(with_ranks(arguments(alone, mixes[i]), 1));
     ASSERT_EQ(first.code, 0) << first.err;
     for (const int ranks : {2, 3, 4, 8}) {
-      if (i > 0 && ranks > 3) continue;
+      if (!base::soaking() && (i == 0 ? ranks == 4 : ranks != 3)) continue;
       const std::string name = fmt::format("run{}_{}", i, ranks);
       const Captured result = run_program(with_ranks(arguments(name, mixes[i]), ranks));
       ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
@@ -159,7 +172,7 @@ TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
   std::mt19937_64 random(5);
   const Arguments words = with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), kRanks);
-  const int64_t kills = base::short_or_full(3, 100);
+  const int64_t kills = base::short_or_full(2, 100);
   for (int64_t i = 0; i < kills; ++i) {
     Program program(words);
     const std::vector<pid_t> ranks = ranks_of(program.pid(), kRanks);
