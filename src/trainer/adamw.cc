@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
 #include "device/communicator.h"
 #include "device/transfer.h"
+#include "memory/arena_allocator.h"
 
 namespace tandem::trainer {
 namespace {
@@ -30,6 +32,8 @@ void round_into(const at::Tensor& weight, const at::Tensor& master) {
 // The ranks' sums of squares of blocks, each in tensor order, added up in tensor and block order.
 double sum_of_blocks(const Ranks& ranks, const std::vector<const weights::PackedTensor*>& tensors,
                      const std::vector<double>& own) {
+  if (ranks.is_alone()) return std::accumulate(own.begin(), own.end(), 0.0);
+  const memory::BypassArena messages;
   const auto blocks_of = [&](const weights::PackedTensor& packed, int rank) {
     return num_blocks(packed.shape, {.rank = rank, .size = ranks.size()});
   };

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "device/communicator.h"
+#include "memory/arena_allocator.h"
 
 namespace tandem::trainer {
 namespace {
@@ -40,6 +41,7 @@ void SampleSums::set(const rl::MicroBatch& members, std::vector<rl::LossSums> su
 
 rl::LossSums SampleSums::total(std::span<const rl::MicroBatch> micro_batches, const Ranks& ranks) const {
   if (ranks.is_alone()) return added_up(of_samples_);
+  const memory::BypassArena messages;
   const std::set<std::string> names = all_names(added_up(of_samples_), ranks);
   std::vector<double> mine;  // [sample][name]; a sum that a sample has not is 0, which changes no total
   for (const rl::LossSums& sums : of_samples_) {

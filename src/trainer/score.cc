@@ -38,6 +38,7 @@ void for_each_sample(std::span<const rl::MicroBatch> micro_batches, int rank, in
 void gather(const std::vector<const rl::Sample*>& samples, std::span<const rl::MicroBatch> micro_batches,
             const Ranks& ranks, Scores& scores) {
   if (ranks.is_alone()) return;
+  const memory::BypassArena messages;
   device::TensorLists parts(static_cast<size_t>(ranks.size()));
   const auto for_each_part = [&](int rank, auto f) {
     for_each_sample(micro_batches, rank, ranks.size(), [&](size_t s) {

@@ -130,9 +130,12 @@ class TrainerImpl final : public Trainer {
     const std::vector<double> mine = {contributes ? 1.0 : 0.0, abandons ? 1.0 : 0.0};
     std::vector<bool> contribute;
     bool is_abandoned = false;
-    for (const std::vector<double>& said : device::all_gather_numbers(ranks_.host, mine)) {
-      contribute.push_back(said[0] != 0.0);
-      is_abandoned = is_abandoned || said[1] != 0.0;
+    {
+      const memory::BypassArena messages;
+      for (const std::vector<double>& said : device::all_gather_numbers(ranks_.host, mine)) {
+        contribute.push_back(said[0] != 0.0);
+        is_abandoned = is_abandoned || said[1] != 0.0;
+      }
     }
     if (is_abandoned) throw StepAbandoned();
     gradients_.begin_round(std::move(contribute));
