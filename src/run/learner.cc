@@ -49,7 +49,7 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
   trainer::TrainerConfig config = inputs.trainer;
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
   trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload, ranks_);
-  account_optimizer(session, *trainer_, offload.has_value(), memory);
+  account_optimizer(session, *trainer_, offload.has_value(), ranks_.size(), memory);
 }
 
 void Learner::score_reference(Rollout& rollout, RunLog& log) {

@@ -34,11 +34,11 @@ std::string lora_text(const model::ModelConfig& config) {
 }
 
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
-                       RunMemory& memory) {
+                       int64_t data_ranks, RunMemory& memory) {
   trainer::OptimizerBytes bytes;
   if (is_offloaded) {
     if (!session.ops().device().is_cpu()) return;
-    bytes = trainer::optimizer_bytes(session.config());
+    bytes = trainer::optimizer_bytes(session.config(), data_ranks);
   } else {
     for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
       const bool is_master = kind == trainer::StateKind::kMaster;

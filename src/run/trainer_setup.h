@@ -25,7 +25,7 @@ std::string lora_text(const model::ModelConfig& config);
 // The ledger is told what the optimizer takes for as long as the run lasts. One that is offloaded is not asked, because
 // it may still be pinning its memory; on a device other than the CPU it takes nothing.
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
-                       RunMemory& memory);
+                       int64_t data_ranks, RunMemory& memory);
 
 // Floating-point operations of one forward over the samples of an optimizer step, as the model's family counts them.
 // Neighbours of one group share their prompt, which runs once.

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "checkpoint/checkpoints.h"
+#include "tandem/error.h"
 #include "tests/base/soak.h"
 #include "tests/cli/tiny_run.h"
 
@@ -119,7 +120,8 @@ TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
 }
 
 TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
-  ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
+  const Captured alone = run_program(with_ranks(arguments("alone"), 1));
+  ASSERT_EQ(alone.code, 0) << alone.err;
   int done = 0;
   for (const int ranks : {3, 1, 2}) {
     const Arguments words =
@@ -169,7 +171,8 @@ bool is_running(pid_t pid) {
 
 TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   constexpr int kRanks = 3;
-  ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
+  const Captured alone = run_program(with_ranks(arguments("alone"), 1));
+  ASSERT_EQ(alone.code, 0) << alone.err;
   std::mt19937_64 random(5);
   const Arguments words = with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), kRanks);
   const int64_t kills = base::short_or_full(2, 100);
@@ -191,17 +194,20 @@ TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
 }
 
 TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
-  ASSERT_EQ(run_program(with_ranks(arguments("alone"), 1)).code, 0);
-  const Arguments words = with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), 2);
+  const Captured alone = run_program(with_ranks(arguments("alone"), 1));
+  ASSERT_EQ(alone.code, 0) << alone.err;
   for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string name = fmt::format("run{}", signal);
+    const Arguments words = with_ranks(arguments(name, {"--load", folder_ / name, "--allow-fresh-start"}), 2);
     Program program(words);
-    for (int k = 0; k < 600 && !base::file_exists(folder_ / "run/samples/rollout_000000.jsonl"); ++k) usleep(50'000);
+    for (int k = 0; k < 600 && !base::file_exists(folder_ / name + "/samples/rollout_000000.jsonl"); ++k)
+      usleep(50'000);
     program.signal(signal);
     EXPECT_TRUE(program.wait_for(60.0));
     EXPECT_EQ(program.wait(), signal == SIGTERM ? 0 : 130);
+    ASSERT_EQ(run_program(words).code, 0);
+    expect_equal(results(name), results("alone"), "a run that was stopped");
   }
-  ASSERT_EQ(run_program(words).code, 0);
-  expect_equal(results("run"), results("alone"), "a run that was stopped twice");
 }
 
 TEST_F(DataParallel, AMistakeIsSaidOnce) {
