@@ -1,7 +1,7 @@
 """Sampled tokens per second of rollouts in several turns against rollouts in one, of as many sampled tokens: runs in turns on one machine.
 
     .venv/bin/python bench/multi_turn.py [--rounds 3]     prints the table of bench/results/multi_turn.md
-    .venv/bin/python bench/multi_turn.py --device cuda --build cuda --shape 4B --batch 32 --turn-tokens 256 [--more flags of the runs]"""
+    .venv/bin/python bench/multi_turn.py --device cuda --build cuda --shape 4B --batch 32 --turn-tokens 256 [flags of the runs]"""
 
 import argparse
 import json

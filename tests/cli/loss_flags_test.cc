@@ -336,6 +336,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "--no-skip-zero-gradient",
               "--max-tokens-per-gpu",
               "128",
+              "--micro-batches-multiple",
+              "4",
               "--logprob-chunk-rows",
               "16"});
   train("c", {"--disable-rewards-normalization",
