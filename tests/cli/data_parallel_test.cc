@@ -81,56 +81,73 @@ void expect_equal(const Results& got, const Results& want, const std::string& wh
   EXPECT_TRUE(got.optimizer == want.optimizer) << what << ": masters or moments differ";
 }
 
+// Three rollouts of two optimizer steps, each of several micro-batches.
+Arguments arguments(const base::TemporaryDirectory& folder, const std::string& name, const Arguments& more = {}) {
+  Arguments result = with_custom_reward(
+      train_arguments(folder / name, {"--max-tokens-per-gpu", "64", "--save-interval", "1", "--dtype", "float32"}),
+      write_reward(folder));
+  result = with_flag(result, "--num-rollout", "3");
+  for (size_t i = 0; i + 1 < more.size(); i += 2) result = with_flag(result, more[i], more[i + 1]);
+  return result;
+}
+
+Arguments going_on(const base::TemporaryDirectory& folder, const std::string& name) {
+  Arguments result = arguments(folder, name, {"--load", folder / name});
+  result.push_back("--allow-fresh-start");
+  return result;
+}
+
 class DataParallel : public testing::Test {
  protected:
-  // Three rollouts of two optimizer steps, each of several micro-batches.
-  Arguments arguments(const std::string& name, const Arguments& more = {}) const {
-    Arguments result = with_custom_reward(
-        train_arguments(folder_ / name, {"--max-tokens-per-gpu", "64", "--save-interval", "1"}), write_reward(folder_));
-    result = with_flag(result, "--num-rollout", "3");
-    result.insert(result.end(), more.begin(), more.end());
-    return result;
+  static void SetUpTestSuite() {
+    folder_ = new base::TemporaryDirectory();
+    const Captured alone = run_program(with_ranks(arguments(*folder_, "alone"), 1));
+    ASSERT_EQ(alone.code, 0) << alone.err;
+    alone_ = new Results(*folder_ / "alone");
   }
-  Results results(const std::string& name) const { return Results(folder_ / name); }
+  static void TearDownTestSuite() {
+    delete alone_;
+    delete folder_;
+  }
+  Results results(const std::string& name) const { return Results(*folder_ / name); }
 
-  base::TemporaryDirectory folder_;
+  static inline base::TemporaryDirectory* folder_ = nullptr;
+  static inline Results* alone_ = nullptr;  // of one rank
 };
 
 TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
-  const std::vector<Arguments> mixes = {
-      {"--dtype", "float32"},
-      {"--dtype", "bfloat16", "--use-kl-loss", "--kl-loss-coef", "0.01", "--num-epochs-per-rollout", "2",
-       "--rollout-shuffle", "--offload-train"},
-  };
-  for (size_t i = 0; i < mixes.size(); ++i) {
-    const std::string alone = fmt::format("alone{}", i);
-    const Captured first = run_program(with_ranks(arguments(alone, mixes[i]), 1));
-    ASSERT_EQ(first.code, 0) << first.err;
-    for (const int ranks : {2, 3, 4, 8}) {
-      if (!base::soaking() && (i == 0 ? ranks == 4 : ranks != 3)) continue;
-      const std::string name = fmt::format("run{}_{}", i, ranks);
-      const Captured result = run_program(with_ranks(arguments(name, mixes[i]), ranks));
-      ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
-      expect_equal(results(name), results(alone), fmt::format("mix {}, {} ranks", i, ranks));
-      EXPECT_TRUE(base::file_exists(
-          fmt::format("{}/checkpoints/step_000003/shard_{:05}.safetensors", folder_ / name, ranks - 1)))
-          << "each rank writes its own part";
-    }
+  for (const int ranks : {2, 3, 4, 8}) {
+    if (!base::soaking() && (ranks == 3 || ranks == 4)) continue;
+    const std::string name = fmt::format("run_{}", ranks);
+    const Captured result = run_program(with_ranks(arguments(*folder_, name), ranks));
+    ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
+    expect_equal(results(name), *alone_, fmt::format("{} ranks", ranks));
+    EXPECT_TRUE(base::file_exists(
+        fmt::format("{}/checkpoints/step_000003/shard_{:05}.safetensors", *folder_ / name, ranks - 1)))
+        << "each rank writes its own part";
   }
 }
 
-TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
-  const Captured alone = run_program(with_ranks(arguments("alone"), 1));
+TEST_F(DataParallel, WithAReferenceEpochsAndOffloadToo) {
+  Arguments mix = arguments(
+      *folder_, "mix_alone",
+      {"--dtype", "bfloat16", "--kl-loss-coef", "0.01", "--num-epochs-per-rollout", "2", "--num-rollout", "2"});
+  mix.insert(mix.end(), {"--use-kl-loss", "--rollout-shuffle", "--offload-train"});
+  const Captured alone = run_program(with_ranks(mix, 1));
   ASSERT_EQ(alone.code, 0) << alone.err;
+  const Captured three = run_program(with_ranks(with_flag(mix, "--save", *folder_ / "mix_3"), 3));
+  ASSERT_EQ(three.code, 0) << three.err;
+  expect_equal(results("mix_3"), results("mix_alone"), "3 ranks");
+}
+
+TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
   int done = 0;
   for (const int ranks : {3, 1, 2}) {
-    const Arguments words =
-        with_flag(with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), ranks),
-                  "--num-rollout", std::to_string(++done));
-    const Captured result = run_program(words);
+    const Arguments words = with_flag(going_on(*folder_, "changing"), "--num-rollout", std::to_string(++done));
+    const Captured result = run_program(with_ranks(words, ranks));
     ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
   }
-  expect_equal(results("run"), results("alone"), "3, then 1, then 2 ranks");
+  expect_equal(results("changing"), *alone_, "3, then 1, then 2 ranks");
 }
 
 // The processes that the launcher started, by rank.
@@ -171,12 +188,9 @@ bool is_running(pid_t pid) {
 
 TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   constexpr int kRanks = 3;
-  const Captured alone = run_program(with_ranks(arguments("alone"), 1));
-  ASSERT_EQ(alone.code, 0) << alone.err;
   std::mt19937_64 random(5);
-  const Arguments words = with_ranks(arguments("run", {"--load", folder_ / "run", "--allow-fresh-start"}), kRanks);
-  const int64_t kills = base::short_or_full(2, 100);
-  for (int64_t i = 0; i < kills; ++i) {
+  const Arguments words = with_ranks(going_on(*folder_, "killed"), kRanks);
+  for (int64_t kills = base::short_or_full(1, 100), i = 0; i < kills; ++i) {
     Program program(words);
     const std::vector<pid_t> ranks = ranks_of(program.pid(), kRanks);
     ASSERT_EQ(ranks.size(), kRanks);
@@ -190,32 +204,32 @@ TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   }
   const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;
-  expect_equal(results("run"), results("alone"), "a run that lost ranks");
+  expect_equal(results("killed"), *alone_, "a run that lost ranks");
 }
 
 TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
-  const Captured alone = run_program(with_ranks(arguments("alone"), 1));
-  ASSERT_EQ(alone.code, 0) << alone.err;
   for (const int signal : {SIGTERM, SIGINT}) {
+    if (!base::soaking() && signal == SIGTERM) continue;
     const std::string name = fmt::format("run{}", signal);
-    const Arguments words = with_ranks(arguments(name, {"--load", folder_ / name, "--allow-fresh-start"}), 2);
+    const Arguments words = with_ranks(going_on(*folder_, name), 2);
     Program program(words);
-    for (int k = 0; k < 600 && !base::file_exists(folder_ / name + "/samples/rollout_000000.jsonl"); ++k)
+    for (int k = 0; k < 600 && !base::file_exists(*folder_ / name + "/samples/rollout_000000.jsonl"); ++k) {
       usleep(50'000);
+    }
     program.signal(signal);
     EXPECT_TRUE(program.wait_for(60.0));
     EXPECT_EQ(program.wait(), signal == SIGTERM ? 0 : 130);
     ASSERT_EQ(run_program(words).code, 0);
-    expect_equal(results(name), results("alone"), "a run that was stopped");
+    expect_equal(results(name), *alone_, "a run that was stopped");
   }
 }
 
 TEST_F(DataParallel, AMistakeIsSaidOnce) {
-  const Captured result = run_program(with_ranks(arguments("run", {"--rm-type", "no-such-rule"}), 3));
+  const Captured result = run_program(with_ranks(arguments(*folder_, "refused", {"--lr-decay-style", "no-such"}), 3));
   EXPECT_EQ(result.code, 2);
-  EXPECT_NE(result.err.find("no-such-rule"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("no-such"), std::string::npos) << result.err;
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_FALSE(base::directory_exists(folder_ / "run"));
+  EXPECT_FALSE(base::directory_exists(*folder_ / "refused"));
 }
 
 }  // namespace
