@@ -150,21 +150,26 @@ TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
   expect_equal(results("changing"), *alone_, "3, then 1, then 2 ranks");
 }
 
+// A file of /proc/PID, or "" where there is no such process any more.
+std::string proc_file(pid_t pid, const char* name) {
+  try {
+    return base::read_file(fmt::format("/proc/{}/{}", pid, name));
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
 // The processes that the launcher started, by rank.
 std::vector<pid_t> ranks_of(pid_t launcher, size_t count) {
+  const std::string parent = fmt::format("\nPPid:\t{}\n", launcher), key = std::string("\0RANK=", 6);
   for (int tries = 0; tries < 400; ++tries) {
     std::vector<std::pair<std::string, pid_t>> found;
-    std::istringstream children(base::read_file(fmt::format("/proc/{0}/task/{0}/children", launcher)));
-    for (pid_t pid = 0; children >> pid;) {
-      std::string environment;
-      try {
-        environment = base::read_file(fmt::format("/proc/{}/environ", pid));
-      } catch (const UserError&) {
-        continue;
-      }
-      const std::string key = std::string("\0RANK=", 6);
-      const size_t at = ('\0' + environment).find(key);
-      if (at != std::string::npos) found.emplace_back(environment.substr(at + key.size() - 1, 1), pid);
+    for (const std::string& name : base::list_directory("/proc")) {
+      const pid_t pid = std::atoi(name.c_str());
+      if (pid == 0 || proc_file(pid, "status").find(parent) == std::string::npos) continue;
+      const std::string environment = '\0' + proc_file(pid, "environ");
+      const size_t at = environment.find(key);
+      if (at != std::string::npos) found.emplace_back(environment.substr(at + key.size(), 1), pid);
     }
     if (found.size() == count) {
       std::sort(found.begin(), found.end());
@@ -178,12 +183,8 @@ std::vector<pid_t> ranks_of(pid_t launcher, size_t count) {
 }
 
 bool is_running(pid_t pid) {
-  try {
-    const std::string status = base::read_file(fmt::format("/proc/{}/stat", pid));
-    return status.find(") Z ") == std::string::npos;
-  } catch (const UserError&) {
-    return false;
-  }
+  const std::string stat = proc_file(pid, "stat");
+  return !stat.empty() && stat.find(") Z ") == std::string::npos;
 }
 
 TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
