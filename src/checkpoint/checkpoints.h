@@ -48,7 +48,7 @@ class Checkpoint {
   std::map<std::string, weights::SafetensorsFile> shards_;
 };
 
-// What a rank saves of a tensor: the box that begins at `begin`, as long as bytes.shape, of one of whole_shape.
+// A rank saves a box of a tensor: it begins at `begin`, its size is bytes.shape, and the tensor's is whole_shape.
 struct SavedTensor {
   weights::TensorBytes bytes;  // under the name of the whole tensor
   std::vector<int64_t> whole_shape, begin;

@@ -152,7 +152,7 @@ void check_whole(const Manifest& manifest, const std::string& path) {
   }
 }
 
-// Of a manifest whose pieces need not be whole tensors.
+// Reads a manifest without asking whether its pieces are whole tensors: one rank's manifest has only that rank's.
 Manifest parse(std::string_view text, const std::string& path) {
   const size_t end = text.find('\n');
   TANDEM_USER_CHECK(end != std::string_view::npos && text.size() == end + kChecksumDigits + 2 && text.back() == '\n' &&

@@ -103,7 +103,8 @@ int64_t count(const Json& json, const char* name, const std::string& file) {
   return as_count(member(json, name, file), name, file, kMaxCount);
 }
 
-// What a built-in name, or FILE.py:function with the file's contents, is to a run: a built-in name has no colon.
+// Returns a text that changes when the function does: for FILE.py:function the file's checksum and the function's name.
+// A built-in name, which has no colon, stands for itself.
 std::string identity_of(const std::string& function) {
   const size_t colon = function.rfind(':');
   if (colon == std::string::npos) return function;

@@ -81,7 +81,7 @@ mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t rank
   return plan;
 }
 
-// What `tandem train` would read of its arguments; its mistakes are said here, once.
+// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
 config::TrainConfig train_config(const std::vector<std::string>& arguments) {
   config::TrainConfig config;
   bool ignored = false;
@@ -104,7 +104,7 @@ bool has_checkpoint(const std::string& run) {
   });
 }
 
-// Of a flag that is given twice the last holds.
+// Adds --load to the arguments. A flag that is given twice has its last value, so an earlier --load does no harm.
 std::vector<std::string> restarted(std::vector<std::string> arguments, const config::TrainConfig& config) {
   const std::string& run = config.output.save;
   if (has_checkpoint(run)) {

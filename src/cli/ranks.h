@@ -1,4 +1,5 @@
-// Of how many processes a training run is, and starting them: before LibTorch is used, for a launcher forks.
+// Decides how many processes a training run needs and starts them. This happens before LibTorch is used, because a
+// launcher forks and must have one thread.
 #pragma once
 
 #include <optional>

@@ -19,7 +19,7 @@ struct MeshOptions {
 
   void visit(base::Options& options);
 
-  // What contradicts itself, or --device: UserError with the remedy.
+  // UserError, with the remedy, where these flags contradict each other or --device.
   void check(const std::string& device) const;
   // --device as the user gave it, before each rank takes its own: it must not name one for all of them.
   void check_names_no_device(const std::string& device) const;

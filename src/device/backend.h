@@ -23,7 +23,7 @@ struct Backend {
   // Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
   DeviceBytes (*device_bytes)(int index);
   MemoryDriver (*open_memory)(int index);
-  // What ranks find each other by, made on rank 0, which must use `interface` too.
+  // Makes the id by which ranks find each other. Rank 0 calls it, with the network interface that it will join with.
   std::string (*make_communicator_id)(const std::string& interface);
   // Between devices `index` of several processes, of which none uses another's. Every rank calls it. PeerLost: not all
   // came within the time.
