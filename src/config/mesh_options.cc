@@ -33,6 +33,12 @@ void MeshOptions::visit(base::Options& options) {
       .at_most(kMaxDevices)
       .does_not_affect_results();
   options
+      .option(tensor_model_parallel_size, "tensor-model-parallel-size", group,
+              "devices of one machine that hold one copy of the model between them, a part of each matrix on each; for "
+              "models that one device does not hold")
+      .at_least(1)
+      .at_most(kMaxDevices);
+  options
       .option(timeout_minutes, "distributed-timeout-minutes", group,
               "minutes that a process waits for another one before the run ends")
       .greater_than(0.0)
@@ -61,6 +67,15 @@ void MeshOptions::check(const std::string& device) const {
       fmt::format("--num-gpus-per-node {} and --actor-num-gpus-per-node {}: all devices of a machine train; give both "
                   "the same, or leave the first one out",
                   num_gpus_per_node.value_or(0), actor_num_gpus_per_node));
+  TANDEM_USER_CHECK(tensor_model_parallel_size == 1,
+                    fmt::format("--tensor-model-parallel-size {}: a model that is spread over devices is not in this "
+                                "version",
+                                tensor_model_parallel_size));
+  TANDEM_USER_CHECK(
+      actor_num_gpus_per_node % tensor_model_parallel_size == 0,
+      fmt::format("--tensor-model-parallel-size {}: a copy of the model lies on devices of one machine, and "
+                  "--actor-num-gpus-per-node {} is no multiple of it; change one of the two",
+                  tensor_model_parallel_size, actor_num_gpus_per_node));
   const bool is_cpu = device == "cpu";
   TANDEM_USER_CHECK(backend != "gloo" || is_cpu,
                     fmt::format("--distributed-backend gloo: does not move tensors of --device {}; leave it out, and "

@@ -43,7 +43,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     // cluster and parallelism
     {"rollout-num-gpus", "1", kOneDevice},
     {"rollout-num-gpus-per-engine", "1", kOneDevice},
-    {"tensor-model-parallel-size", "1", kOneDevice},
     {"pipeline-model-parallel-size", "1", kOneDevice},
     {"context-parallel-size", "1", kOneDevice},
     {"expert-model-parallel-size", "1", kOneDevice},

@@ -9,6 +9,16 @@
 
 namespace tandem::mesh {
 
+// Ranks that do something together. Both communicators connect the same ranks in the same order: one moves tensors of
+// their devices, the other those of their hosts.
+struct Group {
+  device::Communicator& device;
+  device::Communicator& host;
+
+  int rank() const { return host.rank(); }
+  int size() const { return host.size(); }
+};
+
 class Mesh {
  public:
   virtual ~Mesh() = default;
@@ -25,6 +35,12 @@ class Mesh {
   virtual device::Communicator& device() const = 0;
   virtual device::Communicator& host() const = 0;
   virtual device::Communicator& savers() const = 0;
+
+  // The t ranks that hold one copy of the model between them, a *replica*: neighbours, rank = replica * t + tensor
+  // rank.
+  virtual Group tensor() const = 0;
+  // The ranks that hold the same part of it, one of each replica.
+  virtual Group data() const = 0;
 
   // 0, 1, 2, ... of a series: each number goes to one rank, whichever asks first. Ranks may ask at any time.
   virtual int64_t take_ticket(const std::string& series) = 0;

@@ -138,20 +138,35 @@ class JoinedMesh final : public Mesh {
 
   JoinedMesh(StorePointer store, const LaunchVariables& launch, const JoinSettings& settings)
       : store_(std::move(store)),
-        host_(over_hosts("host", launch, settings, settings.timeout_s)),
-        savers_(over_hosts("savers", launch, settings, std::max(settings.timeout_s, kSaversWait))) {
-    const DeviceNetwork& network = settings.device;
-    if (!network.make) {
-      device_ = over_hosts("device", launch, settings, settings.timeout_s);
-      return;
-    }
-    if (launch.rank == 0) store_->set("device_id", network.make_id());
-    device_ = network.make(store_->get_to_str("device_id"), launch.rank, launch.size);
+        launch_(launch),
+        settings_(settings),
+        host_(over_hosts("host", everyone(), settings.timeout_s)),
+        savers_(over_hosts("savers", everyone(), std::max(settings.timeout_s, kSaversWait))),
+        device_(over_devices("device", everyone())) {
+    const int t = settings.tensor_size;
+    TANDEM_CHECK(launch.size % t == 0, "ranks of replicas:", launch.size, t);
+    if (t == 1) return;
+    const int replica = launch.rank / t, tensor_rank = launch.rank % t;
+    const Members tensor = {.name = fmt::format("of replica {}", replica), .rank = tensor_rank, .size = t};
+    const Members data = {
+        .name = fmt::format("of tensor rank {}", tensor_rank), .rank = replica, .size = launch.size / t};
+    tensor_host_ = over_hosts("host", tensor, settings.timeout_s);
+    tensor_device_ = over_devices("device", tensor);
+    data_host_ = over_hosts("host", data, settings.timeout_s);
+    data_device_ = over_devices("device", data);
   }
 
   device::Communicator& device() const override { return *device_; }
   device::Communicator& host() const override { return *host_; }
   device::Communicator& savers() const override { return *savers_; }
+  Group tensor() const override {
+    if (!tensor_host_) return {.device = *nobody_, .host = *nobody_};
+    return {.device = *tensor_device_, .host = *tensor_host_};
+  }
+  Group data() const override {
+    if (!data_host_) return {.device = *device_, .host = *host_};
+    return {.device = *data_device_, .host = *data_host_};
+  }
 
   int64_t take_ticket(const std::string& series) override {
     try {
@@ -162,16 +177,40 @@ class JoinedMesh final : public Mesh {
   }
 
  private:
-  std::unique_ptr<device::Communicator> over_hosts(const std::string& name, const LaunchVariables& launch,
-                                                   const JoinSettings& settings, double timeout_s) const {
-    return device::make_gloo_communicator(
-        store_, name,
-        {.rank = launch.rank, .size = launch.size, .timeout_s = timeout_s, .address = own_address(launch, settings)});
+  // Some of the ranks, and which of them this one is.
+  struct Members {
+    std::string name;
+    int rank = 0, size = 1;
+  };
+  Members everyone() const { return {.name = "", .rank = launch_.rank, .size = launch_.size}; }
+
+  std::unique_ptr<device::Communicator> over_hosts(const std::string& what, const Members& members,
+                                                   double timeout_s) const {
+    if (members.size == 1) return device::solo_communicator();
+    return device::make_gloo_communicator(store_, name_of(what, members),
+                                          {.rank = members.rank,
+                                           .size = members.size,
+                                           .timeout_s = timeout_s,
+                                           .address = own_address(launch_, settings_)});
+  }
+  std::unique_ptr<device::Communicator> over_devices(const std::string& what, const Members& members) const {
+    const DeviceNetwork& network = settings_.device;
+    if (!network.make || members.size == 1) return over_hosts(what, members, settings_.timeout_s);
+    const std::string key = name_of(what, members) + " id";
+    if (members.rank == 0) store_->set(key, network.make_id());
+    return network.make(store_->get_to_str(key), members.rank, members.size);
+  }
+  static std::string name_of(const std::string& what, const Members& members) {
+    return members.name.empty() ? what : what + " " + members.name;
   }
 
   // On rank 0 it serves the others: it goes last.
   StorePointer store_;
+  const LaunchVariables launch_;
+  const JoinSettings settings_;
+  const std::unique_ptr<device::Communicator> nobody_ = device::solo_communicator();
   std::unique_ptr<device::Communicator> host_, savers_, device_;
+  std::unique_ptr<device::Communicator> tensor_host_, tensor_device_, data_host_, data_device_;  // null: t is 1
 };
 
 }  // namespace

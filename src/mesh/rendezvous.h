@@ -23,6 +23,7 @@ struct JoinSettings {
   bool trust_network = false;                     // ranks on several hosts may talk
   std::string version = "";                       // of the program: of all ranks the same
   std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
+  int tensor_size = 1;                            // ranks of a replica; divides the number of ranks
   DeviceNetwork device = {};                      // empty: Gloo, for --device cpu
 };
 

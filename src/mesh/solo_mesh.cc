@@ -12,6 +12,8 @@ class SoloMesh final : public Mesh {
   device::Communicator& device() const override { return *nobody_; }
   device::Communicator& host() const override { return *nobody_; }
   device::Communicator& savers() const override { return *nobody_; }
+  Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
+  Group data() const override { return tensor(); }
   int64_t take_ticket(const std::string& series) override { return next_[series]++; }
 
  private:

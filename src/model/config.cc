@@ -50,7 +50,52 @@ int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
 
 const char* to_string(Dtype dtype) { return dtype == Dtype::kFloat32 ? "float32" : "bfloat16"; }
 
-int64_t ModelConfig::num_parameters() const { return build_layout(*this).num_elements(); }
+int64_t ModelConfig::num_parameters() const { return build_layout(whole_of(*this)).num_elements(); }
+
+ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard) {
+  TANDEM_CHECK(whole.shard.is_whole(), "a part of a part");
+  if (shard.is_whole()) return whole;
+  const auto divided = [&](int64_t number, const char* what) {
+    TANDEM_USER_CHECK(number % shard.size == 0,
+                      fmt::format("--tensor-model-parallel-size {}: does not divide the model's {} {}; give a number "
+                                  "that divides its heads ({}), its key-value heads ({}) and its MLP's width ({})",
+                                  shard.size, number, what, whole.num_heads, whole.num_kv_heads, whole.mlp));
+    return number / shard.size;
+  };
+  TANDEM_USER_CHECK(!whole.lora,
+                    fmt::format("--tensor-model-parallel-size {} with an adapter: adapters are not spread over devices "
+                                "in this version; leave one of the two out",
+                                shard.size));
+  TANDEM_USER_CHECK(whole.vocab >= shard.size,
+                    fmt::format("--tensor-model-parallel-size {}: the model has a vocabulary "
+                                "of {} tokens; give a smaller number",
+                                shard.size, whole.vocab));
+  ModelConfig part = whole;
+  part.num_heads = divided(whole.num_heads, "heads");
+  part.num_kv_heads = divided(whole.num_kv_heads, "key-value heads");
+  part.mlp = divided(whole.mlp, "columns of the MLP");
+  part.shard = shard;
+  return part;
+}
+
+ModelConfig whole_of(const ModelConfig& part) {
+  ModelConfig whole = part;
+  whole.num_heads *= part.shard.size;
+  whole.num_kv_heads *= part.shard.size;
+  whole.mlp *= part.shard.size;
+  whole.shard = {};
+  return whole;
+}
+
+VocabRows vocab_rows(const ModelConfig& part) {
+  // Whole tiles of the kernels' products, where there are so many.
+  constexpr int64_t kTile = 64;
+  const int64_t unit = part.vocab >= kTile * part.shard.size ? kTile : 1;
+  const auto begin_of = [&](int rank) {
+    return rank == part.shard.size ? part.vocab : part.vocab / unit * rank / part.shard.size * unit;
+  };
+  return {.begin = begin_of(part.shard.rank), .end = begin_of(part.shard.rank + 1)};
+}
 
 ModelConfig parse_model_config(const std::string& json_text, const std::string& name) {
   const Json json = base::parse_json(json_text, name);

@@ -21,6 +21,13 @@ struct LoraConfig {
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
+// One of the ranks that hold a model between them, a part of each matrix on each (tensor parallel).
+struct TensorShard {
+  int rank = 0, size = 1;
+  bool is_whole() const { return size == 1; }
+  bool operator==(const TensorShard&) const = default;
+};
+
 struct ModelConfig {
   std::string architecture;   // "Qwen3ForCausalLM"
   int64_t hidden = 0;         // E
@@ -42,8 +49,24 @@ struct ModelConfig {
   // The adapter that is trained in the place of the weights; unset: the weights are.
   std::optional<LoraConfig> lora = {};
 
-  int64_t num_parameters() const;  // without an adapter
+  // Which part of a model this is. Heads, kv heads and F are then those of the part; E, K and V are the model's.
+  TensorShard shard = {};
+
+  int64_t num_parameters() const;  // of the whole model, without an adapter
 };
+
+// The part of a whole model that one tensor rank computes with: 1/t of heads, kv heads and F. UserError, by number,
+// where t divides one of them not, or where the part cannot be made: of a model with an adapter.
+ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard);
+// And back.
+ModelConfig whole_of(const ModelConfig& part);
+
+// Rows [begin, end) of embedding and head that the part has: at least one.
+struct VocabRows {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+VocabRows vocab_rows(const ModelConfig& part);
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
 // ids of DIR/generation_config.json where it exists. UserError names file, key and remedy for anything missing,

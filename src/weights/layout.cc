@@ -20,6 +20,8 @@ int64_t Slice::num_elements() const { return product(shape); }
 
 int64_t PackedTensor::num_elements() const { return product(shape); }
 
+bool PackedTensor::is_whole() const { return std::ranges::all_of(slices, &Slice::is_whole); }
+
 int64_t Layout::num_elements() const {
   base::Size elements = 0;
   for (const PackedTensor& tensor : tensors) elements += tensor.num_elements();

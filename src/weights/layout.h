@@ -8,12 +8,18 @@
 
 namespace tandem::weights {
 
-// Rows [row_begin, row_begin + shape[0]) of a packed tensor are the HF tensor `hf_name`. A vector has one "row" per
-// element.
+// Rows [row_begin, row_begin + shape[0]) of a packed tensor are the HF tensor `hf_name`, or a box of it where the model
+// is spread over tensor ranks. A vector has one "row" per element.
 struct Slice {
   std::string hf_name;         // "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  // HF shape: [rows, cols] or [rows]
+  std::vector<int64_t> shape;  // of what lies here: [rows, cols] or [rows]
   int64_t row_begin = 0;
+  // The box begins at `begin` of an HF tensor of `whole_shape`. Empty: all of it.
+  std::vector<int64_t> begin = {}, whole_shape = {};
+
+  bool is_whole() const { return whole_shape.empty(); }
+  const std::vector<int64_t>& hf_shape() const { return is_whole() ? shape : whole_shape; }
+  std::vector<int64_t> hf_begin() const { return is_whole() ? std::vector<int64_t>(shape.size(), 0) : begin; }
   int64_t num_elements() const;
 };
 
@@ -29,6 +35,8 @@ struct PackedTensor {
   Init init = Init::kNormal;
   bool decays = true;  // whether weight decay applies to it: to embeddings and projections, not to norms and biases
   int64_t num_elements() const;
+  // Where the model is spread over tensor ranks: each of them has all of it.
+  bool is_whole() const;
 };
 
 struct Layout {

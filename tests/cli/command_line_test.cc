@@ -79,12 +79,13 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
                              "--kv-channels",
                              "128",
                              "--qk-layernorm",
-                             "--tensor-model-parallel-size",
+                             "--pipeline-model-parallel-size",
                              "2",
                              "--sequence-parallel",
                              "--sglang-mem-fraction-static",
                              "0.7"};
-  Arguments arguments = {"train", "--colocate", "--rollout-num-gpus", "1", "--hf-checkpoint", "no model", "--save", "x"};
+  Arguments arguments = {"train",  "--colocate", "--rollout-num-gpus", "1", "--hf-checkpoint", "no model",
+                         "--save", "x"};
   arguments.insert(arguments.end(), refused.begin(), refused.end());
   arguments.insert(arguments.end(), {"--prompt-data", "y", "--optimizer", "adam", "--rollout-batch-size", "8",
                                      "--rm-type", "math", "--num-rollout", "3", "--n-samples-per-prompt", "8"});
@@ -114,10 +115,10 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
   const Arguments arguments = {
-      "--tensor-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--rollout-num-gpus=1",
-      "--tensor-model-parallel-size", "2"};
+      "--pipeline-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--rollout-num-gpus=1",
+      "--pipeline-model-parallel-size", "2"};
   EXPECT_EQ(config::without_harmless_flags(arguments),
-            (Arguments{"--lr", "1", "--rotary-base=1", "--tensor-model-parallel-size", "2"}));
+            (Arguments{"--lr", "1", "--rotary-base=1", "--pipeline-model-parallel-size", "2"}));
 }
 
 // --load goes on with the optimizer, whatever else is typed: what asks for the weights alone is then refused.

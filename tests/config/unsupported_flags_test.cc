@@ -20,7 +20,7 @@ TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
   config.visit(options);
   options.require_only({});
   for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
-  for (const char* name : {"tensor-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
+  for (const char* name : {"pipeline-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
                            "wandb-key", "partial-rollout", "lora-dropout", "offload-rollout"}) {
     try {
       options.parse({std::string("--") + name, "2"});
@@ -59,9 +59,9 @@ TEST(UnsupportedFlags, EveryFlagOfSlimeIsOursOrHasItsReason) {
 }
 
 TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
-  EXPECT_TRUE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), "1"));
-  EXPECT_FALSE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), "2"));
-  EXPECT_FALSE(is_harmless(*find_unsupported_flag("tensor-model-parallel-size"), std::nullopt));
+  EXPECT_TRUE(is_harmless(*find_unsupported_flag("pipeline-model-parallel-size"), "1"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("pipeline-model-parallel-size"), "2"));
+  EXPECT_FALSE(is_harmless(*find_unsupported_flag("pipeline-model-parallel-size"), std::nullopt));
   EXPECT_TRUE(is_harmless(*find_unsupported_flag("bf16"), std::nullopt));
   EXPECT_FALSE(is_harmless(*find_unsupported_flag("fp16"), std::nullopt));
   EXPECT_TRUE(is_harmless(*find_unsupported_flag("log-interval"), "1"));

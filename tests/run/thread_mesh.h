@@ -73,6 +73,8 @@ class ThreadRanks {
     device::Communicator& device() const override { return communicator_; }
     device::Communicator& host() const override { return communicator_; }
     device::Communicator& savers() const override { return communicator_; }
+    mesh::Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
+    mesh::Group data() const override { return {.device = communicator_, .host = communicator_}; }
     int64_t take_ticket(const std::string& series) override {
       const std::scoped_lock lock(ranks_.mutex_);
       return ranks_.tickets_[series]++;
@@ -81,6 +83,7 @@ class ThreadRanks {
    private:
     ThreadRanks& ranks_;
     mutable ThreadCommunicator communicator_;
+    const std::unique_ptr<device::Communicator> nobody_ = device::solo_communicator();
   };
 
   void exchange(int rank, const device::TensorLists& to, const device::TensorLists& from) {

@@ -18,7 +18,35 @@ PackedTensor stack(const std::string& name, const HfTensors& slices) {
   return packed;
 }
 
+Slice part_of(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape, size_t dim) {
+  Slice slice{.hf_name = hf_name, .shape = shape};
+  if (config.shard.is_whole()) return slice;
+  slice.begin.assign(shape.size(), 0);
+  slice.begin[dim] = shape[dim] * config.shard.rank;
+  slice.whole_shape = shape;
+  slice.whole_shape[dim] *= config.shard.size;
+  return slice;
+}
+
+// Of embedding or head, whose parts need not be equal.
+Slice vocabulary(const ModelConfig& config, const std::string& hf_name) {
+  const VocabRows rows = vocab_rows(config);
+  Slice slice{.hf_name = hf_name, .shape = {rows.count(), config.hidden}};
+  if (config.shard.is_whole()) return slice;
+  slice.begin = {rows.begin, 0};
+  slice.whole_shape = {config.vocab, config.hidden};
+  return slice;
+}
+
 }  // namespace
+
+Slice rows_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape) {
+  return part_of(config, hf_name, shape, 0);
+}
+
+Slice columns_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape) {
+  return part_of(config, hf_name, shape, 1);
+}
 
 LayerNames::LayerNames(int64_t layer)
     : packed("layers." + std::to_string(layer) + "."), hf("model.layers." + std::to_string(layer) + ".") {}
@@ -42,36 +70,35 @@ PackedTensor bias(const std::string& packed_name, const HfTensors& slices) {
 PackedTensor qkv_matrix(const ModelConfig& config, const LayerNames& names) {
   const int64_t E = config.hidden, K = config.head_dim;
   const int64_t q_rows = config.num_heads * K, kv_rows = config.num_kv_heads * K;
-  return matrix(names.packed + "qkv", {{.hf_name = names.hf + "self_attn.q_proj.weight", .shape = {q_rows, E}},
-                                       {.hf_name = names.hf + "self_attn.k_proj.weight", .shape = {kv_rows, E}},
-                                       {.hf_name = names.hf + "self_attn.v_proj.weight", .shape = {kv_rows, E}}});
+  return matrix(names.packed + "qkv", {rows_of_part(config, names.hf + "self_attn.q_proj.weight", {q_rows, E}),
+                                       rows_of_part(config, names.hf + "self_attn.k_proj.weight", {kv_rows, E}),
+                                       rows_of_part(config, names.hf + "self_attn.v_proj.weight", {kv_rows, E})});
 }
 
 PackedTensor o_matrix(const ModelConfig& config, const LayerNames& names) {
-  return matrix(names.packed + "o", {{.hf_name = names.hf + "self_attn.o_proj.weight",
-                                      .shape = {config.hidden, config.num_heads * config.head_dim}}});
+  return matrix(names.packed + "o", {columns_of_part(config, names.hf + "self_attn.o_proj.weight",
+                                                     {config.hidden, config.num_heads * config.head_dim})});
 }
 
 void add_swiglu_mlp(const ModelConfig& config, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, F = config.mlp;
   layout.tensors.push_back(norm(names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
   layout.tensors.push_back(
-      matrix(names.packed + "gate_up", {{.hf_name = names.hf + "mlp.gate_proj.weight", .shape = {F, E}},
-                                        {.hf_name = names.hf + "mlp.up_proj.weight", .shape = {F, E}}}));
+      matrix(names.packed + "gate_up", {rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
+                                        rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})}));
   layout.tensors.push_back(
-      matrix(names.packed + "down", {{.hf_name = names.hf + "mlp.down_proj.weight", .shape = {E, F}}}));
+      matrix(names.packed + "down", {columns_of_part(config, names.hf + "mlp.down_proj.weight", {E, F})}));
 }
 
 Layout layout(const ModelConfig& config, void (*add_block)(const ModelConfig&, const LayerNames&, Layout&)) {
   Layout layout;
-  const std::vector<int64_t> table = {config.vocab, config.hidden};
-  layout.tensors.push_back(matrix("embed", {{.hf_name = "model.embed_tokens.weight", .shape = table}}));
+  layout.tensors.push_back(matrix("embed", {vocabulary(config, "model.embed_tokens.weight")}));
   for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(config, LayerNames(layer), layout);
   layout.tensors.push_back(norm("final_norm", "model.norm.weight", config.hidden));
   if (config.tied_embeddings) {
     layout.ignored.push_back("lm_head.weight");  // some publishers write the tied matrix twice
   } else {
-    layout.tensors.push_back(matrix("head", {{.hf_name = "lm_head.weight", .shape = table}}));
+    layout.tensors.push_back(matrix("head", {vocabulary(config, "lm_head.weight")}));
   }
   return layout;
 }

@@ -19,6 +19,12 @@ struct LayerNames {
 
 using HfTensors = std::vector<weights::Slice>;
 
+// What a model's part (ModelConfig::shard) has of an HF tensor of `shape`, the part's own: the rows, or the columns, of
+// its heads or of its share of the MLP, of which every part has as many.
+weights::Slice rows_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape);
+weights::Slice columns_of_part(const ModelConfig& config, const std::string& hf_name,
+                               const std::vector<int64_t>& shape);
+
 // A packed matrix of Hugging Face matrices that lie one below the other: normal values, decays.
 weights::PackedTensor matrix(const std::string& packed_name, const HfTensors& slices);
 // A norm's weight [width]: ones, does not decay.

@@ -11,10 +11,10 @@ void add_block(const ModelConfig& config, const decoder::LayerNames& names, weig
   layout.tensors.push_back(
       decoder::norm(names.packed + "input_norm", names.hf + "input_layernorm.weight", config.hidden));
   layout.tensors.push_back(decoder::qkv_matrix(config, names));
-  layout.tensors.push_back(
-      decoder::bias(names.packed + "qkv_bias", {{.hf_name = names.hf + "self_attn.q_proj.bias", .shape = {q_rows}},
-                                                {.hf_name = names.hf + "self_attn.k_proj.bias", .shape = {kv_rows}},
-                                                {.hf_name = names.hf + "self_attn.v_proj.bias", .shape = {kv_rows}}}));
+  layout.tensors.push_back(decoder::bias(
+      names.packed + "qkv_bias", {decoder::rows_of_part(config, names.hf + "self_attn.q_proj.bias", {q_rows}),
+                                  decoder::rows_of_part(config, names.hf + "self_attn.k_proj.bias", {kv_rows}),
+                                  decoder::rows_of_part(config, names.hf + "self_attn.v_proj.bias", {kv_rows})}));
   layout.tensors.push_back(decoder::o_matrix(config, names));
   decoder::add_swiglu_mlp(config, names, layout);
 }
