@@ -37,6 +37,13 @@ void check_tensors(const HfTensors& tensors, const Layout& layout) {
   check_offered(offered, layout, kPlace);
 }
 
+// What the slice holds of its HF tensor.
+at::Tensor part_of(at::Tensor tensor, const Slice& slice) {
+  const std::vector<int64_t> begin = slice.hf_begin();
+  for (size_t d = 0; d < begin.size(); ++d) tensor = tensor.narrow(static_cast<int64_t>(d), begin[d], slice.shape[d]);
+  return tensor;
+}
+
 }  // namespace
 
 void move_to_host(HfTensors& tensors) {
@@ -62,7 +69,7 @@ void adopt(HfTensors&& tensors, WeightStore& store) {
   for (const PackedTensor& packed : store.layout().tensors) {
     for (const Slice& slice : packed.slices) {
       const auto source = tensors.extract(slice.hf_name);
-      staging.copy(store.slice(packed, slice), source.mapped());
+      staging.copy(store.slice(packed, slice), part_of(source.mapped(), slice));
     }
   }
 }

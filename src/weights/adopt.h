@@ -15,7 +15,7 @@ using HfTensors = std::map<std::string, at::Tensor>;
 
 // Fills the store with the bits that load_hf_checkpoint() would find in files of the same tensors: float32, bfloat16 or
 // float16, converted to the store's dtype; of a NaN that is converted, only that it is one. They may have any strides
-// and lie on any device.
+// and lie on any device. Each is the whole HF tensor: a slice that is a box of it takes its box.
 //
 // Takes the handles away: each tensor is dropped when its slice is filled (those of layout().ignored before), so memory
 // that nobody else holds is free from then on, and `tensors` ends empty. The store and one Staging buffer are all that

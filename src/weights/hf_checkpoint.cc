@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "tandem/error.h"
+#include "weights/box_reader.h"
 #include "weights/checkpoint_files.h"
 #include "weights/staging.h"
 #include "weights/store.h"
@@ -41,13 +42,12 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-void load_slice(const SliceSource& match, const WeightStore& store, Staging& staging) {
+void load_slice(const SliceSource& match, const WeightStore& store, Staging& staging, BoxReader& reader) {
   const auto& [file, info] = match.source;
   const at::ScalarType dtype = torch_dtype(info->dtype, file->path());
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  staging.fill(store.slice(*match.packed, *match.slice), dtype, [&](const at::Tensor& piece, int64_t first) {
-    file->read(*info, first * element_bytes, bytes_of(piece));
-  });
+  const Box box = box_of(*match.slice);
+  staging.fill(store.slice(*match.packed, *match.slice), dtype,
+               [&](const at::Tensor& piece, int64_t first) { reader.read(*file, *info, box, first, bytes_of(piece)); });
 }
 
 // The tensors of one file to be written, in layout order.
@@ -158,7 +158,8 @@ void load_files(const CheckpointFiles& files, WeightStore& store) {
   const std::vector<SliceSource> matches = match_layout(files, store.layout());
   if (!store.has_storage()) store.allocate();
   Staging staging;
-  for (const SliceSource& match : matches) load_slice(match, store, staging);
+  BoxReader reader;
+  for (const SliceSource& match : matches) load_slice(match, store, staging, reader);
 }
 
 // Writes DIR: what `write` puts into it, and the source's tokenizer and generation files.

@@ -18,9 +18,9 @@ bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "
 
 void check_tensor(const Slice& slice, const OfferedTensor& offered) {
   const std::string place = offered.place + ": tensor " + quoted_name(slice.hf_name);
-  TANDEM_USER_CHECK(offered.shape == slice.shape,
+  TANDEM_USER_CHECK(offered.shape == slice.hf_shape(),
                     fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
-                                place, fmt::join(offered.shape, ", "), fmt::join(slice.shape, ", ")));
+                                place, fmt::join(offered.shape, ", "), fmt::join(slice.hf_shape(), ", ")));
   TANDEM_USER_CHECK(is_loadable(offered.dtype),
                     fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
                                 "checkpoint",

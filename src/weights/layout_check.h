@@ -18,6 +18,7 @@ struct OfferedTensor {
 
 // UserError, with tensor and remedy: one that the layout asks for is missing, one is neither asked for nor ignored, a
 // shape is another, or a dtype is not F32, BF16 or F16. `offered` is by HF name; `place` is where all of it is.
+// Whole tensors are offered, to the layout of a part too.
 void check_offered(const std::map<std::string, OfferedTensor>& offered, const Layout& layout, const std::string& place);
 
 }  // namespace tandem::weights

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "device/transfer.h"
+#include "weights/box.h"
 #include "weights/safetensors.h"
 
 namespace tandem::weights {
@@ -40,10 +41,11 @@ std::string describe_not_finite(const WeightStore& store) {
     for (const Slice& slice : packed.slices) {
       const std::optional<Found> found = first_not_finite(store.slice(packed, slice));
       if (!found) continue;
-      const int64_t columns = slice.shape.size() > 1 ? slice.shape[1] : 1;
-      const std::string place =
-          slice.shape.size() > 1 ? fmt::format("row {}, column {}", found->element / columns, found->element % columns)
-                                 : fmt::format("element {}", found->element);
+      const Box box = box_of(slice);
+      const int64_t index = box.index_of(found->element);
+      const std::string place = slice.shape.size() > 1 ? fmt::format("row {}, column {}", index / box.whole_columns,
+                                                                     index % box.whole_columns)
+                                                       : fmt::format("element {}", index);
       return fmt::format("{} holds {} (the first at {})", slice.hf_name,
                          std::isnan(found->value) ? "NaN" : "an infinity", place);
     }

@@ -1,6 +1,5 @@
 #include "weights/store.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
@@ -8,14 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdlib>
-#include <numbers>
 
 #include "base/check.h"
-#include "base/rng.h"
-#include "weights/staging.h"
 #include "weights/tensor_file.h"
 #include "weights/weights_plan.h"
 
@@ -56,59 +50,6 @@ at::Tensor allocate_on_host(int64_t elements, at::ScalarType dtype) {
   if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
   return at::from_blob(
       memory, {elements}, [](void* p) { std::free(p); }, at::TensorOptions().dtype(dtype));
-}
-
-// Four normal deviates of one Philox block: Box and Muller (1958), twice.
-std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
-  const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
-  std::array<float, 4> result;
-  for (int pair = 0; pair < 2; ++pair) {
-    // In (0, 1]: the logarithm of 0 does not exist.
-    const float radius_draw = static_cast<float>((bits[2 * pair] >> 8) + 1) * 0x1.0p-24F;
-    const float angle_draw = static_cast<float>(bits[2 * pair + 1] >> 8) * 0x1.0p-24F;
-    const float radius = std::sqrt(-2.0F * std::log(radius_draw));
-    const float angle = 2.0F * std::numbers::pi_v<float> * angle_draw;
-    result[2 * pair] = radius * std::cos(angle);
-    result[2 * pair + 1] = radius * std::sin(angle);
-  }
-  return result;
-}
-
-// Four numbers in [-1, 1) of one Philox block.
-std::array<float, 4> uniforms(uint64_t seed, uint64_t tensor, uint64_t block) {
-  const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
-  std::array<float, 4> result;
-  for (int i = 0; i < 4; ++i) result[i] = static_cast<float>(bits[i] >> 8) * 0x1.0p-23F - 1.0F;
-  return result;
-}
-
-using Draws = std::array<float, 4> (*)(uint64_t seed, uint64_t tensor, uint64_t block);
-
-// Elements of a tensor from `first` on, which is a multiple of four, in host memory.
-template <typename Element>
-void fill_drawn(const at::Tensor& part, int64_t first, Draws draws_of, float scale, uint64_t seed, uint64_t stream) {
-  Element* data = part.data_ptr<Element>();
-  const int64_t elements = part.numel();
-  constexpr int64_t kGrainBlocks = 4096;
-  at::parallel_for(0, (elements + 3) / 4, kGrainBlocks, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const std::array<float, 4> draws = draws_of(seed, stream, static_cast<uint64_t>(first / 4 + block));
-      for (int64_t i = 0; i < 4 && 4 * block + i < elements; ++i) {
-        data[4 * block + i] = static_cast<Element>(scale * draws[i]);
-      }
-    }
-  });
-}
-
-void fill_drawn(const at::Tensor& tensor, Draws draws_of, float scale, uint64_t seed, uint64_t stream,
-                Staging& staging) {
-  staging.fill(tensor, tensor.scalar_type(), [&](const at::Tensor& piece, int64_t first) {
-    if (piece.scalar_type() == at::kFloat) {
-      fill_drawn<float>(piece, first, draws_of, scale, seed, stream);
-    } else {
-      fill_drawn<at::BFloat16>(piece, first, draws_of, scale, seed, stream);
-    }
-  });
 }
 
 }  // namespace
@@ -193,28 +134,6 @@ WeightsView WeightStore::view() const {
   view.tensors_ = tensors_;
   view.version_ = version_;
   return view;
-}
-
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream) {
-  if (!store.has_storage()) store.allocate();
-  Staging staging;
-  uint64_t stream = first_stream;
-  for (const PackedTensor& packed : store.layout().tensors) {
-    const at::Tensor& tensor = store.tensor(packed.name);
-    switch (packed.init) {
-      case Init::kNormal:
-        fill_drawn(tensor, normals, static_cast<float>(initializer_range), seed, stream, staging);
-        break;
-      case Init::kUniform: {
-        const double bound = 1.0 / std::sqrt(static_cast<double>(packed.shape.back()));
-        fill_drawn(tensor, uniforms, static_cast<float>(bound), seed, stream, staging);
-        break;
-      }
-      case Init::kOnes: tensor.fill_(1); break;
-      case Init::kZeros: tensor.fill_(0); break;
-    }
-    ++stream;
-  }
 }
 
 }  // namespace tandem::weights

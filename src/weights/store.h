@@ -70,7 +70,7 @@ class WeightStore {
   // The next three: BugError without storage.
   // The live tensor of one packed name; writing to it writes the weights.
   const at::Tensor& tensor(const std::string& name) const;
-  // The live rows that one HF tensor occupies, in its HF shape.
+  // The live rows that one HF tensor, or the store's box of it, occupies, in the slice's shape.
   at::Tensor slice(const PackedTensor& packed, const Slice& slice) const;
   WeightsView view() const;
 
@@ -94,9 +94,10 @@ class WeightStore {
 
 // Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards: each slice is read from its
 // byte range straight into place, or where it is converted (F32, BF16, F16 accepted) or the store lies on a device,
-// through one Staging buffer, which is all the memory that this takes beside the store. A store without storage gets
-// its own once the headers are checked. UserError: a missing or truncated shard, a missing or extra tensor, a wrong
-// shape or dtype; file, tensor and remedy are named. Everything that headers can tell is checked before the first
+// through one Staging buffer, which is all the memory that this takes beside the store. Of a slice that is a box of its
+// tensor the box alone is stored; where columns are cut, through one more MiB (box_reader.h). A store without storage
+// gets its own once the headers are checked. UserError: a missing or truncated shard, a missing or extra tensor, a
+// wrong shape or dtype; file, tensor and remedy are named. Everything that headers can tell is checked before the first
 // weight is read (check_hf_checkpoint does only that, and needs no store).
 void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 
@@ -108,8 +109,8 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 // Of the files that an export takes over from `source_directory`: tokenizer, configuration.
 int64_t copied_bytes(const std::string& source_directory);
 
-// Random weights as each packed tensor's `init` says. Philox of (seed, first_stream + tensor, element). A store without
-// storage gets its own.
+// Random weights as each packed tensor's `init` says. Philox of (seed, first_stream + tensor, element), counted in the
+// whole model, so the parts of a model are the same model however many there are. A store without storage gets its own.
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0);
 
 // An adapter in and out of DIR/adapter_model.safetensors, as PEFT has it: the same promises and errors as the two

@@ -28,7 +28,9 @@ WeightSpec weight_spec(const Layout& layout, std::string_view dtype) {
   WeightSpec info;
   info.dtype = dtype;
   for (const PackedTensor& packed : layout.tensors) {
-    for (const Slice& slice : packed.slices) info.tensors.push_back({.hf_name = slice.hf_name, .shape = slice.shape});
+    for (const Slice& slice : packed.slices) {
+      info.tensors.push_back({.hf_name = slice.hf_name, .shape = slice.hf_shape()});
+    }
   }
   info.hash = hash_of(info);
   return info;

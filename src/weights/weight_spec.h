@@ -15,7 +15,7 @@ namespace tandem::weights {
 struct WeightSpec {
   struct Tensor {
     std::string hf_name;
-    std::vector<int64_t> shape;  // as Hugging Face has it
+    std::vector<int64_t> shape;  // as Hugging Face has it: of the whole tensor, also in a part's layout
     bool operator==(const Tensor&) const = default;
   };
 

@@ -1,0 +1,46 @@
+// A box of a tensor as rows and columns of a matrix, and where its elements lie in the whole tensor. No torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "weights/layout.h"
+
+namespace tandem::weights {
+
+// Rows [row_begin, row_begin + num_rows) and columns [column_begin, column_begin + num_columns) of a row-major matrix.
+// A vector is a matrix of one column. `element` counts the box's own elements, row-major; `index` those of the matrix.
+struct Box {
+  int64_t row_begin = 0, num_rows = 0;
+  int64_t column_begin = 0, num_columns = 0, whole_columns = 0;
+
+  int64_t num_elements() const { return num_rows * num_columns; }
+  bool has_whole_rows() const { return num_columns == whole_columns; }
+  int64_t index_of(int64_t element) const {
+    return (row_begin + element / num_columns) * whole_columns + column_begin + element % num_columns;
+  }
+  // How many of its elements lie before that index.
+  int64_t elements_before(int64_t index) const;
+};
+
+// Where the slice lies in its HF tensor. Dims behind the second count as columns; BugError where it is cut in one.
+Box box_of(const Slice& slice);
+
+// Neighbours in the box that are neighbours in the whole tensor too.
+struct Run {
+  int64_t element = 0, index = 0, count = 0;
+};
+
+// Visits the box's elements [first, first + count) in as few runs as there are.
+template <typename F>
+void for_each_run(const Box& box, int64_t first, int64_t count, F f) {
+  const int64_t end = first + count;
+  while (first < end) {
+    const int64_t to_row_end = box.num_columns - first % box.num_columns;
+    const int64_t elements = box.has_whole_rows() ? end - first : std::min(to_row_end, end - first);
+    f(Run{.element = first, .index = box.index_of(first), .count = elements});
+    first += elements;
+  }
+}
+
+}  // namespace tandem::weights

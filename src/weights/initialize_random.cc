@@ -1,0 +1,124 @@
+// Random weights: the declaration is in store.h.
+#include <ATen/Parallel.h>
+
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "base/rng.h"
+#include "weights/box.h"
+#include "weights/staging.h"
+#include "weights/store.h"
+
+namespace tandem::weights {
+namespace {
+
+// Four normal deviates of one Philox block: Box and Muller (1958), twice.
+std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
+  const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
+  std::array<float, 4> result;
+  for (int pair = 0; pair < 2; ++pair) {
+    // In (0, 1]: the logarithm of 0 does not exist.
+    const float radius_draw = static_cast<float>((bits[2 * pair] >> 8) + 1) * 0x1.0p-24F;
+    const float angle_draw = static_cast<float>(bits[2 * pair + 1] >> 8) * 0x1.0p-24F;
+    const float radius = std::sqrt(-2.0F * std::log(radius_draw));
+    const float angle = 2.0F * std::numbers::pi_v<float> * angle_draw;
+    result[2 * pair] = radius * std::cos(angle);
+    result[2 * pair + 1] = radius * std::sin(angle);
+  }
+  return result;
+}
+
+// Four numbers in [-1, 1) of one Philox block.
+std::array<float, 4> uniforms(uint64_t seed, uint64_t tensor, uint64_t block) {
+  const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
+  std::array<float, 4> result;
+  for (int i = 0; i < 4; ++i) result[i] = static_cast<float>(bits[i] >> 8) * 0x1.0p-23F - 1.0F;
+  return result;
+}
+
+using Draws = std::array<float, 4> (*)(uint64_t seed, uint64_t tensor, uint64_t block);
+
+// The numbers of one packed tensor. Each is a function of its place in the tensor of the whole model.
+struct Stream {
+  Draws draws_of;
+  float scale;
+  uint64_t seed, number;
+
+  template <typename Element>
+  void draw(int64_t index, int64_t count, Element* out) const {
+    int64_t lane = index % 4;
+    for (int64_t block = index / 4, i = 0; i < count; ++block, lane = 0) {
+      const std::array<float, 4> draws = draws_of(seed, number, static_cast<uint64_t>(block));
+      for (; lane < 4 && i < count; ++lane, ++i) out[i] = static_cast<Element>(scale * draws[lane]);
+    }
+  }
+};
+
+// Elements of a box from `first` on, in host memory.
+template <typename Element>
+void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const Stream& stream) {
+  Element* data = piece.data_ptr<Element>();
+  constexpr int64_t kGrainElements = 16384;
+  at::parallel_for(0, piece.numel(), kGrainElements, [&](int64_t begin, int64_t end) {
+    for_each_run(box, first + begin, end - begin,
+                 [&](const Run& run) { stream.draw(run.index, run.count, data + run.element - first); });
+  });
+}
+
+void draw_box(const at::Tensor& target, const Box& box, const Stream& stream, Staging& staging) {
+  staging.fill(target, target.scalar_type(), [&](const at::Tensor& piece, int64_t first) {
+    if (piece.scalar_type() == at::kFloat) {
+      draw_piece<float>(piece, box, first, stream);
+    } else {
+      draw_piece<at::BFloat16>(piece, box, first, stream);
+    }
+  });
+}
+
+void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Stream& stream, Staging& staging) {
+  if (packed.is_whole()) {
+    const int64_t elements = packed.num_elements();
+    draw_box(store.tensor(packed.name), {.num_rows = 1, .num_columns = elements, .whole_columns = elements}, stream,
+             staging);
+    return;
+  }
+  int64_t row_begin = 0;  // of the slice in the whole packed tensor
+  for (const Slice& slice : packed.slices) {
+    Box box = box_of(slice);
+    box.row_begin += row_begin;
+    draw_box(store.slice(packed, slice), box, stream, staging);
+    row_begin += slice.hf_shape().front();
+  }
+}
+
+// Of the packed tensor of the whole model.
+int64_t num_columns(const PackedTensor& packed) {
+  return packed.is_whole() ? packed.shape.back() : packed.slices.front().hf_shape().back();
+}
+
+}  // namespace
+
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream) {
+  if (!store.has_storage()) store.allocate();
+  Staging staging;
+  uint64_t stream = first_stream;
+  for (const PackedTensor& packed : store.layout().tensors) {
+    const at::Tensor& tensor = store.tensor(packed.name);
+    switch (packed.init) {
+      case Init::kNormal:
+        draw_tensor(store, packed, {normals, static_cast<float>(initializer_range), seed, stream}, staging);
+        break;
+      case Init::kUniform: {
+        const double bound = 1.0 / std::sqrt(static_cast<double>(num_columns(packed)));
+        draw_tensor(store, packed, {uniforms, static_cast<float>(bound), seed, stream}, staging);
+        break;
+      }
+      case Init::kOnes: tensor.fill_(1); break;
+      case Init::kZeros: tensor.fill_(0); break;
+    }
+    ++stream;
+  }
+}
+
+}  // namespace tandem::weights
