@@ -1,7 +1,6 @@
 #include "rl/packing.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -33,18 +32,26 @@ Run take_run(std::span<const Sample* const> samples, int64_t begin, int64_t max_
 std::vector<MicroBatch> first_fit(std::span<const Sample* const> samples, int64_t max_tokens) {
   std::vector<MicroBatch> batches;
   const auto num_samples = static_cast<int64_t>(samples.size());
-  std::ptrdiff_t previous = -1;  // the batch of the run before
+  std::vector<int64_t> newest_group;  // of each batch
+  int64_t group = -1;
   for (int64_t begin = 0; begin < num_samples;) {
     const Run run = take_run(samples, begin, max_tokens);
-    // The next run of a split group goes behind the one before: beside it, the shared prompt would be counted twice.
     const bool continues =
         begin > 0 && share_prompt(*samples[static_cast<size_t>(begin - 1)], *samples[static_cast<size_t>(begin)]);
-    auto fits = [&](const MicroBatch& batch) { return batch.num_tokens + run.num_tokens <= max_tokens; };
-    auto batch = std::find_if(batches.begin() + (continues ? previous + 1 : 0), batches.end(), fits);
-    if (batch == batches.end()) batch = batches.emplace(batches.end());
-    previous = batch - batches.begin();
-    for (int64_t i = run.begin; i < run.end; ++i) batch->samples.push_back(i);
-    batch->num_tokens += run.num_tokens;
+    if (!continues) ++group;
+    // Two runs of a split group lie in two batches: beside the first, the second's prompt would be counted twice.
+    const auto takes = [&](size_t b) {
+      return batches[b].num_tokens + run.num_tokens <= max_tokens && newest_group[b] != group;
+    };
+    size_t batch = 0;
+    while (batch < batches.size() && !takes(batch)) ++batch;
+    if (batch == batches.size()) {
+      batches.emplace_back();
+      newest_group.emplace_back();
+    }
+    newest_group[batch] = group;
+    for (int64_t i = run.begin; i < run.end; ++i) batches[batch].samples.push_back(i);
+    batches[batch].num_tokens += run.num_tokens;
     begin = run.end;
   }
   return batches;

@@ -23,7 +23,8 @@ struct Split {
 
 // Deterministic: a function of the samples' order, lengths and the split. Neighbours that share_prompt() are one
 // group. A group goes, in order, into the first micro-batch with room for all of it; one that is longer than the
-// budget is split into runs that each fill a micro-batch. A single sample beyond the budget gets a micro-batch of its
+// budget is split into runs, each as long as the budget, and each goes into the first micro-batch with room for it that
+// has none of that group. A single sample beyond the budget gets a micro-batch of its
 // own.
 //
 // With a multiple above 1 there are at most as many micro-batches as the budget needs, rounded up to it, and the budget

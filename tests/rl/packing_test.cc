@@ -104,6 +104,16 @@ TEST(Packing, SplitsAGroupLongerThanTheBudgetAndRepeatsItsPrompt) {
   EXPECT_EQ(batches[1].num_tokens, 10);
 }
 
+// The rests of groups that are a little longer than the budget share micro-batches.
+TEST(Packing, RestsOfSplitGroupsLieTogether) {
+  std::vector<std::vector<Sample>> groups;
+  for (uint64_t g = 0; g < 12; ++g) groups.push_back(group_of(g, 8, std::vector<size_t>(8, 32)));
+  const std::vector<Sample> samples = joined(groups);
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), {.max_tokens = 8 + 7 * 32});
+  ASSERT_EQ(batches.size(), 12U + 3U);  // five of the rests, of 40 tokens, fit into one
+  EXPECT_EQ(batches[1].samples, (std::vector<int64_t>{7, 15, 23, 31, 39}));
+}
+
 TEST(Packing, GivesASampleBeyondTheBudgetItsOwnBatch) {
   const std::vector<Sample> samples = joined({group_of(0, 4, {96}), group_of(1, 1, {1})});
   const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), {.max_tokens = 10});
