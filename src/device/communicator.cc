@@ -27,6 +27,19 @@ class SoloCommunicator final : public Communicator {
 
 at::Tensor bytes_of(int64_t count) { return at::empty({count}, at::kByte); }
 
+// From one rank to all others.
+void broadcast(Communicator& ranks, int from, const at::Tensor& x) {
+  TensorLists to(static_cast<size_t>(ranks.size())), received(to.size());
+  if (ranks.rank() != from) {
+    received[static_cast<size_t>(from)].push_back(x);
+  } else {
+    for (int r = 0; r < ranks.size(); ++r) {
+      if (r != from) to[static_cast<size_t>(r)].push_back(x);
+    }
+  }
+  ranks.start_exchange(std::move(to), std::move(received))->wait();
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> solo_communicator() { return std::make_unique<SoloCommunicator>(); }
@@ -72,6 +85,18 @@ std::vector<std::string> all_gather_text(Communicator& ranks, std::string_view m
     result.emplace_back(static_cast<const char*>(part[0].const_data_ptr()), static_cast<size_t>(part[0].numel()));
   }
   return result;
+}
+
+std::string broadcast_text(Communicator& ranks, int from, std::string_view mine) {
+  if (ranks.size() == 1) return std::string(mine);
+  const bool sends = ranks.rank() == from;
+  const at::Tensor length = at::empty({1}, at::kLong);
+  if (sends) *length.mutable_data_ptr<int64_t>() = std::ssize(mine);
+  broadcast(ranks, from, length);
+  const at::Tensor bytes = bytes_of(*length.const_data_ptr<int64_t>());
+  if (sends && !mine.empty()) std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
+  if (bytes.numel() > 0) broadcast(ranks, from, bytes);
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
 bool any_of(Communicator& ranks, bool mine) {

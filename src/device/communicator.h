@@ -59,6 +59,9 @@ std::unique_ptr<Communicator> solo_communicator();
 void all_gather(Communicator& ranks, const TensorLists& parts);
 // Every rank's text, by rank. The tensors that carry it are of the host: for a communicator of the CPU.
 std::vector<std::string> all_gather_text(Communicator& ranks, std::string_view mine);
+// The text of rank `from` on every rank; the others' `mine` is not looked at. For a communicator of the CPU. That rank
+// does not wait until the others have it.
+std::string broadcast_text(Communicator& ranks, int from, std::string_view mine);
 // Every rank's numbers, by rank; as many on each.
 std::vector<std::vector<double>> all_gather_numbers(Communicator& ranks, std::span<const double> mine);
 // Whether any rank says so.

@@ -29,16 +29,15 @@ class Mesh {
   // Rank 0: it alone writes the run directory and talks to the terminal.
   bool is_conductor() const { return rank() == 0; }
 
-  // Between all ranks. device() moves tensors of their devices, host() those of their hosts; both are for the thread
-  // that runs the loop. savers() moves the host's for the thread that writes checkpoints: two threads must not share
-  // one.
-  virtual device::Communicator& device() const = 0;
+  // Between the hosts of all ranks: host() is for the thread that runs the loop, savers() for the one that writes
+  // checkpoints, because two threads must not share one.
   virtual device::Communicator& host() const = 0;
   virtual device::Communicator& savers() const = 0;
-
   // The t ranks that hold one copy of the model between them, a *replica*: neighbours, rank = replica * t + tensor
   // rank.
   virtual Group tensor() const = 0;
+  // Between their hosts, for the thread that writes checkpoints.
+  virtual device::Communicator& tensor_savers() const = 0;
   // The ranks that hold the same part of it, one of each replica.
   virtual Group data() const = 0;
 

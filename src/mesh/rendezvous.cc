@@ -141,32 +141,29 @@ class JoinedMesh final : public Mesh {
         launch_(launch),
         settings_(settings),
         host_(over_hosts("host", everyone(), settings.timeout_s)),
-        savers_(over_hosts("savers", everyone(), std::max(settings.timeout_s, kSaversWait))),
-        device_(over_devices("device", everyone())) {
+        savers_(over_hosts("savers", everyone(), savers_wait())) {
     const int t = settings.tensor_size;
-    TANDEM_CHECK(launch.size % t == 0, "ranks of replicas:", launch.size, t);
-    if (t == 1) return;
+    TANDEM_CHECK(t > 0 && launch.size % t == 0, "ranks of replicas:", launch.size, t);
     const int replica = launch.rank / t, tensor_rank = launch.rank % t;
-    const Members tensor = {.name = fmt::format("of replica {}", replica), .rank = tensor_rank, .size = t};
+    if (t > 1) {
+      const Members tensor = {.name = fmt::format("replica {}", replica), .rank = tensor_rank, .size = t};
+      tensor_host_ = over_hosts("host", tensor, settings.timeout_s);
+      tensor_savers_ = over_hosts("savers", tensor, savers_wait());
+      tensor_device_ = over_devices(tensor);
+    }
     const Members data = {
-        .name = fmt::format("of tensor rank {}", tensor_rank), .rank = replica, .size = launch.size / t};
-    tensor_host_ = over_hosts("host", tensor, settings.timeout_s);
-    tensor_device_ = over_devices("device", tensor);
-    data_host_ = over_hosts("host", data, settings.timeout_s);
-    data_device_ = over_devices("device", data);
+        .name = t > 1 ? fmt::format("tensor rank {}", tensor_rank) : "", .rank = replica, .size = launch.size / t};
+    if (t > 1) data_host_ = over_hosts("host", data, settings.timeout_s);
+    data_device_ = over_devices(data);
   }
 
-  device::Communicator& device() const override { return *device_; }
   device::Communicator& host() const override { return *host_; }
   device::Communicator& savers() const override { return *savers_; }
   Group tensor() const override {
-    if (!tensor_host_) return {.device = *nobody_, .host = *nobody_};
-    return {.device = *tensor_device_, .host = *tensor_host_};
+    return {.device = tensor_device_ ? *tensor_device_ : *nobody_, .host = tensor_host_ ? *tensor_host_ : *nobody_};
   }
-  Group data() const override {
-    if (!data_host_) return {.device = *device_, .host = *host_};
-    return {.device = *data_device_, .host = *data_host_};
-  }
+  device::Communicator& tensor_savers() const override { return tensor_savers_ ? *tensor_savers_ : *nobody_; }
+  Group data() const override { return {.device = *data_device_, .host = data_host_ ? *data_host_ : *host_}; }
 
   int64_t take_ticket(const std::string& series) override {
     try {
@@ -184,24 +181,23 @@ class JoinedMesh final : public Mesh {
   };
   Members everyone() const { return {.name = "", .rank = launch_.rank, .size = launch_.size}; }
 
+  double savers_wait() const { return std::max(settings_.timeout_s, kSaversWait); }
+
   std::unique_ptr<device::Communicator> over_hosts(const std::string& what, const Members& members,
                                                    double timeout_s) const {
     if (members.size == 1) return device::solo_communicator();
-    return device::make_gloo_communicator(store_, name_of(what, members),
+    return device::make_gloo_communicator(store_, members.name.empty() ? what : what + " of " + members.name,
                                           {.rank = members.rank,
                                            .size = members.size,
                                            .timeout_s = timeout_s,
                                            .address = own_address(launch_, settings_)});
   }
-  std::unique_ptr<device::Communicator> over_devices(const std::string& what, const Members& members) const {
+  std::unique_ptr<device::Communicator> over_devices(const Members& members) const {
     const DeviceNetwork& network = settings_.device;
-    if (!network.make || members.size == 1) return over_hosts(what, members, settings_.timeout_s);
-    const std::string key = name_of(what, members) + " id";
+    if (!network.make || members.size == 1) return over_hosts("device", members, settings_.timeout_s);
+    const std::string key = "device id of " + members.name;
     if (members.rank == 0) store_->set(key, network.make_id());
     return network.make(store_->get_to_str(key), members.rank, members.size);
-  }
-  static std::string name_of(const std::string& what, const Members& members) {
-    return members.name.empty() ? what : what + " " + members.name;
   }
 
   // On rank 0 it serves the others: it goes last.
@@ -209,8 +205,8 @@ class JoinedMesh final : public Mesh {
   const LaunchVariables launch_;
   const JoinSettings settings_;
   const std::unique_ptr<device::Communicator> nobody_ = device::solo_communicator();
-  std::unique_ptr<device::Communicator> host_, savers_, device_;
-  std::unique_ptr<device::Communicator> tensor_host_, tensor_device_, data_host_, data_device_;  // null: t is 1
+  std::unique_ptr<device::Communicator> host_, savers_, data_device_;
+  std::unique_ptr<device::Communicator> tensor_host_, tensor_savers_, tensor_device_, data_host_;  // null: t is 1
 };
 
 }  // namespace

@@ -9,10 +9,10 @@ namespace {
 
 class SoloMesh final : public Mesh {
  public:
-  device::Communicator& device() const override { return *nobody_; }
   device::Communicator& host() const override { return *nobody_; }
   device::Communicator& savers() const override { return *nobody_; }
   Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
+  device::Communicator& tensor_savers() const override { return *nobody_; }
   Group data() const override { return tensor(); }
   int64_t take_ticket(const std::string& series) override { return next_[series]++; }
 

@@ -27,7 +27,8 @@ using base::seconds_since;
 
 Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
     : inputs_(inputs),
-      ranks_{.device = inputs.mesh->device(), .host = inputs.mesh->host()},
+      ranks_{
+          .device = inputs.mesh->data().device, .host = inputs.mesh->data().host, .parts = inputs.mesh->tensor().host},
       health_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
                               inputs.num_rollouts * inputs.config.steps_per_rollout())),
       model_(inputs.session.make_model()) {
@@ -85,6 +86,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics last;
   double tokens = 0.0, flops = 0.0;
+  const model::ModelConfig whole = model::whole_of(inputs_.session.config());
   try {
     for (int64_t k = 0; k < config.steps_per_rollout(); ++k) {
       log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k,
@@ -94,7 +96,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
       const bool is_first = k == 0 && rollout.is_sampled;
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
       patience.observe_step(rollout_id, last, rollout);
-      flops += training_flops(inputs_.session.config(), batch);
+      flops += training_flops(whole, batch);
     }
   } catch (const trainer::StepAbandoned&) {
     return std::nullopt;
@@ -105,7 +107,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   const double seconds = std::max(seconds_since(begin), 1e-9);
   log.add({{"perf/actor_train_time", seconds},
            {"perf/actor_train_tok_per_s", tokens / seconds},
-           {"perf/actor_train_tflops", flops / seconds * 1e-12 / ranks_.size()}});
+           {"perf/actor_train_tflops", flops / seconds * 1e-12 / inputs_.mesh->size()}});
   trainer_->end_phase();
   return last;
 }

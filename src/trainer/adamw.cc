@@ -106,17 +106,32 @@ const at::Tensor& AdamW::last_gradient(const std::string& packed_name) const {
   return gradients_.last(index_of(packed_name));
 }
 
-double AdamW::gradient_norm() {
+// The sum of squares of all gradients, or of those of tensors of which every rank that holds a part of the model has
+// all, or of the others.
+template <typename IsMeant>
+double AdamW::sum_of_squares(IsMeant is_meant) {
   std::vector<double> own;
+  std::vector<const weights::PackedTensor*> tensors;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const std::vector<int64_t>& shape = parameters_[p].packed->shape;
-    const int64_t block_elements = rows_of_block(shape) * elements_of_row(shape);
+    const weights::PackedTensor& packed = *parameters_[p].packed;
+    if (!is_meant(packed)) continue;
+    const int64_t block_elements = rows_of_block(packed.shape) * elements_of_row(packed.shape);
     const std::vector<double> sums = ops_.sums_of_squares(gradients_.accumulator(p), block_elements);
     own.insert(own.end(), sums.begin(), sums.end());
+    tensors.push_back(&packed);
   }
-  std::vector<const weights::PackedTensor*> tensors;
-  for (const Parameter& p : parameters_) tensors.push_back(p.packed);
-  return std::sqrt(sum_of_blocks(ranks_, tensors, own));
+  return sum_of_blocks(ranks_, tensors, own);
+}
+
+double AdamW::gradient_norm() {
+  if (ranks_.parts.size() == 1) {
+    return std::sqrt(sum_of_squares([](const weights::PackedTensor& /*packed*/) { return true; }));
+  }
+  double sum = sum_of_squares([](const weights::PackedTensor& packed) { return packed.is_whole(); });
+  const double part = sum_of_squares([](const weights::PackedTensor& packed) { return !packed.is_whole(); });
+  const memory::BypassArena messages;
+  for (const std::vector<double>& of_part : device::all_gather_numbers(ranks_.parts, {&part, 1})) sum += of_part[0];
+  return std::sqrt(sum);
 }
 
 void AdamW::step(double lr, double grad_scale) {

@@ -48,8 +48,9 @@ class AdamW {
   // What was accumulated, after gradient_norm() or step(), until release_gradients(): the last step's.
   const at::Tensor& last_gradient(const std::string& packed_name) const;
   void release_gradients() { gradients_.release(); }
-  // 2-norm of all gradients together, unscaled: the sums of squares of blocks, in float64, added in store order. The
-  // same bits on every rank and for any number of them.
+  // 2-norm of all gradients together, unscaled: the sums of squares of blocks, in float64, added in store order; where
+  // a model has several parts, those of what all of them have, then each part's. The same bits on every rank and for
+  // any number of data ranks.
   double gradient_norm();
   // One update with gradients * grad_scale; writes the store (and leaves its version to the caller). EnvironmentError:
   // a copy failed, the host has too little memory, or a rank is lost; the step is lost.
@@ -69,6 +70,8 @@ class AdamW {
     double weight_decay = 0.0;
   };
   at::Tensor own_rows(const Parameter& parameter) const;
+  template <typename IsMeant>
+  double sum_of_squares(IsMeant is_meant);
   void update(const StatePiece& piece, double lr, double grad_scale);
   // Every rank's rows of every weight, from their owners into the store.
   void gather_weights() const;

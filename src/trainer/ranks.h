@@ -1,4 +1,4 @@
-// The data ranks that take an optimizer step together, each with a device and all of the weights.
+// The ranks that take an optimizer step together.
 #pragma once
 
 #include "device/communicator.h"
@@ -6,11 +6,13 @@
 
 namespace tandem::trainer {
 
-// Borrowed. Both connect the same ranks in the same order: one moves tensors of their devices, the other those of their
-// hosts.
+// Borrowed. `device` and `host` connect the data ranks, in the same order: those that hold the same part of the model,
+// which is all of it where `parts` is one rank. One moves tensors of their devices, the other those of their hosts.
 struct Ranks {
   device::Communicator& device;
   device::Communicator& host;
+  // The hosts of the ranks that hold the other parts, whose data rank is this one's.
+  device::Communicator& parts;
 
   int rank() const { return device.rank(); }
   int size() const { return device.size(); }

@@ -118,16 +118,22 @@ class TrainerImpl final : public Trainer {
     const auto size = static_cast<size_t>(ranks_.size()), rank = static_cast<size_t>(ranks_.rank());
     for (size_t begin = 0; begin < micro_batches.size(); begin += size) {
       const rl::MicroBatch& members = begin + rank < micro_batches.size() ? micro_batches[begin + rank] : kNone;
-      if (ranks_.is_alone() && config_.abandon && config_.abandon()) throw StepAbandoned();
+      if (ranks_.is_alone() && abandons()) throw StepAbandoned();
       f(members, pack_micro_batch(samples, members, model_.ops()));
     }
+  }
+
+  // Whether a rank that holds a part of this model wants to.
+  bool abandons() const {
+    if (!config_.abandon) return false;
+    const memory::BypassArena messages;
+    return device::any_of(ranks_.parts, config_.abandon());
   }
 
   // The ranks tell each other who contributes a gradient, and whether somebody wants to abandon the step.
   void begin_round(bool contributes) {
     if (ranks_.is_alone()) return gradients_.begin_round({contributes});
-    const bool abandons = config_.abandon && config_.abandon();
-    const std::vector<double> mine = {contributes ? 1.0 : 0.0, abandons ? 1.0 : 0.0};
+    const std::vector<double> mine = {contributes ? 1.0 : 0.0, abandons() ? 1.0 : 0.0};
     std::vector<bool> contribute;
     bool is_abandoned = false;
     {

@@ -1,6 +1,7 @@
 #include "tests/device/communicator_conformance.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -249,11 +250,16 @@ void CommunicatorConformance::expect_death_noticed(const std::string& operation,
 }
 
 TEST_P(CommunicatorConformance, KnowsItsRankAndSize) {
-  expect_right([size = GetParam().size](Communicator& ranks) {
+  expect_right([size = GetParam().size, device = GetParam().device](Communicator& ranks) {
     check(ranks.size() == size && ranks.rank() >= 0 && ranks.rank() < size, "the rank or the size is wrong");
-    const double mine = ranks.rank();
-    const std::vector<std::vector<double>> numbers = all_gather_numbers(ranks, {&mine, 1});
-    for (int rank = 0; rank < size; ++rank) check(numbers[at_rank(rank)][0] == rank, "two ranks have one number");
+    TensorLists numbers;
+    for (int rank = 0; rank < size; ++rank) {
+      numbers.push_back({at::full({1}, ranks.rank(), at::TensorOptions(at::kInt).device(device))});
+    }
+    all_gather(ranks, numbers);
+    for (int rank = 0; rank < size; ++rank) {
+      check(numbers[at_rank(rank)][0].item<int>() == rank, "two ranks have one number");
+    }
   });
 }
 

@@ -35,7 +35,7 @@ void talk(Mesh& mesh) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     parts.push_back({at::full({2}, rank == mesh.rank() ? rank + 1.0F : 0.0F)});
   }
-  device::all_gather(mesh.device(), parts);
+  device::all_gather(mesh.data().device, parts);
   double sum = 0.0;
   for (const auto& part : parts) sum += part[0].sum().item<double>();
   double mine = 0.0;

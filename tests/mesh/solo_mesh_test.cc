@@ -14,7 +14,7 @@ TEST(SoloMesh, IsTheConductorAndHearsItself) {
   EXPECT_EQ(device::all_gather_text(mesh->host(), "mine"), std::vector<std::string>{"mine"});
   EXPECT_TRUE(device::any_of(mesh->host(), true));
   EXPECT_FALSE(device::any_of(mesh->savers(), false));
-  device::all_gather(mesh->device(), {{at::arange(3)}});
+  device::all_gather(mesh->data().device, {{at::arange(3)}});
 }
 
 TEST(SoloMesh, TicketsOfASeriesCountFromZero) {

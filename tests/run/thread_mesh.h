@@ -70,10 +70,10 @@ class ThreadRanks {
   class ThreadMesh final : public mesh::Mesh {
    public:
     ThreadMesh(ThreadRanks& ranks, int rank) : ranks_(ranks), communicator_(ranks, rank) {}
-    device::Communicator& device() const override { return communicator_; }
     device::Communicator& host() const override { return communicator_; }
     device::Communicator& savers() const override { return communicator_; }
     mesh::Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
+    device::Communicator& tensor_savers() const override { return *nobody_; }
     mesh::Group data() const override { return {.device = communicator_, .host = communicator_}; }
     int64_t take_ticket(const std::string& series) override {
       const std::scoped_lock lock(ranks_.mutex_);

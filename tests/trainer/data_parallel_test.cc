@@ -93,7 +93,7 @@ auto on_ranks(int size, F f) {
   for (size_t r = 0; r < results.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
-        results[r] = f(Ranks{.device = *device[r], .host = *host[r]});
+        results[r] = f(Ranks{.device = *device[r], .host = *host[r], .parts = no_other_ranks().parts});
       } catch (...) {
         errors[r] = std::current_exception();
         for (const auto& ends : {&device, &host}) (*ends)[r]->abort();
