@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "rollout/replica.h"
 #include "run/group_selection.h"
 #include "run/group_shares.h"
 #include "run/group_work.h"
@@ -30,18 +32,20 @@ using base::seconds_since;
 constexpr size_t kMaxDropReasons = 32;
 
 // Makes one rollout: draws groups, has them sampled, graded and judged, and takes them in the order in which they were
-// drawn. Every rank draws all groups.
+// drawn. Every rank draws all groups. Of the ranks that hold one copy of the model between them the first has them
+// sampled, graded and judged.
 class Sampling {
  public:
   Sampling(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Scorer* graders,
            report::Report& report, mesh::Mesh& mesh, const RolloutPhase::IsStopped& is_stopped)
       : request_(request),
-        engine_(engine),
+        leading_(leads(mesh) ? std::make_unique<rollout::LeadingEngine>(engine, mesh.tensor().host) : nullptr),
+        engine_(leading_ ? *leading_ : engine),
         graders_(graders),
         report_(report),
         mesh_(mesh),
         is_stopped_(is_stopped),
-        work_(request, engine, text, graders,
+        work_(request, engine_, text, graders,
               [this](size_t index, GradedGroup group) { done(index, std::move(group)); }),
         selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
                    request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)) {}
@@ -59,6 +63,10 @@ class Sampling {
     GradedGroup graded;  // without samples once it is dropped
   };
 
+  // Whether this rank's engine is asked, and the others of its replica do what it was asked.
+  static bool leads(const mesh::Mesh& mesh) { return mesh.tensor().size() > 1 && mesh.tensor().rank() == 0; }
+  bool follows() const { return mesh_.tensor().rank() > 0; }
+
   size_t draw();
   void done(size_t index, GradedGroup group);
   bool sample_share(GroupShares& shares, size_t first);
@@ -73,6 +81,7 @@ class Sampling {
   }
 
   const RolloutRequest& request_;
+  const std::unique_ptr<rollout::LeadingEngine> leading_;  // or null
   rollout::Engine& engine_;
   text::Scorer* const graders_;
   report::Report& report_;
@@ -134,15 +143,21 @@ bool Sampling::sample_with_others(const std::string& name, KnownLengths& lengths
       expected.push_back({.completion = known == lengths.end() ? std::nullopt : std::optional(known->second),
                           .prompt = std::ssize(prompt->tokens)});
     }
-    GroupShares shares(expected, mesh_.rank(), mesh_.size(), [&](int owner) {
-      return mesh_.take_ticket(fmt::format("{}/wave {}/of rank {}", name, wave, owner));
+    const mesh::Group replicas = mesh_.data();
+    GroupShares shares(expected, replicas.rank(), replicas.size(), [&](int owner) {
+      return mesh_.take_ticket(fmt::format("{}/wave {}/of replica {}", name, wave, owner));
     });
     const Clock::time_point begin = Clock::now();
     RankMessage mine;
-    mine.is_stopped = !sample_share(shares, first);
-    mine.groups = std::exchange(mine_, {});
-    mine.stats = engine_.stats();
-    mine.losses = work_.losses();
+    if (follows()) {
+      rollout::follow(engine_, mesh_.tensor().host);
+    } else {
+      mine.is_stopped = !sample_share(shares, first);
+      if (leading_) leading_->end();
+      mine.groups = std::exchange(mine_, {});
+      mine.stats = engine_.stats();
+      mine.losses = work_.losses();
+    }
     mine.seconds = seconds_since(begin);
     if (!take_messages(std::move(mine), first, lengths)) return false;
   }

@@ -1,0 +1,121 @@
+#include "rollout/replica.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "memory/arena_allocator.h"
+
+namespace tandem::rollout {
+
+namespace {
+
+constexpr int kFirst = 0;  // of a replica's ranks
+
+// True where it was the last call.
+bool do_call(const ReplicaCall& call, Engine& engine) {
+  if (const auto* const request = std::get_if<GroupRequest>(&call)) {
+    engine.add(*request);
+  } else if (const auto* const abort = std::get_if<AbortCall>(&call)) {
+    engine.abort(abort->group_id);
+  } else if (const auto* const release = std::get_if<ReleaseCall>(&call)) {
+    engine.release(release->sample_id);
+  } else if (const auto* const pause = std::get_if<PauseCall>(&call)) {
+    engine.pause(pause->mode);
+  } else {
+    switch (std::get<PlainCall>(call)) {
+      case PlainCall::kAbortAll: engine.abort_all(); break;
+      case PlainCall::kResume: engine.resume(); break;
+      case PlainCall::kCompactKv: engine.compact_kv(); break;
+      case PlainCall::kStep: engine.step(); break;
+      case PlainCall::kEnd: return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void LeadingEngine::send() {
+  const memory::BypassArena message;
+  device::broadcast_text(hosts_, kFirst, to_bytes(std::exchange(unsent_, {})));
+}
+
+void LeadingEngine::end() {
+  TANDEM_CHECK_EQ(engine_.num_unfinished_groups(), 0, "groups in flight");
+  unsent_.emplace_back(PlainCall::kEnd);
+  send();
+}
+
+void LeadingEngine::add(GroupRequest request) {
+  engine_.add(request);  // which may refuse it
+  ++num_in_;
+  unsent_.emplace_back(std::move(request));
+}
+
+void LeadingEngine::abort(uint64_t group_id) {
+  engine_.abort(group_id);
+  unsent_.emplace_back(AbortCall{.group_id = group_id});
+}
+
+void LeadingEngine::abort_all() {
+  engine_.abort_all();
+  unsent_.emplace_back(PlainCall::kAbortAll);
+}
+
+void LeadingEngine::release(uint64_t sample_id) {
+  engine_.release(sample_id);
+  unsent_.emplace_back(ReleaseCall{.sample_id = sample_id});
+}
+
+void LeadingEngine::pause(PauseMode mode) {
+  engine_.pause(mode);
+  unsent_.emplace_back(PauseCall{.mode = mode});
+}
+
+void LeadingEngine::update_weights(const weights::WeightsView& /*view*/) {
+  throw BugError("each rank's engine is given its own weights");
+}
+
+void LeadingEngine::resume() {
+  engine_.resume();
+  unsent_.emplace_back(PlainCall::kResume);
+}
+
+std::optional<rl::Group> LeadingEngine::next_finished() {
+  while (num_in_ == engine_.num_unfinished_groups()) {
+    if (!step()) return std::nullopt;
+  }
+  --num_in_;
+  return engine_.next_finished();
+}
+
+// The others are told first: the devices meet in the step.
+bool LeadingEngine::step() {
+  if (engine_.num_unfinished_groups() == 0) return false;
+  unsent_.emplace_back(PlainCall::kStep);
+  send();
+  return engine_.step();
+}
+
+int64_t LeadingEngine::compact_kv() {
+  unsent_.emplace_back(PlainCall::kCompactKv);
+  return engine_.compact_kv();
+}
+
+void follow(Engine& engine, device::Communicator& hosts) {
+  int64_t num_in = 0;
+  while (true) {
+    std::string bytes;
+    {
+      const memory::BypassArena message;
+      bytes = device::broadcast_text(hosts, kFirst, "");
+    }
+    for (const ReplicaCall& call : replica_calls(bytes)) {
+      if (do_call(call, engine)) return;
+      if (std::holds_alternative<GroupRequest>(call)) ++num_in;
+      for (; num_in > engine.num_unfinished_groups(); --num_in) engine.next_finished();
+    }
+  }
+}
+
+}  // namespace tandem::rollout

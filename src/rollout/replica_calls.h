@@ -1,0 +1,31 @@
+// What a replica's first rank tells the others that its engine was asked, as bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "rollout/engine.h"
+
+namespace tandem::rollout {
+
+struct AbortCall {
+  uint64_t group_id = 0;
+};
+struct ReleaseCall {
+  uint64_t sample_id = 0;
+};
+struct PauseCall {
+  PauseMode mode = PauseMode::kKeepKv;
+};
+enum class PlainCall : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kEnd };  // kEnd: no further call comes
+
+using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PauseCall, PlainCall>;
+
+std::string to_bytes(const std::vector<ReplicaCall>& calls);
+// EnvironmentError for bytes that to_bytes() does not write.
+std::vector<ReplicaCall> replica_calls(std::string_view bytes);
+
+}  // namespace tandem::rollout
