@@ -48,7 +48,7 @@ void linear_aten(benchmark::State& state) {
 }
 void grad_input_ours(benchmark::State& state) {
   const Shape s = make_shape(state);
-  for (auto _ : state) benchmark::DoNotOptimize(ops().linear_grad_input(s.y_MN, s.w_NK));
+  for (auto _ : state) benchmark::DoNotOptimize(ops().linear_grad_input(s.y_MN, s.w_NK, s.w_NK.scalar_type()));
   report(state);
 }
 void grad_input_aten(benchmark::State& state) {

@@ -34,6 +34,6 @@ using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // Grows with every change of device/ops.h, of the memory contracts or of this file that a module of an older build
 // would not survive.
-constexpr int64_t kBackendContract = 7;
+constexpr int64_t kBackendContract = 8;
 
 }  // namespace tandem::device

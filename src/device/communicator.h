@@ -1,6 +1,5 @@
 // How ranks move tensors: processes with one device each (docs/ARCHITECTURE.md, "Many devices"). A communicator moves
-// bytes and adds nothing up: whoever sums does it in an order that he chose, so that a sum has the same bits however
-// the ranks are wired and however many there are.
+// bytes. Whoever sums does it in an order that he chose, so that a sum has the same bits however the ranks are wired.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +45,14 @@ class Communicator {
   // are held until wait() and must not be written before it, nor from[] read. Several exchanges may be under way; they
   // are waited for in the order in which they began.
   virtual std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) = 0;
+
+  // out = ((rank 0's part + rank 1's) + ...) in float32, rounded to out's dtype; then residual + that, rounded again,
+  // unless `residual`, of that dtype, is undefined. Part, residual and out have one shape; float32 or bfloat16. For
+  // ranks that see each other's memory, and parts that are small. False, on all ranks alike: nothing was done, and the
+  // caller exchanges the parts and adds them up himself, which gives the same bits.
+  virtual bool sum(const at::Tensor& /*part*/, const at::Tensor& /*residual*/, const at::Tensor& /*out*/) {
+    return false;
+  }
 
   // Ends what is under way on this rank with PeerLost. From any thread.
   virtual void abort() noexcept = 0;

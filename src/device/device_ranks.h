@@ -10,6 +10,7 @@ struct DeviceRanks {
   int rank = 0;
   int size = 1;
   double timeout_s = 600;      // of joining, and of an exchange with what the device computes before it
+  bool adds_up = false;        // Communicator::sum() will be called: ranks of one host
   std::string interface = {};  // of the network that ranks find each other over; empty: the library chooses
 };
 

@@ -75,8 +75,8 @@ class Ops {
   // y_TN += x_TK w_NK^T in place, the product rounded to y's dtype before it is added. y's rows may lie in wider ones:
   // a window of the columns of a larger tensor.
   virtual void linear_add_to(const Tensor& x_TK, const Tensor& w_NK, const Tensor& y_TN) const;
-  // dx_TK = dy_TN w_NK, in x's dtype.
-  virtual Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const = 0;
+  // dx_TK = dy_TN w_NK. out: at::kFloat or the model dtype.
+  virtual Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const = 0;
   // dw_NK += dy_TN^T x_TK, or dw_NK = dy_TN^T x_TK: then what lies there is not read. dw float32.
   virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
                                   GradientUse use) const = 0;
@@ -85,6 +85,16 @@ class Ops {
   virtual Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const = 0;
   // dtable[ids[t]] += dy[t], in order of t. dtable float32.
   virtual void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const = 0;
+  // The same where table_RE has rows [first, first + R) of the whole table: an id of another row gives zeros, and its
+  // gradient is added nowhere.
+  virtual Tensor embedding_part(const Tensor& table_RE, int64_t first, const Tensor& ids_T) const = 0;
+  virtual void embedding_part_backward(const Tensor& dy_TE, int64_t first, const Tensor& ids_T,
+                                       const Tensor& dtable_RE) const = 0;
+
+  // sum = ((parts[0] + parts[1]) + parts[2]) + ... in float32, rounded to sum's dtype; then, where `residual` is
+  // defined, add(residual, that). All of one size; parts of one dtype, float32 or the model's; residual of sum's dtype.
+  // `sum` is none of the others.
+  virtual void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const;
 
   // residual + delta, rounded once. Same shape, model dtype.
   virtual Tensor add(const Tensor& a_TE, const Tensor& b_TE) const = 0;

@@ -89,6 +89,16 @@ void add_rows(const Tensor& target, const Tensor& ids, const Tensor& rows) {
   target.index_put_(index, rows, /*accumulate=*/true);
 }
 
+// Ids as rows of a part of a table that begins at row `first` and has `count` of them. Those of other rows name row 0.
+struct PartIds {
+  Tensor rows;      // [T] int32
+  Tensor is_other;  // [T, 1] bool
+};
+PartIds part_ids(const Tensor& ids_T, int64_t first, int64_t count) {
+  const Tensor rows = ids_T.sub(first), is_other = rows.lt(0).logical_or_(rows.ge(count));
+  return {rows.masked_fill(is_other, 0), is_other.unsqueeze(1)};
+}
+
 // y = x / sqrt(mean(x^2) + eps) over the last dim, before the weight. float32.
 struct Normalised {
   Tensor unit;     // x times inverse
@@ -186,8 +196,8 @@ class AtenOps final : public Ops {
     }
     return y_TN;
   }
-  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
-    const Tensor dx_TK = at::empty({dy_TN.size(0), w_NK.size(1)}, w_NK.options());
+  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override {
+    const Tensor dx_TK = at::empty({dy_TN.size(0), w_NK.size(1)}, w_NK.options().dtype(out));
     product_out(dx_TK, dy_TN, w_NK);
     return dx_TK;
   }
@@ -201,6 +211,15 @@ class AtenOps final : public Ops {
   }
   void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
     add_rows(dtable_VE, ids_T, to_float(dy_TE));
+  }
+  Tensor embedding_part(const Tensor& table_RE, int64_t first, const Tensor& ids_T) const override {
+    const PartIds part = part_ids(ids_T, first, table_RE.size(0));
+    return table_RE.index_select(0, part.rows).masked_fill_(part.is_other, 0);
+  }
+  void embedding_part_backward(const Tensor& dy_TE, int64_t first, const Tensor& ids_T,
+                               const Tensor& dtable_RE) const override {
+    const PartIds part = part_ids(ids_T, first, dtable_RE.size(0));
+    add_rows(dtable_RE, part.rows, to_float(dy_TE).masked_fill(part.is_other, 0));
   }
 
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {

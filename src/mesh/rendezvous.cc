@@ -149,12 +149,12 @@ class JoinedMesh final : public Mesh {
       const Members tensor = {.name = fmt::format("replica {}", replica), .rank = tensor_rank, .size = t};
       tensor_host_ = over_hosts("host", tensor, settings.timeout_s);
       tensor_savers_ = over_hosts("savers", tensor, savers_wait());
-      tensor_device_ = over_devices(tensor);
+      tensor_device_ = over_devices(tensor, /*adds_up=*/true);
     }
     const Members data = {
         .name = t > 1 ? fmt::format("tensor rank {}", tensor_rank) : "", .rank = replica, .size = launch.size / t};
     if (t > 1) data_host_ = over_hosts("host", data, settings.timeout_s);
-    data_device_ = over_devices(data);
+    data_device_ = over_devices(data, /*adds_up=*/false);
   }
 
   device::Communicator& host() const override { return *host_; }
@@ -192,12 +192,12 @@ class JoinedMesh final : public Mesh {
                                            .timeout_s = timeout_s,
                                            .address = own_address(launch_, settings_)});
   }
-  std::unique_ptr<device::Communicator> over_devices(const Members& members) const {
+  std::unique_ptr<device::Communicator> over_devices(const Members& members, bool adds_up) const {
     const DeviceNetwork& network = settings_.device;
     if (!network.make || members.size == 1) return over_hosts("device", members, settings_.timeout_s);
     const std::string key = "device id of " + members.name;
     if (members.rank == 0) store_->set(key, network.make_id());
-    return network.make(store_->get_to_str(key), members.rank, members.size);
+    return network.make(store_->get_to_str(key), members.rank, members.size, adds_up);
   }
 
   // On rank 0 it serves the others: it goes last.

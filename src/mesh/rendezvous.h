@@ -14,7 +14,8 @@ namespace tandem::mesh {
 // Makes device() of devices that have more than Gloo. `make_id` is called by rank 0, all others get what it returns.
 struct DeviceNetwork {
   std::function<std::string()> make_id;
-  std::function<std::unique_ptr<device::Communicator>(const std::string& id, int rank, int size)> make;
+  // adds_up: for ranks of one host that call Communicator::sum().
+  std::function<std::unique_ptr<device::Communicator>(const std::string& id, int rank, int size, bool adds_up)> make;
 };
 
 struct JoinSettings {

@@ -97,6 +97,16 @@ VocabRows vocab_rows(const ModelConfig& part) {
   return {.begin = begin_of(part.shard.rank), .end = begin_of(part.shard.rank + 1)};
 }
 
+std::vector<int64_t> vocab_row_counts(const ModelConfig& part) {
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < part.shard.size; ++rank) {
+    ModelConfig other = part;
+    other.shard.rank = rank;
+    counts.push_back(vocab_rows(other).count());
+  }
+  return counts;
+}
+
 ModelConfig parse_model_config(const std::string& json_text, const std::string& name) {
   const Json json = base::parse_json(json_text, name);
   const ConfigReader reader(json, name);

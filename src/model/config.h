@@ -67,6 +67,8 @@ struct VocabRows {
   int64_t count() const { return end - begin; }
 };
 VocabRows vocab_rows(const ModelConfig& part);
+// How many each rank has, by rank.
+std::vector<int64_t> vocab_row_counts(const ModelConfig& part);
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
 // ids of DIR/generation_config.json where it exists. UserError names file, key and remedy for anything missing,

@@ -18,12 +18,15 @@ GradientTarget GradientSlot::operator()(const std::string& packed_name) const {
 void Linear::bind(const weights::WeightsView& view) {
   weight_NK_ = view[name_];
   if (!bias_name_.empty()) bias_N_ = view[bias_name_];
+  TANDEM_CHECK(ranks_.is_alone() || (!has_adapter() && (cut_ != Cut::kColumns || bias_name_.empty())), name_,
+               "cannot be spread over tensor ranks");
   if (!has_adapter()) return;
   a_RK_ = view[a_name_];
   b_NR_ = view[b_name_];
 }
 
 at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
+  TANDEM_CHECK(!is_cut_by(Cut::kColumns), name_, "gives a part of each sum");
   at::Tensor y_TN = ops_.linear(x_TK, weight_NK_, out);
   if (bias_N_.defined()) ops_.add_bias(y_TN, bias_N_);
   if (has_adapter()) add_adapter(x_TK, y_TN);
@@ -31,6 +34,8 @@ at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
 }
 
 at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const {
+  if (is_cut_by(Cut::kColumns))
+    return ranks_.sum(ops_.linear(x_TK, weight_NK_, at::kFloat), residual_TN, residual_TN.scalar_type());
   if (bias_N_.defined()) return ops_.add(residual_TN, forward(x_TK));
   at::Tensor y_TN = ops_.linear_add(x_TK, weight_NK_, residual_TN);
   if (has_adapter()) add_adapter(x_TK, y_TN);
@@ -46,9 +51,15 @@ at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, con
   if (const GradientTarget dw_NK = sink(name_); dw_NK.is_wanted()) {
     ops_.linear_grad_weight(dy_TN, x_TK, dw_NK.memory, dw_NK.use);
   }
-  at::Tensor dx_TK = ops_.linear_grad_input(dy_TN, weight_NK_);
+  at::Tensor dx_TK = input_gradient(dy_TN);
   if (has_adapter()) adapter_backward(dy_TN, x_TK, dx_TK, sink);
   return dx_TK;
+}
+
+at::Tensor Linear::input_gradient(const at::Tensor& dy_TN) const {
+  const at::ScalarType dtype = weight_NK_.scalar_type();
+  if (!is_cut_by(Cut::kRows)) return ops_.linear_grad_input(dy_TN, weight_NK_, dtype);
+  return ranks_.sum(ops_.linear_grad_input(dy_TN, weight_NK_, at::kFloat), /*residual=*/{}, dtype);
 }
 
 at::Tensor Linear::narrowed(const at::Tensor& x_TK) const {
@@ -80,7 +91,7 @@ at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& 
     const auto [begin, count] = adapter_.windows[j];
     const at::Tensor dy_j = dy_TN.narrow(1, begin, count).contiguous();
     ops_.linear_grad_weight(dy_j, part_of(u_TR, j), db_NR.memory.narrow(0, row, count), db_NR.use);
-    du.push_back(ops_.linear_grad_input(dy_j, b_NR_.narrow(0, row, count)));
+    du.push_back(ops_.linear_grad_input(dy_j, b_NR_.narrow(0, row, count), b_NR_.scalar_type()));
     row += count;
   }
   at::Tensor du_TR = du.size() == 1 ? du.front() : at::cat(du, 1);
@@ -92,7 +103,7 @@ void Linear::adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, c
   const at::Tensor du_TR = narrowed_backward(dy_TN, x_TK, sink);
   const GradientTarget da_RK = sink(a_name_);
   ops_.linear_grad_weight(du_TR, x_TK, da_RK.memory, da_RK.use);
-  dx_TK.add_(ops_.linear_grad_input(du_TR, a_RK_));
+  dx_TK.add_(ops_.linear_grad_input(du_TR, a_RK_, a_RK_.scalar_type()));
 }
 
 }  // namespace tandem::model

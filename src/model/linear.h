@@ -12,6 +12,7 @@
 
 #include "device/ops.h"
 #include "model/lora.h"
+#include "model/tensor_ranks.h"
 #include "weights/store.h"
 
 namespace tandem::model {
@@ -55,15 +56,26 @@ struct Adapter {
   std::vector<AdapterWindow> windows;  // empty: there is none
 };
 
+// How a matrix w_NK is spread over tensor ranks: each has some of its rows and computes as many columns of y; or some
+// of its columns, and then of x too, and computes a part of each of y's sums. Without a meaning where there is one
+// rank.
+enum class Cut : uint8_t { kNone, kRows, kColumns };
+
 // A packed matrix w_NK, by name, its bias_N if it has one, and its adapter if it has one:
 //   y = x w^T + bias;  then for each window j, u = scale * (x a^T): y_j += u_j b_j^T
 // in the model dtype, each product rounded. A new adapter's B is zero, and adding the products changes no value of y.
+//
+// Over several tensor ranks N or K is that of the part, each sum that the cut splits is TensorRanks::sum() of products
+// in float32, and all ranks make the same calls. A matrix that is cut by columns has no bias, and no part an adapter.
 // Knows no autograd: the pieces of a block call forward() and backward() themselves.
 class Linear {
  public:
   // bias_name: empty: none.
-  Linear(const device::Ops& ops, std::string packed_name, std::string bias_name = "", Adapter adapter = {})
+  Linear(const device::Ops& ops, const TensorRanks& ranks, std::string packed_name, Cut cut, std::string bias_name = "",
+         Adapter adapter = {})
       : ops_(ops),
+        ranks_(ranks),
+        cut_(cut),
         name_(std::move(packed_name)),
         bias_name_(std::move(bias_name)),
         a_name_(name_ + kLoraA),
@@ -75,6 +87,7 @@ class Linear {
   void bind(const weights::WeightsView& view);
 
   // x_TK -> y_TN in the model dtype, or in `out` (without bias and adapter). The bias is added to the rounded product.
+  // Not of a matrix that is cut by columns.
   at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
   at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
 
@@ -87,6 +100,8 @@ class Linear {
 
  private:
   bool has_adapter() const { return !adapter_.windows.empty(); }
+  bool is_cut_by(Cut cut) const { return cut_ == cut && !ranks_.is_alone(); }
+  at::Tensor input_gradient(const at::Tensor& dy_TN) const;
   // scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
   at::Tensor narrowed(const at::Tensor& x_TK) const;
   // The columns of it that belong to window j.
@@ -99,6 +114,8 @@ class Linear {
   at::Tensor narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
   const device::Ops& ops_;
+  const TensorRanks& ranks_;
+  Cut cut_;
   std::string name_, bias_name_, a_name_, b_name_;
   Adapter adapter_;
   at::Tensor weight_NK_, bias_N_;  // bias_N_: undefined where there is none

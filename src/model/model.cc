@@ -9,6 +9,7 @@
 #include "model/llama/llama.h"
 #include "model/qwen2/qwen2.h"
 #include "model/qwen3/qwen3.h"
+#include "model/tensor_ranks.h"
 
 namespace tandem::model {
 namespace {
@@ -16,7 +17,8 @@ namespace {
 // The forward of each family of model/registry.cc.
 struct ForwardRow {
   std::string_view architecture;
-  std::unique_ptr<Model> (*make)(const ModelConfig&, const weights::WeightsView&, const device::Ops&);
+  std::unique_ptr<Model> (*make)(const ModelConfig&, const weights::WeightsView&, const device::Ops&,
+                                 const TensorRanks&);
 };
 constexpr std::array kForwards = {
     ForwardRow{.architecture = "Qwen3ForCausalLM", .make = qwen3::make},
@@ -24,15 +26,25 @@ constexpr std::array kForwards = {
     ForwardRow{.architecture = "LlamaForCausalLM", .make = llama::make},
 };
 
-}  // namespace
-
-std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
+std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                            const TensorRanks& ranks) {
   for (const ForwardRow& row : kForwards) {
-    if (row.architecture == config.architecture) return row.make(config, view, ops);
+    if (row.architecture == config.architecture) return row.make(config, view, ops, ranks);
   }
   // The configuration's parser refuses names that the registry does not have, so this is a row that was forgotten here.
   TANDEM_CHECK(false, "no forward for", config.architecture);
   return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
+  return make(config, view, ops, TensorRanks(ops));
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                                  device::Communicator& ranks) {
+  return make(config, view, ops, TensorRanks(ops, ranks));
 }
 
 at::Tensor forward_hidden(const Model& model, const at::Tensor& ids_T, const at::Tensor& positions_T,

@@ -1,4 +1,9 @@
 // A decoder-only model as the layer loop sees it: embed, blocks, final norm, head. One forward for both sides.
+//
+// Where several ranks hold a model between them (model/tensor_ranks.h), each has a model of its part. All of them make
+// the same calls, forward and backward, in the same order with the same arguments, and get the same results bit for
+// bit: hidden states, logits and their gradients are whole, and of weights each gets the gradients of its part.
+//
 // With gradients on, each block is a differentiable function of its input (model/autograd.h); weight gradients go
 // into a GradientSink, float32, never through autograd leaves.
 #pragma once
@@ -8,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "device/communicator.h"
 #include "device/ops.h"
 #include "model/attention.h"
 #include "model/config.h"
@@ -33,7 +39,7 @@ class Model {
   virtual at::Tensor block(int64_t layer, const at::Tensor& hidden_TE, const at::Tensor& positions_T,
                            Attention& attention) const = 0;
   virtual at::Tensor final_norm(const at::Tensor& hidden_TE) const = 0;
-  // Normed hidden rows -> float32 logits_RV.
+  // Normed hidden rows -> float32 logits_RV, of the whole vocabulary.
   virtual at::Tensor head(const at::Tensor& hidden_RE) const = 0;
 
   // The backward of embed and head, outside autograd: gradients go to the sink. dlogits_RV: float32 or dtype().
@@ -51,6 +57,10 @@ class Model {
 // The model that `config.architecture` names, over these weights, and those of its adapter where `config.lora` is set.
 // Ops is borrowed and outlives the model.
 std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops);
+// The part of a model that config.shard says, over that part's weights. `ranks`: those that have its parts, by number,
+// where the operations compute; borrowed.
+std::unique_ptr<Model> make_model(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                                  device::Communicator& ranks);
 
 // embed, every block, final norm: hidden_TE ready for head(). No gradient.
 at::Tensor forward_hidden(const Model& model, const at::Tensor& ids_T, const at::Tensor& positions_T,

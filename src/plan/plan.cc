@@ -39,6 +39,8 @@ constexpr int64_t kProcessBytes = int64_t{160} << 20;
 // Beside a CUDA context: kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB
 // at most in bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data to choose by.
 constexpr int64_t kCudaLibraryBytes = int64_t{640} << 20;
+// Of NCCL, for one group of ranks: 0.96 GiB for two H200 (bench/results/many_devices.md).
+constexpr int64_t kCommunicatorBytes = int64_t{1} << 30;
 
 struct Lengths {
   Size longest_prompt = 0, context = 0;
@@ -119,8 +121,10 @@ class MemoryEstimate {
       standing_[Tag::kMaster] = optimizer.master;
       standing_[Tag::kMoments] = optimizer.moments;
     }
-    standing_[Tag::kOverhead] =
-        family_ == device::OpsFamily::kCpu ? kProcessBytes : device::kCudaContextBytes + kCudaLibraryBytes;
+    const int64_t communicators = (data_ranks > 1 ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
+    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
+                                                                   : device::kCudaContextBytes + kCudaLibraryBytes +
+                                                                         communicators * kCommunicatorBytes;
   }
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
@@ -270,7 +274,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
   const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
-  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_ranks());
+  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_data_ranks());
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 

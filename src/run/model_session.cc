@@ -28,15 +28,19 @@ void check_text_files(const std::string& directory) {
 }  // namespace
 
 ModelSession::ModelSession(const config::ModelOptions& options)
-    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options)) {}
+    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options), std::nullopt) {}
 
-ModelSession::ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora)
-    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options, lora)) {}
+ModelSession::ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora,
+                           const std::optional<mesh::Group>& replica)
+    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options, lora), replica) {}
 
-ModelSession::ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config)
+ModelSession::ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config,
+                           const std::optional<mesh::Group>& replica)
     : options_(options),
       place_(std::move(place)),
-      config_(std::move(config)),
+      replica_(replica),
+      config_(replica ? model::shard_of(config, {.rank = replica->rank(), .size = replica->size()})
+                      : std::move(config)),
       device_(device::parse_device(options.device)) {
   check_text_files(directory());
   text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), directory());
@@ -119,7 +123,11 @@ weights::WeightsView ModelSession::view() const {
   return adapter_ ? base_->view().with(adapter_->view()) : base_->view();
 }
 
-std::unique_ptr<model::Model> ModelSession::make_model() const { return model::make_model(config_, view(), *ops_); }
+std::unique_ptr<model::Model> ModelSession::make_model(const model::ModelConfig& config,
+                                                       const weights::WeightsView& view) const {
+  return config.shard.is_whole() ? model::make_model(config, view, *ops_)
+                                 : model::make_model(config, view, *ops_, replica_->device);
+}
 
 void ModelSession::export_trained(const std::string& path) const {
   const weights::ExportOptions options = {.source_directory = directory(), .overwrite = true};

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "config/lora_options.h"
@@ -12,6 +13,7 @@
 #include "config/rollout_options.h"
 #include "device/ops.h"
 #include "device/registry.h"
+#include "mesh/mesh.h"
 #include "model/dtype.h"
 #include "model/model.h"
 #include "rollout/engine.h"
@@ -26,8 +28,10 @@ class ModelSession {
   // Reads the configuration, starts the tokenizer and the device. No weights yet. UserError when the tokenizer has ids
   // that the model has not.
   explicit ModelSession(const config::ModelOptions& options);
-  // Of a run that trains: with the adapter that `lora` asks for.
-  ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora);
+  // Of a run that trains: with the adapter that `lora` asks for. Where several ranks hold the model between them, this
+  // one's part; their communicators are borrowed.
+  ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora,
+               const std::optional<mesh::Group>& replica = std::nullopt);
 
   // What can be said of the weights' files without reading weights: UserError for what load_weights() would refuse.
   void check_weights() const;
@@ -39,6 +43,7 @@ class ModelSession {
   // The same of the adapter, for a session that has one.
   weights::WeightStore empty_adapter() const;
 
+  // Of this rank's part.
   const model::ModelConfig& config() const { return config_; }
   // Of the model's files; of an adapter its base's.
   const std::string& directory() const { return place_.directory; }
@@ -54,7 +59,9 @@ class ModelSession {
 
   // The weights with the adapter, at the version of what is trained; and a model over them.
   weights::WeightsView view() const;
-  std::unique_ptr<model::Model> make_model() const;
+  std::unique_ptr<model::Model> make_model() const { return make_model(config_, view()); }
+  // Over other weights: `config` is config(), but for the adapter.
+  std::unique_ptr<model::Model> make_model(const model::ModelConfig& config, const weights::WeightsView& view) const;
   // Writes what is trained as a directory for other programs: the model, or an adapter as PEFT saves it.
   void export_trained(const std::string& directory) const;
   // The first weight that is damaged (weights/not_finite.h), or "".
@@ -65,12 +72,14 @@ class ModelSession {
   rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks);
 
  private:
-  ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config);
+  ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config,
+               const std::optional<mesh::Group>& replica);
   void load_adapter();
   void warn_of_other_tokenizer() const;
 
   config::ModelOptions options_;
   ModelPlace place_;
+  std::optional<mesh::Group> replica_;
   model::ModelConfig config_;
   device::DeviceSpec device_;
   std::unique_ptr<device::Ops> ops_;

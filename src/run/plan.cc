@@ -11,7 +11,10 @@
 namespace tandem::run {
 
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
-  const model::ModelConfig model = read_model(config.train.model, config.train.lora);
+  // Of tensor ranks the last has the largest part: what is left of the vocabulary.
+  const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);
+  const model::ModelConfig model =
+      model::shard_of(read_model(config.train.model, config.train.lora), {.rank = parts - 1, .size = parts});
   const plan::PlanInputs facts;
   const plan::TrainPlan plan = plan::plan_training(config.train, model, facts, plan::device_memory(config.train));
   const std::string text =

@@ -24,9 +24,13 @@ mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
   const double timeout_s = config.mesh.timeout_s();
   return {.make_id = [device, interface] { return device::make_communicator_id(device, interface); },
           .make =
-              [device, interface, timeout_s](const std::string& id, int rank, int size) {
-                return device::make_communicator(
-                    device, {.id = id, .rank = rank, .size = size, .timeout_s = timeout_s, .interface = interface});
+              [device, interface, timeout_s](const std::string& id, int rank, int size, bool adds_up) {
+                return device::make_communicator(device, {.id = id,
+                                                          .rank = rank,
+                                                          .size = size,
+                                                          .timeout_s = timeout_s,
+                                                          .adds_up = adds_up,
+                                                          .interface = interface});
               }};
 }
 
@@ -42,6 +46,7 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
                               .trust_network = config.mesh.trust_network,
                               .version = TANDEM_VERSION,
                               .flags = mode.result_options,
+                              .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
                               .device = network_of(as_this_rank(config))});
 }
 

@@ -39,13 +39,13 @@ Reference::Reference(const ModelSession& session, const Options& options,
     offloaded_.emplace(model::build_layout(config), session.dtype(), session.ops().device(), *host_memory_);
     fill(options.directory, checkpoint, offloaded_->host());
     if (session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
-    model_ = model::make_model(config, offloaded_->host().view(), session.ops());
+    model_ = session.make_model(config, offloaded_->host().view());
     return;
   }
   resident_ = std::make_unique<weights::WeightStore>(session.empty_store());
   fill(options.directory, checkpoint, *resident_);
   memory.add_persistent(memory::Tag::kReference, resident_->bytes());
-  model_ = model::make_model(config, resident_->view(), session.ops());
+  model_ = session.make_model(config, resident_->view());
 }
 
 void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
@@ -53,7 +53,7 @@ void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoin
   model::ModelConfig config = session_.config();
   if (!follows_policy) {
     config.lora.reset();
-    model_ = model::make_model(config, session_.base().view(), session_.ops());
+    model_ = session_.make_model(config, session_.base().view());
     return;
   }
   resident_ = std::make_unique<weights::WeightStore>(session_.empty_adapter());
@@ -65,7 +65,7 @@ void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoin
     for (const weights::PackedTensor& packed : resident_->layout().tensors) resident_->tensor(packed.name).zero_();
   }
   memory.add_persistent(memory::Tag::kReference, resident_->bytes());
-  model_ = model::make_model(config, session_.base().view().with(resident_->view()), session_.ops());
+  model_ = session_.make_model(config, session_.base().view().with(resident_->view()));
 }
 
 void Reference::fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,

@@ -88,7 +88,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
     : mesh(std::move(ranks)),
       config(checked(given)),
       mode(run_mode),
-      session(config.model, config.lora),
+      session(config.model, config.lora, mesh->tensor()),
       prompts(load_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),

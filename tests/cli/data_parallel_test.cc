@@ -9,77 +9,12 @@
 #include <random>
 
 #include "base/clock.h"
-#include "checkpoint/checkpoints.h"
 #include "tandem/error.h"
 #include "tests/base/soak.h"
-#include "tests/cli/tiny_run.h"
+#include "tests/cli/rank_runs.h"
 
 namespace tandem::cli {
 namespace {
-
-namespace fs = std::filesystem;
-
-// The program itself, because a launcher forks.
-Captured run_program(const Arguments& arguments) {
-  const base::TemporaryDirectory folder;
-  std::string command = TANDEM_PROGRAM;
-  for (const std::string& word : arguments) command += " '" + word + "'";
-  const int status = std::system(fmt::format("{} >'{}' 2>'{}'", command, folder / "out", folder / "err").c_str());
-  Captured result;
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  result.out = base::read_file(folder / "out");
-  result.err = base::read_file(folder / "err");
-  return result;
-}
-
-Arguments with_ranks(const Arguments& arguments, int ranks) {
-  return with_flag(with_flag(arguments, "--actor-num-gpus-per-node", std::to_string(ranks)), "--num-threads", "1");
-}
-
-// Whole tensors, whichever rank wrote which rows of them.
-std::string optimizer_state(const std::string& run) {
-  const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoints(run).open(std::nullopt);
-  std::string state;
-  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
-    int64_t count = 1;
-    for (const int64_t size : tensor.shape) count *= size;
-    std::vector<std::byte> bytes(static_cast<size_t>(count * weights::safetensors_dtype_bits(tensor.dtype) / 8));
-    checkpoint.read(name, tensor.dtype, std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape, bytes);
-    state += name;
-    state.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-  return state;
-}
-
-// But for what the engines counted, which depends on who sampled what.
-std::string metrics_of(const std::string& run) {
-  std::string text;
-  std::istringstream lines(timeless_metrics(run));
-  for (std::string line; std::getline(lines, line);) {
-    base::Json record = base::parse_json(line, run);
-    record.erase("rollout/prefix_cache_hit_rate");
-    record.erase("rollout/preemptions");
-    text += base::dump_json(record) + "\n";
-  }
-  return text;
-}
-
-struct Results {
-  std::string metrics, weights, optimizer, samples;
-
-  explicit Results(const std::string& run)
-      : metrics(metrics_of(run)), weights(weights_of(run)), optimizer(optimizer_state(run)) {
-    for (const std::string& name : base::list_directory(run + "/samples"))
-      samples += name + base::read_file(run + "/samples/" + name);
-  }
-};
-
-void expect_equal(const Results& got, const Results& want, const std::string& what) {
-  EXPECT_EQ(got.metrics, want.metrics) << what;
-  EXPECT_TRUE(got.samples == want.samples) << what << ": samples differ";
-  EXPECT_TRUE(got.weights == want.weights) << what << ": weights differ";
-  EXPECT_TRUE(got.optimizer == want.optimizer) << what << ": masters or moments differ";
-}
 
 // Three rollouts of two optimizer steps, each of several micro-batches.
 Arguments arguments(const base::TemporaryDirectory& folder, const std::string& name, const Arguments& more = {}) {

@@ -31,8 +31,8 @@ class HostedOps final : public Ops {
     const Written written(*this, {y});
     inner_->linear_add_to(there(x), there(w), written[0]);
   }
-  Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override {
-    return back(inner_->linear_grad_input(there(dy), there(w)));
+  Tensor linear_grad_input(const Tensor& dy, const Tensor& w, at::ScalarType out) const override {
+    return back(inner_->linear_grad_input(there(dy), there(w), out));
   }
   void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw, GradientUse use) const override {
     const Written written(*this, {dw});
@@ -44,6 +44,20 @@ class HostedOps final : public Ops {
   void embedding_backward(const Tensor& dy, const Tensor& ids, const Tensor& dtable) const override {
     const Written written(*this, {dtable});
     inner_->embedding_backward(there(dy), there(ids), written[0]);
+  }
+  Tensor embedding_part(const Tensor& table, int64_t first, const Tensor& ids) const override {
+    return back(inner_->embedding_part(there(table), first, there(ids)));
+  }
+  void embedding_part_backward(const Tensor& dy, int64_t first, const Tensor& ids,
+                               const Tensor& dtable) const override {
+    const Written written(*this, {dtable});
+    inner_->embedding_part_backward(there(dy), first, there(ids), written[0]);
+  }
+  void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
+    const Written written(*this, {sum});
+    std::vector<Tensor> parts_there;
+    for (const Tensor& part : parts) parts_there.push_back(there(part));
+    inner_->sum_parts(parts_there, there(residual), written[0]);
   }
   Tensor add(const Tensor& a, const Tensor& b) const override { return back(inner_->add(there(a), there(b))); }
   void add_bias(const Tensor& y, const Tensor& bias) const override {

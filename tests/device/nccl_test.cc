@@ -1,6 +1,10 @@
 // NCCL between two processes with a GPU each: the questions of every communicator, and how fast it moves. Skipped where
 // there are not two GPUs.
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +12,8 @@
 
 #include <array>
 #include <chrono>
+#include <random>
+#include <stdexcept>
 
 #include "base/check.h"
 #include "device/registry.h"
@@ -58,7 +64,8 @@ std::vector<std::string> run_nccl(int size, const Body& body) {
   return run_forked(size, [&](int rank) {
     const DeviceSpec device{.backend = "cuda", .index = rank};
     const std::unique_ptr<Ops> ops = make_ops(device, {.num_threads = 1});
-    const DeviceRanks ranks{.id = ids.share(device, rank, size), .rank = rank, .size = size, .timeout_s = 5};
+    const DeviceRanks ranks{
+        .id = ids.share(device, rank, size), .rank = rank, .size = size, .timeout_s = 5, .adds_up = true};
     const std::unique_ptr<Communicator> communicator = make_communicator(device, ranks);
     return outcome_of(body, *communicator);
   });
@@ -131,6 +138,98 @@ TEST(Nccl, MovesFast) {
       }
     });
     report("all_gather of 8 GiB in pieces of 512 MiB, half of it moved", kPieces * kPiece / kRanks, ms);
+  });
+  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+}
+
+// What Communicator::sum() promises, by exchange and one addition after the other.
+at::Tensor sum_by_exchange(Communicator& ranks, const at::Tensor& part, const at::Tensor& residual,
+                           at::ScalarType dtype) {
+  TensorLists parts;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    parts.push_back({rank == ranks.rank() ? part : at::empty_like(part)});
+  }
+  all_gather(ranks, parts);
+  at::Tensor sum = parts[0][0].to(at::kFloat);
+  for (size_t rank = 1; rank < parts.size(); ++rank) sum = sum + parts[rank][0].to(at::kFloat);
+  sum = sum.to(dtype);
+  return residual.defined() ? residual + sum : sum;
+}
+
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.view(-1).view(at::kByte).equal(b.view(-1).view(at::kByte));
+}
+
+TEST(Nccl, SumsOverPeersMemoryAreThoseOfAnExchange) {
+  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
+  const std::vector<std::string> outcomes = run_nccl(kRanks, [](Communicator& ranks) {
+    std::mt19937 drawn(7);  // of sizes, on all ranks the same
+    at::manual_seed(static_cast<uint64_t>(ranks.rank()) + 1);
+    for (int round = 0; round < 300; ++round) {
+      const int64_t n = 8 * (1 + static_cast<int64_t>(drawn() % (round % 10 == 0 ? 262144 : 4096)));
+      const at::ScalarType part_dtype = drawn() % 2 == 0 ? at::kFloat : at::kBFloat16;
+      const at::ScalarType dtype = drawn() % 2 == 0 ? at::kFloat : at::kBFloat16;
+      const auto options = at::TensorOptions(at::kCUDA);
+      const at::Tensor part = at::randn({n}, options.dtype(at::kFloat)).to(part_dtype);
+      const at::Tensor residual = drawn() % 2 == 0 ? at::Tensor() : at::randn({n}, options.dtype(at::kFloat)).to(dtype);
+      const at::Tensor out = at::empty({n}, options.dtype(dtype));
+      if (!ranks.sum(part, residual, out)) throw std::runtime_error("the ranks do not see each other's memory");
+      if (!same_bytes(out, sum_by_exchange(ranks, part, residual, dtype))) {
+        throw std::runtime_error(fmt::format("another sum of {} elements in round {}", n, round));
+      }
+    }
+    const at::Tensor large = at::empty({3 << 20}, at::TensorOptions(at::kFloat).device(at::kCUDA));
+    if (ranks.sum(large, {}, large)) throw std::runtime_error("a part that is too large");
+  });
+  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+}
+
+// A step of a model that ranks hold between them is recorded once and replayed.
+TEST(Nccl, ExchangesAndSumsAreRecorded) {
+  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
+  const std::vector<std::string> outcomes = run_nccl(kRanks, [](Communicator& ranks) {
+    const std::unique_ptr<Ops> ops = make_ops({.backend = "cuda", .index = ranks.rank()}, {.num_threads = 1});
+    const auto options = at::TensorOptions(at::kFloat).device(at::kCUDA);
+    constexpr int64_t kElements = 2560 * 32;
+    const at::Tensor part = at::zeros({kElements}, options), sum = at::zeros({kElements}, options);
+    const at::Tensor theirs = at::zeros({kElements}, options);
+    const auto work = [&] {
+      ranks.sum(part, {}, sum);
+      TensorLists to(kRanks), from(kRanks);
+      to[static_cast<size_t>(1 - ranks.rank())] = {sum};
+      from[static_cast<size_t>(1 - ranks.rank())] = {theirs};
+      ranks.start_exchange(to, from)->wait();
+    };
+    work();  // NCCL connects
+    const std::unique_ptr<Ops::Recording> recording = ops->record(work);
+    for (int replay = 1; replay <= 100; ++replay) {
+      part.fill_(static_cast<float>(replay * (ranks.rank() + 1)));
+      recording->replay();
+      const auto expected = static_cast<float>(3 * replay);
+      if (!(sum == expected).all().item<bool>() || !(theirs == expected).all().item<bool>()) {
+        throw std::runtime_error(fmt::format("replay {} gave something else", replay));
+      }
+    }
+    const auto report = [&](const char* what, double ms) {
+      if (ranks.rank() == 0) fmt::print("{}: {:.1f} us\n", what, ms * 1000.0);
+    };
+    constexpr int kSums = 100;
+    for (const int64_t rows : {1, 32, 256}) {
+      const at::Tensor x = at::zeros({rows * 4096}, options),
+                       y = at::zeros({rows * 4096}, options.dtype(at::kBFloat16));
+      const at::Tensor other = at::zeros({rows * 4096}, options);
+      const auto sums = ops->record([&] {
+        for (int i = 0; i < kSums; ++i) ranks.sum(x, y, y);
+      });
+      report(fmt::format("sum of {} x 4,096 in peers' memory, recorded", rows).c_str(),
+             best_ms([&] { sums->replay(); }) / kSums);
+      const auto exchanges = ops->record([&] {
+        for (int i = 0; i < kSums; ++i)
+          ranks.start_exchange(TensorLists(kRanks, {x}), TensorLists(kRanks, {other}))->wait();
+      });
+      report(fmt::format("exchange of {} x 4,096 by NCCL, recorded", rows).c_str(),
+             best_ms([&] { exchanges->replay(); }) / kSums);
+    }
   });
   for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }

@@ -129,7 +129,8 @@ TEST_P(OpsPlanTest, Products) {
     if (T != 256) expect("linear_add", plan_.linear_add(T, N), [&] { return ops_->linear_add(dy, w_KN, x); });
     if (T != 256)
       expect("linear_add_to", plan_.linear_add_to(T, N, K), [&] { return ops_->linear_add_to(dy, w_KN, x), 0; });
-    expect("linear_grad_input", plan_.linear_grad_input(T, K, N), [&] { return ops_->linear_grad_input(dy, w); });
+    expect("linear_grad_input", plan_.linear_grad_input(T, K, N),
+           [&] { return ops_->linear_grad_input(dy, w, w.scalar_type()); });
     for (const GradientUse use : {GradientUse::kAdd, GradientUse::kSet})
       expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw, use), 0; });
   }

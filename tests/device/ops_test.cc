@@ -144,7 +144,7 @@ TEST_P(OpsTest, LinearGradientsAreThoseOfLinear) {
     // The head's dy is float32 whatever the model's dtype.
     for (const at::ScalarType dy_dtype : {dtype(), at::kFloat}) {
       const Tensor x = normal({T, K}), w = normal({N, K}), dy = draw_.normal({T, N}, dy_dtype);
-      const Tensor dx = ops_->linear_grad_input(dy, w);
+      const Tensor dx = ops_->linear_grad_input(dy, w, dtype());
       EXPECT_EQ(dx.scalar_type(), dtype());
       expect_close("linear_grad_input", dx, reference::linear_grad_input(to_values(dy), to_values(w), T, K, N));
 
@@ -477,7 +477,7 @@ TEST_P(OpsTest, GradientsDoNotDependOnTheThreads) {
   const auto gradients = [&](int num_threads) {
     const std::unique_ptr<Ops> ops = make_backend(GetParam().name, num_threads);
     const Tensor dw = at::zeros({N, K}), dnorm = at::zeros({K}), dtable = at::zeros({10, K});
-    const Tensor dx = ops->linear_grad_input(dy, w);
+    const Tensor dx = ops->linear_grad_input(dy, w, dtype());
     ops->linear_grad_weight(dy, x, dw, GradientUse::kAdd);
     const Tensor dnormed = ops->rms_norm_backward(dx, x, norm, 1e-6, dnorm);
     ops->embedding_backward(dnormed, to_tensor(ids), dtable);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "device/ops.h"
 
@@ -36,6 +37,12 @@ class ForwardingOps : public device::Ops {
     inner_.linear_add_to(x, w, y);
   }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override { return inner_.embedding(table, ids); }
+  Tensor embedding_part(const Tensor& table, int64_t first, const Tensor& ids) const override {
+    return inner_.embedding_part(table, first, ids);
+  }
+  void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
+    inner_.sum_parts(parts, residual, sum);
+  }
   Tensor add(const Tensor& a, const Tensor& b) const override { return inner_.add(a, b); }
   Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override { return inner_.rms_norm(x, w, eps); }
   Qkv qk_norm_rope(const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
@@ -60,12 +67,18 @@ class ForwardingOps : public device::Ops {
     inner_.logprob(logits, targets, temperature, logp, entropy, lse);
   }
 
-  Tensor linear_grad_input(const Tensor& dy, const Tensor& w) const override { return inner_.linear_grad_input(dy, w); }
+  Tensor linear_grad_input(const Tensor& dy, const Tensor& w, at::ScalarType out) const override {
+    return inner_.linear_grad_input(dy, w, out);
+  }
   void linear_grad_weight(const Tensor& dy, const Tensor& x, const Tensor& dw, device::GradientUse use) const override {
     inner_.linear_grad_weight(dy, x, dw, use);
   }
   void embedding_backward(const Tensor& dy, const Tensor& ids, const Tensor& dtable) const override {
     inner_.embedding_backward(dy, ids, dtable);
+  }
+  void embedding_part_backward(const Tensor& dy, int64_t first, const Tensor& ids,
+                               const Tensor& dtable) const override {
+    inner_.embedding_part_backward(dy, first, ids, dtable);
   }
   Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, double eps,
                            const Tensor& dw) const override {

@@ -64,10 +64,10 @@ class CpuOps : public Ops {
                false});
     return y_TN;
   }
-  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
+  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override {
     const int64_t m = dy_TN.size(0), n = w_NK.size(0), k = w_NK.size(1);
     TANDEM_CHECK_EQ(dy_TN.size(1), n);
-    Tensor dx_TK = at::empty({m, k}, w_NK.options());
+    Tensor dx_TK = at::empty({m, k}, w_NK.options().dtype(out));
     gemm_.run({m,
                k,
                n,
@@ -96,19 +96,34 @@ class CpuOps : public Ops {
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
-    const int64_t width = table_VE.size(1), vocab = table_VE.size(0), rows = ids_T.numel();
-    Tensor out_TE = at::empty({rows, width}, table_VE.options());
-    const Elem elem = elem_of(table_VE);
+    const int64_t vocab = table_VE.size(0), rows = ids_T.numel();
+    const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
+    for (int64_t t = 0; t < rows; ++t)
+      TANDEM_CHECK(ids[t] >= 0 && ids[t] < vocab, "token id", ids[t], "outside the vocabulary of", vocab);
+    return embedding_part(table_VE, 0, ids_T);
+  }
+  void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
+    embedding_part_backward(dy_TE, 0, ids_T, dtable_VE);
+  }
+  Tensor embedding_part(const Tensor& table_RE, int64_t first, const Tensor& ids_T) const override {
+    const int64_t width = table_RE.size(1), count = table_RE.size(0), rows = ids_T.numel();
+    Tensor out_TE = at::empty({rows, width}, table_RE.options());
+    const Elem elem = elem_of(table_RE);
     const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
     const int64_t row_bytes = width * (elem == Elem::kF32 ? 4 : 2);
     for (int64_t t = 0; t < rows; ++t) {
-      TANDEM_CHECK(ids[t] >= 0 && ids[t] < vocab, "token id", ids[t], "outside the vocabulary of", vocab);
-      std::copy_n(offset(in(table_VE), ids[t] * width, elem), row_bytes, offset(out_TE.data_ptr(), t * width, elem));
+      char* row = offset(out_TE.data_ptr(), t * width, elem);
+      if (ids[t] >= first && ids[t] < first + count) {
+        std::copy_n(offset(in(table_RE), (ids[t] - first) * width, elem), row_bytes, row);
+      } else {
+        std::fill_n(row, row_bytes, char{0});
+      }
     }
     return out_TE;
   }
-  void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
-    const int64_t width = dy_TE.size(1), rows = ids_T.numel();
+  void embedding_part_backward(const Tensor& dy_TE, int64_t first, const Tensor& ids_T,
+                               const Tensor& dtable_RE) const override {
+    const int64_t width = dy_TE.size(1), count = dtable_RE.size(0), rows = ids_T.numel();
     const Elem elem = elem_of(dy_TE);
     const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
     // Threads split the columns: each table row is then summed in the order of t.
@@ -117,7 +132,8 @@ class CpuOps : public Ops {
     cpu::parallel_for(num_threads_, parts, 1, [&](int64_t part) {
       const int64_t begin = std::min(part * part_width, width), n = std::min(part_width, width - begin);
       for (int64_t t = 0; t < rows; ++t) {
-        float* row = dtable_VE.data_ptr<float>() + ids[t] * width + begin;
+        if (ids[t] < first || ids[t] >= first + count) continue;
+        float* row = dtable_RE.data_ptr<float>() + (ids[t] - first) * width + begin;
         add_to(row, offset(in(dy_TE), t * width + begin, elem), n, elem);
       }
     });

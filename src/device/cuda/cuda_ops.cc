@@ -21,6 +21,7 @@
 #include "device/cuda/rowwise.h"
 #include "device/cuda/sample.h"
 #include "device/cuda/staging.h"
+#include "device/cuda/sum_parts.h"
 #include "device/rope_frequencies.h"
 
 namespace tandem::device {
@@ -125,9 +126,9 @@ class CudaOps final : public Ops {
     multiply(ProductKind::kForward, x_TK, w_NK, residual_TN, y_TN);
     return y_TN;
   }
-  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK) const override {
-    if (!is_bfloat16(dy_TN) || !is_bfloat16(w_NK)) return aten_->linear_grad_input(dy_TN, w_NK);
-    const Tensor dx_TK = at::empty({dy_TN.size(0), w_NK.size(1)}, w_NK.options());
+  Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override {
+    if (!is_bfloat16(dy_TN) || !is_bfloat16(w_NK)) return aten_->linear_grad_input(dy_TN, w_NK, out);
+    const Tensor dx_TK = at::empty({dy_TN.size(0), w_NK.size(1)}, w_NK.options().dtype(out));
     multiply(ProductKind::kGradInput, dy_TN, w_NK, Tensor(), dx_TK);
     return dx_TK;
   }
@@ -138,31 +139,55 @@ class CudaOps final : public Ops {
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
-    const int64_t T = ids_T.size(0), E = table_VE.size(1);
-    const Tensor rows_TE = at::empty({T, E}, table_VE.options());
+    return embedding_part(table_VE, 0, ids_T);
+  }
+  void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
+    embedding_part_backward(dy_TE, 0, ids_T, dtable_VE);
+  }
+  Tensor embedding_part(const Tensor& table_RE, int64_t first, const Tensor& ids_T) const override {
+    const int64_t T = ids_T.size(0), E = table_RE.size(1);
+    const cuda::TableRows table_rows = {.first = first, .count = table_RE.size(0)};
+    const Tensor rows_TE = at::empty({T, E}, table_RE.options());
     const int32_t* const ids = ids_T.const_data_ptr<int32_t>();
-    if (is_bfloat16(table_VE)) {
-      check(cuda::embedding(data(table_VE), ids, T, E, mutable_data(rows_TE), stream()), "embedding");
+    if (is_bfloat16(table_RE)) {
+      check(cuda::embedding(data(table_RE), table_rows, ids, T, E, mutable_data(rows_TE), stream()), "embedding");
     } else {
-      check(cuda::embedding(table_VE.const_data_ptr<float>(), ids, T, E, rows_TE.mutable_data_ptr<float>(), stream()),
+      check(cuda::embedding(table_RE.const_data_ptr<float>(), table_rows, ids, T, E, rows_TE.mutable_data_ptr<float>(),
+                            stream()),
             "embedding");
     }
     return rows_TE;
   }
-  void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
-    const int64_t T = ids_T.size(0), E = dtable_VE.size(1);
+  void embedding_part_backward(const Tensor& dy_TE, int64_t first, const Tensor& ids_T,
+                               const Tensor& dtable_RE) const override {
+    const int64_t T = ids_T.size(0), E = dtable_RE.size(1);
+    const cuda::TableRows table_rows = {.first = first, .count = dtable_RE.size(0)};
     const Tensor scratch =
         at::empty({cuda::embedding_backward_scratch(T)}, at::TensorOptions(at::kByte).device(device()));
     const int32_t* const ids = ids_T.const_data_ptr<int32_t>();
-    float* const dtable = dtable_VE.mutable_data_ptr<float>();
+    float* const dtable = dtable_RE.mutable_data_ptr<float>();
+    const auto run = [&](const auto* dy) {
+      check(cuda::embedding_backward(dy, table_rows, ids, T, E, dtable, scratch.mutable_data_ptr(), stream()),
+            "gradient of the embedding");
+    };
     if (is_bfloat16(dy_TE)) {
-      check(cuda::embedding_backward(data(dy_TE), ids, T, E, dtable, scratch.mutable_data_ptr(), stream()),
-            "gradient of the embedding");
+      run(data(dy_TE));
     } else {
-      check(cuda::embedding_backward(dy_TE.const_data_ptr<float>(), ids, T, E, dtable, scratch.mutable_data_ptr(),
-                                     stream()),
-            "gradient of the embedding");
+      run(dy_TE.const_data_ptr<float>());
     }
+  }
+
+  void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
+    const auto fits = [&](const Tensor& x) { return x.numel() == sum.numel() && is_aligned(x); };
+    if (std::ssize(parts) > cuda::kMostParts || sum.numel() % 8 != 0 || !fits(sum) ||
+        !std::ranges::all_of(parts, fits) || (residual.defined() && !fits(residual))) {
+      return Ops::sum_parts(parts, residual, sum);
+    }
+    cuda::Parts all = {.count = static_cast<int>(std::ssize(parts)), .is_float32 = !is_bfloat16(parts[0]), .data = {}};
+    std::ranges::transform(parts, all.data, [](const Tensor& part) { return part.const_data_ptr(); });
+    check(cuda::sum_parts(all, residual.defined() ? residual.const_data_ptr() : nullptr, sum.mutable_data_ptr(),
+                          !is_bfloat16(sum), sum.numel(), stream()),
+          "sum over ranks");
   }
 
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {

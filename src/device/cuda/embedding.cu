@@ -8,11 +8,12 @@ namespace {
 
 // Copy: how many bytes of a row one thread takes.
 template <typename Copy>
-__global__ void copy_rows(const Copy* table, const int32_t* ids, int width, Copy* out) {
+__global__ void copy_rows(const Copy* table, TableRows rows, const int32_t* ids, int width, Copy* out) {
   const int64_t token = blockIdx.x;
-  const int64_t id = max(ids[token], 0);
+  const int64_t row = max(ids[token], 0) - rows.first;
+  const bool is_here = row >= 0 && row < rows.count;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += static_cast<int>(blockDim.x))
-    out[token * width + i] = table[id * width + i];
+    out[token * width + i] = is_here ? table[row * width + i] : Copy{};
 }
 
 // An id and its place in the batch.
@@ -73,28 +74,29 @@ __device__ void add(float4& sum, float4 x) {
 constexpr int kAddThreads = 128;
 template <typename Element, bool kFours>
 __global__ void __launch_bounds__(kAddThreads)
-    add_rows(const Element* dy, const Place* sorted, int num_tokens, int width, float* dtable) {
+    add_rows(const Element* dy, TableRows rows, const Place* sorted, int num_tokens, int width, float* dtable) {
   const int first = static_cast<int>(blockIdx.x);
   const int id = sorted[first].id;
+  if (id < rows.first || id >= rows.first + rows.count) return;
   if (first > 0 && sorted[first - 1].id == id) return;
   const int column = (static_cast<int>(blockIdx.y) * kAddThreads + static_cast<int>(threadIdx.x)) * (kFours ? 4 : 1);
   if (column >= width) return;
-  float* target = dtable + static_cast<int64_t>(id) * width + column;
+  float* target = dtable + (id - rows.first) * width + column;
   constexpr int kAhead = 8;  // rows being loaded: a long run of one id is bound by their latency
   if constexpr (kFours) {
     float4 sum = load_four(target);
     for (int at = first; at < num_tokens && sorted[at].id == id; at += kAhead) {
-      float4 rows[kAhead];
+      float4 ahead[kAhead];
       bool is_of_id[kAhead];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const Place place = at + i < num_tokens ? sorted[at + i] : Place{-1, 0};
         is_of_id[i] = place.id == id;
-        if (is_of_id[i]) rows[i] = load_four(dy + static_cast<int64_t>(place.token) * width + column);
+        if (is_of_id[i]) ahead[i] = load_four(dy + static_cast<int64_t>(place.token) * width + column);
       }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if (is_of_id[i]) add(sum, rows[i]);
+        if (is_of_id[i]) add(sum, ahead[i]);
       }
     }
     *reinterpret_cast<float4*>(target) = sum;
@@ -118,8 +120,8 @@ constexpr unsigned blocks_of(int64_t n, int64_t per_block) {
 }  // namespace
 
 template <typename Element>
-cudaError_t embedding(const Element* table, const int32_t* ids, int64_t num_tokens, int64_t width, Element* out,
-                      cudaStream_t stream) {
+cudaError_t embedding(const Element* table, TableRows rows, const int32_t* ids, int64_t num_tokens, int64_t width,
+                      Element* out, cudaStream_t stream) {
   if (num_tokens == 0 || width == 0) return cudaSuccess;
   const auto tokens = static_cast<unsigned>(num_tokens);
   constexpr int64_t kPerCopy = 16 / sizeof(Element);
@@ -128,19 +130,20 @@ cudaError_t embedding(const Element* table, const int32_t* ids, int64_t num_toke
   };
   if (width % kPerCopy == 0) {
     const int64_t copies = width / kPerCopy;
-    copy_rows<<<tokens, threads(copies), 0, stream>>>(reinterpret_cast<const uint4*>(table), ids,
+    copy_rows<<<tokens, threads(copies), 0, stream>>>(reinterpret_cast<const uint4*>(table), rows, ids,
                                                       static_cast<int>(copies), reinterpret_cast<uint4*>(out));
   } else {
-    copy_rows<<<tokens, threads(width), 0, stream>>>(table, ids, static_cast<int>(width), out);
+    copy_rows<<<tokens, threads(width), 0, stream>>>(table, rows, ids, static_cast<int>(width), out);
   }
   return cudaGetLastError();
 }
-template cudaError_t embedding(const float*, const int32_t*, int64_t, int64_t, float*, cudaStream_t);
-template cudaError_t embedding(const __nv_bfloat16*, const int32_t*, int64_t, int64_t, __nv_bfloat16*, cudaStream_t);
+template cudaError_t embedding(const float*, TableRows, const int32_t*, int64_t, int64_t, float*, cudaStream_t);
+template cudaError_t embedding(const __nv_bfloat16*, TableRows, const int32_t*, int64_t, int64_t, __nv_bfloat16*,
+                               cudaStream_t);
 
 template <typename Element>
-cudaError_t embedding_backward(const Element* dy, const int32_t* ids, int64_t num_tokens, int64_t width, float* dtable,
-                               void* scratch, cudaStream_t stream) {
+cudaError_t embedding_backward(const Element* dy, TableRows rows, const int32_t* ids, int64_t num_tokens, int64_t width,
+                               float* dtable, void* scratch, cudaStream_t stream) {
   if (num_tokens == 0 || width == 0) return cudaSuccess;
   static_assert(sizeof(Place) == embedding_backward_scratch(1));
   auto* sorted = static_cast<Place*>(scratch);
@@ -149,12 +152,13 @@ cudaError_t embedding_backward(const Element* dy, const int32_t* ids, int64_t nu
   const bool fours = width % 4 == 0;
   const dim3 grid(static_cast<unsigned>(num_tokens), blocks_of(width, kAddThreads * (fours ? 4 : 1)));
   const auto kernel = fours ? add_rows<Element, true> : add_rows<Element, false>;
-  kernel<<<grid, kAddThreads, 0, stream>>>(dy, sorted, tokens, static_cast<int>(width), dtable);
+  kernel<<<grid, kAddThreads, 0, stream>>>(dy, rows, sorted, tokens, static_cast<int>(width), dtable);
   return cudaGetLastError();
 }
-template cudaError_t embedding_backward(const float*, const int32_t*, int64_t, int64_t, float*, void*, cudaStream_t);
-template cudaError_t embedding_backward(const __nv_bfloat16*, const int32_t*, int64_t, int64_t, float*, void*,
+template cudaError_t embedding_backward(const float*, TableRows, const int32_t*, int64_t, int64_t, float*, void*,
                                         cudaStream_t);
+template cudaError_t embedding_backward(const __nv_bfloat16*, TableRows, const int32_t*, int64_t, int64_t, float*,
+                                        void*, cudaStream_t);
 
 cudaError_t take_drawn(int32_t* ids, int64_t num_tokens, const int32_t* drawn, cudaStream_t stream) {
   if (num_tokens == 0) return cudaSuccess;

@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "device/cuda/nccl.h"
+#include "device/cuda/peer_memory.h"
 #include "device/exchange_pieces.h"
 
 namespace tandem::device {
@@ -53,6 +54,12 @@ void set_up_nccl(const std::string& interface) {
   if (!interface.empty()) setenv("NCCL_SOCKET_IFNAME", ("=" + interface).c_str(), 1);
 }
 
+bool is_recording(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 Clock::duration duration_of(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
@@ -65,8 +72,11 @@ class NcclCommunicator final : public Communicator {
   int rank() const override { return settings_.rank; }
   int size() const override { return settings_.size; }
   std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) override;
+  bool sum(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& out) override;
   void abort() noexcept override;
   void throw_if_failed();
+  // Every rank calls it, or none.
+  void open_peers() { peers_ = cuda::PeerMemories::open(index_, *this); }
 
  private:
   // An exchange as the thread that watches sees it.
@@ -95,6 +105,7 @@ class NcclCommunicator final : public Communicator {
   std::condition_variable changed_;
   std::deque<Watched> under_way_;
   std::thread watcher_;
+  std::unique_ptr<cuda::PeerMemories> peers_;  // null: sum() is not for these ranks
 };
 
 class NcclExchange final : public Communicator::Exchange {
@@ -147,6 +158,7 @@ NcclCommunicator::~NcclCommunicator() {
     changed_.notify_all();
   }
   watcher_.join();
+  peers_.reset();
   Lock lock(mutex_);
   if (communicator_ != nullptr) {
     try {
@@ -182,6 +194,7 @@ std::string NcclCommunicator::reason(ncclResult_t result) const {
 void NcclCommunicator::fail(std::string why) {
   if (failure_.empty()) failure_ = std::move(why);
   if (communicator_ != nullptr) nccl().ncclCommAbort(std::exchange(communicator_, nullptr));
+  if (peers_) peers_->give_up();
   under_way_.clear();
 }
 
@@ -205,9 +218,27 @@ std::unique_ptr<Communicator::Exchange> NcclCommunicator::start_exchange(TensorL
   Lock lock(mutex_);
   send_and_receive(to, from, lock);
   done->record(stream_);
-  under_way_.push_back({done, Clock::now() + duration_of(settings_.timeout_s)});
-  changed_.notify_all();
+  // What is only recorded is done when the recording is replayed; its events cannot be asked.
+  if (!is_recording(stream_)) {
+    under_way_.push_back({done, Clock::now() + duration_of(settings_.timeout_s)});
+    changed_.notify_all();
+  }
   return std::make_unique<NcclExchange>(*this, std::move(done), std::move(to), std::move(from));
+}
+
+bool NcclCommunicator::sum(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& out) {
+  const auto is_aligned = [](const at::Tensor& x) { return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0; };
+  constexpr int64_t kVector = 8;
+  if (!peers_ || part.numel() % kVector != 0 || static_cast<int64_t>(part.nbytes()) > cuda::kPeerPartBytes)
+    return false;
+  TANDEM_CHECK(is_aligned(part) && is_aligned(out) && part.is_contiguous() && out.is_contiguous());
+  TANDEM_CHECK(!residual.defined() || (is_aligned(residual) && residual.is_contiguous()));
+  throw_if_failed();
+  check(cuda::peer_sum(peers_->peers(), part.const_data_ptr(), part.scalar_type() == at::kFloat,
+                       residual.defined() ? residual.const_data_ptr() : nullptr, out.mutable_data_ptr(),
+                       out.scalar_type() == at::kFloat, part.numel(), c10::cuda::getCurrentCUDAStream().stream()),
+        "sum over ranks");
+  return true;
 }
 
 void NcclCommunicator::send_and_receive(const TensorLists& to, const TensorLists& from, Lock& lock) {
@@ -271,7 +302,9 @@ std::string make_nccl_id(const std::string& interface) {
 std::unique_ptr<Communicator> make_nccl_communicator(int index, const DeviceRanks& ranks) {
   set_up_nccl(ranks.interface);
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
-  return std::make_unique<NcclCommunicator>(index, ranks);
+  auto communicator = std::make_unique<NcclCommunicator>(index, ranks);
+  if (ranks.adds_up) communicator->open_peers();
+  return communicator;
 }
 
 }  // namespace tandem::device

@@ -12,16 +12,22 @@ using at::Tensor;
 
 class Decoder final : public Model {
  public:
-  Decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+  Decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops, const TensorRanks& ranks,
           std::unique_ptr<Block> (*make_block)(const Layer&))
       : config_(config),
         ops_(ops),
+        ranks_(ranks),
+        vocab_rows_(vocab_rows(config)),
+        vocab_widths_(vocab_row_counts(config)),
         adapters_(adapter_windows(config)),
         final_norm_(ops, "final_norm", config.rms_norm_eps),
-        head_(ops, config.tied_embeddings ? "embed" : "head") {
-    for (int64_t layer = 0; layer < config.num_layers; ++layer)
-      blocks_.push_back(
-          make_block({.config = config_, .ops = ops_, .sink = sink_, .adapters = adapters_, .index = layer}));
+        head_(ops, ranks_, config.tied_embeddings ? "embed" : "head", Cut::kRows) {
+    TANDEM_CHECK_EQ(ranks_.size(), config.shard.size);
+    TANDEM_CHECK_EQ(ranks_.rank(), config.shard.rank);
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+      blocks_.push_back(make_block(
+          {.config = config_, .ops = ops_, .ranks = ranks_, .sink = sink_, .adapters = adapters_, .index = layer}));
+    }
     set_weights(view);
   }
 
@@ -29,7 +35,11 @@ class Decoder final : public Model {
   const device::Ops& ops() const override { return ops_; }
   at::ScalarType dtype() const override { return embed_VE_.scalar_type(); }
 
-  Tensor embed(const Tensor& ids_T) const override { return ops_.embedding(embed_VE_, ids_T); }
+  // Each id's row is one rank's, the others add zeros.
+  Tensor embed(const Tensor& ids_T) const override {
+    if (ranks_.is_alone()) return ops_.embedding(embed_VE_, ids_T);
+    return ranks_.sum(ops_.embedding_part(embed_VE_, vocab_rows_.begin, ids_T), /*residual=*/{}, dtype());
+  }
   Tensor block(int64_t layer, const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const override {
     return blocks_[static_cast<size_t>(layer)]->forward(hidden_TE, positions_T, attention);
   }
@@ -41,14 +51,20 @@ class Decoder final : public Model {
       return Piece{{final_norm_.forward(hidden_TE)}, backward};
     })[0];
   }
-  Tensor head(const Tensor& hidden_RE) const override { return head_.forward(hidden_RE, at::kFloat); }
+  Tensor head(const Tensor& hidden_RE) const override {
+    Tensor own_logits = head_.forward(hidden_RE, at::kFloat);
+    return ranks_.is_alone() ? own_logits : ranks_.gather_columns(own_logits, vocab_widths_);
+  }
 
   void embed_backward(const Tensor& dhidden_TE, const Tensor& ids_T) const override {
     const GradientTarget dembed_VE = sink_("embed");
-    if (dembed_VE.is_wanted()) ops_.embedding_backward(dhidden_TE, ids_T, dembed_VE.accumulator());
+    if (!dembed_VE.is_wanted()) return;
+    if (ranks_.is_alone()) return ops_.embedding_backward(dhidden_TE, ids_T, dembed_VE.accumulator());
+    ops_.embedding_part_backward(dhidden_TE, vocab_rows_.begin, ids_T, dembed_VE.accumulator());
   }
   Tensor head_backward(const Tensor& dlogits_RV, const Tensor& hidden_RE) const override {
-    return head_.backward(dlogits_RV, hidden_RE, sink_);
+    const Tensor own = dlogits_RV.narrow(1, vocab_rows_.begin, vocab_rows_.count()).contiguous();
+    return head_.backward(own, hidden_RE, sink_);
   }
 
   void set_weights(const weights::WeightsView& view) override {
@@ -64,6 +80,9 @@ class Decoder final : public Model {
  private:
   const ModelConfig config_;
   const device::Ops& ops_;
+  const TensorRanks ranks_;
+  const VocabRows vocab_rows_;               // of the own part
+  const std::vector<int64_t> vocab_widths_;  // of each rank's
   const AdapterWindows adapters_;
   GradientSlot sink_;
   Tensor embed_VE_;
@@ -134,21 +153,22 @@ device::Ops::QkvShape Layer::qkv_shape() const {
           .rope_factors = config.rope_factors};
 }
 
-Linear Layer::linear(const std::string& tensor, const std::string& bias) const {
+Linear Layer::linear(const std::string& tensor, Cut cut, const std::string& bias) const {
   const std::string name = packed_name(tensor);
   Adapter adapter;
   if (const auto windows = adapters.find(name); windows != adapters.end()) {
     adapter = {.scale = config.lora->scale(), .windows = windows->second};
   }
-  return {ops, name, bias.empty() ? "" : packed_name(bias), std::move(adapter)};
+  return {ops, ranks, name, cut, bias.empty() ? "" : packed_name(bias), std::move(adapter)};
 }
 
 std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
-                                    std::unique_ptr<Block> (*make_block)(const Layer&)) {
-  return std::make_unique<Decoder>(config, view, ops, make_block);
+                                    const TensorRanks& ranks, std::unique_ptr<Block> (*make_block)(const Layer&)) {
+  return std::make_unique<Decoder>(config, view, ops, ranks, make_block);
 }
 
-AttentionOutput::AttentionOutput(const Layer& layer) : ops_(layer.ops), sink_(layer.sink), o_(layer.linear("o")) {}
+AttentionOutput::AttentionOutput(const Layer& layer)
+    : ops_(layer.ops), sink_(layer.sink), o_(layer.linear("o", Cut::kColumns)) {}
 
 Tensor AttentionOutput::forward(const Tensor& hidden_TE, const Tensor& attended_THK) const {
   return differentiable({hidden_TE, attended_THK}, [&] {
@@ -164,8 +184,8 @@ SwigluMlp::SwigluMlp(const Layer& layer)
     : ops_(layer.ops),
       sink_(layer.sink),
       norm_(layer.ops, layer.packed_name("post_norm"), layer.config.rms_norm_eps),
-      gate_up_(layer.linear("gate_up")),
-      down_(layer.linear("down")) {}
+      gate_up_(layer.linear("gate_up", Cut::kRows)),
+      down_(layer.linear("down", Cut::kColumns)) {}
 
 void SwigluMlp::bind(const weights::WeightsView& view) {
   norm_.bind(view);

@@ -32,13 +32,15 @@ namespace tandem::model::decoder {
 struct Layer {
   const ModelConfig& config;
   const device::Ops& ops;
+  const TensorRanks& ranks;
   const GradientSlot& sink;
   const AdapterWindows& adapters;
   int64_t index;
   // "layers.3.qkv"
   std::string packed_name(const std::string& tensor) const { return "layers." + std::to_string(index) + "." + tensor; }
-  // That matrix of this layer, with its adapter where it has one. bias: "" for none.
-  Linear linear(const std::string& tensor, const std::string& bias = "") const;
+  // That matrix of this layer, cut so where there are several tensor ranks, with its adapter where it has one. bias: ""
+  // for none.
+  Linear linear(const std::string& tensor, Cut cut, const std::string& bias = "") const;
   device::Ops::QkvShape qkv_shape() const;
 };
 
@@ -54,7 +56,7 @@ class Block {
 
 // Embedding, `num_layers` blocks, final norm, and a head that is the embedding where it is tied.
 std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
-                                    std::unique_ptr<Block> (*make_block)(const Layer& layer));
+                                    const TensorRanks& ranks, std::unique_ptr<Block> (*make_block)(const Layer& layer));
 
 // A norm's weight, by packed name.
 class RmsNorm {

@@ -17,7 +17,8 @@ class WeightsView;
 
 namespace tandem::model {
 class Model;
-}
+class TensorRanks;
+}  // namespace tandem::model
 
 namespace tandem::model::llama {
 
@@ -27,6 +28,7 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
                        const AttentionBytes& attention);
 
 // Needs torch.
-std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops);
+std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                            const TensorRanks& ranks);
 
 }  // namespace tandem::model::llama

@@ -4,9 +4,10 @@
 
 namespace tandem::model::qwen2 {
 
-std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
-  return decoder::make_decoder(config, view, ops, [](const decoder::Layer& layer) {
-    return decoder::make_rotary_block(layer, layer.linear("qkv", "qkv_bias"));
+std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                            const TensorRanks& ranks) {
+  return decoder::make_decoder(config, view, ops, ranks, [](const decoder::Layer& layer) {
+    return decoder::make_rotary_block(layer, layer.linear("qkv", Cut::kRows, "qkv_bias"));
   });
 }
 

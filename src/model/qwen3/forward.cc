@@ -1,5 +1,8 @@
 // Qwen3's block: what model/decoder shares, and a projection with norms on each head of q and k.
 #include "model/decoder/forward.h"
+
+#include <ATen/ops/zeros.h>
+
 #include "base/check.h"
 #include "model/qwen3/qwen3.h"
 
@@ -12,13 +15,14 @@ class Qwen3Block final : public decoder::Block {
  public:
   explicit Qwen3Block(const decoder::Layer& layer)
       : ops_(layer.ops),
+        ranks_(layer.ranks),
         sink_(layer.sink),
         layer_(layer.index),
         shape_(layer.qkv_shape()),
         q_norm_name_(layer.packed_name("q_norm")),
         k_norm_name_(layer.packed_name("k_norm")),
         input_norm_(layer.ops, layer.packed_name("input_norm"), layer.config.rms_norm_eps),
-        qkv_(layer.linear("qkv")),
+        qkv_(layer.linear("qkv", Cut::kRows)),
         output_(layer),
         mlp_(layer) {}
 
@@ -45,9 +49,7 @@ class Qwen3Block final : public decoder::Block {
       device::Ops::Qkv split = ops_.qk_norm_rope(qkv_TN, q_norm_K_, k_norm_K_, positions_T, shape_);
       const auto backward = [this, hidden_TE, qkv_TN, positions_T](const Tensors& d) -> Tensors {
         TANDEM_CHECK(d[0].defined() && d[1].defined() && d[2].defined(), "attention gave no gradient of q, k or v");
-        const Tensor dqkv_TN =
-            ops_.qk_norm_rope_backward(d[0], d[1], d[2], qkv_TN, q_norm_K_, k_norm_K_, positions_T, shape_,
-                                       sink_(q_norm_name_).accumulator(), sink_(k_norm_name_).accumulator());
+        const Tensor dqkv_TN = split_backward(d, qkv_TN, positions_T);
         const Tensor dnormed_TE = qkv_.backward(dqkv_TN, input_norm_.forward(hidden_TE), sink_);
         return {input_norm_.backward(dnormed_TE, hidden_TE, sink_)};
       };
@@ -55,7 +57,27 @@ class Qwen3Block final : public decoder::Block {
     });
   }
 
+  // From the gradients of q, k and v to that of qkv. A norm has one weight for all heads, and each rank the gradient of
+  // its own heads: they are added up in float32 before anything else, so that all ranks add the same to what is there.
+  Tensor split_backward(const Tensors& d, const Tensor& qkv_TN, const Tensor& positions_T) const {
+    const auto backward = [&](const Tensor& dq_norm_K, const Tensor& dk_norm_K) {
+      return ops_.qk_norm_rope_backward(d[0], d[1], d[2], qkv_TN, q_norm_K_, k_norm_K_, positions_T, shape_, dq_norm_K,
+                                        dk_norm_K);
+    };
+    if (ranks_.is_alone()) return backward(sink_(q_norm_name_).accumulator(), sink_(k_norm_name_).accumulator());
+    const Tensor own_2K = at::zeros({2, shape_.head_dim}, qkv_TN.options().dtype(at::kFloat));
+    Tensor dqkv_TN = backward(own_2K[0], own_2K[1]);
+    const Tensor sum_2K = ranks_.sum(own_2K, /*residual=*/{}, at::kFloat);
+    add_to_sink(q_norm_name_, sum_2K[0]);
+    add_to_sink(k_norm_name_, sum_2K[1]);
+    return dqkv_TN;
+  }
+  void add_to_sink(const std::string& name, const Tensor& gradient) const {
+    if (const GradientTarget target = sink_(name); target.is_wanted()) target.accumulator().add_(gradient);
+  }
+
   const device::Ops& ops_;
+  const TensorRanks& ranks_;
   const GradientSlot& sink_;
   const int64_t layer_;
   const device::Ops::QkvShape shape_;
@@ -69,10 +91,12 @@ class Qwen3Block final : public decoder::Block {
 
 }  // namespace
 
-std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops) {
-  return decoder::make_decoder(config, view, ops, [](const decoder::Layer& layer) -> std::unique_ptr<decoder::Block> {
-    return std::make_unique<Qwen3Block>(layer);
-  });
+std::unique_ptr<Model> make(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
+                            const TensorRanks& ranks) {
+  return decoder::make_decoder(config, view, ops, ranks,
+                               [](const decoder::Layer& layer) -> std::unique_ptr<decoder::Block> {
+                                 return std::make_unique<Qwen3Block>(layer);
+                               });
 }
 
 }  // namespace tandem::model::qwen3

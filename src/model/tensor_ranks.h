@@ -1,0 +1,53 @@
+// The ranks that hold a model between them, a part of each matrix on each (tensor parallel), as the forward and
+// backward see them: sums of what each rank computed, and columns gathered side by side.
+//
+// A sum has one order, ((rank 0 + rank 1) + rank 2) + ..., in float32 with one rounding at the end, and every rank
+// computes it alike: the ranks' results are equal bit for bit, and a row's result does not depend on its batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "device/communicator.h"
+#include "device/ops.h"
+
+namespace tandem::model {
+
+// Bytes of a part up to which all ranks are sent all of it and each adds all of it up. Larger ones are cut by rows: a
+// rank adds up its rows, and the sums are gathered, which moves and holds less but takes two exchanges. The bits are
+// the same.
+constexpr int64_t kGatheredPartBytes = int64_t{1} << 20;
+
+// Every rank makes the same calls in the same order, with parts of the same shape and dtype. PeerLost where one does
+// not. Of one rank, parts are wholes: nothing is exchanged, and nothing should be asked.
+class TensorRanks {
+ public:
+  // Of a model that is whole.
+  explicit TensorRanks(const device::Ops& ops) : ops_(ops) {}
+  // Borrowed; the communicator's tensors lie where those of the operations do.
+  TensorRanks(const device::Ops& ops, device::Communicator& ranks, int64_t gathered_part_bytes = kGatheredPartBytes)
+      : ops_(ops), ranks_(&ranks), gathered_part_bytes_(gathered_part_bytes) {}
+
+  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
+  int size() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
+  bool is_alone() const { return size() == 1; }
+
+  // The sum of all ranks' parts [R, ...] (Ops::sum_parts: float32 or the model dtype), rounded to `dtype`; then
+  // residual + that, unless `residual`, of `dtype`, is undefined.
+  at::Tensor sum(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
+
+  // [R, sum of widths]: each rank's part [R, widths[rank]], rank 0's columns first.
+  at::Tensor gather_columns(const at::Tensor& part, const std::vector<int64_t>& widths) const;
+
+ private:
+  at::Tensor sum_of_gathered(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
+  at::Tensor sum_by_rows(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
+
+  const device::Ops& ops_;
+  device::Communicator* ranks_ = nullptr;  // null: there is one rank
+  int64_t gathered_part_bytes_ = kGatheredPartBytes;
+};
+
+}  // namespace tandem::model

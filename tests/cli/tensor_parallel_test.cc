@@ -1,0 +1,123 @@
+// A model that is spread over devices: engine and trainer agree to the bit, how many replicas there are is no input of
+// the results, and what is written is the whole model, which any number of devices goes on from.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "tests/base/soak.h"
+#include "tests/cli/rank_runs.h"
+
+namespace tandem::cli {
+namespace {
+
+// Two rollouts of two optimizer steps, each of several micro-batches.
+Arguments arguments(const base::TemporaryDirectory& folder, const std::string& name, int tensor, int ranks,
+                    const Arguments& more = {}) {
+  Arguments result = with_custom_reward(
+      train_arguments(folder / name, {"--max-tokens-per-gpu", "64", "--save-interval", "1"}), write_reward(folder));
+  result = with_flag(with_flag(result, "--num-rollout", "2"), "--dtype", "bfloat16");
+  result = with_flag(result, "--tensor-model-parallel-size", std::to_string(tensor));
+  for (size_t i = 0; i + 1 < more.size(); i += 2) result = with_flag(result, more[i], more[i + 1]);
+  return with_ranks(result, ranks);
+}
+
+// Of every optimizer step, |engine's log-probs - trainer's|.
+std::vector<double> differences(const std::string& run) {
+  std::vector<double> result;
+  std::istringstream lines(base::read_file(run + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const base::Json record = base::parse_json(line, run);
+    for (const char* name : {"train/train_rollout_logprob_abs_diff", "train/recomputed_logprob_abs_diff"}) {
+      if (record.contains(name)) result.push_back(record.at(name).get<double>());
+    }
+  }
+  return result;
+}
+
+class TensorParallel : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new base::TemporaryDirectory();
+    Arguments words = arguments(*folder_, "one", 2, 2);
+    words.push_back("--get-mismatch-metrics");
+    const Captured one = run_program(words);
+    ASSERT_EQ(one.code, 0) << one.err;
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static inline base::TemporaryDirectory* folder_ = nullptr;
+};
+
+TEST_F(TensorParallel, EngineAndTrainerAgreeToTheBit) {
+  const std::vector<double> all = differences(*folder_ / "one");
+  ASSERT_EQ(all.size(), 8U);
+  for (const double difference : all) EXPECT_EQ(difference, 0.0);
+}
+
+TEST_F(TensorParallel, AnyNumberOfReplicasGivesTheSameRun) {
+  Arguments words = arguments(*folder_, "two", 2, 4);
+  words.push_back("--get-mismatch-metrics");
+  const Captured two = run_program(words);
+  ASSERT_EQ(two.code, 0) << two.err;
+  expect_equal(Results(*folder_ / "two"), Results(*folder_ / "one"), "two replicas");
+}
+
+// The model is saved as it was read, in the very file that one device writes.
+TEST_F(TensorParallel, WhatIsNotTrainedIsExportedAsOneDeviceDoes) {
+  const Arguments still = {"--lr", "0", "--weight-decay", "0", "--num-rollout", "1"};
+  const Captured whole = run_program(arguments(*folder_, "whole", 1, 1, still));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Captured spread = run_program(arguments(*folder_, "spread", 2, 2, still));
+  ASSERT_EQ(spread.code, 0) << spread.err;
+  EXPECT_TRUE(weights_of(*folder_ / "spread") == weights_of(*folder_ / "whole"));
+}
+
+// Masters and moments are the same numbers wherever they lie; what follows is computed in another order.
+TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
+  const std::string run = *folder_ / "one", state = optimizer_state(run);
+  const Arguments next = {"--load", run, "--save", *folder_ / "whole_again", "--num-rollout", "2"};
+  Arguments words = arguments(*folder_, "whole_again", 1, 1, next);
+  const Captured refused = run_program(words);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("--tensor-model-parallel-size"), std::string::npos) << refused.err;
+  words.push_back("--allow-changed-config");
+  const Captured whole = run_program(words);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_TRUE(weights_of(*folder_ / "whole_again") == weights_of(run)) << "nothing was left to do";
+  Arguments back = arguments(*folder_, "spread_again", 2, 4,
+                             {"--load", *folder_ / "whole_again", "--save", *folder_ / "spread_again"});
+  back = with_flag(back, "--num-rollout", "3");
+  back.push_back("--allow-changed-config");
+  const Captured spread = run_program(back);
+  ASSERT_EQ(spread.code, 0) << spread.err;
+  for (const double difference : differences(*folder_ / "spread_again")) EXPECT_EQ(difference, 0.0);
+}
+
+TEST_F(TensorParallel, WithAReferenceEpochsAndOffloadToo) {
+  const Arguments mix = {"--kl-loss-coef", "0.01", "--num-epochs-per-rollout", "2", "--dtype", "float32"};
+  const auto run = [&](const std::string& name, int ranks) {
+    Arguments words = arguments(*folder_, name, 2, ranks, mix);
+    words.insert(words.end(), {"--use-kl-loss", "--rollout-shuffle", "--offload-train"});
+    const Captured result = run_program(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+  };
+  run("mix_2", 2);
+  run("mix_4", 4);
+  expect_equal(Results(*folder_ / "mix_4"), Results(*folder_ / "mix_2"), "two replicas");
+}
+
+TEST_F(TensorParallel, WhatCannotBeSpreadIsRefusedByNumber) {
+  for (const auto& [tensor, ranks, more, said] :
+       {std::tuple{4, 4, Arguments{}, "does not divide the model's 2 key-value heads"},
+        {2, 3, Arguments{}, "--actor-num-gpus-per-node 3 is no multiple of it"},
+        {2, 2, Arguments{"--lora-rank", "2", "--lora-alpha", "4"}, "with an adapter"}}) {
+    const Captured result = run_program(arguments(*folder_, "refused", tensor, ranks, more));
+    EXPECT_EQ(result.code, 2);
+    EXPECT_NE(result.err.find(said), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_FALSE(base::directory_exists(*folder_ / "refused"));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cli

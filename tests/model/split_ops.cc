@@ -1,0 +1,88 @@
+#include "tests/model/split_ops.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "model/registry.h"
+#include "tests/model/model_parts.h"
+#include "tests/model/sequence_attention.h"
+
+namespace tandem::model {
+
+using at::Tensor;
+
+SplitOps::SplitOps(const device::Ops& inner, const weights::WeightStore& store, const ModelConfig& whole,
+                   std::vector<int> order)
+    : ForwardingOps(inner), order_(std::move(order)) {
+  for (const weights::PackedTensor& packed : store.layout().tensors) {
+    if (packed.shape.size() != 2) continue;
+    for (int rank = 0; rank < static_cast<int>(order_.size()); ++rank) {
+      const ModelConfig part = shard_of(whole, {.rank = rank, .size = static_cast<int>(order_.size())});
+      const weights::PackedTensor part_packed = build_layout(part).find(packed.name);
+      if (part_packed.shape[1] != packed.shape[1]) continue;  // cut by columns
+      // The packed tensor's own row numbers, cut as its rows are.
+      const Tensor numbers = int32_range(0, packed.shape[0]).unsqueeze(1).expand(packed.shape);
+      rows_[store.tensor(packed.name).const_data_ptr()].push_back(part_of(numbers, packed, part_packed).select(1, 0));
+    }
+  }
+}
+
+Tensor SplitOps::sum(const std::vector<Tensor>& parts, at::ScalarType out) const {
+  Tensor total = parts[static_cast<size_t>(order_[0])].clone();
+  for (size_t i = 1; i < order_.size(); ++i) total = total + parts[static_cast<size_t>(order_[i])];
+  return total.to(out);
+}
+
+Tensor SplitOps::linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const {
+  TANDEM_CHECK(!rows_.contains(w_NK.const_data_ptr()), "a matrix that is cut by rows, added to a residual");
+  const int64_t num_ranks = std::ssize(order_), width = x_TK.size(1) / num_ranks;
+  std::vector<Tensor> parts;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    parts.push_back(inner_.linear(x_TK.narrow(1, rank * width, width).contiguous(),
+                                  w_NK.narrow(1, rank * width, width).contiguous(), at::kFloat));
+  }
+  return inner_.add(residual_TN, sum(parts, residual_TN.scalar_type()));
+}
+
+Tensor SplitOps::linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const {
+  const auto cut = rows_.find(w_NK.const_data_ptr());
+  if (cut == rows_.end()) return inner_.linear_grad_input(dy_TN, w_NK, out);
+  std::vector<Tensor> parts;
+  for (const Tensor& rows : cut->second)
+    parts.push_back(inner_.linear_grad_input(dy_TN.index_select(1, rows), w_NK.index_select(0, rows), at::kFloat));
+  return sum(parts, out);
+}
+
+Tensor SplitOps::qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
+                                       const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
+                                       const QkvShape& shape, const Tensor& dq_norm, const Tensor& dk_norm) const {
+  const int64_t num_ranks = std::ssize(order_), K = shape.head_dim;
+  const int64_t H = shape.num_heads / num_ranks, G = shape.num_kv_heads / num_ranks;  // of a rank
+  QkvShape of_rank = shape;
+  of_rank.num_heads = H;
+  of_rank.num_kv_heads = G;
+  const Tensor heads = qkv.view({qkv.size(0), shape.num_heads + 2 * shape.num_kv_heads, K});
+  std::vector<Tensor> of_q, of_k;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    const auto heads_of = [&](const Tensor& all, int64_t first, int64_t count) {
+      return all.narrow(1, first + rank * count, count).contiguous();
+    };
+    const Tensor own = at::cat({heads_of(heads, 0, H), heads_of(heads, shape.num_heads, G),
+                                heads_of(heads, shape.num_heads + shape.num_kv_heads, G)},
+                               1);
+    of_q.push_back(at::zeros({K}));
+    of_k.push_back(at::zeros({K}));
+    inner_.qk_norm_rope_backward(heads_of(dq, 0, H), heads_of(dk, 0, G), heads_of(dv, 0, G),
+                                 own.view({qkv.size(0), -1}), q_norm, k_norm, positions, of_rank, of_q.back(),
+                                 of_k.back());
+  }
+  dq_norm.add_(sum(of_q, at::kFloat));
+  dk_norm.add_(sum(of_k, at::kFloat));
+  return inner_.qk_norm_rope_backward(dq, dk, dv, qkv, q_norm, k_norm, positions, shape, {}, {});
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,249 @@
+// A model on tensor ranks, each with a part of the weights: forward and backward against one process that has all of
+// them and adds up its sums as the ranks do, without a tolerance, and against one that does not, within one.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "model/model.h"
+#include "model/registry.h"
+#include "tandem/error.h"
+#include "tests/device/draw.h"
+#include "tests/device/thread_ranks.h"
+#include "tests/model/function_sink.h"
+#include "tests/model/model_parts.h"
+#include "tests/model/random_weights.h"
+#include "tests/model/sequence_attention.h"
+#include "tests/model/small_models.h"
+#include "tests/model/split_ops.h"
+
+namespace tandem::model {
+namespace {
+
+using at::Tensor;
+
+constexpr uint64_t kSeed = 23;
+constexpr int64_t kTokens = 37;
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+struct Case {
+  std::string architecture;
+  at::ScalarType dtype;
+  bool tied;
+  int size;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.architecture << ' ' << c.dtype << ' ' << c.size; }
+
+std::vector<Case> cases(const std::vector<at::ScalarType>& dtypes, const std::vector<int>& sizes) {
+  std::vector<Case> result;
+  for (const std::string& architecture : kArchitectures)
+    for (const at::ScalarType dtype : dtypes)
+      for (const bool tied : {true, false})
+        for (const int size : sizes) result.push_back({architecture, dtype, tied, size});
+  return result;
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return c.architecture + (c.dtype == at::kFloat ? "_float32_" : "_bfloat16_") + (c.tied ? "tied_" : "untied_") +
+         std::to_string(c.size);
+}
+
+// What a forward and a backward give.
+struct Pass {
+  Tensor embedded_TE, normed_TE, logits_RV, dnormed_TE, dembedded_TE;
+  std::map<std::string, Tensor> gradients;  // by packed name
+};
+
+class TensorParallelTest : public testing::TestWithParam<Case> {
+ protected:
+  TensorParallelTest() : config_(config_of(GetParam())), store_(build_layout(config_), GetParam().dtype) {
+    draw_weights(store_, config_.initializer_range, kSeed);
+    device::Draw draw(kSeed);
+    ids_T_ = device::to_tensor(draw.ids(kTokens, 0, static_cast<int32_t>(config_.vocab) - 1));
+    dlogits_RV_ = draw.normal({kTokens, config_.vocab}, at::kFloat);
+  }
+
+  // Parts of unequal vocabulary: 70 rows over two and four.
+  static ModelConfig config_of(const Case& c) {
+    ModelConfig config = small_config(/*num_layers=*/2, c.architecture);
+    config.num_heads = 8;
+    config.num_kv_heads = 4;
+    config.mlp = 96;
+    config.tied_embeddings = c.tied;
+    return config;
+  }
+  int size() const { return GetParam().size; }
+  ModelConfig part(int rank) const { return shard_of(config_, {.rank = rank, .size = size()}); }
+
+  // wants: whether the gradient of a tensor is.
+  Pass run(
+      Model& model,
+      const std::function<bool(const std::string&)>& wants = [](const std::string&) { return true; }) const {
+    Pass pass;
+    const weights::Layout layout = build_layout(model.config());
+    FunctionSink sink([&](const std::string& name) -> GradientTarget {
+      if (!wants(name)) return {};
+      Tensor& gradient = pass.gradients[name];
+      if (gradient.defined()) return {.memory = gradient, .use = device::GradientUse::kAdd};
+      gradient = at::full(layout.find(name).shape, std::numeric_limits<float>::quiet_NaN(), at::kFloat);
+      return {.memory = gradient, .use = device::GradientUse::kSet};
+    });
+    model.set_gradient_sink(&sink);
+    SequenceAttention attention(model.ops(), model.config(), kTokens, model.dtype());
+    pass.embedded_TE = model.embed(ids_T_).set_requires_grad(true);
+    Tensor hidden_TE = pass.embedded_TE;
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer)
+      hidden_TE = model.block(layer, hidden_TE, int32_range(0, kTokens), attention);
+    const Tensor normed_TE = model.final_norm(hidden_TE);
+    pass.normed_TE = normed_TE.detach();
+    pass.logits_RV = model.head(pass.normed_TE);
+    pass.dnormed_TE = model.head_backward(dlogits_RV_, pass.normed_TE);
+    pass.dembedded_TE = torch::autograd::grad({normed_TE}, {pass.embedded_TE}, {pass.dnormed_TE})[0];
+    model.embed_backward(pass.dembedded_TE, ids_T_);
+    model.set_gradient_sink(nullptr);
+    return pass;
+  }
+
+  // f(model, rank) on all ranks.
+  template <typename F>
+  auto on_ranks(F f) const {
+    return device::on_thread_ranks(size(), [&](device::Communicator& ranks) {
+      const std::unique_ptr<device::Ops> ops = device::make_cpu_ops("auto", 1);
+      const ModelConfig config = part(ranks.rank());
+      const weights::WeightStore store = part_of_store(store_, config);
+      return f(*make_model(config, store.view(), *ops, ranks), ranks.rank());
+    });
+  }
+
+  // With whole weights, its sums split as the ranks do and added up in that order.
+  Pass run_in_one_process(const std::vector<int>& order) const {
+    const SplitOps ops(*ops_, store_, config_, order);
+    return run(*make_model(config_, store_.view(), ops));
+  }
+  std::vector<int> order_of_ranks() const {
+    std::vector<int> order(static_cast<size_t>(size()));
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }
+
+  const ModelConfig config_;
+  weights::WeightStore store_;
+  std::unique_ptr<device::Ops> ops_ = device::make_cpu_ops("auto", 1);
+  Tensor ids_T_, dlogits_RV_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallelTest, testing::ValuesIn(cases({at::kFloat, at::kBFloat16}, {2, 4})),
+                         name_of);
+
+TEST_P(TensorParallelTest, ForwardAndBackwardAreThoseOfOneProcessThatAddsInTheirOrder) {
+  const Pass want = run_in_one_process(order_of_ranks());
+  const std::vector<Pass> passes = on_ranks([&](Model& model, int /*rank*/) { return run(model); });
+  for (int rank = 0; rank < size(); ++rank) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank << "; seed " << kSeed);
+    const Pass& got = passes[static_cast<size_t>(rank)];
+    EXPECT_TRUE(same_bits(got.embedded_TE, want.embedded_TE)) << "embedded tokens";
+    EXPECT_TRUE(same_bits(got.normed_TE, want.normed_TE)) << "hidden states";
+    EXPECT_TRUE(same_bits(got.logits_RV, want.logits_RV)) << "logits";
+    EXPECT_TRUE(same_bits(got.dnormed_TE, want.dnormed_TE)) << "gradient of the head's input";
+    EXPECT_TRUE(same_bits(got.dembedded_TE, want.dembedded_TE)) << "gradient of the first block's input";
+    const weights::Layout layout = build_layout(part(rank));
+    EXPECT_EQ(got.gradients.size(), layout.tensors.size());
+    for (const weights::PackedTensor& packed : layout.tensors) {
+      const Tensor of_part = part_of(want.gradients.at(packed.name), store_.layout().find(packed.name), packed);
+      EXPECT_TRUE(same_bits(got.gradients.at(packed.name), of_part)) << "gradient of " << packed.name;
+    }
+  }
+}
+
+// That the comparison above tells one order of a sum from another. A sum of two has one value whatever the order, and
+// rounding to bfloat16 hides most differences.
+class TensorParallelOrderTest : public TensorParallelTest {};
+
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallelOrderTest, testing::ValuesIn(cases({at::kFloat}, {4})), name_of);
+
+TEST_P(TensorParallelOrderTest, AnotherOrderOfTheSumsIsNoticed) {
+  const std::vector<int> order = order_of_ranks();
+  const Pass in_order = run_in_one_process(order), reversed = run_in_one_process({order.rbegin(), order.rend()});
+  EXPECT_FALSE(same_bits(in_order.normed_TE, reversed.normed_TE)) << "seed " << kSeed;
+  EXPECT_FALSE(same_bits(in_order.dembedded_TE, reversed.dembedded_TE)) << "seed " << kSeed;
+}
+
+// A row's bits do not depend on its batch: a sequence token by token, in pieces, and at once.
+TEST_P(TensorParallelTest, RowsAreTheSameAloneAndInBatches) {
+  const auto forward = [&](Model& model, int64_t rows_at_once) {
+    const c10::NoGradGuard no_graph;
+    SequenceAttention attention(model.ops(), model.config(), kTokens, model.dtype());
+    std::vector<Tensor> hidden, logits;
+    for (int64_t begin = 0; begin < kTokens; begin += rows_at_once) {
+      const int64_t end = std::min(begin + rows_at_once, kTokens);
+      hidden.push_back(forward_hidden(model, ids_T_.narrow(0, begin, end - begin), int32_range(begin, end), attention));
+      logits.push_back(model.head(hidden.back()));
+    }
+    return std::pair(at::cat(hidden), at::cat(logits));
+  };
+  on_ranks([&](Model& model, int rank) {
+    const auto [hidden, logits] = forward(model, kTokens);
+    for (const int64_t rows_at_once : {1, 5}) {
+      const auto [hidden_again, logits_again] = forward(model, rows_at_once);
+      EXPECT_TRUE(same_bits(hidden_again, hidden)) << rows_at_once << " rows, rank " << rank << "; seed " << kSeed;
+      EXPECT_TRUE(same_bits(logits_again, logits)) << rows_at_once << " rows, rank " << rank << "; seed " << kSeed;
+    }
+    return 0;
+  });
+}
+
+// As a share of the largest number.
+double difference(const Tensor& got, const Tensor& want) {
+  const Tensor wide = want.detach().to(at::kDouble);
+  return ((got.detach().to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
+}
+
+TEST_P(TensorParallelTest, IsCloseToTheModelOfOneRank) {
+  const Pass want = run(*make_model(config_, store_.view(), *ops_));
+  const std::vector<Pass> passes = on_ranks([&](Model& model, int /*rank*/) { return run(model); });
+  const double tolerance = GetParam().dtype == at::kFloat ? 2e-5 : 6e-2;
+  for (int rank = 0; rank < size(); ++rank) {
+    const Pass& got = passes[static_cast<size_t>(rank)];
+    EXPECT_LE(difference(got.logits_RV, want.logits_RV), tolerance) << "seed " << kSeed;
+    EXPECT_LE(difference(got.dembedded_TE, want.dembedded_TE), tolerance) << "seed " << kSeed;
+    for (const weights::PackedTensor& packed : build_layout(part(rank)).tensors) {
+      const Tensor of_part = part_of(want.gradients.at(packed.name), store_.layout().find(packed.name), packed);
+      EXPECT_LE(difference(got.gradients.at(packed.name), of_part), tolerance) << packed.name << "; seed " << kSeed;
+    }
+  }
+}
+
+// Ranks that want no gradients make the calls that the others wait for.
+TEST_P(TensorParallelTest, GradientsThatOneRankDoesNotWantAreThoseOfTheOthersAllTheSame) {
+  const std::vector<Pass> all = on_ranks([&](Model& model, int /*rank*/) { return run(model); });
+  const std::vector<Pass> some = on_ranks(
+      [&](Model& model, int rank) { return run(model, [rank](const std::string& /*name*/) { return rank == 0; }); });
+  EXPECT_EQ(some[1].gradients.size(), 0U);
+  ASSERT_EQ(some[0].gradients.size(), all[0].gradients.size());
+  for (const auto& [name, gradient] : all[0].gradients)
+    EXPECT_TRUE(same_bits(some[0].gradients.at(name), gradient)) << name << "; seed " << kSeed;
+  EXPECT_TRUE(same_bits(some[1].dembedded_TE, all[1].dembedded_TE)) << "seed " << kSeed;
+}
+
+TEST(TensorParallel, APartWithoutItsRanksIsABug) {
+  const ModelConfig part = shard_of(small_config(), {.rank = 0, .size = 2});
+  const weights::WeightStore store(build_layout(part), at::kFloat);
+  const std::unique_ptr<device::Ops> ops = device::make_cpu_ops("auto", 1);
+  EXPECT_THROW(make_model(part, store.view(), *ops), BugError);
+  const auto others = device::thread_communicators(2);
+  EXPECT_THROW(make_model(part, store.view(), *ops, *others[1]), BugError);
+}
+
+}  // namespace
+}  // namespace tandem::model

@@ -1,0 +1,72 @@
+// Sums and gathered columns of several ranks, which are threads here.
+#include "model/tensor_ranks.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "tests/device/draw.h"
+#include "tests/device/thread_ranks.h"
+#include "tests/model/test_model.h"
+
+namespace tandem::model {
+namespace {
+
+using at::Tensor;
+
+constexpr uint64_t kSeed = 5;
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+std::vector<Tensor> draw_parts(device::Draw& draw, int size, at::IntArrayRef shape) {
+  std::vector<Tensor> parts;
+  for (int rank = 0; rank < size; ++rank) parts.push_back(draw.normal(shape, at::kFloat, 0.0, 1.0 + 100.0 * rank));
+  return parts;
+}
+
+// Whole parts to all, and rows to their owners: by the size of a part, with one result.
+TEST(TensorRanks, EveryRankHasTheSumInTheOrderOfTheRanksHoweverItIsSent) {
+  device::Draw draw(kSeed);
+  for (const int size : {2, 3, 4}) {
+    for (const int64_t num_rows : {1, 4, 7}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const std::vector<Tensor> parts = draw_parts(draw, size, {num_rows, 24});
+        const Tensor residual = draw.normal({num_rows, 24}, dtype);
+        Tensor total = parts[0];
+        for (size_t i = 1; i < parts.size(); ++i) total = total + parts[i];
+        const Tensor rounded = total.to(dtype), added = residual + rounded;
+        for (const int64_t gathered_part_bytes : {int64_t{0}, std::numeric_limits<int64_t>::max()}) {
+          const auto sums = device::on_thread_ranks(size, [&](device::Communicator& ends) {
+            const TensorRanks ranks(test_ops(1), ends, gathered_part_bytes);
+            const Tensor& own = parts[static_cast<size_t>(ends.rank())];
+            return std::pair(ranks.sum(own, {}, dtype), ranks.sum(own, residual, dtype));
+          });
+          for (const auto& [plain, with_residual] : sums) {
+            EXPECT_TRUE(same_bits(plain, rounded)) << size << " ranks, " << num_rows << " rows; seed " << kSeed;
+            EXPECT_TRUE(same_bits(with_residual, added)) << size << " ranks, " << num_rows << " rows; seed " << kSeed;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(TensorRanks, ColumnsOfAllRanksStandSideBySide) {
+  device::Draw draw(kSeed);
+  const std::vector<int64_t> widths = {5, 1, 8};
+  std::vector<Tensor> parts;
+  for (const int64_t width : widths) parts.push_back(draw.normal({4, width}, at::kFloat));
+  const auto wholes = device::on_thread_ranks(3, [&](device::Communicator& ends) {
+    return TensorRanks(test_ops(1), ends).gather_columns(parts[static_cast<size_t>(ends.rank())], widths);
+  });
+  for (const Tensor& whole : wholes) EXPECT_TRUE(same_bits(whole, at::cat(parts, 1))) << "seed " << kSeed;
+}
+
+}  // namespace
+}  // namespace tandem::model
