@@ -129,12 +129,14 @@ std::unique_ptr<model::Model> ModelSession::make_model(const model::ModelConfig&
                                  : model::make_model(config, view, *ops_, replica_->device);
 }
 
-void ModelSession::export_trained(const std::string& path) const {
+void ModelSession::export_trained(const std::string& path) const { export_trained(path, *device::solo_communicator()); }
+
+void ModelSession::export_trained(const std::string& path, device::Communicator& replica) const {
   const weights::ExportOptions options = {.source_directory = directory(), .overwrite = true};
   if (adapter_) {
     weights::export_adapter(path, *adapter_, model::adapter_config_text(*config_.lora, directory()), options);
   } else {
-    weights::export_hf_checkpoint(path, *base_, options);
+    weights::export_hf_checkpoint(path, *base_, options, replica);
   }
 }
 

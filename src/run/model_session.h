@@ -11,6 +11,7 @@
 #include "config/lora_options.h"
 #include "config/model_options.h"
 #include "config/rollout_options.h"
+#include "device/communicator.h"
 #include "device/ops.h"
 #include "device/registry.h"
 #include "mesh/mesh.h"
@@ -64,6 +65,9 @@ class ModelSession {
   std::unique_ptr<model::Model> make_model(const model::ModelConfig& config, const weights::WeightsView& view) const;
   // Writes what is trained as a directory for other programs: the model, or an adapter as PEFT saves it.
   void export_trained(const std::string& directory) const;
+  // The same where several ranks hold the model between them: all of them call it together, and rank 0 writes. Theirs
+  // is a communicator of the host.
+  void export_trained(const std::string& directory, device::Communicator& replica) const;
   // The first weight that is damaged (weights/not_finite.h), or "".
   std::string describe_not_finite() const;
   // Why it gave numbers that are not finite: the end of an error's line.

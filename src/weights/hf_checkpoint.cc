@@ -17,6 +17,7 @@
 #include "weights/staging.h"
 #include "weights/store.h"
 #include "weights/tensor_file.h"
+#include "weights/whole_tensors.h"
 
 namespace tandem::weights {
 namespace {
@@ -53,42 +54,42 @@ void load_slice(const SliceSource& match, const WeightStore& store, Staging& sta
 // The tensors of one file to be written, in layout order.
 using Shard = std::vector<TensorBytes>;
 
-std::vector<Shard> split_into_shards(const WeightStore& store, int64_t max_shard_bytes) {
+int64_t num_bytes(const std::vector<TensorBytes>& tensors) {
+  int64_t bytes = 0;
+  for (const TensorBytes& tensor : tensors) bytes += tensor.num_bytes();
+  return bytes;
+}
+
+std::vector<Shard> split_into_shards(std::vector<TensorBytes> tensors, int64_t max_shard_bytes) {
   std::vector<Shard> shards(1);
   int64_t shard_bytes = 0;
-  for (const PackedTensor& packed : store.layout().tensors) {
-    for (const Slice& slice : packed.slices) {
-      TensorBytes tensor = tensor_bytes(slice.hf_name, store.slice(packed, slice));
-      const int64_t bytes = tensor.num_bytes();
-      if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
-        shards.emplace_back();
-        shard_bytes = 0;
-      }
-      shards.back().push_back(std::move(tensor));
-      shard_bytes += bytes;
+  for (TensorBytes& tensor : tensors) {
+    const int64_t bytes = tensor.num_bytes();
+    if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
     }
+    shards.back().push_back(std::move(tensor));
+    shard_bytes += bytes;
   }
   return shards;
 }
 
-void write_weights(const std::string& directory, const WeightStore& store, int64_t max_shard_bytes) {
-  const std::vector<Shard> shards = split_into_shards(store, max_shard_bytes);
+void write_weights(const std::string& directory, std::vector<TensorBytes> tensors, int64_t max_shard_bytes) {
+  const int64_t total_bytes = num_bytes(tensors), element_bytes = safetensors_dtype_bits(tensors.front().dtype) / 8;
+  const std::vector<Shard> shards = split_into_shards(std::move(tensors), max_shard_bytes);
   if (shards.size() == 1) {
     write_safetensors(fmt::format("{}/{}", directory, kSingleFile), shards.front(), kMetadata, kDurable);
     return;
   }
   std::map<std::string, std::string> shard_of;  // by tensor name, as transformers sorts the index
-  int64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     write_safetensors(directory + "/" + name, shards[i], kMetadata, kDurable);
-    for (const TensorBytes& tensor : shards[i]) {
-      shard_of.emplace(tensor.name, name);
-      total_bytes += tensor.num_bytes();
-    }
+    for (const TensorBytes& tensor : shards[i]) shard_of.emplace(tensor.name, name);
   }
   Json index;
-  index["metadata"] = {{"total_parameters", store.layout().num_elements()}, {"total_size", total_bytes}};
+  index["metadata"] = {{"total_parameters", total_bytes / element_bytes}, {"total_size", total_bytes}};
   index["weight_map"] = shard_of;
   base::write_file_durably(fmt::format("{}/{}", directory, kIndexFile), index.dump(2) + "\n", kDurable);
 }
@@ -163,13 +164,13 @@ void load_files(const CheckpointFiles& files, WeightStore& store) {
 }
 
 // Writes DIR: what `write` puts into it, and the source's tokenizer and generation files.
-void write_export(const std::string& directory, const WeightStore& store, const ExportOptions& options,
+void write_export(const std::string& directory, int64_t weight_bytes, const ExportOptions& options,
                   const std::function<void(const std::string& directory)>& write) {
   const std::string target = base::without_trailing_slashes(directory);
   check_target(target, options.overwrite);
   const std::string parent = std::filesystem::absolute(target).parent_path().string();
   base::make_directories(parent);
-  base::check_writable_directory(parent, store.bytes());
+  base::check_writable_directory(parent, weight_bytes);
 
   base::DurableDirectory output(target, options.overwrite);
   write(output.path());
@@ -191,20 +192,27 @@ void load_adapter(const std::string& directory, WeightStore& store) {
   load_files(CheckpointFiles(directory, kAdapterFile), store);
 }
 
-void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
+void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options,
+                          device::Communicator& replica) {
   TANDEM_CHECK(options.max_shard_bytes > 0, "max_shard_bytes");
   TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
-  const std::string config = rewritten_config(options.source_directory, store.dtype());
-  write_export(directory, store, options, [&](const std::string& output) {
-    write_weights(output, store, options.max_shard_bytes);
-    base::write_file_durably(output + "/config.json", config, kDurable);
+  with_whole_tensors(store, replica, [&](std::vector<TensorBytes> tensors) {
+    const std::string config = rewritten_config(options.source_directory, store.dtype());
+    write_export(directory, num_bytes(tensors), options, [&](const std::string& output) {
+      write_weights(output, std::move(tensors), options.max_shard_bytes);
+      base::write_file_durably(output + "/config.json", config, kDurable);
+    });
   });
+}
+
+void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options) {
+  export_hf_checkpoint(directory, store, options, *device::solo_communicator());
 }
 
 void export_adapter(const std::string& directory, const WeightStore& store, const std::string& config,
                     const ExportOptions& options) {
   TANDEM_CHECK(store.has_storage(), "an export before the weights have storage");
-  write_export(directory, store, options, [&](const std::string& output) {
+  write_export(directory, store.bytes(), options, [&](const std::string& output) {
     Shard tensors;
     for (const PackedTensor& packed : store.layout().tensors) {
       for (const Slice& slice : packed.slices) {

@@ -17,6 +17,10 @@
 #include "weights/layout.h"
 #include "weights/weight_spec.h"
 
+namespace tandem::device {
+class Communicator;
+}
+
 namespace tandem::weights {
 
 // What a reader holds: tensors by packed name, and the version that they had when the view was taken.
@@ -106,6 +110,11 @@ void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 // `max_shard_bytes` (a larger tensor gets its own) and, if more than one, the index. Durable: temporary directory,
 // fsync, rename. UserError: DIR is in the way; EnvironmentError: the disk refuses. DIR is then as it was.
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
+// The same of a model that is spread over tensor ranks: all of them call it together, and rank 0 writes the files that
+// a single rank would write. Errors are as above on rank 0, and an EnvironmentError with the same words on the others
+// (whole_tensors.h).
+void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options,
+                          device::Communicator& replica);
 // Of the files that an export takes over from `source_directory`: tokenizer, configuration.
 int64_t copied_bytes(const std::string& source_directory);
 

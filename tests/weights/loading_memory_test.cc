@@ -122,6 +122,30 @@ TEST_P(LoadingMemory, DevicesAreFilledThroughOneStagingBuffer) {
   EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
 }
 
+// Rows of 6 kB, of which a part has two thirds; where they are converted and where they go straight into place.
+TEST(LoadingMemoryOfParts, IsOneMoreMiBWhereColumnsAreCut) {
+  const HfTensors tensors = some_tensors(layout_of_slices(), at::kFloat);
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), tensors);
+  Layout layout = layout_of_slices();
+  for (PackedTensor& packed : layout.tensors) {
+    packed.shape[1] = 1000;
+    for (Slice& slice : packed.slices) {
+      slice.whole_shape = slice.shape;
+      slice.begin = {0, 500};
+      slice.shape[1] = 1000;
+    }
+  }
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    WeightStore store(layout, dtype);
+    adopt(HfTensors(tensors), store);  // all of its memory is touched, and what LibTorch takes once for good
+    const PeakMemory memory;
+    load_hf_checkpoint(directory.path(), store);
+    const int64_t staging_bytes = dtype == at::kFloat ? 0 : kStagingBytes;
+    EXPECT_LE(memory.peak_bytes(), staging_bytes + (int64_t{1} << 20) + PeakMemory::kSlackBytes);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, LoadingMemory,
                          testing::Values(Case{at::kFloat, at::kFloat}, Case{at::kBFloat16, at::kFloat},
                                          Case{at::kHalf, at::kFloat}, Case{at::kFloat, at::kBFloat16},
