@@ -4,8 +4,9 @@ communication, the ledger's peaks, and whether all metrics but the times have th
     .venv/bin/python bench/many_devices.py [--device cuda] [--shape 4B] [--ranks 1 2] [--tensor 1] [--build cuda] [--out FILE]
 
 --ranks: how many devices each run has, the first of which the others are compared with; --tensor: how many of them hold one copy of the
-model between them, one number for all runs or one for each. The weights are random; the first rollout is left out of the times, because
-kernels are chosen in it. Nothing is exported."""
+model between them, one number for all runs or one for each; --limit: beside them one device with its share of the groups alone, which no
+number of devices beats. The weights are random; the first rollout is left out of the times, because kernels are chosen in it. Nothing is
+exported."""
 
 import argparse
 import json
@@ -27,10 +28,10 @@ SHAPES = dict(memory_plan.SHAPES, **{"8B": dict(tiny_model.QWEN3_0_6B, hidden_si
                                                 num_hidden_layers=36, tie_word_embeddings=False)})
 
 
-def command_of(folder, save, ranks, tensor, options):
+def command_of(folder, save, ranks, tensor, batch, options):
     command = [machine.tandem(options.build), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(folder / "model"),
                "--random-init", "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
-               f"{folder}/reward.py:reward", "--rollout-batch-size", str(options.batch), "--n-samples-per-prompt", str(options.samples),
+               f"{folder}/reward.py:reward", "--rollout-batch-size", str(batch), "--n-samples-per-prompt", str(options.samples),
                "--num-rollout", str(options.rollouts), "--rollout-max-response-len", str(options.response), "--ignore-eos", "--lr", "1e-6",
                "--no-use-tensorboard", "--sample-dump-interval", "0", "--actor-num-gpus-per-node", str(ranks), "--micro-batches-multiple",
                str(max(options.ranks)), "--save", str(save), *options.more]
@@ -42,10 +43,10 @@ def records_of(save, name="metrics.jsonl"):
     return [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.exists() else []
 
 
-def run(folder, ranks, tensor, options):
-    save = folder / f"run-{ranks}-{tensor}"
+def run(folder, ranks, tensor, batch, options):
+    save = folder / f"run-{ranks}-{tensor}-{batch}"
     with open(f"{save}.txt", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command_of(folder, save, ranks, tensor, options), stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command_of(folder, save, ranks, tensor, batch, options), stdout=log, stderr=log, start_new_session=True)
         begin = time.time()
         # The run is ended when its last rollout is recorded: the checkpoint that it would then save is not measured.
         while process.poll() is None and time.time() - begin < options.seconds:
@@ -61,7 +62,7 @@ def run(folder, ranks, tensor, options):
         lines = pathlib.Path(f"{save}.txt").read_text(encoding="utf-8").strip().splitlines()
         return {"refused": " / ".join(lines[-5:]) if lines else "it said nothing"}
     events = records_of(save, "memory_timeline.jsonl")
-    return {"rollouts": rollouts, "steps": [r for r in records if "train/step" in r], "tensor": tensor,
+    return {"rollouts": rollouts, "steps": [r for r in records if "train/step" in r], "tensor": tensor, "batch": batch,
             "phases": [e for e in events if e["event"] == "step"][-1]["phases"]}
 
 
@@ -101,7 +102,7 @@ def page(results):
         lines.append(f"| {phase}: most at once of planned, GiB | " + " | ".join(f"{a:.2f} of {b:.2f}" for a, b in cells) + " |")
     lines.append("")
     for name, result in list(ran.items())[1:]:
-        if result["tensor"] != first["tensor"]:
+        if (result["tensor"], result["batch"]) != (first["tensor"], first["batch"]):
             continue
         different = different_metrics(first, result)
         lines.append(f"- {name} beside {next(iter(ran))}: " + (f"other values of {', '.join(different)}" if different else
@@ -118,6 +119,7 @@ def main():
     parser.add_argument("--tensor", type=int, nargs="+", default=[1])
     for name, value in {"batch": 4, "samples": 4, "prompt": 64, "response": 64, "rollouts": 3, "seconds": 300}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--limit", action="store_true")
     parser.add_argument("--out")
     options, options.more = parser.parse_known_args()  # what is left are flags of all runs
     tensors = options.tensor if len(options.tensor) == len(options.ranks) else options.tensor[:1] * len(options.ranks)
@@ -133,8 +135,10 @@ def main():
         results = {}
         for ranks, tensor in zip(options.ranks, tensors):
             which = f"{ranks} device{'s' if ranks > 1 else ''}" + (f", {tensor} a copy" if tensor > 1 else "")
-            results[which] = run(folder, ranks, tensor, options)
+            results[which] = run(folder, ranks, tensor, options.batch, options)
             print(f"{which}: {'refused' if 'refused' in results[which] else 'done'}", file=sys.stderr, flush=True)
+        if options.limit:
+            results["the limit"] = run(folder, 1, 1, options.batch // max(options.ranks), options)
     gpus = subprocess.run("nvidia-smi --query-gpu=name --format=csv,noheader", shell=True, capture_output=True, text=True).stdout.splitlines()
     text = "\n".join([f"## Qwen3-{options.shape}", "", json.dumps({"gpus": gpus, **machine.describe(options.build)}), "",
                       f"`bench/many_devices.py`: bfloat16 on {options.device}, {options.batch} x {options.samples} completions of "

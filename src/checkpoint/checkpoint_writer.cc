@@ -37,10 +37,11 @@ void CheckpointWriter::start(const RunState& state, std::vector<SavedTensor> ten
 // The pointer of checkpoints/ comes last: what it names has its export, where it gets one.
 void CheckpointWriter::write(const RunState& state, std::vector<SavedTensor> tensors, config::SavedParts parts) {
   if (parts != config::SavedParts::kCheckpoint) {
-    ranks_.conductor_alone([&] {
+    ranks_.together([&] {
       export_weights_(directory_.checkpoint(state.step));
-      directory_.set_latest(state.step);
+      return std::string();
     });
+    ranks_.conductor_alone([&] { directory_.set_latest(state.step); });
   }
   if (parts == config::SavedParts::kExport) return;
   const Checkpoints checkpoints(directory_.path());

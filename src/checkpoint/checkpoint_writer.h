@@ -22,11 +22,12 @@ namespace tandem::checkpoint {
 
 class CheckpointWriter {
  public:
-  // Writes the live weights into a directory that may hold an earlier export.
+  // Writes the live weights into a directory that may hold an earlier export. Every rank calls it: those that hold the
+  // weights between them write them together, the conductor the files; the others return at once.
   using Export = std::function<void(const std::string& directory)>;
 
   // The directory is borrowed. `keep_latest` of checkpoints/ stay. Several ranks write one checkpoint together: each
-  // has a writer and starts it with its own tensors; the conductor's exports.
+  // has a writer and starts it with its own tensors.
   CheckpointWriter(Export export_weights, const RunDirectory& directory, int64_t keep_latest, SavingRanks ranks = {})
       : export_weights_(std::move(export_weights)),
         directory_(directory),

@@ -24,45 +24,66 @@ namespace {
 
 using base::Json;
 
-// Rows of an HF tensor that a tensor of the trainer's state holds.
-struct HeldRows {
-  std::string name;            // with the state's kind
-  std::vector<int64_t> shape;  // of the whole HF tensor
-  int64_t row_begin = 0;       // in it
-  at::Tensor rows;
+// A box of an HF tensor that this rank holds.
+struct HeldBox {
+  std::string name;                  // in a checkpoint
+  std::vector<int64_t> whole_shape;  // of the HF tensor
+  std::vector<int64_t> begin;        // in it
+  at::Tensor values;
+  bool is_shared = false;  // every tensor rank holds it
 };
 
-// Visits them for each HF tensor of which the trainer holds any.
+// Visits the box of each HF tensor of which the trainer's state holds any: its rows of what the slice has.
 template <typename F>
-void for_each_part(const trainer::Trainer& trainer, F f) {
+void for_each_box(const trainer::Trainer& trainer, F f) {
   for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
     for (const weights::Slice& slice : packed->slices) {
       const int64_t begin = std::max(slice.row_begin, row_begin);
       const int64_t end = std::min(slice.row_begin + slice.shape.front(), row_begin + tensor.size(0));
       if (begin >= end) continue;
-      f(HeldRows{.name = fmt::format("{}.{}", trainer::to_string(kind), slice.hf_name),
-                 .shape = slice.shape,
-                 .row_begin = begin - slice.row_begin,
-                 .rows = tensor.narrow(0, begin - row_begin, end - begin)});
+      std::vector<int64_t> box_begin = slice.hf_begin();
+      box_begin.front() += begin - slice.row_begin;
+      f(HeldBox{.name = fmt::format("{}.{}", trainer::to_string(kind), slice.hf_name),
+                .whole_shape = slice.hf_shape(),
+                .begin = std::move(box_begin),
+                .values = tensor.narrow(0, begin - row_begin, end - begin),
+                .is_shared = packed->is_whole()});
     }
   }
 }
 
 // The same of the weights of a reference.
 template <typename F>
-void for_each_part(const weights::WeightStore& reference, F f) {
+void for_each_box(const weights::WeightStore& reference, F f) {
   for (const weights::PackedTensor& packed : reference.layout().tensors) {
-    for (const weights::Slice& slice : packed.slices) f("reference." + slice.hf_name, reference.slice(packed, slice));
+    for (const weights::Slice& slice : packed.slices) {
+      f(HeldBox{.name = "reference." + slice.hf_name,
+                .whole_shape = slice.hf_shape(),
+                .begin = slice.hf_begin(),
+                .values = reference.slice(packed, slice),
+                .is_shared = packed.is_whole()});
+    }
   }
 }
 
-// Fills rows of a tensor from the checkpoint, which has them from `row_begin` on. Those that lie on a device are read
-// through a few MiB of host memory.
-void read_part(const Checkpoint& checkpoint, const std::string& name, int64_t row_begin, const at::Tensor& part) {
+template <typename Holder>
+std::vector<SavedTensor> saved_tensors(const Holder& holder, int tensor_rank) {
+  std::vector<SavedTensor> tensors;
+  for_each_box(holder, [&](const HeldBox& held) {
+    if (held.is_shared && tensor_rank > 0) return;
+    tensors.push_back(
+        {.bytes = weights::tensor_bytes(held.name, held.values), .whole_shape = held.whole_shape, .begin = held.begin});
+  });
+  return tensors;
+}
+
+// Fills the box from the checkpoint. One that lies on a device is read through a few MiB of host memory.
+void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
+  const at::Tensor& part = held.values;
   const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
-    std::vector<int64_t> begin(static_cast<size_t>(part.dim()), 0);
-    begin.front() = row_begin + first_row;
-    checkpoint.read(name, weights::safetensors_dtype(part.scalar_type()), begin, host.sizes().vec(),
+    std::vector<int64_t> begin = held.begin;
+    begin.front() += first_row;
+    checkpoint.read(held.name, weights::safetensors_dtype(part.scalar_type()), begin, host.sizes().vec(),
                     {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
   };
   if (part.is_cpu()) {
@@ -232,33 +253,21 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   return state;
 }
 
-std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer) {
-  std::vector<SavedTensor> tensors;
-  for_each_part(trainer, [&](const HeldRows& held) {
-    std::vector<int64_t> begin(held.shape.size(), 0);
-    begin.front() = held.row_begin;
-    tensors.push_back(
-        {.bytes = weights::tensor_bytes(held.name, held.rows), .whole_shape = held.shape, .begin = std::move(begin)});
-  });
-  return tensors;
+std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int tensor_rank) {
+  return saved_tensors(trainer, tensor_rank);
 }
 
-std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference) {
-  std::vector<SavedTensor> tensors;
-  for_each_part(reference, [&](const std::string& name, const at::Tensor& part) {
-    tensors.push_back(whole_tensor(weights::tensor_bytes(name, part)));
-  });
-  return tensors;
+std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference, int tensor_rank) {
+  return saved_tensors(reference, tensor_rank);
 }
 
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference) {
-  for_each_part(reference,
-                [&](const std::string& name, const at::Tensor& part) { read_part(checkpoint, name, 0, part); });
+  for_each_box(reference, [&](const HeldBox& held) { read_box(checkpoint, held); });
 }
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
-  for_each_part(trainer, [&](const HeldRows& held) { read_part(checkpoint, held.name, held.row_begin, held.rows); });
+  for_each_box(trainer, [&](const HeldBox& held) { read_box(checkpoint, held); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);
 }

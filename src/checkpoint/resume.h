@@ -43,18 +43,20 @@ struct RunState {
   static RunState from_json(const base::Json& json, const std::string& file);
 };
 
-// The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...", as
-// far as this rank holds them.
+// The large part: masters and moments of each HF tensor, "master.model.norm.weight", "exp_avg...", "exp_avg_sq...": the
+// boxes of it that this rank holds, with any number of data and tensor ranks. What all tensor ranks hold is saved by
+// the first of them, tensor_rank 0.
 // Live: valid until the next optimizer step. The weights themselves are the masters, rounded.
-std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer);
+std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int tensor_rank = 0);
 
 // The KL reference, where it is a copy of an earlier policy: "reference.model.norm.weight"..., in the store's dtype.
+// Every data rank holds the same: one replica saves it, each of its tensor ranks its boxes.
 // Live as well: valid until the reference is another.
-std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference);
+std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference, int tensor_rank = 0);
 // Fills a store that has memory with them. UserError where the checkpoint has none, or of another dtype.
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference);
 
-// Puts state and optimizer back; the store has the checkpoint's version then.
+// Puts state and optimizer back, whichever number of ranks saved them; the store has the checkpoint's version then.
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store);
 

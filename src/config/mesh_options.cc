@@ -67,10 +67,6 @@ void MeshOptions::check(const std::string& device) const {
       fmt::format("--num-gpus-per-node {} and --actor-num-gpus-per-node {}: all devices of a machine train; give both "
                   "the same, or leave the first one out",
                   num_gpus_per_node.value_or(0), actor_num_gpus_per_node));
-  TANDEM_USER_CHECK(tensor_model_parallel_size == 1,
-                    fmt::format("--tensor-model-parallel-size {}: a model that is spread over devices is not in this "
-                                "version",
-                                tensor_model_parallel_size));
   TANDEM_USER_CHECK(
       actor_num_gpus_per_node % tensor_model_parallel_size == 0,
       fmt::format("--tensor-model-parallel-size {}: a copy of the model lies on devices of one machine, and "

@@ -16,12 +16,18 @@ using device::TensorLists;
 
 Tensor TensorRanks::sum(const Tensor& part, const Tensor& residual, at::ScalarType dtype) const {
   TANDEM_CHECK(!is_alone(), "a sum over one rank");
+  const Tensor sum = at::empty(part.sizes(), part.options().dtype(dtype));
+  if (ranks_->sum(part, residual, sum)) return sum;
   const bool is_small = static_cast<int64_t>(part.nbytes()) <= gathered_part_bytes_;
-  return is_small || part.size(0) < size() ? sum_of_gathered(part, residual, dtype)
-                                           : sum_by_rows(part, residual, dtype);
+  if (is_small || part.size(0) < size()) {
+    sum_of_gathered(part, residual, sum);
+  } else {
+    sum_by_rows(part, residual, sum);
+  }
+  return sum;
 }
 
-Tensor TensorRanks::sum_of_gathered(const Tensor& part, const Tensor& residual, at::ScalarType dtype) const {
+void TensorRanks::sum_of_gathered(const Tensor& part, const Tensor& residual, const Tensor& sum) const {
   TensorLists lists;
   std::vector<Tensor> parts;
   for (int rank = 0; rank < size(); ++rank) {
@@ -29,18 +35,15 @@ Tensor TensorRanks::sum_of_gathered(const Tensor& part, const Tensor& residual, 
     lists.push_back({parts.back()});
   }
   device::all_gather(*ranks_, lists);
-  Tensor sum = at::empty(part.sizes(), part.options().dtype(dtype));
   ops_.sum_parts(parts, residual, sum);
-  return sum;
 }
 
-Tensor TensorRanks::sum_by_rows(const Tensor& part, const Tensor& residual, at::ScalarType dtype) const {
+void TensorRanks::sum_by_rows(const Tensor& part, const Tensor& residual, const Tensor& sum) const {
   const int64_t num_rows = part.size(0);
   const auto rows_of = [&](const Tensor& all, int rank) {
     const int64_t begin = num_rows * rank / size(), end = num_rows * (rank + 1) / size();
     return all.narrow(0, begin, end - begin);
   };
-  Tensor sum = at::empty(part.sizes(), part.options().dtype(dtype));
   TensorLists sums, to, from;
   std::vector<Tensor> own_parts;
   for (int rank = 0; rank < size(); ++rank) {
@@ -56,7 +59,6 @@ Tensor TensorRanks::sum_by_rows(const Tensor& part, const Tensor& residual, at::
   ops_.sum_parts(own_parts, own_residual, rows_of(sum, ranks_->rank()));
   own_parts.clear();
   device::all_gather(*ranks_, sums);
-  return sum;
 }
 
 Tensor TensorRanks::gather_columns(const Tensor& part, const std::vector<int64_t>& widths) const {

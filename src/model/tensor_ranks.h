@@ -34,16 +34,16 @@ class TensorRanks {
   int size() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
   bool is_alone() const { return size() == 1; }
 
-  // The sum of all ranks' parts [R, ...] (Ops::sum_parts: float32 or the model dtype), rounded to `dtype`; then
-  // residual + that, unless `residual`, of `dtype`, is undefined.
+  // The sum of all ranks' parts [R, ...] (Ops::sum_parts, or where the ranks can Communicator::sum: float32 or the
+  // model dtype), rounded to `dtype`; then residual + that, unless `residual`, of `dtype`, is undefined.
   at::Tensor sum(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
 
   // [R, sum of widths]: each rank's part [R, widths[rank]], rank 0's columns first.
   at::Tensor gather_columns(const at::Tensor& part, const std::vector<int64_t>& widths) const;
 
  private:
-  at::Tensor sum_of_gathered(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
-  at::Tensor sum_by_rows(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
+  void sum_of_gathered(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& sum) const;
+  void sum_by_rows(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& sum) const;
 
   const device::Ops& ops_;
   device::Communicator* ranks_ = nullptr;  // null: there is one rank

@@ -12,8 +12,8 @@
 namespace tandem::run {
 
 BestWeights::BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory,
-                         RunLog& log, const checkpoint::RunState& start)
-    : metric_(std::move(metric)), session_(session), directory_(directory), log_(log), best_(start.best) {
+                         const mesh::Mesh& mesh, RunLog& log, const checkpoint::RunState& start)
+    : metric_(std::move(metric)), session_(session), directory_(directory), mesh_(mesh), log_(log), best_(start.best) {
   if (metric_.empty() || (best_ && best_->metric != metric_)) best_.reset();
   if (best_ && best_->step > 0 && !base::directory_exists(directory_.best(best_->step))) {
     base::log_warning(
@@ -30,22 +30,21 @@ void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
   // Where grading failed for a whole data set there is no number.
   if (found == metrics.end() || (best_ && found->second <= best_->value)) return;
   const checkpoint::BestEvaluation best = {.metric = metric_, .step = step, .value = found->second};
-  if (step == 0) {
+  if (step == 0 || mesh_.data().rank() > 0) {
     best_ = best;
     return;
   }
-  if (!log_.is_conductor()) {
-    best_ = best;
-    return;
-  }
+  bool is_written = false;
   log_.write_or_count("the best weights", "fault/save_errors", [&] {
     const memory::BypassArena beside;  // what it allocates outlives a change of phase
-    session_.export_trained(directory_.best(step));
-    directory_.set_best(step);
-    best_ = best;
+    session_.export_trained(directory_.best(step), mesh_.tensor().host);
+    if (mesh_.is_conductor()) directory_.set_best(step);
+    is_written = true;
     log_.report().print(
         fmt::format("best {} so far: {}  -> {}", metric_, report::number_text(best.value, 4), directory_.best(step)));
   });
+  // Those that write together go on with the same number to beat.
+  if (!device::any_of(mesh_.tensor().host, !is_written)) best_ = best;
 }
 
 }  // namespace tandem::run

@@ -7,6 +7,7 @@
 
 #include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "mesh/mesh.h"
 #include "report/report.h"
 #include "run/model_session.h"
 #include "run/run_log.h"
@@ -17,8 +18,9 @@ class BestWeights {
  public:
   // `metric`: of evaluations; "": nothing is kept. All but the text and `start` are borrowed. Where the best weights of
   // the checkpoint are not in this run directory, because the run came from another one, the search begins again.
-  BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory, RunLog& log,
-              const checkpoint::RunState& start);
+  // Every rank of the mesh has one; the first replica writes.
+  BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory,
+              const mesh::Mesh& mesh, RunLog& log, const checkpoint::RunState& start);
 
   // After an evaluation of the weights of `step`. Larger is better, and of equal values the first. What the metric was
   // before training is a number to beat, whose weights are --hf-checkpoint and not written again.
@@ -30,6 +32,7 @@ class BestWeights {
   const std::string metric_;
   const ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
+  const mesh::Mesh& mesh_;
   RunLog& log_;
   std::optional<checkpoint::BestEvaluation> best_;
 };

@@ -12,17 +12,26 @@
 
 namespace tandem::run {
 
+checkpoint::SavingRanks saving_ranks(const mesh::Mesh& mesh) {
+  return {.rank = mesh.rank(), .size = mesh.size(), .all_gather = [&mesh](const std::string& mine) {
+            return device::all_gather_text(mesh.savers(), mine);
+          }};
+}
+
 Checkpointer::Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory,
                            const trainer::Trainer& trainer, RunLog& log, const config::CheckpointOptions& options,
-                           const checkpoint::RunState& start, AddState add_state, const checkpoint::SavingRanks& ranks)
+                           const checkpoint::RunState& start, AddState add_state, const mesh::Mesh& mesh)
     : session_(session),
       directory_(directory),
       trainer_(trainer),
-      ranks_(ranks),
+      ranks_(saving_ranks(mesh)),
       log_(log),
       add_state_(std::move(add_state)),
-      writer_([&session](const std::string& path) { session.export_trained(path); }, directory, options.keep_latest,
-              ranks),
+      writer_(
+          [&session, &mesh](const std::string& path) {
+            if (mesh.data().rank() == 0) session.export_trained(path, mesh.tensor_savers());
+          },
+          directory, options.keep_latest, ranks_),
       step_(start.step),
       cursor_(start.cursor),
       // A run that resumes in another directory has no checkpoint there yet.
@@ -52,7 +61,8 @@ void Checkpointer::start(config::SavedParts parts) {
     state.optimizer = trainer_.progress();
     state.weight_version = session_.trained().version();
     state.cursor = cursor_;
-    std::vector<checkpoint::SavedTensor> tensors = checkpoint::optimizer_tensors(trainer_);
+    std::vector<checkpoint::SavedTensor> tensors =
+        checkpoint::optimizer_tensors(trainer_, session_.config().shard.rank);
     add_state_(state, tensors);
     if (ranks_.is_conductor()) state.file_bytes = directory_.growing_files();
     writer_.start(state, std::move(tensors), parts);

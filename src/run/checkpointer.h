@@ -12,6 +12,7 @@
 #include "checkpoint/saving_ranks.h"
 #include "config/checkpoint_options.h"
 #include "config/output_options.h"
+#include "mesh/mesh.h"
 #include "rl/prompt_order.h"
 #include "run/model_session.h"
 #include "run/run_log.h"
@@ -19,16 +20,19 @@
 
 namespace tandem::run {
 
+// For the thread that writes checkpoints, and before it begins. Borrows the mesh.
+checkpoint::SavingRanks saving_ranks(const mesh::Mesh& mesh);
+
 class Checkpointer {
  public:
   // Puts what other parts have to save into the state of the last finished step, and beside the optimizer's tensors.
   using AddState = std::function<void(checkpoint::RunState&, std::vector<checkpoint::SavedTensor>&)>;
 
-  // All but the options are borrowed. `start`: where the run begins, as open_run() has it. Every rank has one, and all
-  // make the same calls.
+  // All but the options are borrowed. `start`: where the run begins, as open_run() has it. Every rank of the mesh has
+  // one, and all make the same calls: each saves what it holds, and the first replica exports.
   Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,
                RunLog& log, const config::CheckpointOptions& options, const checkpoint::RunState& start,
-               AddState add_state, const checkpoint::SavingRanks& ranks = {});
+               AddState add_state, const mesh::Mesh& mesh);
 
   // Waits for the checkpoint that is being written, which reads the weights that are about to change. Between these two
   // calls the weights belong to no step, and nothing is saved.

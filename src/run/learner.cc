@@ -124,8 +124,8 @@ void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTen
   if (!reference_) return;
   std::vector<checkpoint::SavedTensor> of_reference;
   reference_->save(state, of_reference);
-  // Every rank has all of the reference, and one saves it.
-  if (inputs_.mesh->is_conductor()) std::ranges::move(of_reference, std::back_inserter(tensors));
+  // Every replica has all of the reference, and one saves it.
+  if (inputs_.mesh->data().rank() == 0) std::ranges::move(of_reference, std::back_inserter(tensors));
 }
 
 report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,

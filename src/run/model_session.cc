@@ -129,8 +129,6 @@ std::unique_ptr<model::Model> ModelSession::make_model(const model::ModelConfig&
                                  : model::make_model(config, view, *ops_, replica_->device);
 }
 
-void ModelSession::export_trained(const std::string& path) const { export_trained(path, *device::solo_communicator()); }
-
 void ModelSession::export_trained(const std::string& path, device::Communicator& replica) const {
   const weights::ExportOptions options = {.source_directory = directory(), .overwrite = true};
   if (adapter_) {

@@ -63,10 +63,8 @@ class ModelSession {
   std::unique_ptr<model::Model> make_model() const { return make_model(config_, view()); }
   // Over other weights: `config` is config(), but for the adapter.
   std::unique_ptr<model::Model> make_model(const model::ModelConfig& config, const weights::WeightsView& view) const;
-  // Writes what is trained as a directory for other programs: the model, or an adapter as PEFT saves it.
-  void export_trained(const std::string& directory) const;
-  // The same where several ranks hold the model between them: all of them call it together, and rank 0 writes. Theirs
-  // is a communicator of the host.
+  // Writes what is trained as a directory for other programs: the model, or an adapter as PEFT saves it. The ranks that
+  // hold the model between them call it together, with a communicator of their hosts, and their rank 0 writes.
   void export_trained(const std::string& directory, device::Communicator& replica) const;
   // The first weight that is damaged (weights/not_finite.h), or "".
   std::string describe_not_finite() const;

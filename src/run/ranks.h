@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "checkpoint/saving_ranks.h"
 #include "config/run_mode.h"
 #include "config/train_config.h"
 #include "mesh/mesh.h"
@@ -15,8 +14,5 @@ namespace tandem::run {
 std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode);
 // The configuration with this rank's own device, and its share of the host's cores.
 config::TrainConfig as_this_rank(config::TrainConfig config);
-
-// For the thread that writes checkpoints, and before it begins. Borrows the mesh.
-checkpoint::SavingRanks saving_ranks(const mesh::Mesh& mesh);
 
 }  // namespace tandem::run

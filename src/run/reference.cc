@@ -90,7 +90,9 @@ void Reference::become_policy(int64_t step) {
 void Reference::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
   if (step_ == 0) return;
   state.reference_step = step_;
-  for (checkpoint::SavedTensor& tensor : checkpoint::reference_tensors(home())) tensors.push_back(std::move(tensor));
+  for (checkpoint::SavedTensor& tensor : checkpoint::reference_tensors(home(), session_.config().shard.rank)) {
+    tensors.push_back(std::move(tensor));
+  }
 }
 
 trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,

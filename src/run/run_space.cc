@@ -46,7 +46,7 @@ std::string RunSpace::what_for() const {
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
                           int64_t num_checkpoints, int64_t keep_latest, bool holds_reference) {
   RunSpace space;
-  const int64_t parameters = model::trained_layout(model).num_elements();
+  const int64_t parameters = model::trained_layout(model::whole_of(model)).num_elements();
   const int64_t weights = parameters * model::dtype_bytes(model.dtype);
   space.exports = num_exports * (weights + copied_bytes + kHeaderBytes);
   space.checkpoints = std::min(num_checkpoints, keep_latest + 1) *

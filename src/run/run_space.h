@@ -24,7 +24,7 @@ struct RunSpace {
   std::string what_for() const;
 };
 
-// What the checkpoints of a whole run take, about: every export, and one more of the others than are kept, since the
+// What the checkpoints of a whole run, of the whole model, take, about: every export, and one more of the others than are kept, since the
 // oldest goes when the newest is there. `copied_bytes`: of tokenizer and configuration. `holds_reference`: a checkpoint
 // holds the weights of the KL reference too.
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,

@@ -58,12 +58,15 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});
   bool is_evaluation_due = start.evaluation_due;  // a signal ended the one behind the last step
-  Checkpointer checkpointer(inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
-                            [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& /*tensors*/) {
-                              state.result_inputs = inputs.result_inputs;
-                              state.skipped_in_a_row = learner.skipped_in_a_row();
-                              state.evaluation_due = is_evaluation_due;
-                            });
+  const std::unique_ptr<mesh::Mesh> alone = mesh::solo_mesh();
+  Checkpointer checkpointer(
+      inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
+      [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& /*tensors*/) {
+        state.result_inputs = inputs.result_inputs;
+        state.skipped_in_a_row = learner.skipped_in_a_row();
+        state.evaluation_due = is_evaluation_due;
+      },
+      *alone);
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
 

@@ -52,7 +52,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
                                 .is_conductor = mesh.is_conductor()});
   Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation,
                   inputs.generation());
-  BestWeights best(config.output.save_best, inputs.session, inputs.directory, log, start);
+  BestWeights best(config.output.save_best, inputs.session, inputs.directory, mesh, log, start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
   Checkpointer checkpointer(
       inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
@@ -63,7 +63,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
         patience.save(state);
         best.save(state);
       },
-      saving_ranks(mesh));
+      mesh);
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
 

@@ -20,9 +20,10 @@ constexpr const char* to_string(StateKind kind) {
 
 struct OptimizerTensor {
   StateKind kind = StateKind::kMaster;
-  const weights::PackedTensor* packed = nullptr;  // of the store's layout, which lives as long as the store
+  // Of the store's layout, which lives as long as the store: with several tensor ranks the layout of a part.
+  const weights::PackedTensor* packed = nullptr;
   at::Tensor tensor;      // float32: rows [row_begin, row_begin + tensor.size(0)) of the packed tensor, at least one
-  int64_t row_begin = 0;  // with one rank the whole tensor is its own
+  int64_t row_begin = 0;  // with one data rank the whole packed tensor is its own
 };
 
 }  // namespace tandem::trainer

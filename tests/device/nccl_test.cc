@@ -151,9 +151,9 @@ at::Tensor sum_by_exchange(Communicator& ranks, const at::Tensor& part, const at
   }
   all_gather(ranks, parts);
   at::Tensor sum = parts[0][0].to(at::kFloat);
-  for (size_t rank = 1; rank < parts.size(); ++rank) sum = sum + parts[rank][0].to(at::kFloat);
+  for (size_t rank = 1; rank < parts.size(); ++rank) sum = sum.add(parts[rank][0].to(at::kFloat));
   sum = sum.to(dtype);
-  return residual.defined() ? residual + sum : sum;
+  return residual.defined() ? residual.add(sum) : sum;
 }
 
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
@@ -206,7 +206,7 @@ TEST(Nccl, ExchangesAndSumsAreRecorded) {
       part.fill_(static_cast<float>(replay * (ranks.rank() + 1)));
       recording->replay();
       const auto expected = static_cast<float>(3 * replay);
-      if (!(sum == expected).all().item<bool>() || !(theirs == expected).all().item<bool>()) {
+      if (!sum.eq(expected).all().item<bool>() || !theirs.eq(expected).all().item<bool>()) {
         throw std::runtime_error(fmt::format("replay {} gave something else", replay));
       }
     }

@@ -18,6 +18,21 @@ namespace {
 
 constexpr int kRanks = 3;
 
+// The same model for each rank, with operations of its own: they are of one thread.
+struct RankModels {
+  explicit RankModels(int count) {
+    const model::ModelConfig config = make_small_model(at::kFloat).config;
+    for (int rank = 0; rank < count; ++rank) {
+      ops.push_back(device::make_cpu_ops("auto", 1));
+      models.push_back(model::random_model(config, *ops.back()));
+    }
+  }
+  model::Model& operator[](size_t rank) const { return *models[rank].model; }
+
+  std::vector<std::unique_ptr<device::Ops>> ops;
+  std::vector<TestModel> models;
+};
+
 GroupRequest drawn_request(uint64_t id, std::mt19937& random) {
   GroupRequest request{.group_id = id, .prompt = random_prompt(random(), 3 + random() % 20), .sample_ids = {}};
   for (uint64_t i = 0; i < 1 + random() % 3; ++i) request.sample_ids.push_back(8 * id + i);
@@ -76,12 +91,12 @@ TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
     const auto communicators = device::thread_communicators(kRanks);
     std::vector<std::string> of_ranks(kRanks);
     std::map<uint64_t, rl::Group> finished;
+    const RankModels models(kRanks + 1);
     {
       std::vector<std::jthread> threads;
       for (size_t rank = 0; rank < kRanks; ++rank) {
         threads.emplace_back([&, rank] {
-          TestModel model = make_small_model(at::kFloat);
-          const std::unique_ptr<Engine> engine = make_engine(config, *model.model);
+          const std::unique_ptr<Engine> engine = make_engine(config, models[rank]);
           for (uint32_t rollout = 0; rollout < 2; ++rollout) {  // follow() returns, and may be called again
             if (rank > 0) {
               follow(*engine, *communicators[rank]);
@@ -96,8 +111,7 @@ TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
       }
     }
     for (const std::string& of_rank : of_ranks) EXPECT_EQ(of_rank, of_ranks[0]);
-    TestModel model = make_small_model(at::kFloat);
-    const std::unique_ptr<Engine> alone = make_engine(config, *model.model);
+    const std::unique_ptr<Engine> alone = make_engine(config, models[kRanks]);
     use(*alone, seed);
     const std::map<uint64_t, rl::Group> expected = use(*alone, seed + 1);
     EXPECT_EQ(counts(alone->stats()), of_ranks[0]);
@@ -108,13 +122,12 @@ TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
 
 TEST(Replica, ARequestThatIsRefusedIsNotPassedOn) {
   const auto communicators = device::thread_communicators(2);
+  const RankModels models(2);
   std::jthread follower([&] {
-    TestModel model = make_small_model(at::kFloat);
-    const std::unique_ptr<Engine> engine = make_engine({}, *model.model);
+    const std::unique_ptr<Engine> engine = make_engine({}, models[1]);
     follow(*engine, *communicators[1]);
   });
-  TestModel model = make_small_model(at::kFloat);
-  const std::unique_ptr<Engine> engine = make_engine({}, *model.model);
+  const std::unique_ptr<Engine> engine = make_engine({}, models[0]);
   LeadingEngine leading(*engine, *communicators[0]);
   GroupRequest request{.group_id = 1, .prompt = random_prompt(1, 4), .sample_ids = {1}};
   request.sampling.top_p = 2.0;

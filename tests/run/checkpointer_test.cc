@@ -134,7 +134,7 @@ class SavedRun {
                                     RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
     checkpointer_ = std::make_unique<Checkpointer>(
         session_, directory_, trainer_, *log_, options, checkpoint::RunState{},
-        [](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>&) { state.failed_in_a_row = 2; });
+        [](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>&) { state.failed_in_a_row = 2; }, *mesh_);
   }
 
   // One optimizer step, which is saved while the next rollout runs.
@@ -200,6 +200,7 @@ class SavedRun {
   ModelSession session_;
   CountingTrainer trainer_;
   std::unique_ptr<RunLog> log_;
+  const std::unique_ptr<mesh::Mesh> mesh_ = mesh::solo_mesh();
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 

@@ -57,7 +57,7 @@ ModelSession::ModelSession(const config::ModelOptions& options)
       weights::WeightStore::without_storage(model::build_layout(config_), at::kFloat));
 }
 
-void ModelSession::export_trained(const std::string& path) const {
+void ModelSession::export_trained(const std::string& path, device::Communicator&) const {
   weights::export_hf_checkpoint(path, *base_, {.source_directory = directory(), .overwrite = true});
 }
 
