@@ -16,10 +16,11 @@
 
 namespace at {
 
-enum class ScalarType : int8_t { kFloat, kBFloat16, kByte, kDouble };
+enum class ScalarType : int8_t { kFloat, kBFloat16, kByte, kDouble, kLong };
 constexpr ScalarType kFloat = ScalarType::kFloat;
 constexpr ScalarType kByte = ScalarType::kByte;
 constexpr ScalarType kDouble = ScalarType::kDouble;
+constexpr ScalarType kLong = ScalarType::kLong;
 constexpr ScalarType kBFloat16 = ScalarType::kBFloat16;
 enum class DeviceType : int8_t { kCpu };
 constexpr DeviceType kCPU = DeviceType::kCpu;
@@ -88,7 +89,10 @@ class Tensor {
   }
 
  private:
-  size_t element_bytes() const { return type_ == kByte ? 1 : type_ == kDouble ? sizeof(double) : sizeof(float); }
+  size_t element_bytes() const {
+    if (type_ == kByte) return 1;
+    return type_ == kDouble || type_ == kLong ? sizeof(double) : sizeof(float);
+  }
 
   std::shared_ptr<std::vector<double>> elements_;
   std::vector<int64_t> sizes_;
