@@ -68,7 +68,7 @@ wheel-cuda: setup  ## dist/tandem_cuda-*.whl: the CUDA module, to be installed b
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes; RANKS=n: as n processes
 	examples/arithmetic/demo.sh $(if $(RANKS),runs/arithmetic-$(RANKS)-ranks --actor-num-gpus-per-node $(RANKS))
 
-test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-free parts under TSan
+test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-free tests that have threads under TSan
 	@echo "make test: all passed"
 
 test-dev: setup

@@ -7,6 +7,9 @@ function(tandem_module name)
     return()
   endif()
   add_library(tandem_${name} STATIC ${arg_SOURCES})
+  if(TANDEM_SANITIZE STREQUAL "thread")  # what its few tests link
+    set_target_properties(tandem_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_include_directories(tandem_${name} PUBLIC "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/include")
   target_link_libraries(tandem_${name} PUBLIC ${arg_DEPENDS} tandem_fmt nlohmann_json::nlohmann_json)
   if(arg_CORE)
@@ -17,13 +20,16 @@ function(tandem_module name)
   endif()
 endfunction()
 
-# tandem_test(name [CORE] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...] [COST seconds])
+# tandem_test(name [CORE] [THREADS] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...] [COST seconds])
 #   One GoogleTest program = one ctest entry named <name>. Tests run in the source folder, so golden
 #   files are at tests/golden. Pass your own arguments after ARGS. COST: a test of more than about a minute says so, since
-#   ctest starts the longest first.
+#   ctest starts the longest first. THREADS: several threads of ours run in it, so ThreadSanitizer watches it too.
 function(tandem_test name)
-  cmake_parse_arguments(arg "CORE" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "CORE;THREADS" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
   if(NOT arg_CORE AND NOT TANDEM_TORCH)
+    return()
+  endif()
+  if(TANDEM_SANITIZE STREQUAL "thread" AND NOT arg_THREADS)
     return()
   endif()
   add_executable(${name} ${arg_SOURCES})
