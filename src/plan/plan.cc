@@ -270,6 +270,8 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   const Lengths length = lengths(config, model, facts);
   TrainPlan plan;
   plan.device = device;
+  plan.num_ranks = config.mesh.num_ranks();
+  plan.num_data_ranks = config.mesh.num_data_ranks();
   plan.longest_prompt = length.longest_prompt;
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);

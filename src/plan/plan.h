@@ -33,8 +33,9 @@ struct DeviceMemory {
 DeviceMemory device_memory(const config::TrainConfig& config, std::optional<device::DeviceBytes> measured = {});
 
 struct TrainPlan {
-  memory::MemoryPlan memory;
+  memory::MemoryPlan memory;  // of one rank; all take the same
   DeviceMemory device;
+  int64_t num_ranks = 1, num_data_ranks = 1;
 
   int64_t longest_prompt = 0;  // tokens
   bool prompt_is_assumed = false;

@@ -32,10 +32,18 @@ std::string row(const std::string& name, CellOf cell_of) {
   return line + "\n";
 }
 
+std::string ranks_sentence(const TrainPlan& plan) {
+  if (plan.num_ranks == 1) return "";
+  return fmt::format("ranks         {}, and each takes this much; {}\n", plan.num_ranks,
+                     plan.num_data_ranks == 1 ? "one copy of the model between them"
+                                              : fmt::format("{} copies of the model, which share the optimizer's state",
+                                                            plan.num_data_ranks));
+}
+
 std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& model) {
-  std::string text =
-      fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
-                  plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
+  std::string text = ranks_sentence(plan);
+  text += fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
+                      plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
   text +=
       fmt::format("micro-batch   {} rows, {} targets; {} of {} layers are recomputed\n", int64_t{plan.micro_batch.rows},
                   int64_t{plan.micro_batch.targets}, plan.recomputed_layers, model.num_layers);
@@ -112,6 +120,8 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
   json["device"] = {{"name", plan.device.name}, {"bytes", plan.device.bytes}};
   json["missing_bytes"] = plan.missing_bytes();
   json["fits"] = plan.fits();
+  json["num_ranks"] = plan.num_ranks;
+  json["num_data_ranks"] = plan.num_data_ranks;
   return json;
 }
 

@@ -11,7 +11,7 @@ namespace tandem::plan {
 // A table of tags by phases and the sentences below it; lines without a break at the end.
 std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model);
 
-// The same in bytes. Keys and their order stay; "ranks" has one entry a rank.
+// The same in bytes. Keys and their order stay; "ranks" has one entry, since all ranks take the same.
 base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model);
 
 }  // namespace tandem::plan

@@ -261,13 +261,29 @@ TEST(PlanReport, SaysTheSameAsTableAndJson) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"parameters", "dtype", "ranks", "kv", "sequence", "micro_batch", "arena",
-                                            "peak", "device", "missing_bytes", "fits"}));
+                                            "peak", "device", "missing_bytes", "fits", "num_ranks", "num_data_ranks"}));
   const base::Json& train = json["ranks"][0]["phases"]["train"];
   EXPECT_EQ(train["tags"].size(), static_cast<size_t>(memory::kNumTags));
   EXPECT_EQ(train["tags"]["weights"], plan.memory.bytes(Tag::kWeights, Phase::kTrain));
   EXPECT_EQ(train["at_once"], plan.memory.bytes(Phase::kTrain));
   EXPECT_EQ(json["kv"]["tokens"], plan.kv_tokens);
   EXPECT_EQ(json["fits"], true);
+}
+
+TEST(PlanReport, SaysHowManyRanksThereAre) {
+  PlanCase tiny{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
+  EXPECT_EQ(plan_text(plan_of(tiny, {.bytes = kGiB}), tiny.model).find("ranks"), std::string::npos);
+  tiny.config.mesh.actor_num_nodes = 2;
+  tiny.config.mesh.actor_num_gpus_per_node = 4;
+  const TrainPlan plan = plan_of(tiny, {.bytes = kGiB});
+  EXPECT_NE(plan_text(plan, tiny.model)
+                .find("ranks         8, and each takes this much; 8 copies of the model, which share the optimizer's "
+                      "state\n"),
+            std::string::npos);
+  tiny.config.mesh.tensor_model_parallel_size = 4;
+  const base::Json json = plan_json(plan_of(tiny, {.bytes = kGiB}), tiny.model);
+  EXPECT_EQ(json["num_ranks"], 8);
+  EXPECT_EQ(json["num_data_ranks"], 2);
 }
 
 TEST(Plan, TheSizeOfTheDeviceIsTheFlagsOrTheMachines) {
