@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/option_mistakes.h"
-#include "base/options.h"
 #include "base/printable.h"
 #include "cli/verbs.h"
 #include "tandem/error.h"
@@ -88,6 +87,16 @@ void check_stack() {
 }
 
 }  // namespace
+
+bool was_answered(base::ParsedAction action, const base::Options& options, const std::string& usage,
+                  const std::string& description) {
+  if (action == base::ParsedAction::kRun) return false;
+  const std::string text = action == base::ParsedAction::kHelp ? options.help_text(usage, description)
+                                                               : base::printable(options.config_text());
+  std::fputs(text.c_str(), stdout);
+  check_printed();
+  return true;
+}
 
 void check_printed() {
   TANDEM_ENV_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,

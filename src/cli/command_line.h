@@ -5,11 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "base/options.h"
+
 namespace tandem::cli {
 
 // Runs `tandem ARGUMENTS...` and returns its exit code: 0; 1 our bug; 2 the user's mistake; 3 the machine's; 130
 // stopped by a signal. A failure prints one line on stderr, "tandem: error: ...". Throws nothing.
 int run_command_line(const std::vector<std::string>& arguments);
+
+// Prints what --help or --print-config asked for; false where there is something to run instead. `usage`: how the
+// command is typed. EnvironmentError as check_printed().
+bool was_answered(base::ParsedAction action, const base::Options& options, const std::string& usage,
+                  const std::string& description);
 
 // Flushes standard output. EnvironmentError when some of what a verb has printed could not be written.
 void check_printed();

@@ -170,18 +170,8 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
   LaunchOptions launch;
   base::Options options;
   launch.visit(options);
-  switch (options.parse({arguments.begin(), dashes})) {
-    case base::ParsedAction::kHelp:
-      std::fputs(options.help_text("tandem launch [options] -- train [options of train]", verb.description).c_str(),
-                 stdout);
-      check_printed();
-      return 0;
-    case base::ParsedAction::kPrintConfig:
-      std::fputs(base::printable(options.config_text()).c_str(), stdout);
-      check_printed();
-      return 0;
-    case base::ParsedAction::kRun: break;
-  }
+  const base::ParsedAction action = options.parse({arguments.begin(), dashes});
+  if (was_answered(action, options, "tandem launch [options] -- train [options of train]", verb.description)) return 0;
   launch.check();
   TANDEM_USER_CHECK(arguments.end() - dashes > 1 && dashes[1] == "train",
                     "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "

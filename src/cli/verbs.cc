@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdio>
 #include <optional>
 #include <type_traits>
 
 #include "base/env.h"
 #include "base/log.h"
 #include "base/options.h"
-#include "base/printable.h"
 #include "cli/command_line.h"
 #include "cli/ranks.h"
 #include "config/unsupported_flags.h"
@@ -51,17 +49,8 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").does_not_affect_results();
   add_unsupported(options);
   mode.values_where_absent = options.values_where_absent();
-  switch (options.parse(config::without_harmless_flags(arguments))) {
-    case base::ParsedAction::kHelp:
-      std::fputs(options.help_text(fmt::format("tandem {}", verb.name), verb.description).c_str(), stdout);
-      check_printed();
-      return 0;
-    case base::ParsedAction::kPrintConfig:
-      std::fputs(base::printable(options.config_text()).c_str(), stdout);
-      check_printed();
-      return 0;
-    case base::ParsedAction::kRun: break;
-  }
+  const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
+  if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
   mode.config_text = base::Redaction().hide_secrets(options.config_text());
   mode.result_options = options.result_options();
