@@ -68,6 +68,11 @@ std::string reward_service_token() {
   return value == nullptr ? "" : value;
 }
 
+std::string secret_file() {
+  const char* const value = std::getenv("TANDEM_SECRET_FILE");
+  return value == nullptr ? "" : value;
+}
+
 std::string home_directory() {
   const char* const value = std::getenv("HOME");
   std::string home = value == nullptr ? "" : value;

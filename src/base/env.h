@@ -19,6 +19,9 @@ std::string launcher_python();
 // TANDEM_RM_TOKEN, which a service of rewards is shown; "" where it is unset.
 std::string reward_service_token();
 
+// TANDEM_SECRET_FILE, the file by which the ranks of several machines know each other; "" where it is unset.
+std::string secret_file();
+
 // The variables by which launchers tell a rank who it is (RANK, SLURM_*, ...), by name; those that are empty are not
 // set.
 std::map<std::string, std::string> launch_environment();

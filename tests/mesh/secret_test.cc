@@ -1,0 +1,59 @@
+// A secret that others can read or guess is none.
+#include "mesh/secret.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "base/files.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::mesh {
+namespace {
+
+using testing::HasSubstr;
+
+std::string refusal(const std::string& path) {
+  try {
+    read_secret(path);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Secret, IsTheBytesOfItsFile) {
+  const base::TemporaryDirectory folder;
+  const std::string bytes("with \0 and a line end\n", 22);
+  base::write_file_durably(folder / "secret", bytes);
+  chmod((folder / "secret").c_str(), 0600);
+  EXPECT_EQ(read_secret(folder / "secret"), bytes);
+}
+
+TEST(Secret, IsRefusedWhereOthersCanReadOrGuessIt) {
+  const base::TemporaryDirectory folder;
+  const std::string path = folder / "secret";
+  EXPECT_THAT(refusal(path), HasSubstr("TANDEM_SECRET_FILE=" + path + ": No such file"));
+  EXPECT_NE(refusal(folder / ""), "");
+  base::write_file_durably(path, std::string(16, 'x'));
+  for (const mode_t mode : {0640, 0604, 0620, 0777}) {
+    chmod(path.c_str(), mode);
+    EXPECT_THAT(refusal(path), HasSubstr("others than its owner may read")) << mode;
+  }
+  chmod(path.c_str(), 0600);
+  EXPECT_EQ(refusal(path), "");
+  base::write_file_durably(path, std::string(15, 'x'));
+  chmod(path.c_str(), 0600);
+  EXPECT_THAT(refusal(path), HasSubstr("has 15 bytes, and can be guessed"));
+}
+
+TEST(Secret, RandomDigitsAreOthersEachTime) {
+  const std::string digits = random_digits();
+  EXPECT_EQ(digits.size(), 32);
+  EXPECT_EQ(digits.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_NE(digits, random_digits());
+}
+
+}  // namespace
+}  // namespace tandem::mesh
