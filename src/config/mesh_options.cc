@@ -39,8 +39,10 @@ void MeshOptions::visit(base::Options& options) {
       .at_least(1)
       .at_most(kMaxDevices);
   options
-      .option(timeout_minutes, "distributed-timeout-minutes", group,
-              "minutes that a process waits for another one before the run ends")
+      .option(
+          timeout_minutes, "distributed-timeout-minutes", group,
+          "minutes that a process waits for others to join, for what another one computes, and for a machine that is "
+          "silent, before the run ends; it waits for samples as long as they take")
       .greater_than(0.0)
       .at_most(kMaxMinutes)
       .does_not_affect_results();
@@ -55,9 +57,10 @@ void MeshOptions::visit(base::Options& options) {
               "network interface for what machines say to each other (eth0); unset: the one that reaches MASTER_ADDR")
       .does_not_affect_results();
   options
-      .option(trust_network, "trust-network", group,
-              "say that nobody else is on the network between the machines: what they send is not encrypted, and who "
-              "reaches their ports is believed")
+      .option(
+          trust_network, "trust-network", group,
+          "say that nobody else is on the network between the machines: what they send is not encrypted, and without "
+          "a secret (TANDEM_SECRET_FILE) who reaches their ports is believed")
       .does_not_affect_results();
 }
 

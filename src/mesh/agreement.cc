@@ -34,6 +34,7 @@ std::string text_of(const RankFacts& facts) {
                      {"contract", facts.contract},
                      {"size", facts.size},
                      {"host", facts.host},
+                     {"random", facts.random},
                      {"flags", facts.flags}})
       .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
 }
@@ -44,6 +45,7 @@ RankFacts facts_of(const std::string& text) {
           .contract = json.at("contract").get<int>(),
           .size = json.at("size").get<int>(),
           .host = json.at("host").get<std::string>(),
+          .random = json.at("random").get<std::string>(),
           .flags = json.at("flags").get<std::map<std::string, std::string>>()};
 }
 

@@ -12,6 +12,7 @@ struct RankFacts {
   int contract = 0;  // kBackendContract
   int size = 1;
   std::string host;
+  std::string random = "";                   // digits that no other run has
   std::map<std::string, std::string> flags;  // that results depend on
 };
 

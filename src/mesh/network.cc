@@ -4,12 +4,16 @@
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -142,6 +146,30 @@ bool listens(int descriptor) {
   int answer = 0;
   socklen_t size = sizeof answer;
   return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &answer, &size) == 0 && answer == 1;
+}
+
+void end_connections_to_silent_hosts(double seconds) {
+  // The kernel asks a host that has been silent for half of the time, and then again and again.
+  constexpr int kProbes = 5;
+  const int idle = std::max(static_cast<int>(seconds / 2), 1);
+  const int interval = std::max(static_cast<int>(seconds / 2 / kProbes), 1);
+  const int patience_ms = static_cast<int>(std::min(seconds * 1000.0, 2e9));
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::atoi(entry.path().filename().c_str());
+    sockaddr_in there = {};
+    socklen_t size = sizeof there;
+    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&there), &size) != 0 || there.sin_family != AF_INET) {
+      continue;
+    }
+    const auto set = [descriptor](int level, int option, int value) {
+      setsockopt(descriptor, level, option, &value, sizeof value);
+    };
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(IPPROTO_TCP, TCP_KEEPIDLE, idle);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, interval);
+    set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+    set(IPPROTO_TCP, TCP_USER_TIMEOUT, patience_ms);
+  }
 }
 
 }  // namespace tandem::mesh

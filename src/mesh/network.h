@@ -41,4 +41,8 @@ bool can_connect(const std::string& address, int port);
 // Whether the descriptor is a socket that listens.
 bool listens(int descriptor);
 
+// Ends every TCP connection that this process has now when its other host has been silent for about so long: switched
+// off, or behind a cut link. A process that ends closes its connections itself.
+void end_connections_to_silent_hosts(double seconds);
+
 }  // namespace tandem::mesh

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -17,6 +20,8 @@
 #include "device/cpu/gloo_communicator.h"
 #include "mesh/agreement.h"
 #include "mesh/network.h"
+#include "mesh/sealed_store.h"
+#include "mesh/secret.h"
 #include "mesh/store.h"
 
 namespace tandem::mesh {
@@ -46,14 +51,21 @@ std::string own_address(const LaunchVariables& launch, const JoinSettings& setti
 void check_hosts(const LaunchVariables& launch, const JoinSettings& settings) {
   if (launch.is_one_host()) return;
   TANDEM_USER_CHECK(
-      settings.trust_network,
-      fmt::format("{}: the ranks are on several hosts, and what they send each other is not encrypted; give "
-                  "--trust-network if nobody else is on the network between them",
+      settings.trust_network || !settings.secret.empty(),
+      fmt::format("{}: the ranks are on several hosts, and whoever reaches their ports would be believed; set "
+                  "TANDEM_SECRET_FILE for all of them, or give --trust-network if nobody else is on the network "
+                  "between them",
                   launch.source));
   TANDEM_USER_CHECK(!is_loopback(address_of_host(launch.master_address)),
                     fmt::format("MASTER_ADDR={}: the ranks are on several hosts, which do not reach it; set it to rank "
                                 "0's address",
                                 launch.master_address));
+}
+
+// The store as ranks with a secret use it: what is in it is theirs, and of this run.
+StorePointer sealed(StorePointer store, const JoinSettings& settings, const std::string& run) {
+  if (settings.secret.empty()) return store;
+  return c10::make_intrusive<SealedStore>(std::move(store), settings.secret, run);
 }
 
 // The ranks' meeting, before they know each other: through keys of the store.
@@ -62,24 +74,49 @@ class Meeting {
   Meeting(c10d::Store& store, const LaunchVariables& launch, const JoinSettings& settings)
       : store_(store), launch_(launch), settings_(settings) {}
 
-  // Ends on every rank with the same error, or on none.
-  void agree() {
+  // Ends on every rank with the same error, or on none. Returns what no other run has: a text that each rank has put
+  // random digits into, so that each knows that it is new.
+  std::string agree() {
+    const std::string mine = random_digits();
     store_.set(key(launch_.rank), text_of({.version = settings_.version,
                                            .contract = static_cast<int>(device::kBackendContract),
                                            .size = launch_.size,
                                            .host = host_name(),
+                                           .random = mine,
                                            .flags = settings_.flags}));
     wait_for_all();
-    std::vector<RankFacts> ranks;
-    for (int rank = 0; rank < launch_.size; ++rank) ranks.push_back(facts_of(store_.get_to_str(key(rank))));
+    const std::vector<RankFacts> ranks = read_all();
     const std::string differs = disagreement(ranks);
-    if (differs.empty()) return;
-    leave(launch_.size);
-    throw UserError(differs);
+    if (!differs.empty()) {
+      leave(launch_.size);
+      throw UserError(differs);
+    }
+    std::string run;
+    for (const RankFacts& facts : ranks) run += facts.random;
+    return run;
   }
 
  private:
   static std::string key(int rank) { return fmt::format("rank/{}", rank); }
+
+  // Somebody else's word is every rank's end, and each is to read it.
+  std::vector<RankFacts> read_all() {
+    try {
+      std::vector<RankFacts> ranks;
+      for (int rank = 0; rank < launch_.size; ++rank) {
+        const std::string text = store_.get_to_str(key(rank));
+        TANDEM_ENV_CHECK(!settings_.secret.empty() || !looks_sealed(text),
+                         fmt::format("rank {} was started with TANDEM_SECRET_FILE, rank {} without; set it for all "
+                                     "ranks",
+                                     rank, launch_.rank));
+        ranks.push_back(facts_of(text));
+      }
+      return ranks;
+    } catch (const EnvironmentError&) {
+      leave(launch_.size);
+      throw;
+    }
+  }
 
   void wait_for_all() {
     const auto patience = milliseconds(static_cast<int64_t>(settings_.timeout_s * 1000.0));
@@ -130,31 +167,55 @@ class Meeting {
   const JoinSettings& settings_;
 };
 
+// Ends the exchanges of devices with a network of their own when a rank is lost: the hosts' network notices a death at
+// once, and theirs only when its time is up.
+class DeviceLinks {
+ public:
+  void add(const std::shared_ptr<device::Communicator>& link) {
+    const std::scoped_lock lock(mutex_);
+    links_.push_back(link);
+    if (is_lost_) link->abort();
+  }
+  void end() {
+    const std::scoped_lock lock(mutex_);
+    is_lost_ = true;
+    for (const auto& weak : links_) {
+      if (const auto link = weak.lock()) link->abort();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_lost_ = false;
+  std::vector<std::weak_ptr<device::Communicator>> links_;
+};
+
 class JoinedMesh final : public Mesh {
  public:
-  // The others wait while the conductor alone exports, for as long as its disk takes. A rank that dies meanwhile is
-  // missed at once.
-  static constexpr double kSaversWait = 24 * 3600.0;
+  // Ranks wait for one that still samples, and for the conductor that alone exports, for as long as that takes. A rank
+  // that dies meanwhile is missed at once, its host after timeout_s.
+  static constexpr double kHostsWait = 30 * 24 * 3600.0;
 
   JoinedMesh(StorePointer store, const LaunchVariables& launch, const JoinSettings& settings)
       : store_(std::move(store)),
         launch_(launch),
         settings_(settings),
-        host_(over_hosts("host", everyone(), settings.timeout_s)),
-        savers_(over_hosts("savers", everyone(), savers_wait())) {
+        host_(over_hosts("host", everyone())),
+        savers_(over_hosts("savers", everyone())) {
     const int t = settings.tensor_size;
     TANDEM_CHECK(t > 0 && launch.size % t == 0, "ranks of replicas:", launch.size, t);
     const int replica = launch.rank / t, tensor_rank = launch.rank % t;
     if (t > 1) {
       const Members tensor = {.name = fmt::format("replica {}", replica), .rank = tensor_rank, .size = t};
-      tensor_host_ = over_hosts("host", tensor, settings.timeout_s);
-      tensor_savers_ = over_hosts("savers", tensor, savers_wait());
+      tensor_host_ = over_hosts("host", tensor);
+      tensor_savers_ = over_hosts("savers", tensor);
       tensor_device_ = over_devices(tensor, /*adds_up=*/true);
     }
     const Members data = {
         .name = t > 1 ? fmt::format("tensor rank {}", tensor_rank) : "", .rank = replica, .size = launch.size / t};
-    if (t > 1) data_host_ = over_hosts("host", data, settings.timeout_s);
+    if (t > 1) data_host_ = over_hosts("host", data);
     data_device_ = over_devices(data, /*adds_up=*/false);
+    end_connections_to_silent_hosts(settings.timeout_s);
   }
 
   device::Communicator& host() const override { return *host_; }
@@ -181,32 +242,41 @@ class JoinedMesh final : public Mesh {
   };
   Members everyone() const { return {.name = "", .rank = launch_.rank, .size = launch_.size}; }
 
-  double savers_wait() const { return std::max(settings_.timeout_s, kSaversWait); }
-
-  std::unique_ptr<device::Communicator> over_hosts(const std::string& what, const Members& members,
-                                                   double timeout_s) const {
+  std::unique_ptr<device::Communicator> over_hosts(const std::string& what, const Members& members) {
+    return over_gloo(what, members, kHostsWait, [this] { links_.end(); });
+  }
+  std::shared_ptr<device::Communicator> over_devices(const Members& members, bool adds_up) {
+    const DeviceNetwork& network = settings_.device;
+    if (!network.make || members.size == 1) return over_gloo("device", members, settings_.timeout_s, {});
+    const std::string key = "device id of " + members.name;
+    if (members.rank == 0) store_->set(key, network.make_id());
+    std::shared_ptr<device::Communicator> link =
+        network.make(store_->get_to_str(key), members.rank, members.size, adds_up);
+    links_.add(link);
+    return link;
+  }
+  std::unique_ptr<device::Communicator> over_gloo(const std::string& what, const Members& members, double wait_s,
+                                                  std::function<void()> on_failure) const {
     if (members.size == 1) return device::solo_communicator();
     return device::make_gloo_communicator(store_, members.name.empty() ? what : what + " of " + members.name,
                                           {.rank = members.rank,
                                            .size = members.size,
-                                           .timeout_s = timeout_s,
-                                           .address = own_address(launch_, settings_)});
-  }
-  std::unique_ptr<device::Communicator> over_devices(const Members& members, bool adds_up) const {
-    const DeviceNetwork& network = settings_.device;
-    if (!network.make || members.size == 1) return over_hosts("device", members, settings_.timeout_s);
-    const std::string key = "device id of " + members.name;
-    if (members.rank == 0) store_->set(key, network.make_id());
-    return network.make(store_->get_to_str(key), members.rank, members.size, adds_up);
+                                           .timeout_s = settings_.timeout_s,
+                                           .wait_s = wait_s,
+                                           .address = own_address(launch_, settings_),
+                                           .on_failure = std::move(on_failure)});
   }
 
   // On rank 0 it serves the others: it goes last.
   StorePointer store_;
   const LaunchVariables launch_;
   const JoinSettings settings_;
+  DeviceLinks links_;
   const std::unique_ptr<device::Communicator> nobody_ = device::solo_communicator();
-  std::unique_ptr<device::Communicator> host_, savers_, data_device_;
-  std::unique_ptr<device::Communicator> tensor_host_, tensor_savers_, tensor_device_, data_host_;  // null: t is 1
+  std::unique_ptr<device::Communicator> host_, savers_;
+  std::unique_ptr<device::Communicator> tensor_host_, tensor_savers_, data_host_;  // null: t is 1
+  std::shared_ptr<device::Communicator> tensor_device_;                            // null: t is 1
+  std::shared_ptr<device::Communicator> data_device_;
 };
 
 }  // namespace
@@ -223,8 +293,8 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
     // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
     const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}", launch.attempt),
                                                               open_store(launch, settings.timeout_s));
-    Meeting(*store, launch, settings).agree();
-    return std::make_unique<JoinedMesh>(store, launch, settings);
+    const std::string run = Meeting(*sealed(store, settings, "meeting"), launch, settings).agree();
+    return std::make_unique<JoinedMesh>(sealed(store, settings, run), launch, settings);
   } catch (const c10::Error&) {  // its text tells of sockets
     throw EnvironmentError(rank_0 + " is gone; look at what it said");
   }

@@ -19,9 +19,11 @@ struct DeviceNetwork {
 };
 
 struct JoinSettings {
-  double timeout_s = 600.0;                       // until all ranks have joined, and of one wait for another rank later
+  // Until all ranks have joined; later of a wait for what another rank computes, and for a host that is silent.
+  double timeout_s = 600.0;
   std::string network_interface = "";             // "": the one that reaches the master's address
-  bool trust_network = false;                     // ranks on several hosts may talk
+  bool trust_network = false;                     // ranks on several hosts may talk without a secret
+  std::string secret = "";                        // of all ranks the same; seals what they say through the store
   std::string version = "";                       // of the program: of all ranks the same
   std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
   int tensor_size = 1;                            // ranks of a replica; divides the number of ranks
@@ -30,8 +32,8 @@ struct JoinSettings {
 
 // Rank 0 listens (at the socket of its launcher, else at the master's address alone; nobody, where torchrun's agent
 // does), the others connect. Returns when all ranks have, on every rank. UserError, on every rank: they were not
-// started alike, or are on several hosts without --trust-network. EnvironmentError: ranks are missing, and which; a
-// port is in use. A launch of one rank asks nobody.
+// started alike, or are on several hosts with neither a secret nor --trust-network. EnvironmentError: ranks are
+// missing, and which; a port is in use; somebody else's word is in the store. A launch of one rank asks nobody.
 std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& settings);
 
 }  // namespace tandem::mesh

@@ -5,10 +5,12 @@
 #include <optional>
 #include <thread>
 
+#include "base/env.h"
 #include "base/log.h"
 #include "device/registry.h"
 #include "mesh/launch_variables.h"
 #include "mesh/rendezvous.h"
+#include "mesh/secret.h"
 
 namespace tandem::run {
 
@@ -41,9 +43,11 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
   if (!launch) return mesh::solo_mesh();
   // The conductor says what all would say; what ends this rank is said all the same.
   if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
+  const std::string secret_file = base::secret_file();
   return mesh::join(*launch, {.timeout_s = config.mesh.timeout_s(),
                               .network_interface = config.mesh.network_interface,
                               .trust_network = config.mesh.trust_network,
+                              .secret = secret_file.empty() ? "" : mesh::read_secret(secret_file),
                               .version = TANDEM_VERSION,
                               .flags = mode.result_options,
                               .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),

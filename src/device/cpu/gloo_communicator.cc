@@ -223,7 +223,7 @@ void GlooCommunicator::watch_deadline() {
       deadline_changed_.wait_until(lock, Clock::time_point(*deadline_));
     } else {
       deadline_.reset();
-      fail(waiting_for_, fmt::format("rank {} did not answer within {} s", waiting_for_, settings_.timeout_s));
+      fail(waiting_for_, fmt::format("rank {} did not answer within {} s", waiting_for_, settings_.wait_s));
     }
   }
 }
@@ -241,6 +241,7 @@ void GlooCommunicator::fail(int rank, std::string why) {
     for (const auto& moving : exchange->moving_) moving.work->abort();
   }
   failed_.notify_all();
+  if (settings_.on_failure) settings_.on_failure();
 }
 
 // A connection to rank is closed: the thread that watches it knows whose fault that was.
@@ -297,7 +298,7 @@ void GlooCommunicator::begin_wait(int rank, Clock::time_point deadline) {
 }
 
 void GlooCommunicator::wait_for(GlooExchange& exchange) {
-  const Clock::time_point start = Clock::now(), deadline = start + milliseconds_of(settings_.timeout_s);
+  const Clock::time_point start = Clock::now(), deadline = start + milliseconds_of(settings_.wait_s);
   bool has_come = true;
   try {
     for (const auto& moving : exchange.moving_) {

@@ -3,6 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,9 +18,12 @@ namespace tandem::device {
 struct GlooSettings {
   int rank = 0;
   int size = 1;
-  double timeout_s = 600;             // of joining, and of one wait for another rank
+  double timeout_s = 600;             // of joining
+  double wait_s = timeout_s;          // of one wait for another rank
   std::string address = "127.0.0.1";  // or host name, of this rank: it listens there alone
   std::string interface = {};         // whose address it is, instead of `address`
+  // Called once, from any thread, when this communicator has become of no use. It must not call it.
+  std::function<void()> on_failure = {};
 };
 
 // Every rank calls it with the same name, which is this communicator's in the store and in messages; the store is not
