@@ -32,14 +32,6 @@ void Ops::linear_add_to(const Tensor& x_TK, const Tensor& w_NK, const Tensor& y_
   y_TN.add_(linear(x_TK, w_NK, y_TN.scalar_type()));
 }
 
-void Ops::sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const {
-  Tensor total = parts[0].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  for (size_t i = 1; i < parts.size(); ++i) total.add_(parts[i]);
-  sum.copy_(total);
-  total.reset();
-  if (residual.defined()) sum.copy_(add(residual, sum));
-}
-
 std::unique_ptr<Ops::Fetch> Ops::fetch(const Tensor& x) const { return std::make_unique<CopiedFetch>(x); }
 
 std::unique_ptr<Ops::Recording> Ops::record(std::function<void()> work) const {

@@ -94,7 +94,7 @@ class Ops {
   // sum = ((parts[0] + parts[1]) + parts[2]) + ... in float32, rounded to sum's dtype; then, where `residual` is
   // defined, add(residual, that). All of one size; parts of one dtype, float32 or the model's; residual of sum's dtype.
   // `sum` is none of the others.
-  virtual void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const;
+  virtual void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const = 0;
 
   // residual + delta, rounded once. Same shape, model dtype.
   virtual Tensor add(const Tensor& a_TE, const Tensor& b_TE) const = 0;

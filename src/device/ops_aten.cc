@@ -222,6 +222,13 @@ class AtenOps final : public Ops {
     add_rows(dtable_RE, part.rows, to_float(dy_TE).masked_fill(part.is_other, 0));
   }
 
+  void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
+    Tensor total = parts[0].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    for (size_t i = 1; i < parts.size(); ++i) total.add_(parts[i]);
+    sum.copy_(total);
+    if (residual.defined()) sum.add_(residual);
+  }
+
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {
     return a_TE + b_TE;  // bfloat16: ATen adds in float32 and rounds once
   }

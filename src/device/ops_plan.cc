@@ -76,10 +76,16 @@ OpBytes OpsPlan::linear_add_to(Size rows, Size inner, Size outer) const {
   return {.result = 0, .most = linear(rows, inner, outer, element_).most};
 }
 
-OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, bool is_float32) const {
-  const Size result = rows * inner * element_;
-  return op(result, result + (is_float32 && cast_ > 0 ? (outer * inner + rows * inner) * kFloatBytes : Size(0)));
+OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32) const {
+  const Size result = rows * inner * out_bytes;
+  if (!is_float32 || cast_ == 0) return op(result, result);
+  // Weights in float32, and the product, unless it is the result.
+  const Size product = out_bytes == kFloatBytes ? Size(0) : rows * inner * kFloatBytes;
+  return op(result, result + outer * inner * kFloatBytes + product);
 }
+
+// The sum before it is rounded.
+OpBytes OpsPlan::sum_parts(Size elements) const { return op(0, elements * kFloatBytes); }
 
 OpBytes OpsPlan::add(Size rows) const {
   const Size result = rows * shape_.hidden * element_;
@@ -228,6 +234,8 @@ OpBytes OpsPlan::logprob_backward(Size rows, bool has_entropy_gradient) const {
   if (has_kernels()) return op(rows * shape_.vocab * element_, 0);
   return op(0, (has_entropy_gradient ? 2 : 1) * rows * shape_.vocab * kFloatBytes + 8 * rows * kIndexBytes);
 }
+
+Size OpsPlan::logits_gradient_bytes() const { return has_kernels() ? element_ : Size(kFloatBytes); }
 
 OpBytes OpsPlan::embedding_backward(Size rows, Size gradient_bytes) const {
   if (has_kernels()) return op(0, 0, cuda::embedding_backward_scratch(rows));

@@ -63,7 +63,8 @@ class OpsPlan {
   OpBytes linear_add(Size rows, Size inner) const;
   OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
   // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
-  OpBytes linear_grad_input(Size rows, Size inner, Size outer, bool is_float32 = false) const;
+  OpBytes linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32 = false) const;
+  OpBytes sum_parts(Size elements) const;
   OpBytes add(Size rows) const;
   OpBytes rms_norm(Size rows) const;
   OpBytes rms_norm_backward(Size rows) const;
@@ -81,6 +82,8 @@ class OpsPlan {
   // Of [rows, vocab] float32, which is an argument, and the gradient's memory.
   OpBytes logprob(Size rows) const;
   OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
+  // Of an element of the gradient that it gives.
+  Size logits_gradient_bytes() const;
   OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
   OpBytes adamw(Size elements) const;
   OpBytes sums_of_squares(Size elements, Size block_elements) const;

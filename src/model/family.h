@@ -30,7 +30,8 @@ struct Family {
   // What one decoder block allocates while it runs and is differentiated (model_plan.h).
   BlockBytes (*block_bytes)(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                             const AttentionBytes& attention);
-  // Floating-point operations of one forward: two per weight of a matrix and token, and attention's two products.
+  // Floating-point operations of one forward: two per weight of a matrix and token, and attention's two products. Of a
+  // part, those of its rank alone.
   double (*forward_flops)(const ModelConfig& config, const ForwardWork& work);
 };
 

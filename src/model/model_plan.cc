@@ -1,9 +1,14 @@
 #include "model/model_plan.h"
 
+#include <algorithm>
+
 #include "device/block.h"
 #include "model/registry.h"
+#include "model/tensor_ranks_plan.h"
 
 namespace tandem::model {
+
+constexpr int64_t kFloatBytes = 4;
 
 device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dtype dtype) {
   return {family, ops_shape(config), dtype_bytes(dtype)};
@@ -12,6 +17,33 @@ device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dt
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention) {
   return family_of(config).block_bytes(config, dtype, ops, rows, attention);
+}
+
+namespace {
+
+// Of the part of a vocabulary that is largest: so each rank plans for the same.
+Size most_vocab_rows(const ModelConfig& config) { return std::ranges::max(vocab_row_counts(config)); }
+
+}  // namespace
+
+device::OpBytes head_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
+  const Size own_vocab = most_vocab_rows(config);
+  const device::OpBytes own = ops.linear(rows, config.hidden, own_vocab, kFloatBytes);
+  const TensorRanksPlan ranks(ops, config.shard.size);
+  if (ranks.is_alone()) return own;
+  const device::OpBytes whole = ranks.gather_columns(rows, own_vocab, config.vocab);
+  return {.result = whole.result, .most = std::max(own.most, own.result + whole.most)};
+}
+
+device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows) {
+  const Size element = dtype_bytes(dtype), own_vocab = most_vocab_rows(config);
+  const bool is_float32 = ops.logits_gradient_bytes() == kFloatBytes;
+  const TensorRanksPlan ranks(ops, config.shard.size);
+  if (ranks.is_alone()) return ops.linear_grad_input(rows, config.hidden, config.vocab, element, is_float32);
+  const Size own_columns = rows * own_vocab * ops.logits_gradient_bytes();
+  const device::OpBytes part = ops.linear_grad_input(rows, config.hidden, own_vocab, kFloatBytes, is_float32);
+  const device::OpBytes sum = ranks.sum(rows, config.hidden, kFloatBytes, element);
+  return {.result = sum.result, .most = own_columns + std::max(part.most, part.result + sum.most)};
 }
 
 Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows) {

@@ -32,6 +32,10 @@ struct BlockBytes {
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention);
 
+// Model::head() of so many rows, beside them, and Model::head_backward(), beside rows and logits' gradient.
+device::OpBytes head_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
+device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
+
 // The stream between blocks.
 Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows);
 

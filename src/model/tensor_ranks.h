@@ -12,13 +12,9 @@
 
 #include "device/communicator.h"
 #include "device/ops.h"
+#include "model/tensor_ranks_plan.h"
 
 namespace tandem::model {
-
-// Bytes of a part up to which all ranks are sent all of it and each adds all of it up. Larger ones are cut by rows: a
-// rank adds up its rows, and the sums are gathered, which moves and holds less but takes two exchanges. The bits are
-// the same.
-constexpr int64_t kGatheredPartBytes = int64_t{1} << 20;
 
 // Every rank makes the same calls in the same order, with parts of the same shape and dtype. PeerLost where one does
 // not. Of one rank, parts are wholes: nothing is exchanged, and nothing should be asked.
@@ -26,7 +22,8 @@ class TensorRanks {
  public:
   // Of a model that is whole.
   explicit TensorRanks(const device::Ops& ops) : ops_(ops) {}
-  // Borrowed; the communicator's tensors lie where those of the operations do.
+  // Borrowed; the communicator's tensors lie where those of the operations do. Parts of more bytes than that are cut by
+  // rows.
   TensorRanks(const device::Ops& ops, device::Communicator& ranks, int64_t gathered_part_bytes = kGatheredPartBytes)
       : ops_(ops), ranks_(&ranks), gathered_part_bytes_(gathered_part_bytes) {}
 

@@ -90,8 +90,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
     memory::TagBytes head = standing;
     head[Tag::kCudaGraphs] += step_memory_bytes(shape);
     head[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
-                                 ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most +
-                                 memory::rounding_of(8);
+                                 model::head_bytes(config, ops, logits_rows).most + memory::rounding_of(8);
     plan.add(Phase::kRollout, "logits of all rows", head);
     return;
   }
@@ -102,10 +101,10 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   // Tokens, their log-probs and a sum for each, where the host draws them.
   const Size drawn = 3 * memory::allocated_bytes(std::min(logits_window_rows(config.vocab), draws) * kFloatBytes);
   memory::TagBytes window = standing;
-  window[Tag::kEngineScratch] += indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
-                                 std::max(ops.linear(logits_rows, config.hidden, config.vocab, kFloatBytes).most,
-                                          2 * logits + ops.logprob(logits_rows).most) +
-                                 memory::rounding_of(8);
+  window[Tag::kEngineScratch] +=
+      indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
+      std::max(model::head_bytes(config, ops, logits_rows).most, 2 * logits + ops.logprob(logits_rows).most) +
+      memory::rounding_of(8);
   plan.add(Phase::kRollout, "logits of a window of rows", window);
 }
 

@@ -185,7 +185,7 @@ struct BatchPlan {
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
         chunk_hidden(model::hidden_bytes(config, config.dtype, chunk_rows)),
         logits(logits_bytes(config, chunk_rows)),
-        head(ops.linear(chunk_rows, config.hidden, config.vocab, kFloatBytes)),
+        head(model::head_bytes(config, ops, chunk_rows)),
         block(model::block_bytes(config, config.dtype, ops, load.rows, attention(config, shape, trains))) {}
 
   // VarlenAttention: without backward, the cache is its caller's.
@@ -286,9 +286,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   memory::TagBytes logits = head;
   logits[Tag::kHead] += p.chunk() + memory::rounding_of(6);
   plan.add(Phase::kTrain, "a chunk of logits", logits);
-  // The output's gradient in float32.
-  const device::OpBytes dhidden =
-      p.ops.linear_grad_input(p.chunk_rows, config.hidden, config.vocab, /*is_float32=*/true);
+  const device::OpBytes dhidden = model::head_backward_bytes(config, config.dtype, p.ops, p.chunk_rows);
   const Size gradients =
       std::max({p.ops.logprob_backward(p.chunk_rows, shape.has_entropy_term).most, dhidden.most,
                 dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(config.dtype)).most});

@@ -101,6 +101,8 @@ TEST_P(OpsPlanTest, ElementWise) {
   expect("add", plan_.add(T), [&] { return ops_->add(x, x); });
   expect("rms_norm", plan_.rms_norm(T), [&] { return ops_->rms_norm(x, w, 1e-6); });
   expect("rms_norm_backward", plan_.rms_norm_backward(T), [&] { return ops_->rms_norm_backward(x, x, w, 1e-6, dw); });
+  const Tensor part = floats({T, E}), sum = tensor({T, E});
+  expect("sum_parts", plan_.sum_parts(T * E), [&] { return ops_->sum_parts({part, part, part}, x, sum), 0; });
   const Tensor gate_up = tensor({T, 2 * F}), activated = tensor({T, F});
   expect("silu_mul", plan_.silu_mul(T), [&] { return ops_->silu_mul(gate_up); });
   expect("silu_mul_backward", plan_.silu_mul_backward(T), [&] { return ops_->silu_mul_backward(activated, gate_up); });
@@ -129,7 +131,7 @@ TEST_P(OpsPlanTest, Products) {
     if (T != 256) expect("linear_add", plan_.linear_add(T, N), [&] { return ops_->linear_add(dy, w_KN, x); });
     if (T != 256)
       expect("linear_add_to", plan_.linear_add_to(T, N, K), [&] { return ops_->linear_add_to(dy, w_KN, x), 0; });
-    expect("linear_grad_input", plan_.linear_grad_input(T, K, N),
+    expect("linear_grad_input", plan_.linear_grad_input(T, K, N, 4),
            [&] { return ops_->linear_grad_input(dy, w, w.scalar_type()); });
     for (const GradientUse use : {GradientUse::kAdd, GradientUse::kSet})
       expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw, use), 0; });

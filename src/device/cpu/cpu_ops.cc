@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -136,6 +137,32 @@ class CpuOps : public Ops {
         float* row = dtable_RE.data_ptr<float>() + (ids[t] - first) * width + begin;
         add_to(row, offset(in(dy_TE), t * width + begin, elem), n, elem);
       }
+    });
+  }
+
+  void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
+    constexpr int64_t kPiece = 4096;
+    const int64_t n = sum.numel();
+    const Elem elem = elem_of(sum);
+    in(sum);
+    cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 4, [&](int64_t piece) {
+      const int64_t begin = piece * kPiece, count = std::min(kPiece, n - begin);
+      std::array<float, kPiece> total = {};
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const char* part = offset(in(parts[i]), begin, elem_of(parts[i]));
+        if (i == 0) {
+          copy_as_floats(part, total.data(), count, elem_of(parts[i]));
+        } else {
+          add_to(total.data(), part, count, elem_of(parts[i]));
+        }
+      }
+      char* to = offset(sum.data_ptr(), begin, elem);
+      if (elem == Elem::kF32) {
+        std::copy_n(total.data(), count, reinterpret_cast<float*>(to));
+      } else {
+        std::copy_n(total.data(), count, reinterpret_cast<at::BFloat16*>(to));
+      }
+      if (residual.defined()) table_.add(offset(in(residual), begin, elem), to, to, count, elem);
     });
   }
 
@@ -473,6 +500,14 @@ class CpuOps : public Ops {
       for (int64_t chunk = 0; chunk < chunks; ++chunk)
         table_.add(total, partials[i].data_ptr<float>() + chunk * totals[i].numel(), total, totals[i].numel(),
                    Elem::kF32);
+    }
+  }
+
+  static void copy_as_floats(const char* x, float* to, int64_t n, Elem elem) {
+    if (elem == Elem::kF32) {
+      std::copy_n(reinterpret_cast<const float*>(x), n, to);
+    } else {
+      std::copy_n(reinterpret_cast<const at::BFloat16*>(x), n, to);
     }
   }
 

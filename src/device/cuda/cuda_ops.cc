@@ -181,7 +181,7 @@ class CudaOps final : public Ops {
     const auto fits = [&](const Tensor& x) { return x.numel() == sum.numel() && is_aligned(x); };
     if (std::ssize(parts) > cuda::kMostParts || sum.numel() % 8 != 0 || !fits(sum) ||
         !std::ranges::all_of(parts, fits) || (residual.defined() && !fits(residual))) {
-      return Ops::sum_parts(parts, residual, sum);
+      return aten_->sum_parts(parts, residual, sum);
     }
     cuda::Parts all = {.count = static_cast<int>(std::ssize(parts)), .is_float32 = !is_bfloat16(parts[0]), .data = {}};
     std::ranges::transform(parts, all.data, [](const Tensor& part) { return part.const_data_ptr(); });

@@ -6,6 +6,9 @@
 #include "model/registry.h"
 
 namespace tandem::model::decoder {
+
+constexpr int64_t kFloatBytes = 4;
+
 namespace {
 
 Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
@@ -13,12 +16,13 @@ Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPl
   const Size element = dtype_bytes(dtype), heads = config.num_heads * config.head_dim;
   const Sizes size(config, dtype, rows);
   const AdapterCost adapters(config, dtype, ops, rows);
+  const LinearCost linear(config, dtype, ops, rows);
   Walk walk;
   projection.forward(walk, has_graph);
   // q, k and v live to the end of the block's forward(), and so does what attention gives.
   walk.run(attention.forward);
   // AttentionOutput
-  walk.run(ops.linear_add(rows, heads));
+  linear.forward_add(walk, heads);
   adapters.forward(walk, "o");
   // SwigluMlp
   walk.run(ops.rms_norm(rows));
@@ -26,7 +30,7 @@ Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPl
   adapters.forward(walk, "gate_up");
   walk.drop(size.hidden);  // the norm's result
   walk.run(ops.silu_mul(rows));
-  walk.run(ops.linear_add(rows, config.mlp));
+  linear.forward_add(walk, config.mlp);
   adapters.forward(walk, "down");
   return walk.most();
 }
@@ -36,12 +40,12 @@ Size most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::
   const AdapterCost adapters(config, dtype, ops, rows);
   Walk walk;
   walk.run(ops.silu_mul(rows));
-  walk.run(ops.linear_grad_input(rows, config.mlp, config.hidden));
+  walk.run(ops.linear_grad_input(rows, config.mlp, config.hidden, dtype_bytes(dtype)));
   adapters.backward(walk, "down");
   walk.drop(size.activated);
   walk.run(ops.silu_mul_backward(rows));
   walk.run(ops.rms_norm(rows));
-  walk.run(ops.linear_grad_input(rows, config.hidden, 2 * config.mlp));
+  LinearCost(config, dtype, ops, rows).hidden_gradient(walk, 2 * config.mlp);
   adapters.backward(walk, "gate_up");
   walk.drop(size.hidden);  // the norm's result
   walk.run(ops.rms_norm_backward(rows));
@@ -55,7 +59,7 @@ Size most_of_attention_backward(const ModelConfig& config, Dtype dtype, const de
   const Sizes size(config, dtype, rows);
   Walk walk;
   walk.take(size.hidden);  // the middle's gradient
-  walk.run(ops.linear_grad_input(rows, config.num_heads * config.head_dim, config.hidden));
+  walk.run(ops.linear_grad_input(rows, config.num_heads * config.head_dim, config.hidden, dtype_bytes(dtype)));
   AdapterCost(config, dtype, ops, rows).backward(walk, "o");
   walk.run(attention.backward);
   walk.drop(size.q);  // the gradient of its result
@@ -83,6 +87,25 @@ Sizes::Sizes(const ModelConfig& config, Dtype dtype, Size rows) {
   qkv = q + kv;
   gate_up = 2 * rows * config.mlp * element;
   activated = gate_up / 2;
+}
+
+LinearCost::LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows)
+    : ops_(ops), ranks_(ops, config.shard.size), rows_(rows), hidden_(config.hidden), element_(dtype_bytes(dtype)) {}
+
+void LinearCost::forward_add(Walk& walk, Size inner) const {
+  if (ranks_.is_alone()) return walk.run(ops_.linear_add(rows_, inner));
+  const device::OpBytes part = ops_.linear(rows_, inner, hidden_, kFloatBytes);
+  walk.run(part);
+  walk.run(ranks_.sum(rows_, hidden_, kFloatBytes, element_));
+  walk.drop(part.result);
+}
+
+void LinearCost::hidden_gradient(Walk& walk, Size outer) const {
+  if (ranks_.is_alone()) return walk.run(ops_.linear_grad_input(rows_, hidden_, outer, element_));
+  const device::OpBytes part = ops_.linear_grad_input(rows_, hidden_, outer, kFloatBytes);
+  walk.run(part);
+  walk.run(ranks_.sum(rows_, hidden_, kFloatBytes, element_));
+  walk.drop(part.result);
 }
 
 AdapterCost::AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows)
@@ -126,7 +149,7 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
     // The columns of a window are copied, unless they are all.
     const Size copied = width < shape.outer ? rows_ * width * element_ : Size(0);
     const Size of_b = num_windows > 1 ? part : Size(0);
-    const device::OpBytes gradient = ops_.linear_grad_input(rows_, rank_, width);
+    const device::OpBytes gradient = ops_.linear_grad_input(rows_, rank_, width, element_);
     walk.run({.result = gradient.result, .most = copied + std::max(of_b, gradient.most)});
   }
   if (num_windows > 1) {
@@ -134,7 +157,7 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
     walk.drop(num_windows * part);  // the parts
   }
   walk.drop(narrowed.result);
-  walk.run({.result = 0, .most = ops_.linear_grad_input(rows_, shape.inner, num_windows * rank_).most});
+  walk.run({.result = 0, .most = ops_.linear_grad_input(rows_, shape.inner, num_windows * rank_, element_).most});
   walk.drop(num_windows * part);
 }
 
@@ -170,7 +193,7 @@ BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const devi
     walk.run(ops.rope_backward(rows));
     walk.run(ops.rms_norm(rows));
     if (has_bias) walk.run(ops.add_bias_backward(rows, qkv_width));
-    walk.run(ops.linear_grad_input(rows, config.hidden, qkv_width));
+    LinearCost(config, dtype, ops, rows).hidden_gradient(walk, qkv_width);
     adapters.backward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
     walk.run(ops.rms_norm_backward(rows));
@@ -183,7 +206,8 @@ double forward_flops(const ModelConfig& config, const ForwardWork& work) {
   const auto heads = static_cast<double>(config.num_heads * config.head_dim);
   const auto kv_heads = static_cast<double>(config.num_kv_heads * config.head_dim);
   const double layer = hidden * (2 * heads + 2 * kv_heads) + 3 * hidden * static_cast<double>(config.mlp);
-  return 2 * work.rows * layer * layers + 2 * work.logit_rows * hidden * static_cast<double>(config.vocab) +
+  return 2 * work.rows * layer * layers +
+         2 * work.logit_rows * hidden * static_cast<double>(vocab_rows(config).count()) +
          4 * work.key_pairs * heads * layers;
 }
 

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/family.h"
 #include "model/model_plan.h"
+#include "model/tensor_ranks_plan.h"
 
 namespace tandem::model::decoder {
 
@@ -30,6 +31,22 @@ class Walk {
 struct Sizes {
   Sizes(const ModelConfig& config, Dtype dtype, Size rows);
   Size hidden, q, kv, qkv, gate_up, activated;
+};
+
+// What the products of a block's matrices with its stream take (model/linear.cc), over however many tensor ranks.
+class LinearCost {
+ public:
+  LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
+  // Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
+  void forward_add(Walk& walk, Size inner) const;
+  // The input's gradient, of a matrix with so many rows, that is cut by them, and reads the hidden state.
+  void hidden_gradient(Walk& walk, Size outer) const;
+  const TensorRanksPlan& ranks() const { return ranks_; }
+
+ private:
+  const device::OpsPlan& ops_;
+  const TensorRanksPlan ranks_;
+  const Size rows_, hidden_, element_;
 };
 
 // What the adapters of a block's matrices take beside their products (model/linear.cc); nothing where there are none.

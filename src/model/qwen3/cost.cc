@@ -5,11 +5,14 @@
 
 namespace tandem::model::qwen3 {
 
+constexpr int64_t kFloatBytes = 4;
+
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention) {
   const decoder::Sizes size(config, dtype, rows);
   const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
   const decoder::AdapterCost adapters(config, dtype, ops, rows);
+  const decoder::LinearCost linear(config, dtype, ops, rows);
   decoder::ProjectionCost projection;
   projection.kept = size.qkv;
   projection.forward = [&](decoder::Walk& walk, bool has_graph) {
@@ -22,8 +25,14 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
   };
   projection.backward = [&](decoder::Walk& walk) {
     walk.run(ops.qk_norm_rope_backward(rows));
+    // The norms' gradients of the own heads, until those of all are added up.
+    if (!linear.ranks().is_alone()) {
+      walk.take(2 * config.head_dim * kFloatBytes);
+      walk.run(linear.ranks().sum(2, config.head_dim, kFloatBytes, kFloatBytes));
+      walk.drop(2 * 2 * config.head_dim * kFloatBytes);
+    }
     walk.run(ops.rms_norm(rows));
-    walk.run(ops.linear_grad_input(rows, config.hidden, qkv_width));
+    linear.hidden_gradient(walk, qkv_width);
     adapters.backward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
     walk.run(ops.rms_norm_backward(rows));
