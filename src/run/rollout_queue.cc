@@ -1,0 +1,62 @@
+#include "run/rollout_queue.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::run {
+
+void RolloutQueue::open(size_t index) {
+  TANDEM_CHECK(index >= num_opened_, "group", index, "was opened before");
+  num_opened_ = index + 1;
+  waiting_.insert(index);
+}
+
+std::optional<size_t> RolloutQueue::pull(WorkerId worker) {
+  if (waiting_.empty()) return std::nullopt;
+  const size_t index = *waiting_.begin();
+  waiting_.erase(waiting_.begin());
+  loans_.emplace(index, worker);
+  return index;
+}
+
+bool RolloutQueue::push(WorkerId worker, size_t index) {
+  const auto loan = loans_.find(index);
+  if (loan == loans_.end() || loan->second != worker) return false;
+  loans_.erase(loan);
+  return true;
+}
+
+size_t RolloutQueue::lost(WorkerId worker) {
+  size_t num_lost = 0;
+  for (auto loan = loans_.begin(); loan != loans_.end();) {
+    if (loan->second != worker) {
+      ++loan;
+      continue;
+    }
+    waiting_.insert(loan->first);
+    loan = loans_.erase(loan);
+    ++num_lost;
+  }
+  return num_lost;
+}
+
+std::optional<WorkerId> RolloutQueue::abort(size_t index) {
+  waiting_.erase(index);
+  const auto loan = loans_.find(index);
+  if (loan == loans_.end()) return std::nullopt;
+  const WorkerId worker = loan->second;
+  loans_.erase(loan);
+  return worker;
+}
+
+void RolloutQueue::abort_all() {
+  waiting_.clear();
+  loans_.clear();
+}
+
+bool RolloutQueue::has_loans(WorkerId worker) const {
+  return std::ranges::any_of(loans_, [&](const auto& loan) { return loan.second == worker; });
+}
+
+}  // namespace tandem::run

@@ -1,0 +1,32 @@
+// mesh/channel: bytes of any kind, in pieces of any size, are frames with their checksum or end the channel. The first
+// byte of an input says how large the pieces are; where its highest bit is set, the rest is sent as a frame's payload.
+#include "mesh/channel.h"
+
+#include "tests/fuzz/target.h"
+
+using namespace tandem::fuzz;
+using tandem::mesh::FrameReader;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const size_t piece = 1 + (data[0] & 0x7F);
+  const bool is_payload = (data[0] & 0x80) != 0;
+  const std::string_view input = text_of(data, size).substr(1);
+  const std::string bytes = is_payload ? tandem::mesh::frame_of(input) : std::string(input);
+  FrameReader reader(1 << 20);
+  std::string payload;
+  size_t num_frames = 0;
+  try {
+    for (size_t at = 0; at < bytes.size(); at += piece) {
+      reader.add(std::string_view(bytes).substr(at, piece));
+      while (std::optional<std::string> frame = reader.next()) {
+        payload = *frame;
+        ++num_frames;
+      }
+    }
+  } catch (const tandem::mesh::ChannelClosed&) {
+    require(!is_payload, "a frame is read as it was written", input);
+  }
+  if (is_payload) require(num_frames == 1 && payload == input, "a frame comes out as it went in", input);
+  return 0;
+}

@@ -1,0 +1,111 @@
+// Frames between processes: what is sent arrives, and nothing that arrives can do more than end the channel.
+#include "mesh/channel.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace tandem::mesh {
+namespace {
+
+struct Pair {
+  explicit Pair(size_t max_bytes = kMaxFrameBytes) {
+    std::array<int, 2> ends = {};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+    a = std::make_unique<Channel>(OwnedDescriptor(ends[0]), 0.5);
+    b = std::make_unique<Channel>(OwnedDescriptor(ends[1]), 0.5, max_bytes);
+  }
+  std::unique_ptr<Channel> a, b;
+};
+
+TEST(Channel, WhatIsSentArrivesInOrder) {
+  const Pair pair;
+  const std::string large(3'000'000, 'x');  // more than the kernel keeps
+  std::jthread sender([&] {
+    for (const std::string& text : {std::string("one"), std::string(), large}) pair.a->send(text);
+  });
+  EXPECT_EQ(pair.b->receive(10.0), "one");
+  EXPECT_EQ(pair.b->receive(10.0), "");
+  EXPECT_EQ(pair.b->receive(10.0), large);
+  EXPECT_EQ(pair.b->receive(0.01), std::nullopt);
+}
+
+TEST(Channel, BytesBehindAFrameGoStraightToTheirPlace) {
+  const Pair pair;
+  std::vector<std::byte> sent(1'000'000), got(sent.size());
+  std::mt19937 random(3);
+  for (std::byte& value : sent) value = static_cast<std::byte>(random());
+  std::jthread sender([&] {
+    pair.a->send("a million");
+    pair.a->send_bytes(sent);
+    pair.a->send("behind");
+  });
+  EXPECT_EQ(pair.b->receive(10.0), "a million");
+  pair.b->receive_bytes(got);
+  EXPECT_TRUE(got == sent);
+  EXPECT_EQ(pair.b->receive(10.0), "behind");
+}
+
+TEST(Channel, AnEndThatIsGoneOrStuckEndsTheWait) {
+  Pair pair;
+  const base::Clock::time_point begin = base::Clock::now();
+  EXPECT_THROW(pair.a->send(std::string(3'000'000, 'x')), ChannelClosed) << "nobody reads";
+  EXPECT_GE(base::seconds_since(begin), 0.4);
+  pair.a.reset();
+  EXPECT_THROW(
+      {
+        while (true) pair.b->receive(5.0);
+      },
+      ChannelClosed);
+  EXPECT_THROW(pair.b->send(std::string(3'000'000, 'x')), ChannelClosed);
+}
+
+TEST(Channel, AFrameThatIsTooLongIsRefusedBeforeItIsThere) {
+  const Pair pair(1000);
+  pair.a->send(std::string(1001, 'x'));
+  EXPECT_THROW(pair.b->receive(5.0), ChannelClosed);
+}
+
+// Whatever is changed of a frame, its payload does not come out as another one.
+TEST(Channel, AChangedByteIsFound) {
+  const std::string frame = frame_of("groups");
+  for (size_t at = 0; at < frame.size(); ++at) {
+    for (const int bit : {0, 7}) {
+      std::string changed = frame;
+      changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
+      FrameReader reader;
+      reader.add(changed);
+      try {
+        EXPECT_EQ(reader.next(), std::nullopt) << "byte " << at;  // a longer length waits for more
+      } catch (const ChannelClosed&) {
+      }
+    }
+  }
+}
+
+TEST(LocalSocket, ANameIsOneListenersAndGoesWithIt) {
+  const std::string name = "tandem test " + std::to_string(getpid());
+  EXPECT_FALSE(connect_locally(name).has_value());
+  {
+    const OwnedDescriptor listener = listen_locally(name);
+    EXPECT_THROW(listen_locally(name), EnvironmentError);
+    EXPECT_FALSE(accept_locally(listener).has_value());
+    std::optional<OwnedDescriptor> here = connect_locally(name);
+    std::optional<OwnedDescriptor> there = accept_locally(listener);
+    ASSERT_TRUE(here && there);
+    Channel a(std::move(*here), 5.0), b(std::move(*there), 5.0);
+    a.send("hello");
+    EXPECT_EQ(b.receive(5.0), "hello");
+  }
+  EXPECT_FALSE(connect_locally(name).has_value());
+}
+
+}  // namespace
+}  // namespace tandem::mesh
