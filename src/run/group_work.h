@@ -1,20 +1,17 @@
-// Groups on their way through one process: sampled, decoded to text, graded and, where groups are filtered, judged.
-// Each goes to the graders as soon as it is sampled, while others decode.
+// Groups on their way: sampled, decoded to text, graded and, where groups are filtered, judged. Where that happens is
+// what kinds of it differ in: in this process (local_group_work) or in those that only sample (remote_group_work).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "base/env.h"
-#include "run/group_sampler.h"
+#include "rollout/engine.h"
 #include "run/rollout_request.h"
+#include "text/graders.h"
 #include "text/scorer.h"
-#include "text/text_worker.h"
 
 namespace tandem::run {
 
@@ -33,67 +30,58 @@ class GroupWork {
  public:
   // Told of each group in the moment when it is graded (judged); it may abort others.
   using Done = std::function<void(size_t index, GradedGroup group)>;
-  // All borrowed; without graders (null) a group is done when it is sampled.
-  GroupWork(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Scorer* graders,
-            Done done);
+  virtual ~GroupWork() = default;
 
-  // The group of that index in the rollout, which names its samples.
-  void begin(size_t index, const PromptLine& line);
+  // The group of that index in the rollout, which names its samples. The line is borrowed. Indices are drawn in order.
+  virtual void begin(size_t index, const PromptLine& line) = 0;
   // One forward, so that the live line moves and a signal is seen while long completions decode; then the grades and
   // verdicts that have come. Waits for some, a tenth of a second at most, where nothing else is to do.
-  void advance();
+  virtual void advance() = 0;
   // The group is not wanted any more, and done() is not called for it.
-  void abort(size_t index);
+  virtual void abort(size_t index) = 0;
   // A stop: nothing is wanted any more.
-  void abort_all();
+  virtual void abort_all() = 0;
   // What is not wanted any more is forgotten, wherever it is.
-  void finish();
+  virtual void finish() = 0;
+  // Whether a group that begins now is soon sampled.
+  virtual bool has_room() const = 0;
 
-  int64_t num_under_way() const { return std::ssize(groups_); }
-  int64_t num_in_sampler() const { return num_in_sampler_; }
-  int64_t num_sampled() const { return num_sampled_; }  // groups, so far
-  int64_t num_graded() const { return num_graded_; }    // samples, so far
-  int64_t num_cut() const { return num_cut_; }          // aborted groups that had not ended
+  virtual int64_t num_under_way() const = 0;
+  virtual int64_t num_in_sampler() const = 0;
+  virtual int64_t num_sampled() const = 0;  // groups, so far
+  virtual int64_t num_graded() const = 0;   // samples, so far
+  virtual int64_t num_cut() const = 0;      // aborted groups that had not ended
+  virtual rollout::EngineStats stats() const = 0;
   // Of the processes of --custom-generate-function-path and of the graders, since this object was made.
   struct Losses {
     int64_t grader_restarts = 0, repeated_grades = 0;
     int64_t generator_restarts = 0, repeated_generations = 0;
   };
-  Losses losses() const;
+  virtual Losses losses() const = 0;
+};
 
- private:
-  struct UnderWay {
-    const PromptLine* line = nullptr;
-    std::vector<SampledGroup::Member> members;  // none before it is sampled
-    std::vector<text::Grade> grades;
-    size_t num_graded = 0;
-    GradedGroup result;
+// Who does the work: this process's engine, or others.
+class GroupSource {
+ public:
+  virtual ~GroupSource() = default;
+
+  // Begins the work of a rollout, one at a time. The request is borrowed; without graders (null) a group is done when
+  // it is sampled.
+  virtual std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* graders,
+                                           GroupWork::Done done) = 0;
+  // Whether the ranks of a run share the groups, each with a source of its own; else the conductor's has all of them.
+  virtual bool is_shared_by_ranks() const = 0;
+  // Of the ranks that hold one copy of the model between them the first one's groups are sampled, and it says when its
+  // share of them has ended; the others follow() until then.
+  virtual void end_share() {}
+  virtual void follow() {}
+  // Processes that sample for this source, and the share of their time in the last rollout in which they waited for
+  // others. Known where they are others than the ranks.
+  struct Workers {
+    int64_t count = 1;
+    double idle_share = 0.0;
   };
-
-  Losses total_losses() const;
-  void take_sampled();
-  void take_sampled(SampledGroup group);
-  void take_graded();
-  void judge(size_t index);
-  void take_judged();
-  void hand_over(size_t index);
-  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens);
-
-  uint64_t group_id(size_t index) const { return request_.first_sample_id / n_ + index; }
-  size_t index_of_group(uint64_t id) const { return id - request_.first_sample_id / n_; }
-
-  const RolloutRequest& request_;
-  const uint64_t n_;
-  text::TextWorker& text_;
-  text::Scorer* const graders_;
-  const Done done_;
-  const base::Redaction redaction_;  // reasons quote what user code raised, and go into samples/ as columns do
-  const std::unique_ptr<GroupSampler> sampler_;
-  std::map<size_t, UnderWay> groups_;  // by index: those that are wanted and not done
-  int64_t num_in_sampler_ = 0, num_sampled_ = 0;
-  int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples, groups
-  int64_t num_graded_ = 0, num_cut_ = 0;
-  const Losses losses_before_;
+  virtual Workers workers() const { return {}; }
 };
 
 }  // namespace tandem::run

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/message_text.h"
-#include "rollout/replica.h"
 #include "run/group_selection.h"
 #include "run/group_shares.h"
 #include "run/group_work.h"
@@ -36,17 +35,16 @@ constexpr size_t kMaxDropReasons = 32;
 // sampled, graded and judged.
 class Sampling {
  public:
-  Sampling(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, text::Scorer* graders,
-           report::Report& report, mesh::Mesh& mesh, const RolloutPhase::IsStopped& is_stopped)
+  Sampling(const RolloutRequest& request, GroupSource& source, text::Scorer* graders, report::Report& report,
+           mesh::Mesh& mesh, const RolloutPhase::IsStopped& is_stopped)
       : request_(request),
-        leading_(leads(mesh) ? std::make_unique<rollout::LeadingEngine>(engine, mesh.tensor().host) : nullptr),
-        engine_(leading_ ? *leading_ : engine),
+        source_(source),
         graders_(graders),
         report_(report),
         mesh_(mesh),
         is_stopped_(is_stopped),
-        work_(request, engine_, text, graders,
-              [this](size_t index, GradedGroup group) { done(index, std::move(group)); }),
+        work_(
+            source.start(request, graders, [this](size_t index, GradedGroup group) { done(index, std::move(group)); })),
         selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
                    request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)) {}
 
@@ -63,9 +61,10 @@ class Sampling {
     GradedGroup graded;  // without samples once it is dropped
   };
 
-  // Whether this rank's engine is asked, and the others of its replica do what it was asked.
-  static bool leads(const mesh::Mesh& mesh) { return mesh.tensor().size() > 1 && mesh.tensor().rank() == 0; }
-  bool follows() const { return mesh_.tensor().rank() > 0; }
+  // Whether groups of this rank are its own: not where it does what the first of its replica does, or where others
+  // sample for the conductor.
+  bool follows() const { return source_.is_shared_by_ranks() && mesh_.tensor().rank() > 0; }
+  bool has_share() const { return source_.is_shared_by_ranks() ? !follows() : mesh_.is_conductor(); }
 
   size_t draw();
   void done(size_t index, GradedGroup group);
@@ -82,12 +81,12 @@ class Sampling {
 
   const RolloutRequest& request_;
   const std::unique_ptr<rollout::LeadingEngine> leading_;  // or null
-  rollout::Engine& engine_;
+  GroupSource& source_;
   text::Scorer* const graders_;
   report::Report& report_;
   mesh::Mesh& mesh_;
   const RolloutPhase::IsStopped& is_stopped_;
-  GroupWork work_;
+  const std::unique_ptr<GroupWork> work_;
   GroupSelection selection_;
   std::vector<DrawnGroup> groups_;                            // in the order in which they were drawn
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
@@ -118,18 +117,18 @@ void Sampling::done(size_t index, GradedGroup group) {
 
 bool Sampling::sample_alone() {
   while (true) {
-    for (size_t index = draw(); index < groups_.size(); ++index) work_.begin(index, *groups_[index].line);
+    for (size_t index = draw(); index < groups_.size(); ++index) work_->begin(index, *groups_[index].line);
     if (is_stopped_()) {
-      work_.abort_all();
+      work_->abort_all();
       return false;
     }
     if (selection_.is_full()) break;
     show_progress();
-    work_.advance();
+    work_->advance();
   }
-  work_.finish();
-  stats_ = engine_.stats();
-  losses_ = work_.losses();
+  work_->finish();
+  stats_ = work_->stats();
+  losses_ = work_->losses();
   return true;
 }
 
@@ -143,20 +142,21 @@ bool Sampling::sample_with_others(const std::string& name, KnownLengths& lengths
       expected.push_back({.completion = known == lengths.end() ? std::nullopt : std::optional(known->second),
                           .prompt = std::ssize(prompt->tokens)});
     }
+    const bool is_shared = source_.is_shared_by_ranks();
     const mesh::Group replicas = mesh_.data();
-    GroupShares shares(expected, replicas.rank(), replicas.size(), [&](int owner) {
+    GroupShares shares(expected, is_shared ? replicas.rank() : 0, is_shared ? replicas.size() : 1, [&](int owner) {
       return mesh_.take_ticket(fmt::format("{}/wave {}/of replica {}", name, wave, owner));
     });
     const Clock::time_point begin = Clock::now();
     RankMessage mine;
-    if (follows()) {
-      rollout::follow(engine_, mesh_.tensor().host);
-    } else {
+    if (has_share()) {
       mine.is_stopped = !sample_share(shares, first);
-      if (leading_) leading_->end();
+      source_.end_share();
       mine.groups = std::exchange(mine_, {});
-      mine.stats = engine_.stats();
-      mine.losses = work_.losses();
+      mine.stats = work_->stats();
+      mine.losses = work_->losses();
+    } else if (follows()) {
+      source_.follow();
     }
     mine.seconds = seconds_since(begin);
     if (!take_messages(std::move(mine), first, lengths)) return false;
@@ -168,21 +168,21 @@ bool Sampling::sample_share(GroupShares& shares, size_t first) {
   bool is_some_left = true;
   while (true) {
     // What the engine has no room for is better left to a rank that has.
-    while (is_some_left && work_.num_under_way() < shares.most_at_once() &&
-           (work_.num_under_way() == 0 || engine_.has_room())) {
+    while (is_some_left && work_->num_under_way() < shares.most_at_once() &&
+           (work_->num_under_way() == 0 || work_->has_room())) {
       const std::optional<size_t> next = shares.next();
       is_some_left = next.has_value();
       if (!next) break;
-      work_.begin(first + *next, *groups_[first + *next].line);
+      work_->begin(first + *next, *groups_[first + *next].line);
       ++num_begun_;
     }
     if (is_stopped_()) {
-      work_.abort_all();
+      work_->abort_all();
       return false;
     }
-    if (work_.num_under_way() == 0) return true;
+    if (work_->num_under_way() == 0) return true;
     show_progress();
-    work_.advance();
+    work_->advance();
   }
 }
 
@@ -232,7 +232,7 @@ void Sampling::decide(size_t index, GradedGroup group) {
 // Groups that can no longer be taken need not be finished. None is drawn behind them.
 void Sampling::abort_excess() {
   size_t begin = std::min(excess_begin_, groups_.size());
-  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) work_.abort(begin - 1);
+  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) work_->abort(begin - 1);
   if (begin < groups_.size()) excess_begin_ = begin;
 }
 
@@ -256,19 +256,19 @@ void Sampling::check_that_some_pass() const {
 }
 
 void Sampling::show_progress() const {
-  const std::string tokens = base::with_commas(engine_.stats().generated_tokens);
+  const std::string tokens = base::with_commas(work_->stats().generated_tokens);
   if (const std::optional<DynamicSampling>& dynamic = request_.dynamic) {
     const int64_t kept = std::min(selection_.num_kept(), dynamic->num_groups);
     report_.progress(request_.title, kept, dynamic->num_groups,
-                     fmt::format("groups kept of {} sampled, {} tokens", work_.num_sampled(), tokens));
+                     fmt::format("groups kept of {} sampled, {} tokens", work_->num_sampled(), tokens));
   } else if (!mesh_.is_alone()) {
-    report_.progress(request_.title, work_.num_sampled(), num_begun_,
+    report_.progress(request_.title, work_->num_sampled(), num_begun_,
                      fmt::format("prompts of rank {}, {} tokens", mesh_.rank(), tokens));
-  } else if (work_.num_in_sampler() > 0) {
-    report_.progress(request_.title, work_.num_sampled(), std::ssize(request_.prompts),
+  } else if (work_->num_in_sampler() > 0) {
+    report_.progress(request_.title, work_->num_sampled(), std::ssize(request_.prompts),
                      fmt::format("prompts, {} tokens", tokens));
   } else {
-    report_.progress(request_.title, work_.num_graded(), std::ssize(request_.prompts) * request_.n_samples_per_prompt,
+    report_.progress(request_.title, work_->num_graded(), std::ssize(request_.prompts) * request_.n_samples_per_prompt,
                      "rewards");
   }
 }
@@ -294,7 +294,7 @@ FilteredGroups Sampling::filtered() const {
   if (num_rewarded > 0) result.mean_reward = reward_sum / static_cast<double>(num_rewarded);
   result.has_mean_reward = num_rewarded > 0;
   result.num_excess = static_cast<int64_t>(groups_.size() - selection_.num_judged());
-  result.num_aborted = work_.num_cut();
+  result.num_aborted = work_->num_cut();
   return result;
 }
 
@@ -308,6 +308,11 @@ Rollout Sampling::rollout() {
   rollout.is_sampled = true;
   rollout.num_ranks = mesh_.size();
   if (ranks_s_ > 0) rollout.idle_share = idle_s_ / ranks_s_;
+  if (!source_.is_shared_by_ranks()) {
+    const GroupSource::Workers workers = source_.workers();
+    rollout.num_ranks = workers.count;
+    rollout.idle_share = workers.idle_share;
+  }
   rollout.num_generate_restarts = losses_.generator_restarts;
   rollout.num_generate_repeated = losses_.repeated_generations;
   if (request_.dynamic) rollout.filtered = filtered();
@@ -322,8 +327,7 @@ Rollout Sampling::rollout() {
 
 std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, text::Scorer* graders, report::Report& report) {
   const Clock::time_point begin = Clock::now();
-  engine_.reset_stats();
-  Sampling sampling(request, engine_, text_, graders, report, mesh_, is_stopped_);
+  Sampling sampling(request, source_, graders, report, mesh_, is_stopped_);
   const std::string name = fmt::format("rollout {}", num_begun_++);
   if (mesh_.is_alone() ? !sampling.sample_alone() : !sampling.sample_with_others(name, lengths_)) return std::nullopt;
   Rollout rollout = sampling.rollout();

@@ -13,6 +13,7 @@
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "rollout/engine.h"
+#include "run/local_group_work.h"
 #include "run/rollout.h"
 #include "run/rollout_request.h"
 #include "run/stop_signal.h"
@@ -27,9 +28,15 @@ using KnownLengths = std::unordered_map<const rl::Prompt*, int64_t>;
 class RolloutPhase {
  public:
   using IsStopped = std::function<bool()>;
-  // All borrowed. A mesh of several ranks has one phase.
+  // Both borrowed. A mesh of several ranks has one phase.
+  RolloutPhase(GroupSource& source, mesh::Mesh& mesh, IsStopped is_stopped = stop_requested)
+      : source_(source), mesh_(mesh), is_stopped_(std::move(is_stopped)) {}
+  // Of this process's engine, which is borrowed as all else.
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh, IsStopped is_stopped = stop_requested)
-      : engine_(engine), text_(text), mesh_(mesh), is_stopped_(std::move(is_stopped)) {}
+      : own_(std::make_unique<EngineSource>(engine, text, mesh)),
+        source_(*own_),
+        mesh_(mesh),
+        is_stopped_(std::move(is_stopped)) {}
   // Of one rank.
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text) : RolloutPhase(engine, text, mesh::solo_mesh()) {}
 
@@ -44,12 +51,16 @@ class RolloutPhase {
 
  private:
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text, std::unique_ptr<mesh::Mesh> solo)
-      : solo_(std::move(solo)), engine_(engine), text_(text), mesh_(*solo_), is_stopped_(stop_requested) {}
+      : solo_(std::move(solo)),
+        own_(std::make_unique<EngineSource>(engine, text, *solo_)),
+        source_(*own_),
+        mesh_(*solo_),
+        is_stopped_(stop_requested) {}
   void warn_of_names(const Rollout& rollout, const std::string& title);
 
-  const std::unique_ptr<mesh::Mesh> solo_;  // or null
-  rollout::Engine& engine_;
-  text::TextWorker& text_;
+  const std::unique_ptr<mesh::Mesh> solo_;   // or null
+  const std::unique_ptr<EngineSource> own_;  // or null
+  GroupSource& source_;
   mesh::Mesh& mesh_;
   const IsStopped is_stopped_;
   KnownLengths lengths_;   // with several ranks

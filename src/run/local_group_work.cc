@@ -1,4 +1,4 @@
-#include "run/group_work.h"
+#include "run/local_group_work.h"
 
 #include <algorithm>
 #include <utility>
@@ -56,20 +56,22 @@ std::unique_ptr<GroupSampler> make_sampler(const RolloutRequest& request, rollou
 
 }  // namespace
 
-GroupWork::GroupWork(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text,
-                     text::Scorer* graders, Done done)
+LocalGroupWork::LocalGroupWork(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text,
+                               text::Scorer* graders, Done done)
     : request_(request),
       n_(static_cast<uint64_t>(request.n_samples_per_prompt)),
+      engine_(engine),
       text_(text),
       graders_(graders),
       done_(std::move(done)),
       sampler_(make_sampler(request, engine)),
       losses_before_(total_losses()) {
+  engine_.reset_stats();
   TANDEM_CHECK(request.first_sample_id % n_ == 0, "groups must not share sample ids");
   TANDEM_CHECK(!request.dynamic || graders != nullptr, "a filter judges rewards");
 }
 
-GroupWork::Losses GroupWork::total_losses() const {
+GroupWork::Losses LocalGroupWork::total_losses() const {
   Losses losses;
   if (graders_ != nullptr) {
     losses.grader_restarts = graders_->restarts();
@@ -82,7 +84,7 @@ GroupWork::Losses GroupWork::total_losses() const {
   return losses;
 }
 
-GroupWork::Losses GroupWork::losses() const {
+GroupWork::Losses LocalGroupWork::losses() const {
   Losses losses = total_losses();
   losses.grader_restarts -= losses_before_.grader_restarts;
   losses.repeated_grades -= losses_before_.repeated_grades;
@@ -91,7 +93,7 @@ GroupWork::Losses GroupWork::losses() const {
   return losses;
 }
 
-void GroupWork::begin(size_t index, const PromptLine& line) {
+void LocalGroupWork::begin(size_t index, const PromptLine& line) {
   groups_[index].line = &line;
   rollout::GroupRequest group;
   group.group_id = group_id(index);
@@ -102,25 +104,25 @@ void GroupWork::begin(size_t index, const PromptLine& line) {
   ++num_in_sampler_;
 }
 
-void GroupWork::advance() {
+void LocalGroupWork::advance() {
   if (num_in_sampler_ > 0) sampler_->step();
   take_sampled();
   take_graded();
   take_judged();
 }
 
-void GroupWork::abort(size_t index) {
+void LocalGroupWork::abort(size_t index) {
   groups_.erase(index);
   sampler_->abort(group_id(index));
 }
 
-void GroupWork::abort_all() {
+void LocalGroupWork::abort_all() {
   groups_.clear();
   sampler_->abort_all();
   sampler_->take_finished();
 }
 
-void GroupWork::finish() {
+void LocalGroupWork::finish() {
   // All that the engine still has was ended when it became unwanted.
   take_sampled();
   TANDEM_CHECK_EQ(num_in_sampler_, 0);
@@ -131,11 +133,11 @@ void GroupWork::finish() {
   }
 }
 
-void GroupWork::take_sampled() {
+void LocalGroupWork::take_sampled() {
   for (SampledGroup& group : sampler_->take_finished()) take_sampled(std::move(group));
 }
 
-void GroupWork::take_sampled(SampledGroup group) {
+void LocalGroupWork::take_sampled(SampledGroup group) {
   --num_in_sampler_;
   const size_t index = index_of_group(group.group_id);
   const auto found = groups_.find(index);
@@ -173,7 +175,7 @@ void GroupWork::take_sampled(SampledGroup group) {
 }
 
 // Grades that have come; while nothing is left to sample, waits for some.
-void GroupWork::take_graded() {
+void LocalGroupWork::take_graded() {
   if (num_in_grading_ == 0) return;
   const bool has_other_work = num_in_sampler_ > 0 || num_in_filter_ > 0;
   for (text::Grade& grade : graders_->take_finished(has_other_work ? 0.0 : kLookEvery)) {
@@ -188,7 +190,7 @@ void GroupWork::take_graded() {
   }
 }
 
-void GroupWork::judge(size_t index) {
+void LocalGroupWork::judge(size_t index) {
   if (!request_.dynamic) return hand_over(index);
   UnderWay& group = groups_.at(index);
   const std::optional<double> failure_reward = failure_reward_among(request_.failure_reward, group.grades);
@@ -213,7 +215,7 @@ void GroupWork::judge(size_t index) {
   request_.dynamic->filter.submit(std::move(rewarded));
 }
 
-void GroupWork::take_judged() {
+void LocalGroupWork::take_judged() {
   if (num_in_filter_ == 0) return;
   const bool has_other_work = num_in_sampler_ > 0 || num_in_grading_ > 0;
   for (auto& [id, verdict] : request_.dynamic->filter.take(has_other_work ? 0.0 : kLookEvery)) {
@@ -225,7 +227,7 @@ void GroupWork::take_judged() {
   }
 }
 
-void GroupWork::hand_over(size_t index) {
+void LocalGroupWork::hand_over(size_t index) {
   UnderWay group = std::move(groups_.extract(index).mapped());
   GradedGroup& result = group.result;
   if (result.verdict.is_kept) {
@@ -241,7 +243,7 @@ void GroupWork::hand_over(size_t index) {
   done_(index, std::move(result));
 }
 
-std::vector<std::string> GroupWork::decode(const std::vector<std::vector<int32_t>>& tokens) {
+std::vector<std::string> LocalGroupWork::decode(const std::vector<std::vector<int32_t>>& tokens) {
   try {
     return text_.decode(tokens, request_.skip_special_tokens);
   } catch (const text::WorkerError& error) {
@@ -249,5 +251,25 @@ std::vector<std::string> GroupWork::decode(const std::vector<std::vector<int32_t
     return text_.decode(tokens, request_.skip_special_tokens);
   }
 }
+
+EngineSource::EngineSource(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh)
+    : engine_(engine),
+      text_(text),
+      mesh_(mesh),
+      leading_(mesh.tensor().size() > 1 && mesh.tensor().rank() == 0
+                   ? std::make_unique<rollout::LeadingEngine>(engine, mesh.tensor().host)
+                   : nullptr) {}
+
+std::unique_ptr<GroupWork> EngineSource::start(const RolloutRequest& request, text::Scorer* graders,
+                                               GroupWork::Done done) {
+  rollout::Engine& asked = leading_ ? *leading_ : engine_;
+  return std::make_unique<LocalGroupWork>(request, asked, text_, graders, std::move(done));
+}
+
+void EngineSource::end_share() {
+  if (leading_) leading_->end();
+}
+
+void EngineSource::follow() { rollout::follow(engine_, mesh_.tensor().host); }
 
 }  // namespace tandem::run
