@@ -6,6 +6,8 @@ namespace tandem::device::cuda {
 namespace {
 
 constexpr int kThreads = 512;
+// A look at the host's memory takes as long as a whole sum.
+constexpr uint32_t kLooksBeforeHost = 1U << 14;
 
 __device__ void store_released(uint32_t* to, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
@@ -39,8 +41,8 @@ __global__ void __launch_bounds__(kThreads)
     store_released(&peers.memory[thread]->ready[block][peers.rank], number);
     // A rank may be one sum ahead.
     const uint32_t* const ready = &peers.memory[peers.rank]->ready[block][thread];
-    while (static_cast<int32_t>(load_acquired(ready) - number) < 0) {
-      if (load_acquired(peers.is_given_up) != 0) break;
+    for (uint32_t looks = 1; static_cast<int32_t>(load_acquired(ready) - number) < 0; ++looks) {
+      if (looks % kLooksBeforeHost == 0 && load_acquired(peers.is_given_up) != 0) break;
     }
   }
   __syncthreads();
