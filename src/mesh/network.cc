@@ -156,11 +156,11 @@ void end_connections_to_silent_hosts(double seconds) {
   const int patience_ms = static_cast<int>(std::min(seconds * 1000.0, 2e9));
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int descriptor = std::atoi(entry.path().filename().c_str());
-    sockaddr_in there = {};
+    sockaddr_storage there = {};
     socklen_t size = sizeof there;
-    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&there), &size) != 0 || there.sin_family != AF_INET) {
-      continue;
-    }
+    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&there), &size) != 0) continue;
+    // The store's are of IPv6, with an address of IPv4 in it.
+    if (there.ss_family != AF_INET && there.ss_family != AF_INET6) continue;
     const auto set = [descriptor](int level, int option, int value) {
       setsockopt(descriptor, level, option, &value, sizeof value);
     };

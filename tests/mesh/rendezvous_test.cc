@@ -131,6 +131,14 @@ int join_as_told(const std::string& scenario) {
 
 int free_port() { return port_of(listen_at("127.0.0.1", 0)); }
 
+// The store's owner where no rank is.
+LaunchVariables agent_of_three(int port) {
+  LaunchVariables agent;
+  agent.size = agent.local_size = 3;
+  agent.master_port = port;
+  return agent;
+}
+
 class Rank {
  public:
   Rank(const std::string& scenario, const std::map<std::string, std::string>& variables, int store = -1) {
@@ -300,7 +308,7 @@ TEST(Rendezvous, ARankWithoutTheSecretIsNamed) {
 // Somebody reaches the store, which is torchrun's here, and says that it is a rank.
 TEST(Rendezvous, AStrangersWordIsRefused) {
   const int port = free_port();
-  const auto store = open_store({.rank = 0, .size = 3, .local_size = 3, .master_port = port}, /*timeout_s=*/60.0);
+  const auto store = open_store(agent_of_three(port), /*timeout_s=*/60.0);
   store->set("tandem/0/rank/1", R"({"version":"1.0","contract":1,"size":3,"host":"b","random":"","flags":{}})");
   std::vector<Rank> ranks;
   for (const int rank : {0, 2}) {
@@ -319,8 +327,7 @@ TEST(Rendezvous, AStrangersWordIsRefused) {
 // torchrun's agent has the store, here the test, and keeps it when it starts the ranks again.
 TEST(Rendezvous, NoRankListensWhereTheAgentDoes) {
   const int port = free_port();
-  const LaunchVariables agent = {.rank = 0, .size = 3, .local_size = 3, .master_port = port};
-  const auto store = open_store(agent, /*timeout_s=*/60.0);
+  const auto store = open_store(agent_of_three(port), /*timeout_s=*/60.0);
   for (const char* attempt : {"0", "1"}) {
     std::vector<Rank> ranks;
     for (int rank = 0; rank < 3; ++rank) {

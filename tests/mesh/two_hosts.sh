@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# Runs tandem on two hosts: two network namespaces of this machine with a cable between them, and a second network each
+# that nobody is to be heard on. Asks: are the weights those of one process; does anything listen beyond the cable; do
+# ranks of other launchers meet; who ends, and how, when the cable is cut or the secrets differ.
+#
+#   tests/mesh/two_hosts.sh build/dev/src/cli/tandem [--all]
+# --all: with the variables of torchrun, Slurm and Open MPI too.
+# It needs root and network namespaces; where it may not have them it says so and ends with code 77.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+program=$(realpath "$1")
+here=$(mktemp -d)
+hosts=(tandem_a_$$ tandem_b_$$)
+addresses=(10.77.0.1 10.77.0.2)
+timeout_s=6  # --distributed-timeout-minutes 0.1
+failures=0
+
+clean_up() {
+  for host in "${hosts[@]}"; do
+    ip netns pids "$host" 2>/dev/null | xargs -r kill -9 2>/dev/null
+    ip netns del "$host" 2>/dev/null
+  done
+  rm -rf "$here"
+}
+trap clean_up EXIT
+trap "exit 1" TERM INT
+skip() { echo "skipped: $*"; exit 77; }
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+
+build_hosts() {
+  command -v ip >/dev/null && command -v ss >/dev/null || skip "no ip and ss (iproute2)"
+  for host in "${hosts[@]}"; do ip netns add "$host" 2>/dev/null || skip "network namespaces are not allowed here"; done
+  ip link add cable netns "${hosts[0]}" type veth peer name cable netns "${hosts[1]}" || skip "no veth"
+  ip link add office netns "${hosts[0]}" type veth peer name office netns "${hosts[1]}"
+  for i in 0 1; do
+    ip -n "${hosts[$i]}" addr add "${addresses[$i]}/24" dev cable
+    ip -n "${hosts[$i]}" addr add "10.78.0.$((i + 1))/24" dev office
+    for link in lo cable office; do ip -n "${hosts[$i]}" link set "$link" up; done
+  done
+}
+
+# on HOST COMMAND...: there, in the background, with its output in $here/out.HOST. Adds to pids.
+on() {
+  local i=$1
+  shift
+  ip netns exec "${hosts[$i]}" env OMP_WAIT_POLICY=passive "$@" >"$here/out.$i" 2>&1 &
+  pids[$i]=$!
+}
+# both CODE WHAT: waits for both, which are to end with that code.
+both() {
+  for i in 0 1; do
+    wait "${pids[$i]}"
+    local code=$?
+    [ $code = "$1" ] || { fail "$2: host $i ended with code $code, not $1"; tail -n 20 "$here/out.$i"; }
+  done
+}
+train() {  # the arguments of a short run, but for --save
+  echo train --colocate --hf-checkpoint tests/golden/models/qwen3-tied --prompt-data tests/golden/prompts/math_small.jsonl \
+    --custom-rm-path "$here/reward.py:reward" --rollout-batch-size 3 --n-samples-per-prompt 4 --global-batch-size 6 \
+    --num-rollout 2 --rollout-max-response-len 12 --lr 1e-3 --no-use-tensorboard --dtype float32 \
+    --max-tokens-per-gpu 64 --num-threads 1 --save-interval 1 --distributed-timeout-minutes 0.1 "$@"
+}
+# launch HOST ARGUMENTS...: tandem launch, as on each of two machines.
+launch() {
+  local i=$1
+  shift
+  on "$i" "$program" launch --nnodes 2 --node-rank "$i" --nproc-per-node 1 --master-addr 10.77.0.1 --master-port 29500 -- "$@"
+}
+same_weights() {
+  cmp -s "$here/alone/hf/latest/model.safetensors" "$here/$1/hf/latest/model.safetensors" ||
+    fail "$1: weights are not those of one process"
+}
+# Notes the addresses at which somebody listens, for as long as both run.
+watch_listeners() {
+  while kill -0 "${pids[0]}" 2>/dev/null && kill -0 "${pids[1]}" 2>/dev/null; do
+    for host in "${hosts[@]}"; do ip netns exec "$host" ss -Hltn; done | awk '{print $4}' >>"$here/listening"
+    sleep 0.05
+  done
+}
+
+run_alone() {
+  # shellcheck disable=SC2046
+  OMP_WAIT_POLICY=passive "$program" $(train --save "$here/alone") >"$here/out.0" 2>&1 ||
+    { tail "$here/out.0"; fail "one process"; }
+}
+
+trains_alike_and_is_closed() {
+  local i
+  for i in 0 1; do TANDEM_SECRET_FILE=$here/secret launch "$i" $(train --save "$here/two"); done
+  watch_listeners
+  both 0 "two hosts"
+  same_weights two
+  local strangers
+  strangers=$(sed 's/:[0-9]*$//' "$here/listening" | sort -u | grep -v -e '^10\.77\.0\.[12]$' -e '^127\.')
+  [ -z "$strangers" ] || fail "somebody listens at $strangers"
+  grep -q '^10\.77\.0\.1:29500$' "$here/listening" || fail "nobody was seen listening at 10.77.0.1:29500"
+}
+
+other_launchers_are_understood() {
+  local i name
+  for name in torchrun slurm openmpi; do
+    for i in 0 1; do
+      case $name in
+        torchrun) set -- RANK=$i WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 ;;
+        slurm) set -- SLURM_STEP_ID=0 SLURM_JOB_ID=7 SLURM_PROCID=$i SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID=$i \
+          "SLURM_TASKS_PER_NODE=1(x2)" SLURM_STEP_NODELIST=10.77.0.1,10.77.0.2 ;;
+        openmpi) set -- OMPI_COMM_WORLD_RANK=$i OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 \
+          OMPI_COMM_WORLD_LOCAL_SIZE=1 ;;
+      esac
+      [ $name = slurm ] || set -- "$@" MASTER_ADDR=10.77.0.1 MASTER_PORT=29501
+      on "$i" "$@" "$program" $(train --save "$here/$name" --actor-num-nodes 2 --trust-network --network-interface cable)
+    done
+    both 0 "$name"
+    same_weights "$name"
+  done
+}
+
+a_cut_cable_ends_both() {
+  local i
+  for i in 0 1; do TANDEM_SECRET_FILE=$here/secret launch "$i" $(train --save "$here/cut" --num-rollout 1000); done
+  for _ in $(seq 600); do [ -e "$here/cut/samples/rollout_000001.jsonl" ] && break; sleep 0.1; done
+  ip -n "${hosts[0]}" link set cable down
+  local begin=$SECONDS
+  both 3 "a cut cable"
+  [ $((SECONDS - begin)) -le $((timeout_s + 10)) ] || fail "a cut cable: ended after $((SECONDS - begin)) s"
+  for i in 0 1; do
+    grep -q "rank $((1 - i))" "$here/out.$i" || { fail "a cut cable: host $i does not name rank $((1 - i))"; cat "$here/out.$i"; }
+  done
+  ip -n "${hosts[0]}" link set cable up
+}
+
+strangers_are_refused() {
+  local i
+  head -c 32 /dev/urandom >"$here/other_secret"
+  TANDEM_SECRET_FILE=$here/secret launch 0 $(train --save "$here/refused")
+  TANDEM_SECRET_FILE=$here/other_secret launch 1 $(train --save "$here/refused")
+  both 3 "two secrets"
+  grep -q "TANDEM_SECRET_FILE: 'rank/1'" "$here/out.0" || { fail "two secrets: host 0 does not say so"; cat "$here/out.0"; }
+  grep -q "TANDEM_SECRET_FILE: 'rank/0'" "$here/out.1" || { fail "two secrets: host 1 does not say so"; cat "$here/out.1"; }
+  for i in 0 1; do launch "$i" $(train --save "$here/refused"); done
+  both 2 "no secret"
+  grep -q "TANDEM_SECRET_FILE" "$here/out.0" || fail "no secret: the remedy is not named"
+}
+
+umask 077
+build_hosts
+head -c 32 /dev/urandom >"$here/secret"
+printf 'def reward(prompts, completions, **kwargs):\n    return [float(len(c[0]["content"]) %% 5) for c in completions]\n' \
+  >"$here/reward.py"
+declare -a pids
+run_alone
+questions=(trains_alike_and_is_closed a_cut_cable_ends_both strangers_are_refused)
+[ "${2:-}" != --all ] || questions+=(other_launchers_are_understood)
+for question in "${questions[@]}"; do
+  begin=$SECONDS
+  $question
+  echo "$question: $((SECONDS - begin)) s"
+done
+[ $failures = 0 ] && echo "two hosts: all passed"
+exit $((failures > 0))
