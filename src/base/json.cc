@@ -16,6 +16,13 @@
 #include "base/message_text.h"
 
 template class nlohmann::basic_json<nlohmann::ordered_map>;
+namespace nlohmann::detail {
+template class serializer<ordered_json>;
+template class lexer<ordered_json, iterator_input_adapter<std::string::const_iterator>>;
+template class lexer<ordered_json, iterator_input_adapter<const char*>>;
+template class parser<ordered_json, iterator_input_adapter<std::string::const_iterator>>;
+template class parser<ordered_json, iterator_input_adapter<const char*>>;
+}  // namespace nlohmann::detail
 
 namespace tandem::base {
 namespace {

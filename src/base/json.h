@@ -7,6 +7,13 @@
 
 // Compiled once, in json.cc: a file that touches JSON compiles in half the time.
 extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+namespace nlohmann::detail {
+extern template class serializer<ordered_json>;
+extern template class lexer<ordered_json, iterator_input_adapter<std::string::const_iterator>>;
+extern template class lexer<ordered_json, iterator_input_adapter<const char*>>;
+extern template class parser<ordered_json, iterator_input_adapter<std::string::const_iterator>>;
+extern template class parser<ordered_json, iterator_input_adapter<const char*>>;
+}  // namespace nlohmann::detail
 
 namespace tandem::base {
 
