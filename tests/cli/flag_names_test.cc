@@ -27,6 +27,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "signal",       "requeue",   "nodes",  "ntasks-per-node",                                     // sbatch, srun
     "no-python",                                                                                  // torchrun
     "append",                                                                                     // wandb sync
+    "all",                                                                                        // two_hosts.sh
     "gtest_filter", "golden",    "soak",   "repeat",          "rank", "join",          "launch",  // test programs
     "soak-seconds", "pack",      "jobs",   "seconds",         "runs", "slice-seconds",            // the soak,
                                                                                         // tests/fuzz/campaign.py
