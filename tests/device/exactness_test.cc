@@ -189,6 +189,16 @@ TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
                              [&](const Ops& ops, Rows rows) { return ops.silu_mul(gate_up.index_select(0, rows)); });
     expect_rows_alone_decide("embedding", draw, T,
                              [&](const Ops& ops, Rows rows) { return ops.embedding(x, ids.index_select(0, rows)); });
+    const int64_t first = draw.integer(0, T - 1);
+    expect_rows_alone_decide("embedding_part", draw, T, [&](const Ops& ops, Rows rows) {
+      return ops.embedding_part(x.narrow(0, first, T - first), first, ids.index_select(0, rows));
+    });
+    const Tensor part = draw.normal({T, E}, at::kFloat), other = draw.normal({T, E}, at::kFloat);
+    expect_rows_alone_decide("sum_parts", draw, T, [&](const Ops& ops, Rows rows) {
+      const Tensor sum = at::empty({rows.size(0), E}, dtype());
+      ops.sum_parts({part.index_select(0, rows), other.index_select(0, rows)}, x.index_select(0, rows), sum);
+      return sum;
+    });
   });
 }
 

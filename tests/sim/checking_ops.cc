@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "device/host_sampling.h"
 #include "tests/sim/forwarding_ops.h"
@@ -67,6 +68,21 @@ class CheckingOps final : public ForwardingOps {
     const int32_t* ids = ids_T.const_data_ptr<int32_t>();
     for (int64_t t = 0; t < ids_T.numel(); ++t) note("embedding", Hash().row(table_VE, ids[t]), Hash().row(y, t));
     return y;
+  }
+  Tensor embedding_part(const Tensor& table_RE, int64_t first, const Tensor& ids_T) const override {
+    const Tensor y = inner_.embedding_part(table_RE, first, ids_T);
+    const uint64_t table = Hash().all(table_RE).number(first).value();
+    for (int64_t t = 0; t < ids_T.numel(); ++t)
+      note("embedding_part", Hash().number(table).row(ids_T, t), Hash().row(y, t));
+    return y;
+  }
+  void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
+    inner_.sum_parts(parts, residual, sum);
+    for (int64_t t = 0; t < sum.size(0); ++t) {
+      Hash row;
+      for (const Tensor& part : parts) row.row(part, t);
+      note("sum_parts", residual.defined() ? row.row(residual, t) : row, Hash().row(sum, t));
+    }
   }
   Tensor add(const Tensor& a_TE, const Tensor& b_TE) const override {
     const Tensor y = inner_.add(a_TE, b_TE);
