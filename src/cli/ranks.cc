@@ -73,11 +73,13 @@ int say_end(const mesh::LaunchEnd& end) {
   return end.code;
 }
 
-mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t ranks) {
+// `workers` processes more only sample.
+mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t ranks, int64_t workers) {
   mesh::LaunchPlan plan;
   plan.command = {"/proc/self/exe", "train"};
   plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
-  plan.ranks_per_host = static_cast<int>(ranks);
+  plan.ranks_per_host = static_cast<int>(ranks + workers);
+  plan.num_workers = static_cast<int>(workers);
   return plan;
 }
 
@@ -118,7 +120,8 @@ std::vector<std::string> restarted(std::vector<std::string> arguments, const con
 int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& config,
                       std::vector<std::string> arguments) {
   for (int64_t restarts = 0;; ++restarts) {
-    mesh::LaunchPlan plan = plan_of(arguments, launch.nproc_per_node);
+    const int64_t num_workers = config.mesh.num_workers(config.colocate);
+    mesh::LaunchPlan plan = plan_of(arguments, launch.nproc_per_node - num_workers, num_workers);
     plan.num_hosts = static_cast<int>(launch.nnodes);
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
@@ -136,25 +139,28 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
                                const std::vector<std::string>& arguments) {
   const config::MeshOptions& mesh = config.mesh;
+  if (mesh.rollout_join) return std::nullopt;  // one process, on a device of its own
   mesh.check_names_no_device(config.model.device);
+  const int64_t num_workers = mesh.num_workers(config.colocate);
   const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
   if (launched) {
     TANDEM_USER_CHECK(
-        launched->size == mesh.num_ranks() && launched->local_size == mesh.actor_num_gpus_per_node,
-        fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}: {} {} {} started, {} of them on this "
+        launched->size == config.num_processes() && launched->local_size == mesh.actor_num_gpus_per_node + num_workers,
+        fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}{}: {} {} {} started, {} of them on this "
                     "machine ({}); give --actor-num-nodes and --actor-num-gpus-per-node as they were started",
-                    mesh.actor_num_nodes, mesh.actor_num_gpus_per_node, launched->size,
+                    mesh.actor_num_nodes, mesh.actor_num_gpus_per_node,
+                    num_workers > 0 ? fmt::format(" + --rollout-num-gpus {}", num_workers) : "", launched->size,
                     launched->size == 1 ? "process" : "processes", launched->size == 1 ? "was" : "were",
                     launched->local_size, launched->source));
     return std::nullopt;
   }
-  if (mesh.num_ranks() == 1 || mode.dry_run) return std::nullopt;
+  if (config.num_processes() == 1 || mode.dry_run) return std::nullopt;
   TANDEM_USER_CHECK(mesh.actor_num_nodes == 1,
                     fmt::format("--actor-num-nodes {}: start the processes on each machine: srun, torchrun, mpirun or "
                                 "tandem launch (docs/MANY_DEVICES.md)",
                                 mesh.actor_num_nodes));
   config.check();
-  return say_end(mesh::launch(plan_of(arguments, mesh.actor_num_gpus_per_node)));
+  return say_end(mesh::launch(plan_of(arguments, mesh.actor_num_gpus_per_node, num_workers)));
 }
 
 void check_alone(const Verb& verb) {
@@ -178,13 +184,15 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
                     "...");
   std::vector<std::string> words(dashes + 2, arguments.end());
   config::TrainConfig config = train_config(words);
+  const int64_t num_workers = config.mesh.num_workers(config.colocate);
   if (config.mesh.num_ranks() == 1) {  // launch has said it
     words.insert(words.end(), {"--actor-num-nodes", std::to_string(launch.nnodes), "--actor-num-gpus-per-node",
-                               std::to_string(launch.nproc_per_node)});
+                               std::to_string(launch.nproc_per_node - num_workers)});
     config = train_config(words);
   }
   TANDEM_USER_CHECK(
-      config.mesh.actor_num_nodes == launch.nnodes && config.mesh.actor_num_gpus_per_node == launch.nproc_per_node,
+      config.mesh.actor_num_nodes == launch.nnodes &&
+          config.mesh.actor_num_gpus_per_node + num_workers == launch.nproc_per_node,
       fmt::format("--nnodes {} --nproc-per-node {}: train has --actor-num-nodes {} --actor-num-gpus-per-node {}; leave "
                   "those two out",
                   launch.nnodes, launch.nproc_per_node, config.mesh.actor_num_nodes,

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include "base/check.h"
+#include "base/size.h"
 
 namespace tandem::config {
 
@@ -62,6 +65,29 @@ void MeshOptions::visit(base::Options& options) {
           "say that nobody else is on the network between the machines: what they send is not encrypted, and without "
           "a secret (TANDEM_SECRET_FILE) who reaches their ports is believed")
       .does_not_affect_results();
+  options
+      .option(rollout_num_gpus, "rollout-num-gpus", group,
+              "without --colocate: devices that only sample, with a process each, beside those that train")
+      .at_least(1)
+      .at_most(kMaxDevices)
+      .does_not_affect_results();
+  options
+      .option(rollout_join, "rollout-join", group,
+              "be one more process that only samples, for the run on this machine that has the same --save and goes on")
+      .does_not_affect_results();
+  options
+      .option(rollout_health_check_timeout, "rollout-health-check-timeout", group,
+              "seconds that a process which only samples may be silent while it has groups to sample; then others get "
+              "them")
+      .greater_than(0.0)
+      .at_most(kMaxMinutes * 60.0)
+      .does_not_affect_results();
+  options
+      .option(update_weight_buffer_size, "update-weight-buffer-size", group,
+              "bytes of new weights that are sent at a time to a process which only samples")
+      .at_least(1)
+      .at_most(base::kMaxBytes)
+      .does_not_affect_results();
 }
 
 void MeshOptions::check(const std::string& device) const {
@@ -82,6 +108,31 @@ void MeshOptions::check(const std::string& device) const {
                                 device));
   TANDEM_USER_CHECK(backend != "nccl" || !is_cpu,
                     "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and gloo does");
+}
+
+void MeshOptions::check_rollout(bool colocate) const {
+  if (colocate) {
+    TANDEM_USER_CHECK(!rollout_join,
+                      "--rollout-join: with --colocate the devices that train sample, and no other can join; give the "
+                      "flags of a run with --rollout-num-gpus");
+    TANDEM_USER_CHECK(
+        !rollout_num_gpus || *rollout_num_gpus == num_ranks(),
+        fmt::format("--rollout-num-gpus {} with --colocate: the {} that train sample too; leave one of "
+                    "the two out",
+                    rollout_num_gpus.value_or(0), num_ranks() == 1 ? "one" : std::to_string(num_ranks())));
+    return;
+  }
+  TANDEM_USER_CHECK(rollout_num_gpus,
+                    "--colocate or --rollout-num-gpus: give one of them; the devices that train sample too, or so many "
+                    "others do");
+  TANDEM_USER_CHECK(tensor_model_parallel_size == 1,
+                    fmt::format("--rollout-num-gpus with --tensor-model-parallel-size {}: a device that only samples "
+                                "holds a whole model in this version; give --colocate instead",
+                                tensor_model_parallel_size));
+  TANDEM_USER_CHECK(actor_num_nodes == 1,
+                    fmt::format("--rollout-num-gpus with --actor-num-nodes {}: devices that only sample are on the "
+                                "machine of those that train in this version; give --colocate instead",
+                                actor_num_nodes));
 }
 
 void MeshOptions::check_names_no_device(const std::string& device) const {

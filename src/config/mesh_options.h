@@ -1,4 +1,4 @@
-// How many devices train, and how their processes talk.
+// How many devices train, how many only sample, and how their processes talk.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,24 @@ struct MeshOptions {
   std::string backend;                       // "": nccl on cuda, gloo on cpu
   std::string network_interface;             // "": the one that reaches rank 0's host
   bool trust_network = false;
+  std::optional<int64_t> rollout_num_gpus;  // without --colocate: devices that only sample
+  bool rollout_join = false;                // this process is one more of them, of a run that goes on
+  double rollout_health_check_timeout = 60.0;
+  int64_t update_weight_buffer_size = int64_t{512} << 20;
 
   void visit(base::Options& options);
 
   // UserError, with the remedy, where these flags contradict each other or --device.
   void check(const std::string& device) const;
+  // UserError where what is said of devices that sample contradicts itself; `colocate`: trainers sample.
+  void check_rollout(bool colocate) const;
   // --device as the user gave it, before each rank takes its own: it must not name one for all of them.
   void check_names_no_device(const std::string& device) const;
 
   int64_t num_ranks() const { return actor_num_nodes * actor_num_gpus_per_node; }
   int64_t num_data_ranks() const { return num_ranks() / tensor_model_parallel_size; }
+  // Processes that only sample, of those that are started together.
+  int64_t num_workers(bool colocate) const { return colocate ? 0 : rollout_num_gpus.value_or(0); }
   double timeout_s() const { return timeout_minutes * 60.0; }
 };
 

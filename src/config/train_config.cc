@@ -25,7 +25,7 @@ void TrainConfig::visit(base::Options& options) {
   const char* const loop = "loop";
   options
       .option(colocate, "colocate", loop,
-              "let trainer and engine take turns on one device; required, as the only mode of this version")
+              "let trainer and engine take turns on each device; without it --rollout-num-gpus others sample")
       .does_not_affect_results();
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
       .required()
@@ -83,7 +83,9 @@ void TrainConfig::visit(base::Options& options) {
 }
 
 void TrainConfig::check() const {
-  TANDEM_USER_CHECK(colocate, "--colocate: give it; trainer and engine on separate devices are not in this version");
+  mesh.check_rollout(colocate);
+  TANDEM_USER_CHECK(colocate || load_debug_rollout_data.empty(),
+                    "--load-debug-rollout-data: nothing is sampled; give --colocate instead of --rollout-num-gpus");
   TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   reward.check();

@@ -60,6 +60,9 @@ struct TrainConfig {
   // Flags that contradict each other or do not divide: UserError with the remedy. Looks at no file.
   void check() const;
 
+  // Processes that are started together: those that train, first, and those that only sample.
+  int64_t num_processes() const { return mesh.num_ranks() + mesh.num_workers(colocate); }
+
   // `loss.loss`, with what it takes from --rollout-max-response-len.
   rl::LossConfig loss_config() const;
 

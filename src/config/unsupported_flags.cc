@@ -19,7 +19,8 @@ constexpr const char* kEngineOwn =
 constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
 constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
 constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard and --use-wandb; `tandem view` shows them";
-constexpr const char* kNoSync = "weights are never copied: the engine decodes from the bytes that the trainer writes";
+constexpr const char* kNoSync =
+    "with --colocate weights are never copied, without it whole versions are sent as they are";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kLoraFlags =
     "an adapter is --lora-rank, --lora-alpha and --target-modules of train and sft, no more";
@@ -41,8 +42,7 @@ constexpr const char* kModelFromConfig = "the model's shape is read from --hf-ch
 
 constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     // cluster and parallelism
-    {"rollout-num-gpus", "1", kOneDevice},
-    {"rollout-num-gpus-per-engine", "1", kOneDevice},
+    {"rollout-num-gpus-per-engine", "1", "each device that samples holds a whole model; leave it out (1 is accepted)"},
     {"pipeline-model-parallel-size", "1", kOneDevice},
     {"context-parallel-size", "1", kOneDevice},
     {"expert-model-parallel-size", "1", kOneDevice},

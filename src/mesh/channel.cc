@@ -108,7 +108,8 @@ void Channel::send_bytes(std::span<const std::byte> bytes) {
     if (sent >= 0) {
       bytes = bytes.subspan(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      wait(POLLOUT);
+      wait(POLLOUT | POLLIN);
+      read_some(0.0);  // both ends may have much to say at one time
     } else if (errno != EINTR) {
       throw ChannelClosed("the other process is gone");
     }

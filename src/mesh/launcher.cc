@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <sstream>
 
@@ -100,6 +101,7 @@ class Launcher {
       wait();
       obey_signals();
       for (const auto& rank : ranks_) rank->look();
+      look_at_workers();
       if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
     }
     return end();
@@ -122,12 +124,43 @@ class Launcher {
     return static_cast<int>(std::ranges::count_if(ranks_, [](const auto& rank) { return !rank->status(); }));
   }
 
+  int num_trainers() const { return static_cast<int>(ranks_.size()) - plan_.num_workers; }
+
+  // Workers end when the others have; one that fails before is shown, and missed by nobody.
+  void look_at_workers() {
+    if (plan_.num_workers == 0) return;
+    const auto has_ended = [](const auto& rank) { return rank->status().has_value(); };
+    const bool others_ended = std::all_of(ranks_.begin(), ranks_.begin() + num_trainers(), has_ended);
+    for (int i = num_trainers(); i < static_cast<int>(ranks_.size()); ++i) {
+      const RankProcess& worker = *ranks_[static_cast<size_t>(i)];
+      if (!worker.status() || others_ended || culprit_ || ended_well(*worker.status())) continue;
+      if (said_.insert(i).second) say(i, worker);
+    }
+    if (!others_ended || num_running() == 0) return;
+    if (!workers_deadline_) workers_deadline_ = Clock::now() + plan_.grace;
+    if (Clock::now() < *workers_deadline_) return;
+    for (int i = num_trainers(); i < static_cast<int>(ranks_.size()); ++i)
+      ranks_[static_cast<size_t>(i)]->signal(SIGKILL);
+    workers_deadline_ = Clock::now() + plan_.grace;
+  }
+
+  void say(int number, const RankProcess& worker) const {
+    show(number, worker.last_output());
+    std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s; the others go on\n", number,
+                 plan_.ranks_per_host, how_it_ended(*worker.status()).c_str());
+  }
+
+  static std::string how_it_ended(int status) {
+    return WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
+                               : fmt::format("exited with code {}", WEXITSTATUS(status));
+  }
+
   void wait() {
     std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
     for (const auto& rank : ranks_) polled.push_back({rank->output(), POLLIN, 0});  // -1 is skipped
     int patience = -1;
-    if (next_deadline_) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_deadline_ - Clock::now());
+    if (const auto deadline = next_deadline_ ? next_deadline_ : workers_deadline_) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
       patience = static_cast<int>(std::max<int64_t>(left.count(), 0));
     }
     if (poll(polled.data(), polled.size(), patience) <= 0) return;
@@ -183,7 +216,7 @@ class Launcher {
   // The culprit: of those who failed by the time that one of them has been dead for kSettle.
   void note_failures() {
     std::optional<int> worst;
-    for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
+    for (int i = 0; i < num_trainers(); ++i) {
       const std::optional<int> status = ranks_[i]->status();
       if (!status || ended_well(*status)) continue;
       if (!worst || severity(*status) < severity(*ranks_[*worst]->status())) worst = i;
@@ -205,15 +238,13 @@ class Launcher {
     const int size = plan_.num_hosts * plan_.ranks_per_host;
     return {.code = killed ? kKilledCode : WEXITSTATUS(status),
             .failed = true,
-            .message = fmt::format("rank {} of {} ({}) {}{}", number, size, host_name(),
-                                   killed ? fmt::format("was killed by signal {}", WTERMSIG(status))
-                                          : fmt::format("exited with code {}", WEXITSTATUS(status)),
+            .message = fmt::format("rank {} of {} ({}) {}{}", number, size, host_name(), how_it_ended(status),
                                    size > 1 ? "; the others were ended" : "")};
   }
 
   // Of ranks that ended as they should: that of the lowest rank which was interrupted, or 0.
   int interrupted_code() const {
-    for (const auto& rank : ranks_) {
+    for (const auto& rank : ranks_ | std::views::take(num_trainers())) {
       const int status = *rank->status();
       const int code = WIFSIGNALED(status) ? kExitOfSignals + WTERMSIG(status) : WEXITSTATUS(status);
       if (code != 0) return code;
@@ -233,6 +264,8 @@ class Launcher {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::set<int> passed_on_;     // signals that ranks were given
   std::optional<int> culprit_;  // the rank that failed first, by its place here
+  std::set<int> said_;          // workers that have failed
+  std::optional<Clock::time_point> workers_deadline_;
   bool terminated_ = false;
   std::optional<Clock::time_point> next_deadline_;
 };

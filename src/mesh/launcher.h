@@ -2,8 +2,9 @@
 //
 // The socket at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has
 // the terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach
-// each rank once. Ranks hold parts of one state: when one fails the others are ended. However the launcher ends, no
-// rank is left.
+// each rank once. Ranks hold parts of one state: when one fails the others are ended. The last ranks may be workers,
+// which hold none: when one of those fails it is said, and the others go on. However the launcher ends, no rank is
+// left.
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,7 @@ namespace tandem::mesh {
 struct LaunchPlan {
   std::vector<std::string> command;  // what each rank runs; [0] is the file
   int ranks_per_host = 1;
+  int num_workers = 0;          // the last of them, on one host: the others go on without any of these
   int num_hosts = 1, host = 0;  // ours is number `host`
   std::string master_address = "127.0.0.1";
   int master_port = 0;                                        // 0: of the kernel's choice, on one host

@@ -82,9 +82,10 @@ class MemoryEstimate {
  public:
   // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
   MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length,
-                 Size engine_context, Size sequences, int64_t data_ranks)
+                 Size engine_context, Size sequences, int64_t data_ranks, Role role)
       : config_(config),
         model_(model),
+        role_(role),
         data_ranks_(data_ranks),
         family_(device::ops_family(config.model.device)),
         engine_context_(engine_context),
@@ -106,6 +107,11 @@ class MemoryEstimate {
     const Size trained = weights::store_bytes(model::trained_layout(model), element);
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, data_ranks);
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
+    const int64_t communicators = (data_ranks > 1 ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
+    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
+                                                                   : device::kCudaContextBytes + kCudaLibraryBytes +
+                                                                         communicators * kCommunicatorBytes;
+    if (role == Role::kRollout) return;
     if (config.loss.needs_reference()) reference_bytes_ = weights;
     // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
     if (config.loss.needs_reference() && is_reference_adapter()) {
@@ -121,10 +127,6 @@ class MemoryEstimate {
       standing_[Tag::kMaster] = optimizer.master;
       standing_[Tag::kMoments] = optimizer.moments;
     }
-    const int64_t communicators = (data_ranks > 1 ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
-    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
-                                                                   : device::kCudaContextBytes + kCudaLibraryBytes +
-                                                                         communicators * kCommunicatorBytes;
   }
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
@@ -147,6 +149,23 @@ class MemoryEstimate {
     plan.add(Phase::kLoad, "everything that lasts", load);
 
     TagBytes rollout = lasting();
+    if (role_ == Role::kTrainer) {
+      plan.add(Phase::kRollout, "others sample", rollout);
+    } else {
+      add_rollout(rollout, kv_bytes, plan);
+    }
+    TagBytes train = lasting();
+    train[Tag::kStaging] = 0;
+    if (role_ == Role::kRollout) {
+      plan.add(Phase::kTrain, "others train", train);
+    } else {
+      add_training(train, plan);
+    }
+    return plan;
+  }
+
+ private:
+  void add_rollout(TagBytes rollout, Size kv_bytes, memory::MemoryPlan& plan) const {
     rollout[Tag::kKv] = kv_bytes;
     rollout::add_engine_peaks(
         model_,
@@ -156,9 +175,9 @@ class MemoryEstimate {
          .context_tokens = engine_context_,
          .family = family_},
         rollout, plan);
+  }
 
-    TagBytes train = lasting();
-    train[Tag::kStaging] = 0;
+  void add_training(TagBytes train, memory::MemoryPlan& plan) const {
     train[Tag::kGradients] = gradient_bytes_;
     trainer::TrainShape scores = train_shape();
     if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(model_, scores, train, plan);
@@ -172,10 +191,8 @@ class MemoryEstimate {
       trainer::add_scoring_peaks(reference, scores, scoring, plan);
     }
     trainer::add_train_peaks(model_, train_shape(), train, plan);
-    return plan;
   }
 
- private:
   bool is_reference_adapter() const { return model_.lora && config_.loss.ref_load.empty(); }
   bool offloads_reference() const { return config_.memory.offloads_reference() && !is_reference_adapter(); }
   bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
@@ -194,10 +211,12 @@ class MemoryEstimate {
   Size kernel_bytes() const {
     if (family_ != device::OpsFamily::kCpu) return 0;
     device::CpuLoad load;
-    load.rows = std::max<Size>(batch_.rows, config_.rollout.limits.max_batch_tokens);
-    load.logits_rows = std::min<Size>(config_.optimizer.batch.logprob_chunk_rows, batch_.targets);
-    load.context = std::max(batch_.context_tokens, engine_context_);
-    load.trains = true;
+    const bool samples = role_ != Role::kTrainer, trains = role_ != Role::kRollout;
+    load.rows =
+        std::max(trains ? batch_.rows : Size(0), samples ? Size(config_.rollout.limits.max_batch_tokens) : Size(0));
+    load.logits_rows = trains ? std::min<Size>(config_.optimizer.batch.logprob_chunk_rows, batch_.targets) : Size(0);
+    load.context = std::max(trains ? batch_.context_tokens : Size(0), samples ? engine_context_ : Size(0));
+    load.trains = trains;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
                                                           : std::max<int64_t>(std::thread::hardware_concurrency(), 1);
     return device::cpu_kernel_bytes(model::ops_shape(model_), load, threads);
@@ -205,6 +224,7 @@ class MemoryEstimate {
 
   const config::TrainConfig& config_;
   const model::ModelConfig& model_;
+  const Role role_;
   const int64_t data_ranks_;
   device::OpsFamily family_;
   Size engine_context_, sequences_;
@@ -265,26 +285,12 @@ Size bytes_left_for_kv(const TrainPlan& without_kv, const config::TrainConfig& c
   return std::max<Size>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
 }
 
-TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
-                  const DeviceMemory& device) {
-  const Lengths length = lengths(config, model, facts);
-  TrainPlan plan;
-  plan.device = device;
-  plan.num_ranks = config.mesh.num_ranks();
-  plan.num_data_ranks = config.mesh.num_data_ranks();
-  plan.longest_prompt = length.longest_prompt;
-  plan.prompt_is_assumed = length.is_assumed;
-  plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
-  const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
-  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_data_ranks());
-  plan.micro_batch = parts.batch();
-  plan.recomputed_layers = parts.recomputed_layers();
-
-  plan.persistent_bytes = parts.lasting().total();
-  plan.memory = parts.plan(/*kv_bytes=*/0);
-  const bool takes_what_is_left = device.bytes > 0 && !device.is_shared;
+// Keys and values, in what the rest of the plan leaves.
+void choose_kv(TrainPlan& plan, const MemoryEstimate& parts, const config::TrainConfig& config,
+               const model::ModelConfig& model, Size sequences) {
+  const bool takes_what_is_left = plan.device.bytes > 0 && !plan.device.is_shared;
   const Size wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
-                                      takes_what_is_left ? device.bytes : kMaxAutomaticKvBytes);
+                                      takes_what_is_left ? plan.device.bytes : kMaxAutomaticKvBytes);
   const Size one = sequence_kv_bytes(model, plan.context_tokens);
   plan.kv_cache_bytes =
       config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
@@ -293,6 +299,28 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.kv_tokens = blocks * device::kBlockTokens;
   plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.limits.max_running);
   plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model));
+}
+
+TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
+                  const DeviceMemory& device) {
+  const Lengths length = lengths(config, model, facts);
+  TrainPlan plan;
+  plan.device = device;
+  plan.role = facts.role;
+  plan.num_ranks = config.mesh.num_ranks();
+  plan.num_data_ranks = config.mesh.num_data_ranks();
+  plan.longest_prompt = length.longest_prompt;
+  plan.prompt_is_assumed = length.is_assumed;
+  plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
+  const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
+  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_data_ranks(),
+                             facts.role);
+  plan.micro_batch = parts.batch();
+  plan.recomputed_layers = parts.recomputed_layers();
+
+  plan.persistent_bytes = parts.lasting().total();
+  plan.memory = parts.plan(/*kv_bytes=*/0);
+  if (facts.role != Role::kTrainer) choose_kv(plan, parts, config, model, sequences);
   add_arena(plan, config);
   if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
   plan.host_pinned_bytes = parts.pinned_bytes();
@@ -373,7 +401,8 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
     return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
   }
   const base::MachineMemory machine = base::machine_memory();
-  const int64_t ranks = config.mesh.actor_num_gpus_per_node;  // that share it
+  // That share it.
+  const int64_t ranks = config.mesh.actor_num_gpus_per_node + config.mesh.num_workers(config.colocate);
   const std::string share = ranks > 1 ? fmt::format("a share of 1/{} of ", ranks) : "";
   return {.bytes = machine.bytes / ranks,
           .name = fmt::format("{}this machine ({})", share, machine.limited_by),

@@ -14,12 +14,16 @@
 
 namespace tandem::plan {
 
-// What is known of the data, and of how caches are kept.
+// What a process of a run does: all of it, or, where others sample, one of the two.
+enum class Role : uint8_t { kBoth, kTrainer, kRollout };
+
+// What is known of the process, of the data, and of how caches are kept.
 struct PlanInputs {
   // Tokens; nullopt: as many as --rollout-max-prompt-len allows, or where that is not given, the context.
   std::optional<int64_t> longest_prompt = {};
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;       // of its largest data set
+  Role role = Role::kBoth;
 };
 
 struct DeviceMemory {
@@ -40,6 +44,7 @@ struct TrainPlan {
   int64_t longest_prompt = 0;  // tokens
   bool prompt_is_assumed = false;
   int64_t context_tokens = 0;  // of the longest sequence that the engine samples
+  Role role = Role::kBoth;
   trainer::MicroBatchShape micro_batch;
   int64_t recomputed_layers = 0;
 

@@ -41,17 +41,21 @@ std::string ranks_sentence(const TrainPlan& plan) {
 }
 
 std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& model) {
-  std::string text = ranks_sentence(plan);
+  std::string text = plan.role == Role::kRollout ? "" : ranks_sentence(plan);
   text += fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
                       plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
-  text +=
-      fmt::format("micro-batch   {} rows, {} targets; {} of {} layers are recomputed\n", int64_t{plan.micro_batch.rows},
-                  int64_t{plan.micro_batch.targets}, plan.recomputed_layers, model.num_layers);
-  text += fmt::format("arena         {}, in which rollout and training take turns: {} extents of {:.0f} MiB\n",
-                      gib_text(plan.arena_bytes), plan.arena_bytes / plan.extent_bytes,
-                      static_cast<double>(plan.extent_bytes) / (1 << 20));
-  text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
-                      gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
+  if (plan.role != Role::kRollout)
+    text += fmt::format("micro-batch   {} rows, {} targets; {} of {} layers are recomputed\n",
+                        int64_t{plan.micro_batch.rows}, int64_t{plan.micro_batch.targets}, plan.recomputed_layers,
+                        model.num_layers);
+  const char* const what_for = plan.role == Role::kBoth      ? "in which rollout and training take turns"
+                               : plan.role == Role::kTrainer ? "of training"
+                                                             : "of rollouts";
+  text += fmt::format("arena         {}, {}: {} extents of {:.0f} MiB\n", gib_text(plan.arena_bytes), what_for,
+                      plan.arena_bytes / plan.extent_bytes, static_cast<double>(plan.extent_bytes) / (1 << 20));
+  if (plan.role != Role::kTrainer)
+    text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
+                        gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
   text += plan.host_bytes > 0
               ? fmt::format("host          {} beside the device, {} of it pinned\n", gib_text(plan.host_bytes),
                             gib_text(plan.host_pinned_bytes))

@@ -54,6 +54,20 @@ std::string samples_text(const Rollout& rollout) {
 
 }  // namespace
 
+Evaluation::Evaluation(const config::EvalOptions& eval, const config::DataOptions& data,
+                       const config::RewardOptions& reward, const std::set<std::string>& line_types)
+    : line_types_(line_types) {
+  for (const config::EvalSet& set : read_eval_sets(eval)) {
+    const config::RewardOptions own = set.reward(reward);
+    sets_.push_back(
+        {.name = set.name,
+         .rollout = {},
+         .grading = {.reward = own, .label_key = set.options.data(own.data(data), set.path).lines.label_key},
+         .prompts = {}});
+    sets_.back().grading.reward.line_types = line_types_;
+  }
+}
+
 Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout,
                        const config::DataOptions& data, const config::RewardOptions& reward, text::TextWorker& text) {
   const std::vector<config::EvalSet> sets = read_eval_sets(eval);
@@ -166,6 +180,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     request.skip_special_tokens = set.rollout.skip_special_tokens;
     request.failure_reward = set.grading.reward.failure();
     if (generation) request.generation.emplace(*generation);
+    request.eval_set = static_cast<int64_t>(s);
     request.title = "eval " + set.name;
     std::optional<Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;

@@ -23,6 +23,12 @@ class Evaluation {
   Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout, const config::DataOptions& data,
              const config::RewardOptions& reward, text::TextWorker& text);
 
+  // For a process that grades what others evaluate: reads no data. `line_types`: of the whole one.
+  Evaluation(const config::EvalOptions& eval, const config::DataOptions& data, const config::RewardOptions& reward,
+             const std::set<std::string>& line_types);
+
+  // The rewards that lines of its data ask for themselves.
+  const std::set<std::string>& line_types() const { return line_types_; }
   bool empty() const { return sets_.empty(); }
   bool is_rendered() const;       // the chat template rendered prompts of a data set
   int64_t max_sequences() const;  // that one data set decodes, at most

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/check.h"
 #include "rollout/engine.h"
 #include "run/rollout_request.h"
 #include "text/graders.h"
@@ -58,6 +59,34 @@ class GroupWork {
     int64_t generator_restarts = 0, repeated_generations = 0;
   };
   virtual Losses losses() const = 0;
+  // Processes that do nothing but this work: how many there are, the share of their time in which they had no group
+  // while others had, and how many were lost.
+  struct Workers {
+    int64_t count = 0;
+    double idle_share = 0.0;
+    int64_t num_lost = 0;
+  };
+  virtual Workers workers() const { return {}; }
+};
+
+// Of a rank that waits for what others sample for all of them.
+class NoGroupWork final : public GroupWork {
+ public:
+  void begin(size_t /*index*/, const PromptLine& /*line*/) override {
+    TANDEM_CHECK(false, "this rank samples nothing");
+  }
+  void advance() override {}
+  void abort(size_t /*index*/) override {}
+  void abort_all() override {}
+  void finish() override {}
+  bool has_room() const override { return false; }
+  int64_t num_under_way() const override { return 0; }
+  int64_t num_in_sampler() const override { return 0; }
+  int64_t num_sampled() const override { return 0; }
+  int64_t num_graded() const override { return 0; }
+  int64_t num_cut() const override { return 0; }
+  rollout::EngineStats stats() const override { return {}; }
+  Losses losses() const override { return {}; }
 };
 
 // Who does the work: this process's engine, or others.
@@ -75,13 +104,6 @@ class GroupSource {
   // share of them has ended; the others follow() until then.
   virtual void end_share() {}
   virtual void follow() {}
-  // Processes that sample for this source, and the share of their time in the last rollout in which they waited for
-  // others. Known where they are others than the ranks.
-  struct Workers {
-    int64_t count = 1;
-    double idle_share = 0.0;
-  };
-  virtual Workers workers() const { return {}; }
 };
 
 }  // namespace tandem::run

@@ -106,6 +106,15 @@ void ModelSession::load_weights() {
   }
 }
 
+void ModelSession::allocate_weights() {
+  TANDEM_CHECK(!base_, "the weights are loaded already");
+  base_ = std::make_unique<weights::WeightStore>(empty_store());
+  base_->allocate();
+  if (!config_.lora) return;
+  adapter_ = std::make_unique<weights::WeightStore>(empty_adapter());
+  adapter_->allocate();
+}
+
 void ModelSession::load_adapter() {
   // Behind the streams of any model's weights: an adapter's numbers are none of theirs.
   constexpr uint64_t kFirstStream = uint64_t{1} << 32;

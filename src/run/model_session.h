@@ -38,6 +38,8 @@ class ModelSession {
   void check_weights() const;
   // Reads (or draws) the weights, and the adapter where there is one. Once.
   void load_weights();
+  // Takes the memory of both instead, uninitialised, for weights that another process sends. Once.
+  void allocate_weights();
   // A store of this model on its device, without storage; and the weights as they are at the start, read into one.
   weights::WeightStore empty_store() const;
   void read_weights(weights::WeightStore& store) const;

@@ -1,7 +1,12 @@
 // `tandem plan`: the memory plan of a training run, from config.json alone.
 #include "plan/plan.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "plan/plan_text.h"
@@ -10,18 +15,42 @@
 
 namespace tandem::run {
 
+namespace {
+
+// One of each kind of process, and what each is called.
+std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConfig& config) {
+  if (config.mesh.num_workers(config.colocate) == 0) return {{"", plan::Role::kBoth}};
+  return {{"trainer", plan::Role::kTrainer}, {"rollout", plan::Role::kRollout}};
+}
+
+}  // namespace
+
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
   // Of tensor ranks the last has the largest part: what is left of the vocabulary.
   const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);
   const model::ModelConfig model =
       model::shard_of(read_model(config.train.model, config.train.lora), {.rank = parts - 1, .size = parts});
-  const plan::PlanInputs facts;
-  const plan::TrainPlan plan = plan::plan_training(config.train, model, facts, plan::device_memory(config.train));
-  const std::string text =
-      (config.json ? base::dump_json(plan::plan_json(plan, model)) : plan::plan_text(plan, model)) + "\n";
+  const plan::DeviceMemory device = plan::device_memory(config.train);
+  base::Json json = base::Json::object();
+  std::string text;
+  for (const auto& [name, role] : roles_of(config.train)) {
+    const plan::TrainPlan plan = plan::plan_training(config.train, model, {.role = role}, device);
+    if (*name == 0) {
+      json = plan::plan_json(plan, model);
+    } else {
+      json[name] = plan::plan_json(plan, model);
+      text += fmt::format("{}a process that {}\n", text.empty() ? "" : "\n\n",
+                          role == plan::Role::kTrainer ? "trains" : "only samples");
+    }
+    text += plan::plan_text(plan, model);
+  }
+  text = (config.json ? base::dump_json(json) : text) + "\n";
   TANDEM_ENV_CHECK(std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0,
                    "standard output: cannot be written (closed pipe or full disk)");
-  plan::check_fits(plan, config.train, model, facts);
+  for (const auto& [name, role] : roles_of(config.train)) {
+    const plan::PlanInputs facts = {.role = role};
+    plan::check_fits(plan::plan_training(config.train, model, facts, device), config.train, model, facts);
+  }
   return 0;
 }
 

@@ -7,8 +7,10 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "device/backend.h"
 #include "device/registry.h"
 #include "mesh/launch_variables.h"
+#include "mesh/network.h"
 #include "mesh/rendezvous.h"
 #include "mesh/secret.h"
 
@@ -38,9 +40,25 @@ mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
 
 }  // namespace
 
-std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode) {
+bool only_samples(const config::TrainConfig& config) {
   const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
+  return config.mesh.rollout_join || (launch && launch->rank >= config.mesh.num_ranks());
+}
+
+mesh::RankFacts own_facts(const config::RunMode& mode) {
+  return {.version = TANDEM_VERSION,
+          .contract = static_cast<int>(device::kBackendContract),
+          .host = mesh::host_name(),
+          .flags = mode.result_options};
+}
+
+std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode) {
+  std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
   if (!launch) return mesh::solo_mesh();
+  // Behind the ranks that train come processes that only sample, which are no part of the mesh.
+  const auto num_workers = static_cast<int>(config.mesh.num_workers(config.colocate));
+  launch->size -= num_workers;
+  launch->local_size -= num_workers;
   // The conductor says what all would say; what ends this rank is said all the same.
   if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
   const std::string secret_file = base::secret_file();

@@ -70,12 +70,13 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_
   for (const auto& [name, value] : part_metrics(rollout)) metrics["rollout/rewards/" + name] = value;
   metrics.merge(failure_metrics(rollout, "rollout"));
   if (rollout.num_unnamed > 0) metrics["fault/reward_names"] = static_cast<double>(rollout.num_unnamed);
+  if (rollout.num_lost_workers > 0) metrics["fault/lost_workers"] = static_cast<double>(rollout.num_lost_workers);
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   metrics.merge(filter_metrics(rollout));
   metrics.merge(turn_metrics(rollout));
   // With dynamic sampling they count what happened to be under way too, turns meet as they come, and so do groups that
   // ranks take from each other: clocks decide.
-  const bool is_timed = rollout.filtered || has_turns(rollout) || rollout.num_ranks > 1;
+  const bool is_timed = rollout.filtered || has_turns(rollout) || rollout.num_ranks > 1 || rollout.num_workers > 0;
   const std::string engine = is_timed ? "perf/" : "rollout/";
   const double reused_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.kept_tokens);
   const double prompt_tokens = reused_tokens + static_cast<double>(rollout.stats.prefill_tokens);
@@ -151,7 +152,7 @@ report::Metrics rollout_times(const Rollout& rollout) {
                            {"perf/tokens_per_gpu_per_sec", static_cast<double>(tokens) / device_seconds},
                            {"perf/effective_tokens_per_gpu_per_sec", static_cast<double>(trained) / device_seconds},
                            {"perf/longest_sample_tokens_per_sec", static_cast<double>(longest) / seconds}};
-  if (rollout.num_ranks > 1) {
+  if (rollout.num_ranks > 1 || rollout.num_workers > 0) {
     times["perf/rollout_ranks"] = static_cast<double>(rollout.num_ranks);
     times["perf/rollout_idle_share"] = rollout.idle_share;
   }

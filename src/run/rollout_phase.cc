@@ -308,10 +308,10 @@ Rollout Sampling::rollout() {
   rollout.is_sampled = true;
   rollout.num_ranks = mesh_.size();
   if (ranks_s_ > 0) rollout.idle_share = idle_s_ / ranks_s_;
-  if (!source_.is_shared_by_ranks()) {
-    const GroupSource::Workers workers = source_.workers();
-    rollout.num_ranks = workers.count;
+  if (const GroupWork::Workers workers = work_->workers(); workers.count > 0) {
+    rollout.num_workers = rollout.num_ranks = workers.count;
     rollout.idle_share = workers.idle_share;
+    rollout.num_lost_workers = workers.num_lost;
   }
   rollout.num_generate_restarts = losses_.generator_restarts;
   rollout.num_generate_repeated = losses_.repeated_generations;

@@ -7,21 +7,24 @@
 namespace tandem::run {
 
 void RolloutQueue::open(size_t index) {
-  TANDEM_CHECK(index >= num_opened_, "group", index, "was opened before");
-  num_opened_ = index + 1;
-  waiting_.insert(index);
+  const size_t place = opened_.size();
+  TANDEM_CHECK(places_.emplace(index, place).second, "group", index, "was opened before");
+  opened_.push_back(index);
+  waiting_.insert(place);
 }
 
 std::optional<size_t> RolloutQueue::pull(WorkerId worker) {
   if (waiting_.empty()) return std::nullopt;
-  const size_t index = *waiting_.begin();
+  const size_t place = *waiting_.begin();
   waiting_.erase(waiting_.begin());
-  loans_.emplace(index, worker);
-  return index;
+  loans_.emplace(place, worker);
+  return opened_[place];
 }
 
 bool RolloutQueue::push(WorkerId worker, size_t index) {
-  const auto loan = loans_.find(index);
+  const auto place = places_.find(index);
+  if (place == places_.end()) return false;
+  const auto loan = loans_.find(place->second);
   if (loan == loans_.end() || loan->second != worker) return false;
   loans_.erase(loan);
   return true;
@@ -42,8 +45,9 @@ size_t RolloutQueue::lost(WorkerId worker) {
 }
 
 std::optional<WorkerId> RolloutQueue::abort(size_t index) {
-  waiting_.erase(index);
-  const auto loan = loans_.find(index);
+  const size_t place = places_.at(index);
+  waiting_.erase(place);
+  const auto loan = loans_.find(place);
   if (loan == loans_.end()) return std::nullopt;
   const WorkerId worker = loan->second;
   loans_.erase(loan);

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
 namespace tandem::run {
 
@@ -20,7 +21,8 @@ class RolloutQueue {
   std::optional<size_t> pull(WorkerId worker);
   // Whether what the worker has made of the group is to be used: it has the loan. The group is then done.
   bool push(WorkerId worker, size_t index);
-  // The worker is gone: its loans are the next ones that are pulled, in their order. Returns how many there were.
+  // The worker is gone: its loans are the next ones that are pulled, in the order in which groups were opened. Returns
+  // how many there were.
   size_t lost(WorkerId worker);
   // The group is not wanted any more. Returns who has it on loan, if anybody.
   std::optional<WorkerId> abort(size_t index);
@@ -32,10 +34,11 @@ class RolloutQueue {
   bool has_loans(WorkerId worker) const;
 
  private:
-  // Indices are drawn in order, so the lowest that waits is the one that has waited longest.
-  std::set<size_t> waiting_;
-  std::map<size_t, WorkerId> loans_;
-  size_t num_opened_ = 0;
+  // Groups by their place in the order of open(), and back.
+  std::vector<size_t> opened_;
+  std::map<size_t, size_t> places_;
+  std::set<size_t> waiting_;          // places
+  std::map<size_t, WorkerId> loans_;  // by place
 };
 
 }  // namespace tandem::run

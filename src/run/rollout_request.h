@@ -45,6 +45,7 @@ struct RolloutRequest {
   bool skip_special_tokens = false;
   config::FailureReward failure_reward;
   std::optional<CustomGeneration> generation = {};  // unset: the engine alone makes samples
+  int64_t eval_set = -1;                            // of an evaluation: its place among the data sets
   std::string title;                                // of the live line: "rollout 3/200"
 };
 

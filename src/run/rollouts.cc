@@ -7,32 +7,93 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/size.h"
 #include "report/sample_file.h"
+#include "run/local_group_work.h"
+#include "run/own_engine.h"
+#include "run/ranks.h"
+#include "run/remote_group_work.h"
 #include "run/rollout_file.h"
 #include "run/rollout_metrics.h"
+#include "run/rollout_workers.h"
 
 namespace tandem::run {
 
 namespace {
 
-std::unique_ptr<rollout::Engine> make_engine(TrainInputs& inputs, const RunMemory& memory, model::Model& model) {
-  rollout::EngineConfig config = inputs.session.engine_config(inputs.config.rollout, inputs.plan.num_kv_blocks);
-  config.kv_memory = memory.kv();
-  // Any call of a function may have stop texts.
-  if (inputs.config.custom_generate.is_on()) config.token_bytes = inputs.session.text().token_bytes();
-  return rollout::make_engine(config, model);
+class OwnSource final : public SampleSource {
+ public:
+  OwnSource(TrainInputs& inputs, const RunMemory& memory, mesh::Mesh& mesh)
+      : engine_(inputs.config, inputs.session, inputs.plan, memory),
+        groups_(engine_.engine(), inputs.session.text(), mesh) {}
+
+  GroupSource& groups() override { return groups_; }
+  report::Metrics update_weights() override {
+    engine_.update_weights();
+    return {};
+  }
+
+ private:
+  OwnEngine engine_;
+  EngineSource groups_;
+};
+
+// Processes that only sample. The conductor has them; other ranks are given what they sampled.
+class WorkersSource final : public SampleSource, private GroupSource {
+ public:
+  explicit WorkersSource(TrainInputs& inputs) : patience_s_(inputs.config.mesh.timeout_s()) {
+    if (inputs.mesh->is_conductor()) workers_.emplace(settings(inputs), inputs.session);
+  }
+
+  GroupSource& groups() override { return *this; }
+  report::Metrics update_weights() override {
+    const base::Clock::time_point begin = base::Clock::now();
+    if (workers_) workers_->update_weights();
+    return {{"perf/update_weights_time", base::seconds_since(begin)}};
+  }
+
+ private:
+  static RolloutWorkers::Settings settings(const TrainInputs& inputs) {
+    const config::MeshOptions& mesh = inputs.config.mesh;
+    return {.address = workers_address(inputs.config.output.save),
+            .facts = own_facts(inputs.mode),
+            .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
+                        .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
+                        .eval_sequences = inputs.evaluation.max_sequences(),
+                        .line_types = rm_types_of(inputs.prompts),
+                        .eval_line_types = inputs.evaluation.line_types(),
+                        .user_output = inputs.directory.grader_output_file()},
+            .silence_s = mesh.rollout_health_check_timeout,
+            .piece_bytes = mesh.update_weight_buffer_size};
+  }
+
+  std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* graders,
+                                   GroupWork::Done done) override {
+    if (!workers_) return std::make_unique<NoGroupWork>();
+    return std::make_unique<RemoteGroupWork>(request, graders != nullptr, next_rollout_++, patience_s_, *workers_,
+                                             std::move(done));
+  }
+  bool is_shared_by_ranks() const override { return false; }
+
+  const double patience_s_;
+  std::optional<RolloutWorkers> workers_;  // of the conductor
+  uint64_t next_rollout_ = 0;
+};
+
+std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, const RunMemory& memory, mesh::Mesh& mesh) {
+  if (inputs.config.colocate) return std::make_unique<OwnSource>(inputs, memory, mesh);
+  return std::make_unique<WorkersSource>(inputs);
 }
 
 }  // namespace
 
 Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
-      model_(inputs.session.make_model()),
-      engine_(make_engine(inputs, memory, *model_)),
+      source_(make_source(inputs, memory, mesh)),
       order_(static_cast<int64_t>(inputs.prompts.prompts.size()), inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
-      phase_(*engine_, inputs.session.text(), mesh) {}
+      phase_(source_->groups(), mesh) {}
 
 std::optional<Rollout> Rollouts::next(int64_t rollout_id, Rewards& rewards, report::Report& report) {
   const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
@@ -102,7 +163,7 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
   return request;
 }
 
-void Rollouts::update_weights() { engine_->update_weights(inputs_.session.view()); }
+report::Metrics Rollouts::update_weights() { return source_->update_weights(); }
 
 void Rollouts::restore(const rl::PromptCursor& cursor) {
   update_weights();

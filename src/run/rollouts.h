@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "mesh/mesh.h"
-#include "model/model.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
-#include "rollout/engine.h"
+#include "run/group_work.h"
 #include "run/rewards.h"
 #include "run/rollout_phase.h"
 #include "run/run_memory.h"
@@ -18,9 +17,18 @@
 
 namespace tandem::run {
 
+// Who samples for a training run: this process's engine, or others.
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  virtual GroupSource& groups() = 0;
+  virtual report::Metrics update_weights() = 0;
+};
+
 class Rollouts {
  public:
-  // The engine over weights that are loaded; its keys and values lie in the memory's arena. All borrowed.
+  // Over weights that are loaded. The engine's keys and values lie in the memory's arena; where other processes sample,
+  // there is no engine, and the conductor listens for them. All borrowed.
   Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh);
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
@@ -28,8 +36,9 @@ class Rollouts {
   // the filter keeps, and the next rollout begins behind the last of these. nullopt: the run was asked to stop. All
   // ranks ask for the same rollouts and get the same, but for the time that they took.
   std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
-  // The engine goes on with the weights that are in the session's store now.
-  void update_weights();
+  // Whoever samples goes on with the weights that are in the session's store now. Returns what that took, where they
+  // had to be sent.
+  report::Metrics update_weights();
 
   // Where the next prompts come from.
   const rl::PromptCursor& cursor() const { return order_.cursor(); }
@@ -44,8 +53,7 @@ class Rollouts {
   const PromptLine* next_prompt();
 
   const TrainInputs& inputs_;
-  std::unique_ptr<model::Model> model_;
-  std::unique_ptr<rollout::Engine> engine_;
+  const std::unique_ptr<SampleSource> source_;
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // behind each prompt that dynamic sampling has drawn for a rollout
   RolloutPhase phase_;

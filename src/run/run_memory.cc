@@ -78,7 +78,7 @@ void RunMemory::enter(Phase phase) {
   const base::Clock::time_point begin = base::Clock::now();
   if (std::exchange(has_kv_, false)) arena_.free(kv());
   arena_.enter(phase);
-  if (phase == Phase::kRollout) {
+  if (phase == Phase::kRollout && kv_bytes_ > 0) {
     std::byte* const address = arena_.allocate(View::kRollout, kv_bytes_, Tag::kKv, "keys and values");
     has_kv_ = address == kv();
     TANDEM_CHECK(has_kv_, "keys and values lie at the arena's low end");

@@ -17,6 +17,7 @@
 #include "run/rollouts.h"
 #include "run/run_log.h"
 #include "run/run_memory.h"
+#include "run/serve_rollouts.h"
 #include "run/stop_signal.h"
 #include "run/train_inputs.h"
 #include "run/wandb_run.h"
@@ -26,6 +27,7 @@ namespace tandem::run {
 using memory::Phase;
 
 int train(const config::TrainConfig& given, const config::RunMode& mode) {
+  if (only_samples(given)) return serve_rollouts(as_this_rank(given), mode);
   // Everything that can be wrong before a weight is read: flags, model, tokenizer, data, memory, --load, --save.
   TrainInputs inputs(as_this_rank(given), mode, join_ranks(given, mode));
   if (mode.dry_run) return print_dry_run(inputs);
@@ -93,9 +95,10 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
       learner.update_reference(rollout_id + 1, log);
       rollout_log.training_ended();
 
-      // The engine decodes from the bytes that the optimizer wrote; only the version number is new.
+      // The engine decodes from the bytes that the optimizer wrote; only the version number is new. Processes that
+      // only sample get them sent.
       memory.enter(Phase::kRollout);
-      rollouts.update_weights();
+      log.add(rollouts.update_weights());
       rollout_log.write(rollout_id, *rollout);
       checkpointer.end_update(++rollout_id, rollouts.cursor());
       rollout_log.print(rollout_id, *rollout, *last_step);

@@ -38,6 +38,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& s
                         const Evaluation& evaluation) {
   const model::ModelConfig& model = session.config();
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
+  if (!config.colocate) facts.role = plan::Role::kTrainer;
   facts.eval_context_tokens = evaluation.context_tokens(model);
   return plan::plan_or_refuse(config, model, facts,
                               plan::device_memory(config, device::device_bytes(session.device())));

@@ -130,6 +130,7 @@ at::Tensor WeightStore::slice(const PackedTensor& packed, const Slice& slice) co
 
 WeightsView WeightStore::view() const {
   TANDEM_CHECK(has_storage(), "a view is asked for before the weights have storage");
+  TANDEM_CHECK(is_whole(), "a view is asked for while the weights are part old and part new");
   WeightsView view;
   view.tensors_ = tensors_;
   view.version_ = version_;

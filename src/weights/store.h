@@ -38,6 +38,7 @@ class WeightsView {
   friend class WeightStore;
   std::unordered_map<std::string, at::Tensor> tensors_;
   uint64_t version_ = 0;
+  bool is_whole_ = true;
 };
 
 // Owns the weights. Every packed tensor lies in one stretch of memory, contiguous and 64-byte aligned, and keeps its
@@ -83,6 +84,14 @@ class WeightStore {
   uint64_t version() const { return version_; }
   void set_version(uint64_t version) { version_ = version; }
 
+  // From begin_update() to end_update() the weights are part old and part new: a view of them is a BugError.
+  void begin_update() { is_whole_ = false; }
+  void end_update(uint64_t version) {
+    is_whole_ = true;
+    version_ = version;
+  }
+  bool is_whole() const { return is_whole_; }
+
  private:
   enum class Storage : uint8_t { kNone };
   WeightStore(Layout layout, at::ScalarType dtype, at::Device device, Storage storage);
@@ -94,6 +103,7 @@ class WeightStore {
   at::Tensor storage_;  // flat; undefined: none
   std::unordered_map<std::string, at::Tensor> tensors_;
   uint64_t version_ = 0;
+  bool is_whole_ = true;
 };
 
 // Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards: each slice is read from its

@@ -53,6 +53,17 @@ TEST(Channel, BytesBehindAFrameGoStraightToTheirPlace) {
   EXPECT_EQ(pair.b->receive(10.0), "behind");
 }
 
+TEST(Channel, BothEndsMaySendMuchAtOneTime) {
+  const Pair pair;
+  const std::string large(3'000'000, 'x');
+  std::jthread other([&] {
+    pair.a->send(large);
+    EXPECT_EQ(pair.a->receive(10.0), large);
+  });
+  pair.b->send(large);
+  EXPECT_EQ(pair.b->receive(10.0), large);
+}
+
 TEST(Channel, AnEndThatIsGoneOrStuckEndsTheWait) {
   Pair pair;
   const base::Clock::time_point begin = base::Clock::now();

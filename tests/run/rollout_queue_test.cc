@@ -27,6 +27,16 @@ TEST(RolloutQueue, LendsInOrderAndTakesEachGroupOnce) {
   EXPECT_EQ(queue.pull(7), std::nullopt);
 }
 
+TEST(RolloutQueue, GroupsWaitInTheOrderInWhichTheyWereOpened) {
+  RolloutQueue queue;
+  for (const size_t index : {2, 0, 1}) queue.open(index);
+  EXPECT_EQ(queue.pull(1), 2);
+  EXPECT_EQ(queue.pull(2), 0);
+  EXPECT_EQ(queue.lost(1), 1U);
+  EXPECT_EQ(queue.pull(2), 2);
+  EXPECT_EQ(queue.pull(2), 1);
+}
+
 TEST(RolloutQueue, LoansOfALostWorkerGoFirst) {
   RolloutQueue queue;
   for (size_t index = 0; index < 5; ++index) queue.open(index);

@@ -1,0 +1,211 @@
+#include "run/rollout_workers.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "weights/sync.h"
+
+namespace tandem::run {
+
+namespace {
+
+constexpr double kFarewell = 2.0;  // seconds that a worker has to answer Stop
+
+}  // namespace
+
+std::string workers_address(const std::string& save) {
+  return "tandem/" + base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string());
+}
+
+RolloutWorkers::RolloutWorkers(Settings settings, const ModelSession& session)
+    : settings_(std::move(settings)),
+      session_(session),
+      weight_hash_(session.base().info().hash),
+      listener_(mesh::listen_locally(settings_.address)),
+      num_exceptions_(std::uncaught_exceptions()) {}
+
+RolloutWorkers::~RolloutWorkers() {
+  if (std::uncaught_exceptions() > num_exceptions_) return;
+  accept_new();  // who has only just come
+  for (auto& [id, worker] : workers_) {
+    try {
+      worker.channel->send(to_bytes(Stop{}));
+      // A socket that is closed with something unread in it loses what was said last.
+      for (const auto begin = base::Clock::now(); base::seconds_since(begin) < kFarewell;) {
+        const std::optional<std::string> frame = worker.channel->receive(kFarewell);
+        if (frame && std::holds_alternative<Leaving>(worker_message(*frame))) break;
+      }
+    } catch (const EnvironmentError&) {  // it is gone already
+    }
+  }
+}
+
+std::vector<WorkerId> RolloutWorkers::ready() const {
+  std::vector<WorkerId> result;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.state == State::kReady) result.push_back(id);
+  }
+  return result;
+}
+
+void RolloutWorkers::poll(double wait_s, Lender& lender) {
+  if (!take_messages(lender)) {
+    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
+    for (const auto& [id, worker] : workers_) polled.push_back({worker.channel->descriptor(), POLLIN, 0});
+    ::poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000.0));
+    accept_new();
+    take_messages(lender);
+  }
+  for (auto& [id, worker] : workers_) {
+    if (worker.state != State::kReady || !lender.has_loans(id)) continue;
+    if (base::seconds_since(worker.last_heard) <= settings_.silence_s) continue;
+    worker.state = State::kGone;
+    worker.why_gone = fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s);
+  }
+  remove_gone(lender);
+}
+
+void RolloutWorkers::accept_new() {
+  while (std::optional<mesh::OwnedDescriptor> socket = mesh::accept_locally(listener_)) {
+    const WorkerId id = next_id_++;
+    workers_[id] = {.channel = std::make_unique<mesh::Channel>(std::move(*socket), settings_.silence_s),
+                    .name = fmt::format("rollout worker {}", id),
+                    .last_heard = base::Clock::now()};
+  }
+}
+
+bool RolloutWorkers::take_messages(Lender& lender) {
+  bool has_come = false;
+  for (auto& [id, worker] : workers_) {
+    try {
+      while (worker.state != State::kGone) {
+        const std::optional<std::string> frame = worker.channel->receive(0.0);
+        if (!frame) break;
+        has_come = true;
+        worker.last_heard = base::Clock::now();
+        WorkerMessage message = worker_message(*frame);
+        take(id, worker, message, lender);
+      }
+    } catch (const EnvironmentError& error) {
+      worker.state = State::kGone;
+      worker.why_gone = error.what();
+    }
+  }
+  return has_come;
+}
+
+void RolloutWorkers::take(WorkerId id, Worker& worker, WorkerMessage& message, Lender& lender) {
+  if (const auto* const hello = std::get_if<Hello>(&message)) {
+    greet(worker, *hello);
+  } else if (std::holds_alternative<Prepared>(message) && worker.state == State::kPreparing) {
+    send_weights(worker);
+    worker.state = State::kReady;
+    worker.has_joined = true;
+    base::log_info("{} has joined", worker.name);
+    lender.joined(id);
+  } else if (std::holds_alternative<Leaving>(message)) {
+    worker.state = State::kGone;
+    worker.has_left = true;
+    worker.why_gone = "was asked to stop, and leaves";
+  } else if (const auto* const failed = std::get_if<Failed>(&message)) {
+    failure_ = *failed;
+    worker.state = State::kGone;
+    worker.why_gone = failed->why;
+  } else if (!std::holds_alternative<Alive>(message)) {
+    TANDEM_ENV_CHECK(worker.state == State::kReady, "it speaks before it is asked");
+    lender.said(id, message);
+  }
+}
+
+void RolloutWorkers::greet(Worker& worker, const Hello& hello) {
+  TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
+  worker.name += fmt::format(" (process {})", hello.process);
+  std::string why = mesh::disagreement({settings_.facts, mesh::facts_of(hello.facts)});
+  if (why.empty() && hello.weight_hash != weight_hash_)
+    why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
+  if (why.empty()) {
+    worker.channel->send(to_bytes(settings_.welcome));
+    worker.state = State::kPreparing;
+    return;
+  }
+  worker.channel->send(to_bytes(Refused{why}));
+  worker.state = State::kGone;
+  worker.why_gone = "is refused: " + why;
+}
+
+void RolloutWorkers::update_weights() {
+  for (auto& [id, worker] : workers_) {
+    if (worker.state != State::kReady) continue;
+    try {
+      send_weights(worker);
+    } catch (const mesh::ChannelClosed& error) {
+      worker.state = State::kGone;
+      worker.why_gone = error.what();
+    }
+  }
+}
+
+void RolloutWorkers::send_weights(Worker& worker) {
+  const bool has_adapter = &session_.trained() != &session_.base();
+  if (has_adapter && !std::exchange(worker.has_base, true)) send_store(worker, session_.base(), /*is_base=*/true);
+  send_store(worker, session_.trained(), /*is_base=*/false);
+}
+
+void RolloutWorkers::send_store(Worker& worker, const weights::WeightStore& store, bool is_base) {
+  const auto num_tensors = std::ssize(store.layout().tensors);
+  weights::send_weights(
+      store, settings_.piece_bytes, [&](const weights::WeightPiece& piece, std::span<const std::byte> bytes) {
+        const weights::PackedTensor& last = store.layout().tensors.back();
+        const int64_t size = last.num_elements() * static_cast<int64_t>(c10::elementSize(store.dtype()));
+        const bool is_last = piece.tensor + 1 == num_tensors && piece.first_byte + piece.num_bytes == size;
+        worker.channel->send(to_bytes(Weights{.is_base = is_base,
+                                              .tensor = piece.tensor,
+                                              .first_byte = piece.first_byte,
+                                              .num_bytes = piece.num_bytes,
+                                              .checksum = piece.checksum,
+                                              .is_last = is_last,
+                                              .version = store.version()}));
+        worker.channel->send_bytes(bytes);
+      });
+}
+
+void RolloutWorkers::send(WorkerId id, const WorkerMessage& message) {
+  Worker& worker = workers_.at(id);
+  if (worker.state != State::kReady) return;
+  try {
+    worker.channel->send(to_bytes(message));
+  } catch (const mesh::ChannelClosed& error) {
+    worker.state = State::kGone;
+    worker.why_gone = error.what();
+  }
+}
+
+void RolloutWorkers::remove_gone(Lender& lender) {
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    const auto& [id, worker] = *it;
+    if (worker.state != State::kGone) {
+      ++it;
+      continue;
+    }
+    std::string line = worker.name + ": " + worker.why_gone;
+    if (worker.has_joined)
+      line += fmt::format("; others get the {} groups that it had", lender.lost(id, worker.has_left));
+    if (worker.has_left) {
+      base::log_info("{}", line);
+    } else {
+      base::log_warning("{}", line);
+    }
+    it = workers_.erase(it);
+  }
+}
+
+}  // namespace tandem::run
