@@ -4,7 +4,7 @@ communication, the ledger's peaks, and whether all metrics but the times have th
     .venv/bin/python bench/many_devices.py [--device cuda] [--shape 4B] [--ranks 1 2] [--tensor 1] [--build cuda] [--out FILE]
 
 --ranks: how many devices each run has, the first of which the others are compared with; --tensor: how many of them hold one copy of the
-model between them, one number for all runs or one for each; --limit: beside them one device with its share of the groups alone, which no
+model between them, one number for all runs or one for each; --workers: how many more only sample, likewise; --limit: beside them one device with its share of the groups alone, which no
 number of devices beats. The weights are random; the first rollout is left out of the times, because kernels are chosen in it. Nothing is
 exported."""
 
@@ -28,14 +28,22 @@ SHAPES = dict(memory_plan.SHAPES, **{"8B": dict(tiny_model.QWEN3_0_6B, hidden_si
                                                 num_hidden_layers=36, tie_word_embeddings=False)})
 
 
-def command_of(folder, save, ranks, tensor, batch, options):
+def command_of(folder, save, ranks, tensor, workers, batch, options):
     command = [machine.tandem(options.build), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(folder / "model"),
                "--random-init", "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
                f"{folder}/reward.py:reward", "--rollout-batch-size", str(batch), "--n-samples-per-prompt", str(options.samples),
                "--num-rollout", str(options.rollouts), "--rollout-max-response-len", str(options.response), "--ignore-eos", "--lr", "1e-6",
                "--no-use-tensorboard", "--sample-dump-interval", "0", "--actor-num-gpus-per-node", str(ranks), "--micro-batches-multiple",
                str(max(options.ranks)), "--save", str(save), *options.more]
+    if workers:
+        command = [word for word in command if word != "--colocate"] + ["--rollout-num-gpus", str(workers)]
     return command if tensor == 1 else [*command, "--tensor-model-parallel-size", str(tensor)]
+
+
+def used_gib():
+    """Of each GPU, as the driver says."""
+    query = subprocess.run("nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits", shell=True, capture_output=True, text=True)
+    return [int(line) / 1024 for line in query.stdout.splitlines()] if query.returncode == 0 else []
 
 
 def records_of(save, name="metrics.jsonl"):
@@ -43,16 +51,18 @@ def records_of(save, name="metrics.jsonl"):
     return [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.exists() else []
 
 
-def run(folder, ranks, tensor, batch, options):
-    save = folder / f"run-{ranks}-{tensor}-{batch}"
+def run(folder, ranks, tensor, workers, batch, options):
+    save = folder / f"run-{ranks}-{tensor}-{workers}-{batch}"
+    most = used_gib()
     with open(f"{save}.txt", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command_of(folder, save, ranks, tensor, batch, options), stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command_of(folder, save, ranks, tensor, workers, batch, options), stdout=log, stderr=log, start_new_session=True)
         begin = time.time()
         # The run is ended when its last rollout is recorded: the checkpoint that it would then save is not measured.
         while process.poll() is None and time.time() - begin < options.seconds:
             if sum("rollout/step" in r for r in records_of(save)) >= options.rollouts:
                 break
             time.sleep(0.3)
+            most = [max(pair) for pair in zip(most, used_gib())]
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -62,7 +72,7 @@ def run(folder, ranks, tensor, batch, options):
         lines = pathlib.Path(f"{save}.txt").read_text(encoding="utf-8").strip().splitlines()
         return {"refused": " / ".join(lines[-5:]) if lines else "it said nothing"}
     events = records_of(save, "memory_timeline.jsonl")
-    return {"rollouts": rollouts, "steps": [r for r in records if "train/step" in r], "tensor": tensor, "batch": batch,
+    return {"rollouts": rollouts, "steps": [r for r in records if "train/step" in r], "tensor": tensor, "batch": batch, "most": most,
             "phases": [e for e in events if e["event"] == "step"][-1]["phases"]}
 
 
@@ -92,6 +102,7 @@ def page(results):
     for metric in sorted({k for r in ran.values() for k in r["rollouts"][-1] if k.startswith("perf/") and k not in TIMES}):
         cells = [mean(r["rollouts"], metric) for r in ran.values()]
         lines.append(f"| {metric} | " + " | ".join("-" if c != c else f"{c:.4g}" for c in cells) + " |")
+    lines.append("| most in use on each GPU, GiB | " + " | ".join(", ".join(f"{g:.1f}" for g in r["most"]) for r in ran.values()) + " |")
     largest = [max(s["train/train_rollout_logprob_abs_diff"] for s in r["steps"]) for r in ran.values()]
     lines.append("| largest train/train_rollout_logprob_abs_diff | " + " | ".join(f"{d:g}" for d in largest) + " |")
     for phase in first["phases"]:
@@ -117,12 +128,13 @@ def main():
     parser.add_argument("--build", default="release")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tensor", type=int, nargs="+", default=[1])
+    parser.add_argument("--workers", type=int, nargs="+", default=[0])
     for name, value in {"batch": 4, "samples": 4, "prompt": 64, "response": 64, "rollouts": 3, "seconds": 300}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--limit", action="store_true")
     parser.add_argument("--out")
     options, options.more = parser.parse_known_args()  # what is left are flags of all runs
-    tensors = options.tensor if len(options.tensor) == len(options.ranks) else options.tensor[:1] * len(options.ranks)
+    tensors, workers = (of if len(of) == len(options.ranks) else of[:1] * len(options.ranks) for of in (options.tensor, options.workers))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model = folder / "model"
@@ -133,12 +145,12 @@ def main():
         (folder / "prompts.jsonl").write_text((json.dumps({"prompt": "x" * options.prompt, "label": "1"}) + "\n") * options.batch,
                                               encoding="utf-8")
         results = {}
-        for ranks, tensor in zip(options.ranks, tensors):
-            which = f"{ranks} device{'s' if ranks > 1 else ''}" + (f", {tensor} a copy" if tensor > 1 else "")
-            results[which] = run(folder, ranks, tensor, options.batch, options)
+        for ranks, tensor, sampling in zip(options.ranks, tensors, workers):
+            which = f"{ranks} device{'s' if ranks > 1 else ''}" + (f", {tensor} a copy" if tensor > 1 else "") + (f", {sampling} sample" if sampling else "")
+            results[which] = run(folder, ranks, tensor, sampling, options.batch, options)
             print(f"{which}: {'refused' if 'refused' in results[which] else 'done'}", file=sys.stderr, flush=True)
         if options.limit:
-            results["the limit"] = run(folder, 1, 1, options.batch // max(options.ranks), options)
+            results["the limit"] = run(folder, 1, 1, 0, options.batch // max(options.ranks), options)
     gpus = subprocess.run("nvidia-smi --query-gpu=name --format=csv,noheader", shell=True, capture_output=True, text=True).stdout.splitlines()
     text = "\n".join([f"## Qwen3-{options.shape}", "", json.dumps({"gpus": gpus, **machine.describe(options.build)}), "",
                       f"`bench/many_devices.py`: bfloat16 on {options.device}, {options.batch} x {options.samples} completions of "
