@@ -10,8 +10,8 @@ namespace tandem::config {
 namespace {
 
 constexpr const char* kOneDevice =
-    "each device holds a whole model and both samples and trains; leave it out (1 is accepted)";
-constexpr const char* kOneDeviceSwitch = "each device holds a whole model and both samples and trains; leave it out";
+    "a model is spread by --tensor-model-parallel-size alone; leave it out (1 is accepted)";
+constexpr const char* kOneDeviceSwitch = "a model is spread by --tensor-model-parallel-size alone; leave it out";
 constexpr const char* kSharded = "the optimizer's state is always spread over the devices";
 constexpr const char* kBalanced = "work is always balanced over the devices";
 constexpr const char* kEngineOwn =

@@ -84,7 +84,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
                              "--sequence-parallel",
                              "--sglang-mem-fraction-static",
                              "0.7"};
-  Arguments arguments = {"train",  "--colocate", "--rollout-num-gpus", "1", "--hf-checkpoint", "no model",
+  Arguments arguments = {"train",  "--colocate", "--rollout-num-gpus-per-engine", "1", "--hf-checkpoint", "no model",
                          "--save", "x"};
   arguments.insert(arguments.end(), refused.begin(), refused.end());
   arguments.insert(arguments.end(), {"--prompt-data", "y", "--optimizer", "adam", "--rollout-batch-size", "8",
@@ -114,9 +114,15 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
 }
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
-  const Arguments arguments = {
-      "--pipeline-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--rollout-num-gpus=1",
-      "--pipeline-model-parallel-size", "2"};
+  const Arguments arguments = {"--pipeline-model-parallel-size",
+                               "1",
+                               "--lr",
+                               "1",
+                               "--bf16",
+                               "--rotary-base=1",
+                               "--rollout-num-gpus-per-engine=1",
+                               "--pipeline-model-parallel-size",
+                               "2"};
   EXPECT_EQ(config::without_harmless_flags(arguments),
             (Arguments{"--lr", "1", "--rotary-base=1", "--pipeline-model-parallel-size", "2"}));
 }

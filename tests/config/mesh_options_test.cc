@@ -48,11 +48,13 @@ TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
 }
 
 // How many devices there are is not an input of the results.
-TEST(MeshOptions, NoResultDependsOnThem) {
+TEST(MeshOptions, ResultsDependOnTheSizeOfAReplicaAlone) {
   MeshOptions mesh;
   base::Options options;
   mesh.visit(options);
-  EXPECT_TRUE(options.result_options().empty());
+  const std::map<std::string, std::string> results = options.result_options();
+  EXPECT_EQ(results.size(), 1U);
+  EXPECT_TRUE(results.contains("tensor-model-parallel-size"));
 }
 
 }  // namespace
