@@ -82,7 +82,7 @@ class OpsPlan {
   // Of [rows, vocab] float32, which is an argument, and the gradient's memory.
   OpBytes logprob(Size rows) const;
   OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
-  // Of an element of the gradient that it gives.
+  // Bytes of one element of the gradient of the logits that logprob_backward() returns.
   Size logits_gradient_bytes() const;
   OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
   OpBytes adamw(Size elements) const;

@@ -1,4 +1,4 @@
-// What the ranks of a run know and nobody else: the bytes of a file that each of them is given. No torch.
+// The secret by which ranks on several hosts know each other: the bytes of a file that each of them is given. No torch.
 #pragma once
 
 #include <string>

@@ -58,7 +58,7 @@ struct ModelConfig {
 // The part of a whole model that one tensor rank computes with: 1/t of heads, kv heads and F. UserError, by number,
 // where t divides one of them not, or where the part cannot be made: of a model with an adapter.
 ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard);
-// And back.
+// The whole model that `part` is a part of.
 ModelConfig whole_of(const ModelConfig& part);
 
 // Rows [begin, end) of embedding and head that the part has: at least one.

@@ -95,7 +95,7 @@ TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
 }
 
 TEST_F(TensorParallel, WithAReferenceEpochsAndOffloadToo) {
-  if (!base::soaking()) GTEST_SKIP() << "with --soak";
+  if (!base::soaking()) GTEST_SKIP() << "two runs of a minute, so it runs with --soak only (make soak)";
   const Arguments mix = {"--kl-loss-coef", "0.01", "--num-epochs-per-rollout", "2", "--dtype", "float32"};
   const auto run = [&](const std::string& name, int ranks) {
     Arguments words = arguments(*folder_, name, 2, ranks, mix);

@@ -218,7 +218,7 @@ std::unique_ptr<Communicator::Exchange> NcclCommunicator::start_exchange(TensorL
   Lock lock(mutex_);
   send_and_receive(to, from, lock);
   done->record(stream_);
-  // What is only recorded is done when the recording is replayed; its events cannot be asked.
+  // While a CUDA graph is recorded nothing runs, and the events in it must not be queried: there is nothing to watch.
   if (!is_recording(stream_)) {
     under_way_.push_back({done, Clock::now() + duration_of(settings_.timeout_s)});
     changed_.notify_all();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kOwnBytes = sizeof(PeerMemory) + kPeerBlocks * sizeof(uint32_t);
 
-// What a rank tells the others: whether it could do its part, and where its memory is.
+// The message of one rank to the others: whether it could take or map memory, and the handle of its own.
 struct Word {
   cudaIpcMemHandle_t handle = {};
   int32_t is_good = 0;
@@ -38,7 +38,7 @@ bool all_good(const std::vector<Word>& words) {
   return std::ranges::all_of(words, [](const Word& word) { return word.is_good != 0; });
 }
 
-// What failed is no error of the program's.
+// Whether a call succeeded. A failure is forgotten: without shared memory the ranks exchange their parts by NCCL.
 bool is_done(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
   return error == cudaSuccess;

@@ -33,7 +33,7 @@ struct Sizes {
   Size hidden, q, kv, qkv, gate_up, activated;
 };
 
-// What the products of a block's matrices with its stream take (model/linear.cc), over however many tensor ranks.
+// The memory that model/linear.cc takes for the products of a block's matrices, with one tensor rank or several.
 class LinearCost {
  public:
   LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
