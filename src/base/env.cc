@@ -68,6 +68,8 @@ std::string reward_service_token() {
   return value == nullptr ? "" : value;
 }
 
+bool ranks_share_devices() { return std::getenv("TANDEM_RANKS_SHARE_DEVICES") != nullptr; }
+
 std::string secret_file() {
   const char* const value = std::getenv("TANDEM_SECRET_FILE");
   return value == nullptr ? "" : value;

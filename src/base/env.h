@@ -22,6 +22,9 @@ std::string reward_service_token();
 // TANDEM_SECRET_FILE, the file by which the ranks of several machines know each other; "" where it is unset.
 std::string secret_file();
 
+// TANDEM_RANKS_SHARE_DEVICES, for tests on a machine with one device: ranks may then be on the same one.
+bool ranks_share_devices();
+
 // The variables by which launchers tell a rank who it is (RANK, SLURM_*, ...), by name; those that are empty are not
 // set.
 std::map<std::string, std::string> launch_environment();

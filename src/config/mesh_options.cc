@@ -50,8 +50,10 @@ void MeshOptions::visit(base::Options& options) {
       .at_most(kMaxMinutes)
       .does_not_affect_results();
   options
-      .option(backend, "distributed-backend", group,
-              "library that moves bytes between devices; unset: nccl on cuda, gloo on cpu")
+      .option(
+          backend, "distributed-backend", group,
+          "library that moves bytes between devices; unset: gloo on cpu; on cuda nccl, and within a machine the GPUs "
+          "themselves")
       .one_of({"nccl", "gloo"})
       .or_empty()
       .does_not_affect_results();

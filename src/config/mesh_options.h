@@ -14,7 +14,7 @@ struct MeshOptions {
   std::optional<int64_t> num_gpus_per_node;  // says the same again, as other trainers do
   int64_t tensor_model_parallel_size = 1;    // devices that hold one copy of the model between them
   double timeout_minutes = 10.0;             // of joining, and of one wait for another rank
-  std::string backend;                       // "": nccl on cuda, gloo on cpu
+  std::string backend;                       // "": gloo on cpu; on cuda nccl, and within a machine none
   std::string network_interface;             // "": the one that reaches rank 0's host
   bool trust_network = false;
   std::optional<int64_t> rollout_num_gpus;  // without --colocate: devices that only sample

@@ -18,15 +18,15 @@ struct Backend {
   int64_t contract;  // kBackendContract, as the module was built
   // Devices that this process can use; where that is 0, why.
   int (*num_devices)(std::string& why_none);
+  // What no other device of any machine has: the same for every process that sees device `index`.
+  std::string (*device_id)(int index);
   // Of device `index` of them. num_threads: on the host; 0: all cores.
   std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
   // Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
   DeviceBytes (*device_bytes)(int index);
   MemoryDriver (*open_memory)(int index);
-  // Makes the id by which ranks find each other. Rank 0 calls it, with the network interface that it will join with.
-  std::string (*make_communicator_id)(const std::string& interface);
-  // Between devices `index` of several processes, of which none uses another's. Every rank calls it. PeerLost: not all
-  // came within the time.
+  // Between devices `index` of several processes. Every rank calls it. PeerLost: not all came within the time.
+  // EnvironmentError: nothing moves bytes between these devices.
   std::unique_ptr<Communicator> (*make_communicator)(int index, const DeviceRanks& ranks);
 };
 
@@ -34,6 +34,6 @@ using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // Grows with every change of device/ops.h, of the memory contracts or of this file that a module of an older build
 // would not survive.
-constexpr int64_t kBackendContract = 8;
+constexpr int64_t kBackendContract = 9;
 
 }  // namespace tandem::device

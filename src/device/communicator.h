@@ -25,6 +25,12 @@ class PeerLost : public EnvironmentError {
 // [rank][i]: for, or of, each rank a list of tensors. Contiguous, on the communicator's device.
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
+// What a rank's exchanges and sums have cost it so far. Recordings that are replayed are not counted.
+struct Traffic {
+  int64_t sent_bytes = 0;  // to other ranks
+  double wait_s = 0.0;  // from the call of wait() until it was over: of the device, where that works ahead of the host
+};
+
 // One rank's end. Every rank makes the same calls in the same order, from one thread at a time.
 class Communicator {
  public:
@@ -53,6 +59,9 @@ class Communicator {
   virtual bool sum(const at::Tensor& /*part*/, const at::Tensor& /*residual*/, const at::Tensor& /*out*/) {
     return false;
   }
+
+  // Of waits that are over. What kinds for tests count is nothing.
+  virtual Traffic traffic() { return {}; }
 
   // Ends what is under way on this rank with PeerLost. From any thread.
   virtual void abort() noexcept = 0;

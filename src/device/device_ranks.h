@@ -3,14 +3,15 @@
 
 #include <string>
 
+#include "device/communicator.h"
+
 namespace tandem::device {
 
 struct DeviceRanks {
-  std::string id;  // which rank 0 made (make_communicator_id) and gave to the others
-  int rank = 0;
-  int size = 1;
+  // The same ranks in the same order, between their hosts. Only while the communicator is made.
+  Communicator& hosts;
+  bool shares_memory = false;  // the ranks are processes of one host: they may map each other's memory
   double timeout_s = 600;      // of joining, and of an exchange with what the device computes before it
-  bool adds_up = false;        // Communicator::sum() will be called: ranks of one host
   std::string interface = {};  // of the network that ranks find each other over; empty: the library chooses
 };
 

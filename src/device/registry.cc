@@ -81,6 +81,18 @@ std::string module_path(const std::string& program_folder, const std::string& ba
   return "";
 }
 
+int num_devices(const std::string& backend) {
+  const ModuleRow* const row = find_module(backend);
+  if (stand_in.make_ops || row == nullptr) return 1;
+  std::string why_none;
+  return module_path(base::program_folder(), backend).empty() ? 0 : load(*row).num_devices(why_none);
+}
+
+std::string device_id(const DeviceSpec& device) {
+  const ModuleRow* const row = find_module(device.backend);
+  return stand_in.make_ops || row == nullptr ? "" : load(*row).device_id(device.index);
+}
+
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
   if (stand_in.make_ops) return stand_in.make_ops();
   probe_threads(host.num_threads > 0 ? host.num_threads : static_cast<int>(std::thread::hardware_concurrency()));
@@ -107,14 +119,9 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
   return load(*find_module(device.backend)).device_bytes(device.index);
 }
 
-std::string make_communicator_id(const DeviceSpec& device, const std::string& interface) {
-  TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
-  return load(*find_module(device.backend)).make_communicator_id(interface);
-}
-
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks) {
   TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
-  if (ranks.size == 1) return solo_communicator();
+  if (ranks.hosts.size() == 1) return solo_communicator();
   return load(*find_module(device.backend)).make_communicator(device.index, ranks);
 }
 

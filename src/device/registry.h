@@ -29,6 +29,11 @@ struct HostOptions {
   int num_threads = 0;  // 0: all cores
 };
 
+// How many devices this process sees; 0 where there is none, or no module that could use it. Of the CPU, 1.
+int num_devices(const std::string& backend);
+// What no other device of any machine has, of a device whose operations were made; "" for the CPU.
+std::string device_id(const DeviceSpec& device);
+
 // Loads the backend's module where it has one; it stays loaded. UserError: no device of that index, or an instruction
 // set that the machine lacks. EnvironmentError: no module, or it cannot be loaded, or no device that it could use; the
 // message says what to do.
@@ -41,10 +46,9 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
 // Of a device whose operations were made.
 MemoryDriver open_memory(const DeviceSpec& device);
 
-// Between devices; for the CPU, whose ranks need an address of the host (make_gloo_communicator), a BugError. The id is
-// rank 0's to make and to give to the others. Of a device whose operations were made. EnvironmentError: no library that
-// could move tensors; PeerLost: not all ranks came within the time.
-std::string make_communicator_id(const DeviceSpec& device, const std::string& interface = "");
+// Between devices; for the CPU, whose ranks need an address of the host (make_gloo_communicator), a BugError. Of a
+// device whose operations were made. EnvironmentError: no library that could move tensors; PeerLost: not all ranks came
+// within the time.
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks);
 
 // Stands in for a backend, whatever --device says; for tests. What is empty is not replaced.

@@ -27,6 +27,21 @@ std::string differing_flag(const RankFacts& a, const RankFacts& b) {
   return "";
 }
 
+// Where two ranks have the same one; "" where none have.
+std::string shared_device(const std::vector<RankFacts>& ranks) {
+  std::map<std::string, size_t> ranks_of;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].device.empty()) continue;
+    const auto [found, is_new] = ranks_of.try_emplace(ranks[i].device, i);
+    if (is_new) continue;
+    return fmt::format(
+        "{} has the device of {}: {}; each takes the one of its number on its host, so let it see as many "
+        "(CUDA_VISIBLE_DEVICES), or start fewer",
+        name_of(i, ranks[i]), name_of(found->second, ranks[found->second]), ranks[i].device);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string text_of(const RankFacts& facts) {
@@ -35,7 +50,8 @@ std::string text_of(const RankFacts& facts) {
                      {"size", facts.size},
                      {"host", facts.host},
                      {"random", facts.random},
-                     {"flags", facts.flags}})
+                     {"flags", facts.flags},
+                     {"device", facts.device}})
       .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
 }
 
@@ -46,7 +62,8 @@ RankFacts facts_of(const std::string& text) {
           .size = json.at("size").get<int>(),
           .host = json.at("host").get<std::string>(),
           .random = json.at("random").get<std::string>(),
-          .flags = json.at("flags").get<std::map<std::string, std::string>>()};
+          .flags = json.at("flags").get<std::map<std::string, std::string>>(),
+          .device = json.at("device").get<std::string>()};
 }
 
 std::string disagreement(const std::vector<RankFacts>& ranks) {
@@ -71,7 +88,7 @@ std::string disagreement(const std::vector<RankFacts>& ranks) {
       return say(flag_of(other, name), flag_of(first, name), "give all ranks the same flags");
     }
   }
-  return "";
+  return shared_device(ranks);
 }
 
 }  // namespace tandem::mesh

@@ -14,13 +14,15 @@ struct RankFacts {
   std::string host;
   std::string random = "";                   // digits that no other run has
   std::map<std::string, std::string> flags;  // that results depend on
+  std::string device = "";                   // what no other device has; "": ranks may share it
 };
 
 std::string text_of(const RankFacts& facts);
 RankFacts facts_of(const std::string& text);
 
-// "" where all are alike, else a line that names two ranks and the first thing in which they differ: "rank 1 (b) was
-// started with --lr 2e-6, rank 0 (a) with --lr 1e-6; ...". Hosts may differ.
+// "" where all are alike, each on a device of its own, else a line that names two ranks and the first thing in which
+// they differ, or their device: "rank 1 (b) was started with --lr 2e-6, rank 0 (a) with --lr 1e-6; ...". Hosts may
+// differ.
 std::string disagreement(const std::vector<RankFacts>& ranks);
 
 }  // namespace tandem::mesh

@@ -83,7 +83,8 @@ class Meeting {
                                            .size = launch_.size,
                                            .host = host_name(),
                                            .random = mine,
-                                           .flags = settings_.flags}));
+                                           .flags = settings_.flags,
+                                           .device = settings_.device_id}));
     wait_for_all();
     const std::vector<RankFacts> ranks = read_all();
     const std::string differs = disagreement(ranks);
@@ -209,12 +210,12 @@ class JoinedMesh final : public Mesh {
       const Members tensor = {.name = fmt::format("replica {}", replica), .rank = tensor_rank, .size = t};
       tensor_host_ = over_hosts("host", tensor);
       tensor_savers_ = over_hosts("savers", tensor);
-      tensor_device_ = over_devices(tensor, /*adds_up=*/true);
+      tensor_device_ = over_devices(tensor, *tensor_host_);
     }
     const Members data = {
         .name = t > 1 ? fmt::format("tensor rank {}", tensor_rank) : "", .rank = replica, .size = launch.size / t};
     if (t > 1) data_host_ = over_hosts("host", data);
-    data_device_ = over_devices(data, /*adds_up=*/false);
+    data_device_ = over_devices(data, data_host_ ? *data_host_ : *host_);
     end_connections_to_silent_hosts(settings.timeout_s);
   }
 
@@ -245,13 +246,10 @@ class JoinedMesh final : public Mesh {
   std::unique_ptr<device::Communicator> over_hosts(const std::string& what, const Members& members) {
     return over_gloo(what, members, kHostsWait, [this] { links_.end(); });
   }
-  std::shared_ptr<device::Communicator> over_devices(const Members& members, bool adds_up) {
-    const DeviceNetwork& network = settings_.device;
-    if (!network.make || members.size == 1) return over_gloo("device", members, settings_.timeout_s, {});
-    const std::string key = "device id of " + members.name;
-    if (members.rank == 0) store_->set(key, network.make_id());
-    std::shared_ptr<device::Communicator> link =
-        network.make(store_->get_to_str(key), members.rank, members.size, adds_up);
+  std::shared_ptr<device::Communicator> over_devices(const Members& members, device::Communicator& hosts) {
+    if (!settings_.device || members.size == 1) return over_gloo("device", members, settings_.timeout_s, {});
+    const bool is_one_host = &hosts == tensor_host_.get() || launch_.is_one_host();
+    std::shared_ptr<device::Communicator> link = settings_.device(hosts, is_one_host);
     links_.add(link);
     return link;
   }

@@ -11,12 +11,9 @@
 
 namespace tandem::mesh {
 
-// Makes device() of devices that have more than Gloo. `make_id` is called by rank 0, all others get what it returns.
-struct DeviceNetwork {
-  std::function<std::string()> make_id;
-  // adds_up: for ranks of one host that call Communicator::sum().
-  std::function<std::unique_ptr<device::Communicator>(const std::string& id, int rank, int size, bool adds_up)> make;
-};
+// Connects devices that have more than Gloo, given the connection between the hosts of the same ranks.
+using DeviceNetwork =
+    std::function<std::unique_ptr<device::Communicator>(device::Communicator& hosts, bool is_one_host)>;
 
 struct JoinSettings {
   // Until all ranks have joined; later of a wait for what another rank computes, and for a host that is silent.
@@ -28,6 +25,7 @@ struct JoinSettings {
   std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
   int tensor_size = 1;                            // ranks of a replica; divides the number of ranks
   DeviceNetwork device = {};                      // empty: Gloo, for --device cpu
+  std::string device_id = "";                     // "": ranks may share their device
 };
 
 // Rank 0 listens (at the socket of its launcher, else at the master's address alone; nobody, where torchrun's agent

@@ -23,6 +23,8 @@ namespace {
 using base::Clock;
 using base::seconds_since;
 
+constexpr double kGiB = int64_t{1} << 30;
+
 }  // namespace
 
 Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
@@ -82,6 +84,7 @@ void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& lo
 std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
                                                         RunLog& log) {
   const Clock::time_point begin = Clock::now();
+  const device::Traffic before = traffic();
   const config::TrainConfig& config = inputs_.config;
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics last;
@@ -108,8 +111,18 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   log.add({{"perf/actor_train_time", seconds},
            {"perf/actor_train_tok_per_s", tokens / seconds},
            {"perf/actor_train_tflops", flops / seconds * 1e-12 / inputs_.mesh->size()}});
+  if (!inputs_.mesh->is_alone()) {
+    const device::Traffic now = traffic();
+    log.add({{"perf/train_comm_gib", static_cast<double>(now.sent_bytes - before.sent_bytes) / kGiB},
+             {"perf/train_comm_wait_time", now.wait_s - before.wait_s}});
+  }
   trainer_->end_phase();
   return last;
+}
+
+device::Traffic Learner::traffic() const {
+  const device::Traffic data = inputs_.mesh->data().device.traffic(), tensor = inputs_.mesh->tensor().device.traffic();
+  return {.sent_bytes = data.sent_bytes + tensor.sent_bytes, .wait_s = data.wait_s + tensor.wait_s};
 }
 
 void Learner::update_reference(int64_t num_finished, RunLog& log) {

@@ -52,6 +52,8 @@ class Learner {
   // is_on_policy: the batch was sampled with the present weights.
   report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
                                  RunLog& log);
+  // Of this rank's device.
+  device::Traffic traffic() const;
 
   const TrainInputs& inputs_;
   const trainer::Ranks ranks_;

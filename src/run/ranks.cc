@@ -24,18 +24,21 @@ mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
   if (device.backend == "cpu") return {};
   // A device that cannot be used is found before anybody waits for this rank.
   device::make_ops(device, {.num_threads = static_cast<int>(config.model.num_threads)});
-  const std::string interface = config.mesh.network_interface;
-  const double timeout_s = config.mesh.timeout_s();
-  return {.make_id = [device, interface] { return device::make_communicator_id(device, interface); },
-          .make =
-              [device, interface, timeout_s](const std::string& id, int rank, int size, bool adds_up) {
-                return device::make_communicator(device, {.id = id,
-                                                          .rank = rank,
-                                                          .size = size,
-                                                          .timeout_s = timeout_s,
-                                                          .adds_up = adds_up,
-                                                          .interface = interface});
-              }};
+  return [device, mesh = config.mesh](device::Communicator& hosts, bool is_one_host) {
+    return device::make_communicator(device, {.hosts = hosts,
+                                              .shares_memory = is_one_host && mesh.backend.empty(),
+                                              .timeout_s = mesh.timeout_s(),
+                                              .interface = mesh.network_interface});
+  };
+}
+
+std::string own_device(const config::TrainConfig& config) {
+  return base::ranks_share_devices() ? "" : device::device_id(device::parse_device(config.model.device));
+}
+
+// The device of this rank's number on its host, or the only one where it is shown no other.
+std::string device_of_rank(const std::string& backend, int local_rank) {
+  return fmt::format("{}:{}", backend, device::num_devices(backend) == 1 ? 0 : local_rank);
 }
 
 }  // namespace
@@ -45,11 +48,12 @@ bool only_samples(const config::TrainConfig& config) {
   return config.mesh.rollout_join || (launch && launch->rank >= config.mesh.num_ranks());
 }
 
-mesh::RankFacts own_facts(const config::RunMode& mode) {
+mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMode& mode) {
   return {.version = TANDEM_VERSION,
           .contract = static_cast<int>(device::kBackendContract),
           .host = mesh::host_name(),
-          .flags = mode.result_options};
+          .flags = mode.result_options,
+          .device = own_device(config)};
 }
 
 std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode) {
@@ -59,6 +63,7 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
   const auto num_workers = static_cast<int>(config.mesh.num_workers(config.colocate));
   launch->size -= num_workers;
   launch->local_size -= num_workers;
+  const config::TrainConfig own = as_this_rank(config);
   // The conductor says what all would say; what ends this rank is said all the same.
   if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
   const std::string secret_file = base::secret_file();
@@ -69,14 +74,15 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
                               .version = TANDEM_VERSION,
                               .flags = mode.result_options,
                               .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
-                              .device = network_of(as_this_rank(config))});
+                              .device = network_of(own),
+                              .device_id = own_device(own)});
 }
 
 config::TrainConfig as_this_rank(config::TrainConfig config) {
   const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
   if (!launch) return config;
   const device::DeviceSpec device = device::parse_device(config.model.device);
-  if (device.backend != "cpu") config.model.device = fmt::format("{}:{}", device.backend, launch->local_rank);
+  if (device.backend != "cpu") config.model.device = device_of_rank(device.backend, launch->local_rank);
   config.model.num_threads =
       mesh::threads_per_rank(config.model.num_threads, std::thread::hardware_concurrency(), launch->local_size);
   return config;

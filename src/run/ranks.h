@@ -13,7 +13,7 @@ namespace tandem::run {
 // Whether this process only samples: it was started as one of them, or with --rollout-join.
 bool only_samples(const config::TrainConfig& config);
 // What this process is, for those whom it has to agree with.
-mesh::RankFacts own_facts(const config::RunMode& mode);
+mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMode& mode);
 
 // Joins the ranks that a launcher started with this one (mesh/launch_variables.h); without a launcher, a mesh of one.
 // UserError, on every rank: they were not started alike. EnvironmentError: some are missing.

@@ -57,7 +57,7 @@ class WorkersSource final : public SampleSource, private GroupSource {
   static RolloutWorkers::Settings settings(const TrainInputs& inputs) {
     const config::MeshOptions& mesh = inputs.config.mesh;
     return {.address = workers_address(inputs.config.output.save),
-            .facts = own_facts(inputs.mode),
+            .facts = own_facts(inputs.config, inputs.mode),
             .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
                         .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
                         .eval_sequences = inputs.evaluation.max_sequences(),

@@ -50,9 +50,11 @@ mesh::Channel find_run(const config::TrainConfig& config) {
 }
 
 // Waits as long as it takes, since the run may train meanwhile. UserError: the run refuses this process.
-Welcome greet(mesh::Channel& run, const config::RunMode& mode, const ModelSession& session) {
-  run.send(to_bytes(Hello{
-      .facts = mesh::text_of(own_facts(mode)), .weight_hash = session.empty_store().info().hash, .process = getpid()}));
+Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
+              const ModelSession& session) {
+  run.send(to_bytes(Hello{.facts = mesh::text_of(own_facts(config, mode)),
+                          .weight_hash = session.empty_store().info().hash,
+                          .process = getpid()}));
   while (true) {
     const std::optional<std::string> frame = run.receive(kLookEvery);
     if (!frame) continue;
@@ -220,7 +222,7 @@ int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode
   ModelSession session(given.model, given.lora);
   mesh::Channel run = find_run(given);
   try {
-    const Welcome welcome = greet(run, mode, session);
+    const Welcome welcome = greet(run, given, mode, session);
     base::log_info("samples for the run {}", given.output.save);
     defer_stops("stopping: others get the groups that this process has (a second signal ends it at once)");
     Worker(given, mode, run, session, welcome).work();

@@ -13,12 +13,12 @@
 #include <chrono>
 #include <csignal>
 #include <thread>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/check.h"
 #include "device/registry.h"
 #include "tests/device/communicator_conformance.h"
 #include "tests/device/forked_ranks.h"
+#include "tests/device/forked_store.h"
 
 namespace tandem::device {
 namespace {
@@ -28,35 +28,6 @@ using testing::StartsWith;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// A socket that rank 0's store is given, so that nobody races for a port.
-struct Listener {
-  Listener() : socket(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-    socklen_t length = sizeof address;
-    TANDEM_CHECK_EQ(bind(socket, reinterpret_cast<sockaddr*>(&address), length), 0);
-    TANDEM_CHECK_EQ(listen(socket, 64), 0);
-    TANDEM_CHECK_EQ(getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    port = ntohs(address.sin_port);
-  }
-  ~Listener() { close(socket); }
-
-  int socket;
-  uint16_t port;
-};
-
-c10::intrusive_ptr<c10d::Store> open_store(const Listener& listener, int rank) {
-  c10d::TCPStoreOptions options;
-  options.port = listener.port;
-  options.isServer = rank == 0;
-  options.waitWorkers = false;
-  if (options.isServer) {
-    options.masterListenFd = listener.socket;
-  } else {
-    close(listener.socket);
-  }
-  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
 // On `size` processes, whose communicators' waits end after timeout_s.

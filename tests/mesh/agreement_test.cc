@@ -46,10 +46,26 @@ TEST(Agreement, NamesWhatDiffers) {
   EXPECT_EQ(with(second), "rank 1 (a) was started with 3 ranks, rank 0 (a) with 2; start them together");
 }
 
+TEST(Agreement, GivesEachRankADeviceOfItsOwn) {
+  std::vector<RankFacts> ranks(4);
+  EXPECT_EQ(disagreement(ranks), "") << "on the CPU";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].host = "ab"[i / 2];
+    ranks[i].device = "GPU-" + std::to_string(i);
+  }
+  EXPECT_EQ(disagreement(ranks), "");
+  ranks[3].device = "GPU-2";
+  EXPECT_TRUE(disagreement(ranks).starts_with("rank 3 (b) has the device of rank 2 (b): GPU-2; "))
+      << disagreement(ranks);
+}
+
 TEST(Agreement, FactsAreWhatTheirTextSays) {
-  const RankFacts copy = facts_of(text_of(kFirst));
+  RankFacts facts = kFirst;
+  facts.device = "GPU-1";
+  const RankFacts copy = facts_of(text_of(facts));
   EXPECT_EQ(with(copy), "");
   EXPECT_EQ(copy.host, kFirst.host);
+  EXPECT_EQ(copy.device, "GPU-1");
 }
 
 }  // namespace

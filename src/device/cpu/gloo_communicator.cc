@@ -70,6 +70,7 @@ class GlooCommunicator final : public Communicator {
   int size() const override { return settings_.size; }
   std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) override;
   void abort() noexcept override;
+  Traffic traffic() override { return traffic_; }
 
  private:
   friend class GlooExchange;
@@ -101,6 +102,7 @@ class GlooCommunicator final : public Communicator {
 
   const std::string name_;
   const GlooSettings settings_;
+  Traffic traffic_;
   const c10::intrusive_ptr<c10d::Backend> group_;
   std::vector<Peer> peers_;  // by rank
   std::mutex mutex_;
@@ -127,7 +129,9 @@ GlooExchange::~GlooExchange() {
 
 void GlooExchange::wait() {
   if (std::exchange(is_over_, true)) return;
+  const Clock::time_point begin = Clock::now();
   ranks_.wait_for(*this);
+  ranks_.traffic_.wait_s += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 GlooCommunicator::GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, std::string name,
@@ -267,6 +271,7 @@ std::unique_ptr<Communicator::Exchange> GlooCommunicator::start_exchange(TensorL
   exchange->is_over_ = !failure_.empty();
   if (exchange->is_over_) throw_lost(0);
   post(*exchange, lock);
+  for (const Piece& piece : pieces_of(*this, exchange->to_)) traffic_.sent_bytes += piece.bytes;
   under_way_.insert(exchange.get());
   return exchange;
 }

@@ -16,6 +16,7 @@
 #include "device/cuda/cuda_vmm.h"
 #include "device/cuda/linear_plans.h"
 #include "device/cuda/nccl_communicator.h"
+#include "device/cuda/peer_communicator.h"
 #include "device/ops_aten.h"
 #include "device/ops_plan.h"
 
@@ -38,6 +39,18 @@ int num_devices(std::string& why_none) {
   }
   if (count == 0) why_none = "no device";
   return count;
+}
+
+// As nvidia-smi -L writes it.
+std::string device_id(int index) {
+  cudaDeviceProp properties;
+  check_runtime(cudaGetDeviceProperties(&properties, index), index);
+  std::string id = "GPU";
+  for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) id += '-';
+    id += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  return id;
 }
 
 // Nothing may round more than the contract says: no TF32, no sums in bfloat16. How cuBLAS cuts a sum is left to it,
@@ -109,16 +122,22 @@ MemoryDriver open_memory(int index) {
   return driver;
 }
 
+std::unique_ptr<Communicator> make_communicator(int index, const DeviceRanks& ranks) {
+  std::unique_ptr<Communicator> peers;
+  if (ranks.shares_memory) peers = make_peer_communicator(index, ranks);
+  return peers ? std::move(peers) : make_nccl_communicator(index, ranks);
+}
+
 }  // namespace
 }  // namespace tandem::device
 
 extern "C" __attribute__((visibility("default"))) const tandem::device::Backend* tandem_backend() {
   static constexpr tandem::device::Backend kBackend = {.contract = tandem::device::kBackendContract,
                                                        .num_devices = tandem::device::num_devices,
+                                                       .device_id = tandem::device::device_id,
                                                        .make_ops = tandem::device::make_ops,
                                                        .device_bytes = tandem::device::device_bytes,
                                                        .open_memory = tandem::device::open_memory,
-                                                       .make_communicator_id = tandem::device::make_nccl_id,
-                                                       .make_communicator = tandem::device::make_nccl_communicator};
+                                                       .make_communicator = tandem::device::make_communicator};
   return &kBackend;
 }

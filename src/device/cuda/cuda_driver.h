@@ -33,10 +33,13 @@ namespace tandem::device {
   X(cuMemUnmap)                     \
   X(cuMemcpyDtoHAsync)              \
   X(cuMemcpyHtoDAsync)              \
+  X(cuMemsetD32Async)               \
   X(cuMemsetD8Async)                \
+  X(cuStreamBatchMemOp)             \
   X(cuStreamCreate)                 \
   X(cuStreamDestroy)                \
-  X(cuStreamSynchronize)
+  X(cuStreamSynchronize)            \
+  X(cuStreamWriteValue32)
 struct DriverCalls {
 #define TANDEM_MEMBER(call) decltype(&::call) call = nullptr;
   TANDEM_CUDA_DRIVER_CALLS(TANDEM_MEMBER)

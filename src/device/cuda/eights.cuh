@@ -25,4 +25,39 @@ __device__ inline float rounded(float x, const __nv_bfloat16* /*of*/) {
 }
 __device__ inline float rounded(float x, const float* /*of*/) { return x; }
 
+// Of kAhead eights, `stride` apart, those before `end`: sum = ((part 0 + part 1) + ...) in float32, rounded; then
+// residual + that, rounded again, unless `residual` is null. place_of(p): where part p is, as Part*. All of a part's
+// loads are under way before the first is used: they may come from another device.
+template <int kAhead, int kMostParts, typename Sum, typename PlaceOf>
+__device__ inline void add_up(PlaceOf place_of, int num_parts, const Sum* residual, Sum* sum, int64_t first,
+                              int64_t stride, int64_t end) {
+  float total[kAhead][kEight];
+#pragma unroll
+  for (int part = 0; part < kMostParts; ++part) {
+    if (part >= num_parts) break;
+    float x[kAhead][kEight];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (first + a * stride < end) load_eight(place_of(part) + (first + a * stride) * kEight, x[a]);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+      for (int j = 0; j < kEight; ++j) total[a][j] = part == 0 ? x[a][j] : total[a][j] + x[a][j];
+    }
+  }
+#pragma unroll
+  for (int a = 0; a < kAhead; ++a) {
+    const int64_t i = first + a * stride;
+    if (i >= end) continue;
+    if (residual != nullptr) {
+      float x[kEight];
+      load_eight(residual + i * kEight, x);
+#pragma unroll
+      for (int j = 0; j < kEight; ++j) total[a][j] = x[j] + rounded(total[a][j], residual);
+    }
+    store_eight(sum + i * kEight, total[a]);
+  }
+}
+
 }  // namespace tandem::device::cuda

@@ -1,37 +1,35 @@
-// The memory through which ranks of one host add up what each computed (peer_sum.h): taken, shown to the others and
-// mapped.
+// Memory on each rank's GPU that the other ranks, processes of one host, map: they read and write it as their own.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "device/communicator.h"
-#include "device/cuda/peer_sum.h"
 
 namespace tandem::device::cuda {
 
-class PeerMemories {
+class PeerMemory {
  public:
-  // Every rank calls it, with the communicator of all of them, which moves tensors of device `index`. Null, on every
-  // rank, where some cannot map another's memory.
-  static std::unique_ptr<PeerMemories> open(int index, Communicator& ranks);
-  ~PeerMemories();
-  PeerMemories(const PeerMemories&) = delete;
-  PeerMemories& operator=(const PeerMemories&) = delete;
+  // `bytes` on the current device, zeroed. Every rank calls it, with the communicator between their hosts. Null, on
+  // every rank, where some cannot map another's.
+  static std::unique_ptr<PeerMemory> open(int64_t bytes, Communicator& hosts);
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
 
-  const Peers& peers() const { return peers_; }
-  // Ends waits that are under way, and all that come.
-  void give_up() noexcept;
+  int size() const { return static_cast<int>(memory_.size()); }
+  int rank() const { return rank_; }
+  // Of that rank, as this process sees it.
+  std::byte* of(int rank) const { return memory_[static_cast<size_t>(rank)]; }
 
  private:
-  PeerMemories(Communicator& ranks);
-  bool take();
-  bool map(const std::vector<cudaIpcMemHandle_t>& handles);
+  explicit PeerMemory(const Communicator& hosts)
+      : rank_(hosts.rank()), memory_(static_cast<size_t>(hosts.size()), nullptr) {}
 
-  Peers peers_;
-  std::byte* own_ = nullptr;         // PeerMemory, and behind it what num_sums points to
-  uint32_t* is_given_up_ = nullptr;  // of the host
+  const int rank_;
+  std::vector<std::byte*> memory_;  // by rank
 };
 
 }  // namespace tandem::device::cuda

@@ -6,6 +6,7 @@ namespace tandem::device::cuda {
 namespace {
 
 constexpr int kThreads = 512;
+constexpr int kAhead = 4;  // eights that a thread waits for at once: another GPU's memory is 2 us away
 // A look at the host's memory takes as long as a whole sum.
 constexpr uint32_t kLooksBeforeHost = 1U << 14;
 
@@ -47,24 +48,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
 
-  for (int64_t i = begin + thread; i < end; i += kThreads) {
-    float total[kEight];
-    load_eight(place_of(0) + (i - begin) * kEight, total);
-#pragma unroll
-    for (int rank = 1; rank < kMostPeers; ++rank) {
-      if (rank >= peers.size) break;
-      float x[kEight];
-      load_eight(place_of(rank) + (i - begin) * kEight, x);
-#pragma unroll
-      for (int j = 0; j < kEight; ++j) total[j] += x[j];
-    }
-    if (residual != nullptr) {
-      float x[kEight];
-      load_eight(residual + i * kEight, x);
-#pragma unroll
-      for (int j = 0; j < kEight; ++j) total[j] = x[j] + rounded(total[j], residual);
-    }
-    store_eight(sum + i * kEight, total);
+  // As place_of(), but for what would stand at element 0 of the part.
+  const auto part_of = [&](int rank) { return place_of(rank) - begin * kEight; };
+  for (int64_t i = begin + thread; i < end; i += kAhead * kThreads) {
+    add_up<kAhead, kMostPeers>(part_of, peers.size, residual, sum, i, kThreads, end);
   }
   __syncthreads();
   if (thread == 0) peers.num_sums[block] = number;

@@ -15,9 +15,9 @@ constexpr int kPeerBlocks = 64;
 constexpr int64_t kPeerStretchBytes = int64_t{128} << 10;
 constexpr int64_t kPeerPartBytes = kPeerBlocks * kPeerStretchBytes;  // of the largest part
 
-// Memory of one rank that the others map: the places, and for each block and rank the number of the last sum that this
-// rank's stretch was ready for. Begins as zeros.
-struct PeerMemory {
+// In the memory of one rank that the others map: the places, and for each block and rank the number of the last sum
+// that this rank's stretch was ready for. Begins as zeros.
+struct SumMemory {
   std::byte places[2][kPeerBlocks][kPeerStretchBytes];
   uint32_t ready[kPeerBlocks][kMostPeers];
 };
@@ -25,7 +25,7 @@ struct PeerMemory {
 // By value to the kernel.
 struct Peers {
   int rank = 0, size = 1;
-  PeerMemory* memory[kMostPeers] = {};
+  SumMemory* memory[kMostPeers] = {};
   uint32_t* num_sums = nullptr;  // [kPeerBlocks] of this rank alone, on the device: sums so far; begins as zeros
   const uint32_t* is_given_up = nullptr;  // of the host: not 0 ends all waits, and sums then mean nothing
 };

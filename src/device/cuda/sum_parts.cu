@@ -9,25 +9,9 @@ constexpr int kThreads = 256;
 
 template <typename Part, typename Sum>
 __global__ void __launch_bounds__(kThreads) sum_kernel(Parts parts, const Sum* residual, Sum* sum, int64_t eights) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
-  if (i >= eights) return;
-  float total[kEight];
-  load_eight(static_cast<const Part*>(parts.data[0]) + i * kEight, total);
-#pragma unroll
-  for (int part = 1; part < kMostParts; ++part) {
-    if (part >= parts.count) break;
-    float x[kEight];
-    load_eight(static_cast<const Part*>(parts.data[part]) + i * kEight, x);
-#pragma unroll
-    for (int j = 0; j < kEight; ++j) total[j] += x[j];
-  }
-  if (residual != nullptr) {
-    float x[kEight];
-    load_eight(residual + i * kEight, x);
-#pragma unroll
-    for (int j = 0; j < kEight; ++j) total[j] = x[j] + rounded(total[j], residual);
-  }
-  store_eight(sum + i * kEight, total);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const auto place_of = [&](int part) { return static_cast<const Part*>(parts.data[part]); };
+  add_up<1, kMostParts>(place_of, parts.count, residual, sum, i, 1, eights);
 }
 
 template <typename Part, typename Sum>

@@ -1,5 +1,6 @@
-// NCCL between two processes with a GPU each: the questions of every communicator, and how fast it moves. Skipped where
-// there are not two GPUs.
+// Communicators between GPUs, one process each: the questions of every communicator, what only these do, and how fast
+// they move. NCCL needs a GPU for each rank; ranks that map each other's memory may share one. Skipped where there are
+// none.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -8,17 +9,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <random>
 #include <stdexcept>
 
-#include "base/check.h"
+#include "device/cpu/gloo_communicator.h"
 #include "device/registry.h"
 #include "tests/device/communicator_conformance.h"
 #include "tests/device/forked_ranks.h"
+#include "tests/device/forked_store.h"
 
 namespace tandem::device {
 namespace {
@@ -26,61 +26,80 @@ namespace {
 constexpr int kRanks = 2;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Two GPUs, or why not; found out in a process of its own, since a fork cannot use CUDA after its parent has.
-const std::string& why_no_gpus() {
-  static const std::string why = run_forked(1, [](int) {
-    make_ops({.backend = "cuda", .index = kRanks - 1}, {.num_threads = 1});
+// Empty: there are so many. Found out in a process of its own, since a fork cannot use CUDA after its parent has.
+std::string why_not_gpus(int count) {
+  return run_forked(1, [count](int) {
+    make_ops({.backend = "cuda", .index = count - 1}, {.num_threads = 1});
     return std::string();
   })[0];
+}
+const std::string& why_no_gpu() {
+  static const std::string why = why_not_gpus(1);
+  return why;
+}
+const std::string& why_no_gpus() {
+  static const std::string why = why_not_gpus(kRanks);
   return why;
 }
 
-// How rank 0 gives its id to the others.
-class IdPipe {
- public:
-  IdPipe() { TANDEM_CHECK_EQ(pipe(ends_.data()), 0); }
-  ~IdPipe() {
-    close(ends_[0]);
-    close(ends_[1]);
-  }
+int index_of(int rank) { return why_no_gpus().empty() ? rank % kRanks : 0; }
 
-  std::string share(const DeviceSpec& device, int rank, int size) {
-    if (rank == 0) {
-      const std::string id = make_communicator_id(device);
-      for (int i = 1; i < size; ++i) TANDEM_CHECK_EQ(write(ends_[1], id.data(), id.size()), std::ssize(id));
-      return id;
-    }
-    std::string id(128, '\0');
-    TANDEM_CHECK_EQ(read(ends_[0], id.data(), id.size()), std::ssize(id));
-    return id;
-  }
-
- private:
-  std::array<int, 2> ends_{};
-};
-
-std::vector<std::string> run_nccl(int size, const Body& body) {
-  IdPipe ids;
+std::vector<std::string> run_on_gpus(int size, bool shares_memory, const Body& body) {
+  const Listener listener;
+  why_no_gpus();  // found out before the forks
   return run_forked(size, [&](int rank) {
-    const DeviceSpec device{.backend = "cuda", .index = rank};
+    const std::unique_ptr<Communicator> hosts = make_gloo_communicator(
+        open_store(listener, rank), "hosts", {.rank = rank, .size = size, .timeout_s = 30, .interface = {}});
+    const DeviceSpec device{.backend = "cuda", .index = index_of(rank)};
     const std::unique_ptr<Ops> ops = make_ops(device, {.num_threads = 1});
-    const DeviceRanks ranks{
-        .id = ids.share(device, rank, size), .rank = rank, .size = size, .timeout_s = 5, .adds_up = true};
-    const std::unique_ptr<Communicator> communicator = make_communicator(device, ranks);
+    const std::unique_ptr<Communicator> communicator =
+        make_communicator(device, {.hosts = *hosts, .shares_memory = shares_memory, .timeout_s = 5});
     return outcome_of(body, *communicator);
   });
 }
 
-std::vector<RankKind> nccl_kinds() {
-  return {{.name = "nccl",
-           .size = kRanks,
-           .device = at::kCUDA,
-           .are_processes = true,
-           .run = run_nccl,
-           .why_none = why_no_gpus}};
+std::vector<std::string> run_nccl(int size, const Body& body) { return run_on_gpus(size, false, body); }
+std::vector<std::string> run_peers(int size, const Body& body) { return run_on_gpus(size, true, body); }
+
+std::vector<RankKind> gpu_kinds() {
+  std::vector<RankKind> kinds = {{.name = "nccl",
+                                  .size = kRanks,
+                                  .device = at::kCUDA,
+                                  .are_processes = true,
+                                  .run = run_nccl,
+                                  .why_none = why_no_gpus}};
+  for (const int size : {2, 3, 8}) {
+    kinds.push_back({.name = "peers",
+                     .size = size,
+                     .device = at::kCUDA,
+                     .are_processes = true,
+                     .run = [](int ranks, const Body& body) { return run_peers(ranks, body); },
+                     .why_none = why_no_gpu});
+  }
+  return kinds;
 }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorConformance, testing::ValuesIn(nccl_kinds()), rank_kind_name);
+INSTANTIATE_TEST_SUITE_P(Gpu, CommunicatorConformance, testing::ValuesIn(gpu_kinds()), rank_kind_name);
+
+// What is asked of two ranks of either kind.
+class GpuRanks : public testing::TestWithParam<RankKind> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = GetParam().why_none(); !why.empty()) GTEST_SKIP() << why;
+  }
+  void expect_right(const Body& body) {
+    for (const std::string& outcome : GetParam().run(kRanks, body)) EXPECT_EQ(outcome, "");
+  }
+};
+
+std::vector<RankKind> kinds_of_two() {
+  std::vector<RankKind> kinds;
+  for (const RankKind& kind : gpu_kinds()) {
+    if (kind.size == kRanks) kinds.push_back(kind);
+  }
+  return kinds;
+}
+INSTANTIATE_TEST_SUITE_P(Gpu, GpuRanks, testing::ValuesIn(kinds_of_two()), rank_kind_name);
 
 void wait_for_device() { at::empty({1}, at::TensorOptions(at::kByte).device(at::kCUDA)).fill_(1).cpu(); }
 
@@ -98,22 +117,28 @@ double best_ms(const std::function<void()>& work) {
 }
 
 TEST(Nccl, ARankThatDoesNotComeIsMissedInTime) {
-  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
+  if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
   const auto start = std::chrono::steady_clock::now();
-  const std::string outcome = run_forked(1, [](int) {
+  const Listener listener;
+  const std::string outcome = run_forked(kRanks, [&](int rank) {
+    const std::unique_ptr<Communicator> hosts = make_gloo_communicator(
+        open_store(listener, rank), "hosts", {.rank = rank, .size = kRanks, .timeout_s = 30, .interface = {}});
+    if (rank > 0) {
+      broadcast_text(*hosts, 0, "");
+      std::this_thread::sleep_for(std::chrono::seconds(8));
+      return std::string();
+    }
     const DeviceSpec device{.backend = "cuda"};
     const std::unique_ptr<Ops> ops = make_ops(device, {.num_threads = 1});
-    const DeviceRanks ranks{.id = make_communicator_id(device), .rank = 0, .size = 2, .timeout_s = 3};
-    return outcome_of([&](Communicator&) { make_communicator(device, ranks); }, *solo_communicator());
+    return outcome_of([&](Communicator&) { make_communicator(device, {.hosts = *hosts, .timeout_s = 3}); }, *hosts);
   })[0];
   EXPECT_THAT(outcome, testing::StartsWith("PeerLost: NCCL: joining: not all ranks answered; waited 3."));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 // Prints GB/s that a rank sends, and receives at the same time.
-TEST(Nccl, MovesFast) {
-  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
-  const std::vector<std::string> outcomes = run_nccl(kRanks, [](Communicator& ranks) {
+TEST_P(GpuRanks, MoveFast) {
+  expect_right([](Communicator& ranks) {
     const auto bytes = [](int64_t count) { return at::empty({count}, at::TensorOptions(at::kByte).device(at::kCUDA)); };
     const auto report = [&](const char* what, int64_t moved_bytes, double ms) {
       if (ranks.rank() == 0) {
@@ -139,7 +164,6 @@ TEST(Nccl, MovesFast) {
     });
     report("all_gather of 8 GiB in pieces of 512 MiB, half of it moved", kPieces * kPiece / kRanks, ms);
   });
-  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
 // What Communicator::sum() promises, by exchange and one addition after the other.
@@ -160,9 +184,9 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.view(-1).view(at::kByte).equal(b.view(-1).view(at::kByte));
 }
 
-TEST(Nccl, SumsOverPeersMemoryAreThoseOfAnExchange) {
-  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
-  const std::vector<std::string> outcomes = run_nccl(kRanks, [](Communicator& ranks) {
+TEST(Peers, SumsAreThoseOfAnExchange) {
+  if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
+  const std::vector<std::string> outcomes = run_peers(3, [](Communicator& ranks) {
     std::mt19937 drawn(7);  // of sizes, on all ranks the same
     at::manual_seed(static_cast<uint64_t>(ranks.rank()) + 1);
     for (int round = 0; round < 300; ++round) {
@@ -185,22 +209,23 @@ TEST(Nccl, SumsOverPeersMemoryAreThoseOfAnExchange) {
 }
 
 // A step of a model that ranks hold between them is recorded once and replayed.
-TEST(Nccl, ExchangesAndSumsAreRecorded) {
-  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
-  const std::vector<std::string> outcomes = run_nccl(kRanks, [](Communicator& ranks) {
-    const std::unique_ptr<Ops> ops = make_ops({.backend = "cuda", .index = ranks.rank()}, {.num_threads = 1});
+TEST_P(GpuRanks, ExchangesAndSumsAreRecorded) {
+  expect_right([](Communicator& ranks) {
+    const std::unique_ptr<Ops> ops = make_ops({.backend = "cuda", .index = index_of(ranks.rank())}, {.num_threads = 1});
     const auto options = at::TensorOptions(at::kFloat).device(at::kCUDA);
     constexpr int64_t kElements = 2560 * 32;
     const at::Tensor part = at::zeros({kElements}, options), sum = at::zeros({kElements}, options);
     const at::Tensor theirs = at::zeros({kElements}, options);
+    const bool adds_up = ranks.sum(part, {}, sum);
     const auto work = [&] {
-      ranks.sum(part, {}, sum);
+      if (!adds_up || !ranks.sum(part, {}, sum)) sum.copy_(part).mul_(3.0F).div_(static_cast<float>(ranks.rank() + 1));
       TensorLists to(kRanks), from(kRanks);
       to[static_cast<size_t>(1 - ranks.rank())] = {sum};
       from[static_cast<size_t>(1 - ranks.rank())] = {theirs};
       ranks.start_exchange(to, from)->wait();
     };
     work();  // NCCL connects
+    wait_for_device();
     const std::unique_ptr<Ops::Recording> recording = ops->record(work);
     for (int replay = 1; replay <= 100; ++replay) {
       part.fill_(static_cast<float>(replay * (ranks.rank() + 1)));
@@ -218,20 +243,20 @@ TEST(Nccl, ExchangesAndSumsAreRecorded) {
       const at::Tensor x = at::zeros({rows * 4096}, options),
                        y = at::zeros({rows * 4096}, options.dtype(at::kBFloat16));
       const at::Tensor other = at::zeros({rows * 4096}, options);
-      const auto sums = ops->record([&] {
-        for (int i = 0; i < kSums; ++i) ranks.sum(x, y, y);
-      });
-      report(fmt::format("sum of {} x 4,096 in peers' memory, recorded", rows).c_str(),
-             best_ms([&] { sums->replay(); }) / kSums);
+      if (adds_up) {
+        const auto sums = ops->record([&] {
+          for (int i = 0; i < kSums; ++i) ranks.sum(x, y, y);
+        });
+        report(fmt::format("sum of {} x 4,096, recorded", rows).c_str(), best_ms([&] { sums->replay(); }) / kSums);
+      }
       const auto exchanges = ops->record([&] {
         for (int i = 0; i < kSums; ++i)
           ranks.start_exchange(TensorLists(kRanks, {x}), TensorLists(kRanks, {other}))->wait();
       });
-      report(fmt::format("exchange of {} x 4,096 by NCCL, recorded", rows).c_str(),
+      report(fmt::format("exchange of {} x 4,096, recorded", rows).c_str(),
              best_ms([&] { exchanges->replay(); }) / kSums);
     }
   });
-  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
 }  // namespace

@@ -1,0 +1,140 @@
+#include "device/cuda/peer_copies.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cuda/cuda_driver.h"
+#include "device/cuda/event.h"
+
+namespace tandem::device::cuda {
+namespace {
+
+constexpr int64_t kWordsBytes = 4096;  // so that places are aligned
+
+CUdeviceptr address(const uint32_t* word) { return reinterpret_cast<CUdeviceptr>(word); }
+
+// The stream waits until the word is `awaited`, and then makes it the other of 0 and 1.
+void wait_and_flip(uint32_t* word, uint32_t awaited, cudaStream_t stream) {
+  std::array<CUstreamBatchMemOpParams, 2> operations{};
+  operations[0].waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                             .address = address(word),
+                             .value = awaited,
+                             .flags = CU_STREAM_WAIT_VALUE_EQ,
+                             .alias = 0};
+  operations[1].writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                              .address = address(word),
+                              .value = 1 - awaited,
+                              .flags = CU_STREAM_WRITE_VALUE_DEFAULT,
+                              .alias = 0};
+  check_driver(driver().cuStreamBatchMemOp(stream, operations.size(), operations.data(), 0), "cuStreamBatchMemOp");
+}
+
+// Behind all that the stream has copied.
+void set(uint32_t* word, uint32_t value, cudaStream_t stream) {
+  check_driver(driver().cuStreamWriteValue32(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "cuStreamWriteValue32");
+}
+
+void copy(std::byte* to, const std::byte* from, int64_t bytes, cudaStream_t stream) {
+  check_runtime(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+                "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+int64_t PeerCopies::chunk_bytes(int size) {
+  return kPlacesBytes / (kPlaces * (size - 1)) / kSectionAlignment * kSectionAlignment;
+}
+
+int64_t PeerCopies::bytes(int size) {
+  static_assert(sizeof(Words) <= kWordsBytes);
+  return kWordsBytes + chunk_bytes(size) * kPlaces * (size - 1);
+}
+
+PeerCopies::PeerCopies(const PeerMemory& memory, int64_t begin) : memory_(memory), begin_(begin) {
+  TANDEM_CHECK(memory.size() > 1 && memory.size() <= kMostPeers);
+}
+
+PeerCopies::Words& PeerCopies::words_of(int rank) const { return *reinterpret_cast<Words*>(memory_.of(rank) + begin_); }
+
+// A rank's places are ordered by the sender, who is none of its own.
+std::byte* PeerCopies::bytes_of(int receiver, int sender, int place) const {
+  const int index = (sender < receiver ? sender : sender - 1) * kPlaces + place;
+  return memory_.of(receiver) + begin_ + kWordsBytes + index * chunk_bytes(memory_.size());
+}
+
+PeerCopies::Place PeerCopies::next_to_write(int receiver) {
+  const int rank = memory_.rank();
+  int& number = num_written_[static_cast<size_t>(receiver)];
+  const int place = std::exchange(number, (number + 1) % kPlaces);
+  const auto at = [place](auto& words, int other) {
+    return &words[static_cast<size_t>(other)][static_cast<size_t>(place)];
+  };
+  return {.own = at(words_of(rank).occupied, receiver),
+          .twin = at(words_of(receiver).arrived, rank),
+          .bytes = bytes_of(receiver, rank, place)};
+}
+
+PeerCopies::Place PeerCopies::next_to_take(int sender) {
+  const int rank = memory_.rank();
+  int& number = num_taken_[static_cast<size_t>(sender)];
+  const int place = std::exchange(number, (number + 1) % kPlaces);
+  const auto at = [place](auto& words, int other) {
+    return &words[static_cast<size_t>(other)][static_cast<size_t>(place)];
+  };
+  return {.own = at(words_of(rank).arrived, sender),
+          .twin = at(words_of(sender).occupied, rank),
+          .bytes = bytes_of(rank, sender, place)};
+}
+
+void PeerCopies::write(const Chunk& chunk, int receiver, cudaStream_t stream) {
+  const Place place = next_to_write(receiver);
+  wait_and_flip(place.own, 0, stream);
+  for (const Section& section : chunk) copy(place.bytes + section.offset, section.data, section.bytes, stream);
+  set(place.twin, 1, stream);
+}
+
+void PeerCopies::take(const Chunk& chunk, int sender, cudaStream_t stream) {
+  const Place place = next_to_take(sender);
+  wait_and_flip(place.own, 1, stream);
+  for (const Section& section : chunk) copy(section.data, place.bytes + section.offset, section.bytes, stream);
+  set(place.twin, 0, stream);
+}
+
+void PeerCopies::queue(const std::vector<Piece>& to, const std::vector<Piece>& from, cudaStream_t stream) {
+  const int size = memory_.size(), rank = memory_.rank();
+  struct Pair {  // of ranks that are `distance` apart
+    int receiver = 0, sender = 0;
+    std::vector<Chunk> sent, received;
+  };
+  std::vector<Pair> pairs;
+  size_t num_rounds = 0;
+  for (int distance = 1; distance < size; ++distance) {
+    const int receiver = (rank + distance) % size, sender = (rank + size - distance) % size;
+    pairs.push_back({.receiver = receiver,
+                     .sender = sender,
+                     .sent = chunks_of(to, receiver, chunk_bytes(size)),
+                     .received = chunks_of(from, sender, chunk_bytes(size))});
+    num_rounds = std::max({num_rounds, pairs.back().sent.size(), pairs.back().received.size()});
+  }
+  for (size_t round = 0; round <= num_rounds; ++round) {
+    for (const Pair& pair : pairs) {
+      if (round < pair.sent.size()) write(pair.sent[round], pair.receiver, stream);
+    }
+    for (const Pair& pair : pairs) {
+      if (round > 0 && round - 1 < pair.received.size()) take(pair.received[round - 1], pair.sender, stream);
+    }
+  }
+}
+
+void PeerCopies::let_go(cudaStream_t other) const {
+  Words& words = words_of(memory_.rank());
+  const auto fill = [other](auto& all, uint32_t value) {
+    driver().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(&all), value, sizeof all / sizeof(uint32_t), other);
+  };
+  fill(words.occupied, 0);
+  fill(words.arrived, 1);
+}
+
+}  // namespace tandem::device::cuda

@@ -1,0 +1,62 @@
+// Tensors from rank to rank by the GPUs' copy engines, which leave the multiprocessors to those who compute. Chunk
+// after chunk, the sender writes into a place in the receiver's memory, and the receiver copies from there to where the
+// bytes belong. Each place has two words, one on either side, by which the streams wait for each other:
+//
+//   sender's `occupied`    1: the receiver has not yet taken what was written there
+//   receiver's `arrived`   1: something is there
+//
+// All is queued on one stream, in rounds: what is written in a round waits for nothing but what is taken in an earlier
+// one, so streams never wait for each other in a circle. Since the words have the same values again afterwards, all of
+// it may be recorded and replayed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "device/cuda/peer_memory.h"
+#include "device/cuda/peer_sum.h"
+#include "device/exchange_chunks.h"
+
+namespace tandem::device::cuda {
+
+class PeerCopies {
+ public:
+  static constexpr int kPlaces = 4;                           // of each pair of ranks, in each direction
+  static constexpr int64_t kPlacesBytes = int64_t{64} << 20;  // of all places of a rank
+
+  // What a rank's memory holds for it, from `begin` on, which is the same on all ranks.
+  static int64_t bytes(int size);
+  PeerCopies(const PeerMemory& memory, int64_t begin);
+
+  // Every rank queues the same exchanges in the same order.
+  void queue(const std::vector<Piece>& to, const std::vector<Piece>& from, cudaStream_t stream);
+  // Lets this rank's stream run on, whatever the others do; the bytes then mean nothing. To be called until the stream
+  // is empty, with another stream of the same device.
+  void let_go(cudaStream_t other) const;
+
+ private:
+  struct Words {
+    std::array<std::array<uint32_t, kPlaces>, kMostPeers> occupied, arrived;  // by the other rank
+  };
+  struct Place {  // of one chunk: a word of this rank, its twin of the other one, and the bytes
+    uint32_t *own = nullptr, *twin = nullptr;
+    std::byte* bytes = nullptr;
+  };
+
+  static int64_t chunk_bytes(int size);
+  Words& words_of(int rank) const;
+  std::byte* bytes_of(int receiver, int sender, int place) const;
+  Place next_to_write(int receiver);
+  Place next_to_take(int sender);
+  void write(const Chunk& chunk, int receiver, cudaStream_t stream);
+  void take(const Chunk& chunk, int sender, cudaStream_t stream);
+
+  const PeerMemory& memory_;
+  const int64_t begin_;
+  std::array<int, kMostPeers> num_written_{}, num_taken_{};  // by the other rank, modulo kPlaces
+};
+
+}  // namespace tandem::device::cuda
