@@ -4,8 +4,8 @@ communication, the ledger's peaks, and whether all metrics but the times have th
     .venv/bin/python bench/many_devices.py [--device cuda] [--shape 4B] [--ranks 1 2] [--tensor 1] [--build cuda] [--out FILE]
 
 --ranks: how many devices each run has, the first of which the others are compared with; --tensor: how many of them hold one copy of the
-model between them, one number for all runs or one for each; --workers: how many more only sample, likewise; --limit: beside them one device with its share of the groups alone, which no
-number of devices beats. The weights are random; the first rollout is left out of the times, because kernels are chosen in it. Nothing is
+model between them, one number for all runs or one for each; --workers: how many more only sample, likewise; --build: a folder of build/, or one for each run, so that two programs are
+compared; --limit: beside them one device with its share of the groups alone, which no number of devices beats. The weights are random; the first rollout is left out of the times, because kernels are chosen in it. Nothing is
 exported."""
 
 import argparse
@@ -28,13 +28,14 @@ SHAPES = dict(memory_plan.SHAPES, **{"8B": dict(tiny_model.QWEN3_0_6B, hidden_si
                                                 num_hidden_layers=36, tie_word_embeddings=False)})
 
 
-def command_of(folder, save, ranks, tensor, workers, batch, options):
-    command = [machine.tandem(options.build), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(folder / "model"),
+def command_of(folder, save, build, ranks, tensor, workers, batch, options):
+    command = [machine.tandem(build), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(folder / "model"),
                "--random-init", "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
                f"{folder}/reward.py:reward", "--rollout-batch-size", str(batch), "--n-samples-per-prompt", str(options.samples),
                "--num-rollout", str(options.rollouts), "--rollout-max-response-len", str(options.response), "--ignore-eos", "--lr", "1e-6",
-               "--no-use-tensorboard", "--sample-dump-interval", "0", "--actor-num-gpus-per-node", str(ranks), "--micro-batches-multiple",
-               str(max(options.ranks)), "--save", str(save), *options.more]
+               "--no-use-tensorboard", "--sample-dump-interval", "0", "--save", str(save), *options.more]
+    if max(options.ranks) > 1:
+        command += ["--actor-num-gpus-per-node", str(ranks), "--micro-batches-multiple", str(max(options.ranks))]
     if workers:
         command = [word for word in command if word != "--colocate"] + ["--rollout-num-gpus", str(workers)]
     return command if tensor == 1 else [*command, "--tensor-model-parallel-size", str(tensor)]
@@ -51,11 +52,11 @@ def records_of(save, name="metrics.jsonl"):
     return [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.exists() else []
 
 
-def run(folder, ranks, tensor, workers, batch, options):
-    save = folder / f"run-{ranks}-{tensor}-{workers}-{batch}"
+def run(folder, build, ranks, tensor, workers, batch, options):
+    save = folder / f"run-{len(list(folder.iterdir()))}"
     most = used_gib()
     with open(f"{save}.txt", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command_of(folder, save, ranks, tensor, workers, batch, options), stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command_of(folder, save, build, ranks, tensor, workers, batch, options), stdout=log, stderr=log, start_new_session=True)
         begin = time.time()
         # The run is ended when its last rollout is recorded: the checkpoint that it would then save is not measured.
         while process.poll() is None and time.time() - begin < options.seconds:
@@ -125,7 +126,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shape", default="0.6B", choices=list(SHAPES))
-    parser.add_argument("--build", default="release")
+    parser.add_argument("--build", nargs="+", default=["release"])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tensor", type=int, nargs="+", default=[1])
     parser.add_argument("--workers", type=int, nargs="+", default=[0])
@@ -134,7 +135,8 @@ def main():
     parser.add_argument("--limit", action="store_true")
     parser.add_argument("--out")
     options, options.more = parser.parse_known_args()  # what is left are flags of all runs
-    tensors, workers = (of if len(of) == len(options.ranks) else of[:1] * len(options.ranks) for of in (options.tensor, options.workers))
+    tensors, workers, builds = (of if len(of) == len(options.ranks) else of[:1] * len(options.ranks)
+                                for of in (options.tensor, options.workers, options.build))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model = folder / "model"
@@ -145,14 +147,16 @@ def main():
         (folder / "prompts.jsonl").write_text((json.dumps({"prompt": "x" * options.prompt, "label": "1"}) + "\n") * options.batch,
                                               encoding="utf-8")
         results = {}
-        for ranks, tensor, sampling in zip(options.ranks, tensors, workers):
+        for build, ranks, tensor, sampling in zip(builds, options.ranks, tensors, workers):
             which = f"{ranks} device{'s' if ranks > 1 else ''}" + (f", {tensor} a copy" if tensor > 1 else "") + (f", {sampling} sample" if sampling else "")
-            results[which] = run(folder, ranks, tensor, sampling, options.batch, options)
+            which += f", build/{build}" if len(set(builds)) > 1 else ""
+            which += " again" if which in results else ""
+            results[which] = run(folder, build, ranks, tensor, sampling, options.batch, options)
             print(f"{which}: {'refused' if 'refused' in results[which] else 'done'}", file=sys.stderr, flush=True)
         if options.limit:
-            results["the limit"] = run(folder, 1, 1, 0, options.batch // max(options.ranks), options)
+            results["the limit"] = run(folder, builds[0], 1, 1, 0, options.batch // max(options.ranks), options)
     gpus = subprocess.run("nvidia-smi --query-gpu=name --format=csv,noheader", shell=True, capture_output=True, text=True).stdout.splitlines()
-    text = "\n".join([f"## Qwen3-{options.shape}", "", json.dumps({"gpus": gpus, **machine.describe(options.build)}), "",
+    text = "\n".join([f"## Qwen3-{options.shape}", "", json.dumps({"gpus": gpus, **machine.describe(builds[-1])}), "",
                       f"`bench/many_devices.py`: bfloat16 on {options.device}, {options.batch} x {options.samples} completions of "
                       f"{options.response} tokens behind prompts of {options.prompt}; means of the rollouts behind the first"
                       f"{'; ' + ' '.join(options.more) if options.more else ''}.", page(results)])

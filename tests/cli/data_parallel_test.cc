@@ -45,6 +45,15 @@ class DataParallel : public testing::Test {
     delete folder_;
   }
   Results results(const std::string& name) const { return Results(*folder_ / name); }
+  // Of all records of the run.
+  static double largest(const std::string& run, const std::string& metric) {
+    double most = 0.0;
+    std::istringstream lines(base::read_file(*folder_ / run + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      most = std::max(most, base::parse_json(line, run).value(metric, 0.0));
+    }
+    return most;
+  }
 
   static inline base::TemporaryDirectory* folder_ = nullptr;
   static inline Results* alone_ = nullptr;  // of one rank
@@ -60,6 +69,8 @@ TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
     EXPECT_TRUE(base::file_exists(
         fmt::format("{}/checkpoints/step_000003/shard_{:05}.safetensors", *folder_ / name, ranks - 1)))
         << "each rank writes its own part";
+    EXPECT_GT(largest(name, "perf/train_comm_gib"), 0.0);
+    EXPECT_GT(largest(name, "perf/train_comm_wait_time"), 0.0);
   }
 }
 

@@ -163,8 +163,7 @@ TEST(GlooCommunicator, WaitingTakesNoProcessorTime) {
 }
 
 TEST(GlooCommunicator, TheRegistryMakesNone) {
-  EXPECT_THROW(make_communicator_id({.backend = "cpu"}), BugError);
-  EXPECT_THROW(make_communicator({.backend = "cpu"}, {.id = "", .size = 2}), BugError);
+  EXPECT_THROW(make_communicator({.backend = "cpu"}, {.hosts = *solo_communicator()}), BugError);
 }
 
 // Prints what starting takes, and an exchange.
