@@ -1,6 +1,7 @@
 #include "tests/model/test_model.h"
 
 #include <map>
+#include <mutex>
 
 #include "device/ops_aten.h"
 #include "model/registry.h"
@@ -17,7 +18,9 @@ TestModel with_store(const ModelConfig& config, at::ScalarType dtype) {
 }  // namespace
 
 const device::Ops& test_ops(int num_threads) {
+  static std::mutex mutex;  // ranks of a test may be threads
   static std::map<int, std::unique_ptr<device::Ops>> ops_by_threads;
+  const std::scoped_lock lock(mutex);
   std::unique_ptr<device::Ops>& ops = ops_by_threads[num_threads];
   if (ops == nullptr) ops = device::make_cpu_ops("auto", num_threads);
   return *ops;
