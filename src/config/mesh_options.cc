@@ -41,6 +41,10 @@ void MeshOptions::visit(base::Options& options) {
               "models that one device does not hold")
       .at_least(1)
       .at_most(kMaxDevices);
+  options.option(sequence_parallel, "sequence-parallel", group,
+                 "in training, let the devices that hold one copy of the model share the tokens of hidden states and "
+                 "norms between them: less memory for activations, and a little more to send; without effect where "
+                 "--tensor-model-parallel-size is 1");
   options
       .option(
           timeout_minutes, "distributed-timeout-minutes", group,

@@ -13,6 +13,7 @@ struct MeshOptions {
   int64_t actor_num_nodes = 1, actor_num_gpus_per_node = 1;
   std::optional<int64_t> num_gpus_per_node;  // says the same again, as other trainers do
   int64_t tensor_model_parallel_size = 1;    // devices that hold one copy of the model between them
+  bool sequence_parallel = false;            // whether they share the rows between its products, in training
   double timeout_minutes = 10.0;             // of joining, and of one wait for another rank
   std::string backend;                       // "": gloo on cpu; on cuda nccl, and within a machine none
   std::string network_interface;             // "": the one that reaches rank 0's host

@@ -50,7 +50,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"virtual-pipeline-model-parallel-size", "1", kOneDevice},
     {"decoder-first-pipeline-num-layers", nullptr, kOneDeviceSwitch},
     {"decoder-last-pipeline-num-layers", nullptr, kOneDeviceSwitch},
-    {"sequence-parallel", nullptr, kOneDeviceSwitch},
     {"allgather-cp", nullptr, kOneDeviceSwitch},
     {"use-distributed-optimizer", "", kSharded},
     {"balance-data", "", kBalanced},

@@ -24,7 +24,11 @@ struct LoraConfig {
 // One of the ranks that hold a model between them, a part of each matrix on each (tensor parallel).
 struct TensorShard {
   int rank = 0, size = 1;
+  // Sequence parallelism: where there are several, each keeps its own rows of the residual stream alone
+  // (model/residual_stream.h).
+  bool sequence_parallel = false;
   bool is_whole() const { return size == 1; }
+  bool cuts_rows() const { return sequence_parallel && !is_whole(); }
   bool operator==(const TensorShard&) const = default;
 };
 

@@ -15,10 +15,14 @@ GradientTarget GradientSlot::operator()(const std::string& packed_name) const {
   return sink_->of(packed_name);
 }
 
+void GradientSlot::add(const std::string& packed_name, const at::Tensor& gradient) const {
+  if (const GradientTarget target = (*this)(packed_name); target.is_wanted()) target.accumulator().add_(gradient);
+}
+
 void Linear::bind(const weights::WeightsView& view) {
   weight_NK_ = view[name_];
   if (!bias_name_.empty()) bias_N_ = view[bias_name_];
-  TANDEM_CHECK(ranks_.is_alone() || (!has_adapter() && (cut_ != Cut::kColumns || bias_name_.empty())), name_,
+  TANDEM_CHECK(is_alone() || (!has_adapter() && (cut_ != Cut::kColumns || bias_name_.empty())), name_,
                "cannot be spread over tensor ranks");
   if (!has_adapter()) return;
   a_RK_ = view[a_name_];
@@ -35,14 +39,15 @@ at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
 
 at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const {
   if (is_cut_by(Cut::kColumns))
-    return ranks_.sum(ops_.linear(x_TK, weight_NK_, at::kFloat), residual_TN, residual_TN.scalar_type());
+    return stream_.sum(ops_.linear(x_TK, weight_NK_, at::kFloat), residual_TN, residual_TN.scalar_type());
   if (bias_N_.defined()) return ops_.add(residual_TN, forward(x_TK));
   at::Tensor y_TN = ops_.linear_add(x_TK, weight_NK_, residual_TN);
   if (has_adapter()) add_adapter(x_TK, y_TN);
   return y_TN;
 }
 
-at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const {
+at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x_TK, const GradientSlot& sink) const {
+  const at::Tensor dy_TN = is_cut_by(Cut::kColumns) ? stream_.whole(dy, x_TK.size(0)) : dy;
   if (bias_N_.defined()) {
     if (const GradientTarget dbias_N = sink(bias_name_); dbias_N.is_wanted()) {
       ops_.add_bias_backward(dy_TN, dbias_N.accumulator());
@@ -59,7 +64,7 @@ at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, con
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TN) const {
   const at::ScalarType dtype = weight_NK_.scalar_type();
   if (!is_cut_by(Cut::kRows)) return ops_.linear_grad_input(dy_TN, weight_NK_, dtype);
-  return ranks_.sum(ops_.linear_grad_input(dy_TN, weight_NK_, at::kFloat), /*residual=*/{}, dtype);
+  return stream_.sum(ops_.linear_grad_input(dy_TN, weight_NK_, at::kFloat), /*residual=*/{}, dtype);
 }
 
 at::Tensor Linear::narrowed(const at::Tensor& x_TK) const {

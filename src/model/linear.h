@@ -12,7 +12,7 @@
 
 #include "device/ops.h"
 #include "model/lora.h"
-#include "model/tensor_ranks.h"
+#include "model/residual_stream.h"
 #include "weights/store.h"
 
 namespace tandem::model {
@@ -44,6 +44,8 @@ class GradientSlot {
   void set(GradientSink* sink) { sink_ = sink; }  // null: none
   // BugError where there is no sink.
   GradientTarget operator()(const std::string& packed_name) const;
+  // Adds a gradient that was computed elsewhere, float32, unless it is not wanted.
+  void add(const std::string& packed_name, const at::Tensor& gradient) const;
 
  private:
   GradientSink* sink_ = nullptr;
@@ -65,16 +67,18 @@ enum class Cut : uint8_t { kNone, kRows, kColumns };
 //   y = x w^T + bias;  then for each window j, u = scale * (x a^T): y_j += u_j b_j^T
 // in the model dtype, each product rounded. A new adapter's B is zero, and adding the products changes no value of y.
 //
-// Over several tensor ranks N or K is that of the part, each sum that the cut splits is TensorRanks::sum() of products
-// in float32, and all ranks make the same calls. A matrix that is cut by columns has no bias, and no part an adapter.
-// Knows no autograd: the pieces of a block call forward() and backward() themselves.
+// Over several tensor ranks N or K is that of the part, each sum that the cut splits is ResidualStream::sum() of
+// products in float32, and all ranks make the same calls. A matrix that is cut by rows reads all rows of x, and its
+// input's gradient is the stream's; one that is cut by columns adds to the stream, and the gradient of its result is
+// the stream's: what this rank keeps of it. The latter has no bias, and no part an adapter. Knows no autograd: the
+// pieces of a block call forward() and backward() themselves.
 class Linear {
  public:
   // bias_name: empty: none.
-  Linear(const device::Ops& ops, const TensorRanks& ranks, std::string packed_name, Cut cut, std::string bias_name = "",
-         Adapter adapter = {})
+  Linear(const device::Ops& ops, const ResidualStream& stream, std::string packed_name, Cut cut,
+         std::string bias_name = "", Adapter adapter = {})
       : ops_(ops),
-        ranks_(ranks),
+        stream_(stream),
         cut_(cut),
         name_(std::move(packed_name)),
         bias_name_(std::move(bias_name)),
@@ -91,16 +95,17 @@ class Linear {
   at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
   at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
 
-  // residual_TN + forward(x_TK), in the model dtype.
+  // residual_TN + forward(x_TK), in the model dtype; of a matrix that is cut by columns, what the stream keeps of both.
   at::Tensor forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const;
 
   // Adds the gradients of weight, bias and adapter to the sink, as far as it wants them, and returns dx_TK in the model
-  // dtype. x_TK: what forward() was given.
+  // dtype. x_TK: what forward() was given. Of a matrix that is cut by columns, dy_TN is what the stream keeps of it.
   at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
  private:
   bool has_adapter() const { return !adapter_.windows.empty(); }
-  bool is_cut_by(Cut cut) const { return cut_ == cut && !ranks_.is_alone(); }
+  bool is_alone() const { return stream_.ranks().is_alone(); }
+  bool is_cut_by(Cut cut) const { return cut_ == cut && !is_alone(); }
   at::Tensor input_gradient(const at::Tensor& dy_TN) const;
   // scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
   at::Tensor narrowed(const at::Tensor& x_TK) const;
@@ -114,7 +119,7 @@ class Linear {
   at::Tensor narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
   const device::Ops& ops_;
-  const TensorRanks& ranks_;
+  const ResidualStream& stream_;
   Cut cut_;
   std::string name_, bias_name_, a_name_, b_name_;
   Adapter adapter_;

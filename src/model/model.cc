@@ -53,7 +53,7 @@ at::Tensor forward_hidden(const Model& model, const at::Tensor& ids_T, const at:
   at::Tensor hidden_TE = model.embed(ids_T);
   for (int64_t layer = 0; layer < model.config().num_layers; ++layer)
     hidden_TE = model.block(layer, hidden_TE, positions_T, attention);
-  return model.final_norm(hidden_TE);
+  return model.final_norm(hidden_TE, ids_T.size(0));
 }
 
 }  // namespace tandem::model

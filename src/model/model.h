@@ -2,7 +2,9 @@
 //
 // Where several ranks hold a model between them (model/tensor_ranks.h), each has a model of its part. All of them make
 // the same calls, forward and backward, in the same order with the same arguments, and get the same results bit for
-// bit: hidden states, logits and their gradients are whole, and of weights each gets the gradients of its part.
+// bit: logits, their gradients and what final_norm() gives are whole, and of weights each gets the gradients of its
+// part. Hidden states and their gradients are whole too, or, where config().shard.cuts_rows(), the rank's own rows
+// (model/residual_stream.h).
 //
 // With gradients on, each block is a differentiable function of its input (model/autograd.h); weight gradients go
 // into a GradientSink, float32, never through autograd leaves.
@@ -38,7 +40,8 @@ class Model {
   // One decoder block. positions_T int32.
   virtual at::Tensor block(int64_t layer, const at::Tensor& hidden_TE, const at::Tensor& positions_T,
                            Attention& attention) const = 0;
-  virtual at::Tensor final_norm(const at::Tensor& hidden_TE) const = 0;
+  // Of a batch of so many tokens: normed_TE, all of its rows.
+  virtual at::Tensor final_norm(const at::Tensor& hidden_TE, int64_t num_tokens) const = 0;
   // Normed hidden rows -> float32 logits_RV, of the whole vocabulary.
   virtual at::Tensor head(const at::Tensor& hidden_RE) const = 0;
 

@@ -50,6 +50,30 @@ Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows) {
   return rows * config.hidden * dtype_bytes(dtype);
 }
 
+Size stream_rows(const ModelConfig& config, Size rows) {
+  return config.shard.cuts_rows() ? (rows + config.shard.size - 1) / config.shard.size : rows;
+}
+
+Size stream_bytes(const ModelConfig& config, Dtype dtype, Size rows) {
+  return hidden_bytes(config, dtype, stream_rows(config, rows));
+}
+
+device::OpBytes norm_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows) {
+  const device::OpBytes own = ops.rms_norm(stream_rows(config, rows));
+  if (!config.shard.cuts_rows()) return own;
+  const Size whole = hidden_bytes(config, dtype, rows);
+  return {.result = whole, .most = std::max(own.most, own.result + whole)};
+}
+
+device::OpBytes norm_backward_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
+  const device::OpBytes own = ops.rms_norm_backward(stream_rows(config, rows));
+  if (!config.shard.cuts_rows()) return own;
+  // Of the weight: the gradient of own rows, until those of all are added up.
+  const Size gradient = config.hidden * kFloatBytes;
+  const device::OpBytes sum = TensorRanksPlan(ops, config.shard.size).sum(1, config.hidden, kFloatBytes, kFloatBytes);
+  return {.result = own.result, .most = gradient + std::max(own.most, own.result + sum.most)};
+}
+
 Size layer_kv_block_bytes(const ModelConfig& config, Size element_bytes) {
   return 2 * config.num_kv_heads * config.head_dim * device::kBlockTokens * element_bytes;
 }

@@ -36,8 +36,15 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
 device::OpBytes head_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
 device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
 
-// The stream between blocks.
+// Hidden states of so many tokens.
 Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows);
+// Rows that a rank keeps of the residual stream of so many tokens (model/residual_stream.h), at most; and their bytes,
+// which are those of the hidden states between blocks.
+Size stream_rows(const ModelConfig& config, Size rows);
+Size stream_bytes(const ModelConfig& config, Dtype dtype, Size rows);
+// RmsNorm (model/decoder/forward.h) of the stream of so many tokens: to all normalised rows, and back.
+device::OpBytes norm_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
+device::OpBytes norm_backward_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
 
 // Keys and values of one layer for one block of device::kBlockTokens tokens.
 Size layer_kv_block_bytes(const ModelConfig& config, Size element_bytes);

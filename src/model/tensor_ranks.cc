@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 
@@ -11,6 +12,12 @@ namespace {
 
 using at::Tensor;
 using device::TensorLists;
+
+// Where there are fewer rows than ranks, some ranks have none, and nothing is sent.
+std::vector<Tensor> rows_to_send(Tensor rows) {
+  if (rows.size(0) == 0) return {};
+  return {std::move(rows)};
+}
 
 }  // namespace
 
@@ -39,26 +46,48 @@ void TensorRanks::sum_of_gathered(const Tensor& part, const Tensor& residual, co
 }
 
 void TensorRanks::sum_by_rows(const Tensor& part, const Tensor& residual, const Tensor& sum) const {
-  const int64_t num_rows = part.size(0);
-  const auto rows_of = [&](const Tensor& all, int rank) {
-    const int64_t begin = num_rows * rank / size(), end = num_rows * (rank + 1) / size();
-    return all.narrow(0, begin, end - begin);
-  };
-  TensorLists sums, to, from;
+  sum_into_own_rows(part, residual.defined() ? own_rows(residual) : residual, own_rows(sum));
+  exchange_rows(sum);
+}
+
+Tensor TensorRanks::sum_own_rows(const Tensor& part, const Tensor& residual, at::ScalarType dtype) const {
+  const Tensor sum = at::empty(own_rows(part).sizes(), part.options().dtype(dtype));
+  sum_into_own_rows(part, residual, sum);
+  return sum;
+}
+
+Tensor TensorRanks::gather_rows(const Tensor& own, int64_t num_rows) const {
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape[0] = num_rows;
+  Tensor whole = at::empty(shape, own.options());
+  own_rows(whole).copy_(own);
+  exchange_rows(whole);
+  return whole;
+}
+
+Tensor TensorRanks::rows_of(const Tensor& whole, int rank) const {
+  const int64_t num_rows = whole.size(0), begin = num_rows * rank / size(), end = num_rows * (rank + 1) / size();
+  return whole.narrow(0, begin, end - begin);
+}
+
+void TensorRanks::sum_into_own_rows(const Tensor& part, const Tensor& own_residual, const Tensor& own_sum) const {
+  TensorLists to, from;
   std::vector<Tensor> own_parts;
+  const Tensor own_part = own_rows(part);
   for (int rank = 0; rank < size(); ++rank) {
     const bool is_own = rank == ranks_->rank();
-    const Tensor own_rows = rows_of(part, ranks_->rank());
-    own_parts.push_back(is_own ? own_rows : at::empty(own_rows.sizes(), own_rows.options()));
-    sums.push_back({rows_of(sum, rank)});
-    to.push_back({rows_of(part, rank)});
-    from.push_back({own_parts.back()});
+    own_parts.push_back(is_own ? own_part : at::empty(own_part.sizes(), own_part.options()));
+    to.push_back(rows_to_send(rows_of(part, rank)));
+    from.push_back(rows_to_send(own_parts.back()));
   }
   ranks_->start_exchange(std::move(to), std::move(from))->wait();
-  const Tensor own_residual = residual.defined() ? rows_of(residual, ranks_->rank()) : residual;
-  ops_.sum_parts(own_parts, own_residual, rows_of(sum, ranks_->rank()));
-  own_parts.clear();
-  device::all_gather(*ranks_, sums);
+  ops_.sum_parts(own_parts, own_residual, own_sum);
+}
+
+void TensorRanks::exchange_rows(const Tensor& whole) const {
+  TensorLists rows;
+  for (int rank = 0; rank < size(); ++rank) rows.push_back(rows_to_send(rows_of(whole, rank)));
+  device::all_gather(*ranks_, rows);
 }
 
 Tensor TensorRanks::gather_columns(const Tensor& part, const std::vector<int64_t>& widths) const {

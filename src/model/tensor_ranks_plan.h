@@ -22,10 +22,16 @@ class TensorRanksPlan {
   bool is_alone() const { return num_ranks_ == 1; }
   // Of a part [rows, width] of elements of `part_bytes`, to elements of `out_bytes`.
   device::OpBytes sum(Size rows, Size width, Size part_bytes, Size out_bytes) const;
+  // The same to the own rows alone.
+  device::OpBytes sum_own_rows(Size rows, Size width, Size part_bytes, Size out_bytes) const;
   // Of float32, to [rows, whole_width], where the own part has own_width.
   device::OpBytes gather_columns(Size rows, Size own_width, Size whole_width) const;
 
  private:
+  Size most_own_rows(Size rows) const { return (rows + num_ranks_ - 1) / num_ranks_; }
+  // What a rank takes to add up so many of the rows.
+  Size summing(Size summed_rows, Size width, Size part_bytes) const;
+
   const device::OpsPlan& ops_;
   int64_t num_ranks_;
 };

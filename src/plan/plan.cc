@@ -85,6 +85,7 @@ class MemoryEstimate {
                  Size engine_context, Size sequences, int64_t data_ranks, Role role)
       : config_(config),
         model_(model),
+        trained_model_(model_in_training(config, model)),
         role_(role),
         data_ranks_(data_ranks),
         family_(device::ops_family(config.model.device)),
@@ -100,7 +101,8 @@ class MemoryEstimate {
     scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
     if (recomputed_layers_ < 0) {
-      recomputed_layers_ = trainer::recomputed_layers_for(model, batch_.rows, config.optimizer.batch.activation_bytes);
+      recomputed_layers_ =
+          trainer::recomputed_layers_for(trained_model_, batch_.rows, config.optimizer.batch.activation_bytes);
     }
     const Size element = model::dtype_bytes(model.dtype);
     const Size weights = weights::store_bytes(model::build_layout(model), element);
@@ -180,17 +182,17 @@ class MemoryEstimate {
   void add_training(TagBytes train, memory::MemoryPlan& plan) const {
     train[Tag::kGradients] = gradient_bytes_;
     trainer::TrainShape scores = train_shape();
-    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(model_, scores, train, plan);
+    if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(trained_model_, scores, train, plan);
     if (config_.loss.needs_reference()) {
       TagBytes scoring = train;
       scoring[Tag::kGradients] = 0;  // it comes before the first of them
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
       scores.batch = scored_batch_;
-      model::ModelConfig reference = model_;
+      model::ModelConfig reference = trained_model_;
       if (!config_.loss.ref_update_interval) reference.lora.reset();  // nothing but a copy of the policy has an adapter
       trainer::add_scoring_peaks(reference, scores, scoring, plan);
     }
-    trainer::add_train_peaks(model_, train_shape(), train, plan);
+    trainer::add_train_peaks(trained_model_, train_shape(), train, plan);
   }
 
   bool is_reference_adapter() const { return model_.lora && config_.loss.ref_load.empty(); }
@@ -224,6 +226,7 @@ class MemoryEstimate {
 
   const config::TrainConfig& config_;
   const model::ModelConfig& model_;
+  const model::ModelConfig trained_model_;
   const Role role_;
   const int64_t data_ranks_;
   device::OpsFamily family_;
@@ -407,6 +410,12 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
   return {.bytes = machine.bytes / ranks,
           .name = fmt::format("{}this machine ({})", share, machine.limited_by),
           .is_shared = true};
+}
+
+model::ModelConfig model_in_training(const config::TrainConfig& config, const model::ModelConfig& engine_model) {
+  model::ModelConfig model = engine_model;
+  model.shard.sequence_parallel = config.mesh.sequence_parallel;
+  return model;
 }
 
 int64_t TrainPlan::limit_bytes() const { return device.bytes > 0 ? device.bytes : std::numeric_limits<int64_t>::max(); }

@@ -69,6 +69,9 @@ struct TrainPlan {
   bool fits() const { return missing_bytes() == 0; }
 };
 
+// The model as trainer and reference compute it, of the one that the engine computes: --sequence-parallel is theirs.
+model::ModelConfig model_in_training(const config::TrainConfig& config, const model::ModelConfig& engine_model);
+
 // UserError where lengths contradict each other (choose_context_tokens) or one sequence exceeds --kv-cache-bytes.
 TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device);

@@ -27,7 +27,8 @@ constexpr double kBatchHalved = 0.02;        // of sampling: more forwards for t
 // A cache that takes what is left is asked to hold so many completions, where the batch has them and that can be had:
 // with fewer, sampling reads all weights for each token of a few.
 constexpr int64_t kUsefulCompletions = 16;
-constexpr double kBfloat16 = -0.3;  // half the bytes, and the faster matrix units
+constexpr double kRowsGathered = 0.02;  // of training: rows that are gathered once more for each product's gradient
+constexpr double kBfloat16 = -0.3;      // half the bytes, and the faster matrix units
 
 struct Candidate {
   config::TrainConfig config;
@@ -157,6 +158,10 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
       c.config.loss.use_kl_loss = false;
       c.config.loss.loss.kl_loss_coef = c.config.loss.loss.kl_coef = 0.0;
     }));
+  }
+  if (config.mesh.tensor_model_parallel_size > 1 && !config.mesh.sequence_parallel) {
+    levers.push_back(one_step("--sequence-parallel", true, kTrainShare * kRowsGathered,
+                              [](Candidate& c) { c.config.mesh.sequence_parallel = true; }));
   }
   if (start.model.dtype == model::Dtype::kFloat32) {
     levers.push_back(one_step("--dtype bfloat16", true, kBfloat16, [](Candidate& c) {

@@ -33,7 +33,8 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
           .device = inputs.mesh->data().device, .host = inputs.mesh->data().host, .parts = inputs.mesh->tensor().host},
       health_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
                               inputs.num_rollouts * inputs.config.steps_per_rollout())),
-      model_(inputs.session.make_model()) {
+      model_(inputs.session.make_model(plan::model_in_training(inputs.config, inputs.session.config()),
+                                       inputs.session.view())) {
   const ModelSession& session = inputs.session;
   const config::MemoryOptions& options = inputs.config.memory;
   if (inputs.config.loss.needs_reference()) {
@@ -41,7 +42,8 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
     reference_.emplace(session,
                        Reference::Options{.directory = loss.ref_load,
                                           .follows_policy = loss.ref_update_interval.has_value(),
-                                          .is_offloaded = options.offloads_reference()},
+                                          .is_offloaded = options.offloads_reference(),
+                                          .sequence_parallel = inputs.config.mesh.sequence_parallel},
                        inputs.checkpoint, memory);
   }
   std::optional<trainer::OptimizerOffload> offload;

@@ -63,7 +63,8 @@ class ModelSession {
   // The weights with the adapter, at the version of what is trained; and a model over them.
   weights::WeightsView view() const;
   std::unique_ptr<model::Model> make_model() const { return make_model(config_, view()); }
-  // Over other weights: `config` is config(), but for the adapter.
+  // The same over other weights, or as a trainer computes it: `config` is config(), but for the adapter and
+  // TensorShard::sequence_parallel.
   std::unique_ptr<model::Model> make_model(const model::ModelConfig& config, const weights::WeightsView& view) const;
   // Writes what is trained as a directory for other programs: the model, or an adapter as PEFT saves it. The ranks that
   // hold the model between them call it together, with a communicator of their hosts, and their rank 0 writes.

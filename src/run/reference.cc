@@ -34,6 +34,7 @@ Reference::Reference(const ModelSession& session, const Options& options,
     return;
   }
   config.lora.reset();
+  config.shard.sequence_parallel = options.sequence_parallel;
   if (options.is_offloaded) {
     host_memory_ = memory.make_host();
     offloaded_.emplace(model::build_layout(config), session.dtype(), session.ops().device(), *host_memory_);

@@ -30,6 +30,7 @@ class Reference {
     std::string directory;        // --ref-load; "": the weights that the session begins with
     bool follows_policy = false;  // become_policy() will be called
     bool is_offloaded = false;
+    bool sequence_parallel = false;  // model::TensorShard
   };
   // The weights of the directory, in the session's shape and dtype; those of the checkpoint that the run resumes from,
   // where it holds some. UserError when the shapes differ. Borrows the session; tells the ledger what lasts.

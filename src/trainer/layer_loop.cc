@@ -38,8 +38,9 @@ at::Tensor LayerLoop::forward() {
   const at::NoGradGuard without_graph;
   at::Tensor hidden_TE;
   {
-    const TagScope embedding(Tag::kCheckpointedInputs);
+    const TagScope embedding(Tag::kLayerWorkspace);
     hidden_TE = model_.embed(batch_.ids_T);
+    memory::retag(hidden_TE.const_data_ptr(), Tag::kCheckpointedInputs);
   }
   const int64_t num_layers = model_.config().num_layers;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
@@ -57,7 +58,7 @@ at::Tensor LayerLoop::forward() {
   const c10::AutoGradMode with_gradients(true);
   const TagScope head(Tag::kHead);
   final_norm_.input = leaf(hidden_TE);
-  final_norm_.output = model_.final_norm(final_norm_.input);
+  final_norm_.output = model_.final_norm(final_norm_.input, batch_.num_tokens());
   return final_norm_.output.detach();
 }
 

@@ -81,25 +81,27 @@ OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
 
-TokenBytes token_bytes(const model::ModelConfig& c) {
+KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
   // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
-  const Size kept = 2 * c.num_kv_heads * c.head_dim * model::dtype_bytes(c.dtype) + c.num_heads * kFloatBytes;
+  const Size kept =
+      num_tokens * (2 * c.num_kv_heads * c.head_dim * model::dtype_bytes(c.dtype) + c.num_heads * kFloatBytes);
   const device::OpsPlan ops =
       model::ops_plan(device::OpsFamily::kCpu, c, c.dtype);  // a graph is the same on any device
-  const Size hidden = model::hidden_bytes(c, c.dtype, 1);
-  return {.block_input = hidden,
-          .block_graph = model::block_bytes(c, c.dtype, ops, 1, {.forward = {}, .kept = kept, .backward = {}}).graph,
-          .head = 2 * hidden + c.hidden * kFloatBytes};
+  const Size stream = model::stream_bytes(c, c.dtype, num_tokens);
+  const model::AttentionBytes attention = {.forward = {}, .kept = kept, .backward = {}};
+  return {.block_input = stream,
+          .block_graph = model::block_bytes(c, c.dtype, ops, num_tokens, attention).graph,
+          .head = stream + model::hidden_bytes(c, c.dtype, num_tokens) + num_tokens * c.hidden * kFloatBytes};
 }
 
 Size logits_bytes(const model::ModelConfig& config, Size chunk_rows) { return config.vocab * chunk_rows * kFloatBytes; }
 
 Size activation_bytes(const model::ModelConfig& config, Size num_tokens, Size recomputed_layers) {
-  const TokenBytes token = token_bytes(config);
+  const KeptBytes kept = kept_bytes(config, num_tokens);
   const Size kept_layers = config.num_layers - recomputed_layers;
   // While a dropped block is re-run all kept graphs are gone, so its own counts only where no block is kept.
   const Size graphs = std::max<Size>(kept_layers, 1);
-  return num_tokens * (config.num_layers * token.block_input + graphs * token.block_graph + token.head);
+  return config.num_layers * kept.block_input + graphs * kept.block_graph + kept.head;
 }
 
 Size recomputed_layers_for(const model::ModelConfig& config, Size num_tokens, Size budget_bytes) {
@@ -180,7 +182,9 @@ struct BatchPlan {
              .sequences = shape.batch.sequences,
              .kv_blocks = shape.batch.kv_blocks,
              .expanded_keys = shape.batch.expanded_keys},
-        residual(memory::allocated_bytes(model::hidden_bytes(config, config.dtype, load.rows))),
+        residual(memory::allocated_bytes(model::stream_bytes(config, config.dtype, load.rows))),
+        normed(memory::allocated_bytes(model::hidden_bytes(config, config.dtype, load.rows))),
+        norm(model::norm_bytes(config, config.dtype, ops, load.rows)),
         cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(config.dtype))),
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
         chunk_hidden(model::hidden_bytes(config, config.dtype, chunk_rows)),
@@ -219,8 +223,10 @@ struct BatchPlan {
 
   device::OpsPlan ops;
   device::AttentionLoad load;
-  Size residual;  // hidden states of all rows, once
-  Size cache;     // of one layer's keys and values
+  Size residual;  // hidden states, once: of all rows, or of those that this rank keeps
+  Size normed;    // what the final norm gives: of all rows
+  device::OpBytes norm;
+  Size cache;  // of one layer's keys and values
   Size chunk_rows, chunk_hidden, logits;
   device::OpBytes head;  // of a chunk
   model::BlockBytes block;
@@ -239,10 +245,10 @@ void add_scoring_peaks(const model::ModelConfig& config, const TrainShape& shape
   block[Tag::kLayerWorkspace] += p.cache + p.residual + p.block.inference + memory::rounding_of(12);
   plan.add(Phase::kTrain, "a block of the reference", block);
   memory::TagBytes norm = base;
-  norm[Tag::kLayerWorkspace] += p.cache + p.residual + p.ops.rms_norm(shape.batch.rows).most + memory::rounding_of(4);
+  norm[Tag::kLayerWorkspace] += p.cache + p.residual + p.norm.most + memory::rounding_of(4);
   plan.add(Phase::kTrain, "the reference's final norm", norm);
   memory::TagBytes head = base;
-  head[Tag::kLayerWorkspace] += p.residual;
+  head[Tag::kLayerWorkspace] += p.normed;
   head[Tag::kHead] +=
       3 * memory::allocated_bytes(shape.batch.targets * kFloatBytes) + p.chunk() + memory::rounding_of(6);
   plan.add(Phase::kTrain, "logits of the reference", head);
@@ -278,11 +284,11 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   done[Tag::kSavedActivations] += kept_layers * graph;
   done[Tag::kLayerWorkspace] += idle_cache;
   memory::TagBytes normed = done;
-  normed[Tag::kHead] += p.residual + p.ops.rms_norm(T).most + memory::rounding_of(4);
+  normed[Tag::kHead] += p.residual + p.norm.most + memory::rounding_of(4);
   plan.add(Phase::kTrain, "the final norm", normed);
 
   memory::TagBytes head = done;
-  head[Tag::kHead] += 2 * p.residual + scores;  // input and output of the final norm
+  head[Tag::kHead] += p.residual + p.normed + scores;  // input and output of the final norm
   memory::TagBytes logits = head;
   logits[Tag::kHead] += p.chunk() + memory::rounding_of(6);
   plan.add(Phase::kTrain, "a chunk of logits", logits);
@@ -300,10 +306,10 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;
-  const Size rounded = config.dtype == model::Dtype::kFloat32 ? Size(0) : p.residual;
-  norm[Tag::kHead] +=
-      std::max(T * config.hidden * kFloatBytes + rounded, p.residual + p.ops.rms_norm_backward(T).most) +
-      memory::rounding_of(3);
+  const Size rounded = config.dtype == model::Dtype::kFloat32 ? Size(0) : p.normed;
+  norm[Tag::kHead] += std::max(T * config.hidden * kFloatBytes + rounded,
+                               p.normed + model::norm_backward_bytes(config, p.ops, T).most) +
+                      memory::rounding_of(3);
   plan.add(Phase::kTrain, "backward of the final norm", norm);
 
   // Its output's gradient is beside what the block's backward allocates.
@@ -319,7 +325,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   if (shape.recomputed_layers > 0) {
     memory::TagBytes again = base;  // the kept blocks and all behind them are gone
     again[Tag::kCheckpointedInputs] += shape.recomputed_layers * p.residual;
-    again[Tag::kHead] += 2 * p.residual + scores;  // what the loss had, and the block's result
+    again[Tag::kHead] += p.normed + p.residual + scores;  // what the loss had, and the block's result
     again[Tag::kLayerWorkspace] += idle_cache;
     memory::TagBytes rerun = again;
     rerun[Tag::kLayerWorkspace] += p.residual + p.block.forward + graph_rounding + rounding;

@@ -40,13 +40,13 @@ struct OffloadBytes {
 OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements,
                            int64_t data_ranks = 1);
 
-// What one token of a micro-batch keeps alive between forward and backward.
-struct TokenBytes {
-  Size block_input = 0;  // of each block, kept or recomputed: the hidden state
+// What the tokens of a micro-batch keep alive between forward and backward.
+struct KeptBytes {
+  Size block_input = 0;  // of each block, kept or recomputed: the hidden state, as far as this rank keeps it
   Size block_graph = 0;  // of each kept block, besides its input: what its backward reads
   Size head = 0;         // once: final norm's input and output, and the gradient of the output in float32
 };
-TokenBytes token_bytes(const model::ModelConfig& config);
+KeptBytes kept_bytes(const model::ModelConfig& config, Size num_tokens);
 
 // Logits of one chunk (float32); backward turns them into their gradient in place.
 Size logits_bytes(const model::ModelConfig& config, Size chunk_rows);

@@ -81,7 +81,6 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
                              "--qk-layernorm",
                              "--pipeline-model-parallel-size",
                              "2",
-                             "--sequence-parallel",
                              "--sglang-mem-fraction-static",
                              "0.7"};
   Arguments arguments = {"train",  "--colocate", "--rollout-num-gpus-per-engine", "1", "--hf-checkpoint", "no model",
@@ -92,7 +91,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
   const Captured result = run(arguments);
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(last_line(result.err),
-            "tandem: error: 18 options cannot be used: none of them is supported; they are listed above, with the "
+            "tandem: error: 17 options cannot be used: none of them is supported; they are listed above, with the "
             "command line that remains");
   for (const std::string& word : refused) {
     if (word.starts_with("--")) {

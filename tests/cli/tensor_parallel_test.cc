@@ -35,6 +35,21 @@ std::vector<double> differences(const std::string& run) {
   return result;
 }
 
+base::Json first_step(const std::string& run) {
+  for (base::Json& record : json_lines(run + "/metrics.jsonl")) {
+    if (record.contains("train/step") && record.at("train/step") == 0) return std::move(record);
+  }
+  return {};
+}
+
+// Bytes by tag in the train phase of the conductor's last step. which: "most" that there were, or "planned".
+base::Json train_memory(const std::string& run, const char* which) {
+  base::Json last;
+  for (base::Json& line : json_lines(run + "/memory_timeline.jsonl"))
+    if (line["event"] == "step") last = std::move(line);
+  return last["phases"]["train"][which];
+}
+
 class TensorParallel : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -92,6 +107,55 @@ TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
   const Captured spread = run_program(back);
   ASSERT_EQ(spread.code, 0) << spread.err;
   for (const double difference : differences(*folder_ / "spread_again")) EXPECT_EQ(difference, 0.0);
+}
+
+// With --sequence-parallel the devices of a replica share the rows between products: no input of a forward, so that
+// samples, log-probs and those of a reference are the same, and less memory for what a backward needs.
+TEST_F(TensorParallel, SharedRowsChangeNoLogprobAndTakeLessMemory) {
+  const auto run = [&](const std::string& name, int ranks) {
+    Arguments words = arguments(*folder_, name, 2, ranks, {"--kl-loss-coef", "0.01"});
+    words.insert(words.end(), {"--get-mismatch-metrics", "--use-kl-loss", "--offload-train", "--sequence-parallel"});
+    const Captured result = run_program(words);
+    ASSERT_EQ(result.code, 0) << result.err;
+  };
+  run("rows", 2);
+  const std::string rows = *folder_ / "rows", one = *folder_ / "one";
+  const std::vector<double> all = differences(rows);
+  ASSERT_EQ(all.size(), 4U);
+  for (const double difference : all) EXPECT_EQ(difference, 0.0);
+  EXPECT_EQ(first_step(rows).at("train/kl_loss"), 0.0) << "the reference is the policy, whose log-probs are known";
+  const std::string first = "/samples/" + base::list_directory(one + "/samples").front();
+  EXPECT_EQ(base::read_file(rows + first), base::read_file(one + first));
+  const base::Json most = train_memory(rows, "most"), planned = train_memory(rows, "planned");
+  for (const auto& [tag, bytes] : most.items()) {
+    if (tag == "overhead") continue;  // a sanitizer's own memory is none of ours
+    EXPECT_LE(bytes, planned.at(tag)) << tag;
+  }
+  for (const char* which : {"most", "planned"}) {
+    const base::Json shared = train_memory(rows, which), whole = train_memory(one, which);
+    for (const char* tag : {"block_inputs", "block_graphs"}) {
+      EXPECT_LT(shared.at(tag).get<int64_t>(), whole.at(tag).get<int64_t>()) << tag << ", " << which;
+    }
+  }
+  run("rows_two", 4);
+  expect_equal(Results(*folder_ / "rows_two"), Results(rows), "two replicas");
+}
+
+TEST_F(TensorParallel, SharedRowsAreExportedAsOneDeviceDoesAndComparedOnResume) {
+  const Arguments still = {"--lr", "0", "--weight-decay", "0", "--num-rollout", "1"};
+  Arguments words = arguments(*folder_, "rows_still", 2, 2, still);
+  words.push_back("--sequence-parallel");
+  const Captured spread = run_program(words);
+  ASSERT_EQ(spread.code, 0) << spread.err;
+  Arguments alone = arguments(*folder_, "rows_of_one", 1, 1, still);
+  alone.push_back("--sequence-parallel");
+  const Captured one = run_program(alone);
+  ASSERT_EQ(one.code, 0) << "one device has nobody to share with: " << one.err;
+  EXPECT_TRUE(weights_of(*folder_ / "rows_still") == weights_of(*folder_ / "rows_of_one"));
+  const Captured refused =
+      run_program(with_flag(arguments(*folder_, "other", 2, 2, still), "--load", *folder_ / "rows_still"));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("--sequence-parallel"), std::string::npos) << refused.err;
 }
 
 TEST_F(TensorParallel, WithAReferenceEpochsAndOffloadToo) {

@@ -48,13 +48,14 @@ TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
 }
 
 // How many devices there are is not an input of the results.
-TEST(MeshOptions, ResultsDependOnTheSizeOfAReplicaAlone) {
+TEST(MeshOptions, ResultsDependOnHowAModelIsSpreadAlone) {
   MeshOptions mesh;
   base::Options options;
   mesh.visit(options);
   const std::map<std::string, std::string> results = options.result_options();
-  EXPECT_EQ(results.size(), 1U);
+  EXPECT_EQ(results.size(), 2U);
   EXPECT_TRUE(results.contains("tensor-model-parallel-size"));
+  EXPECT_EQ(results.at("sequence-parallel"), "false");
 }
 
 }  // namespace

@@ -214,6 +214,20 @@ TEST_P(OpsTest, RmsNormAndItsGradients) {
   }
 }
 
+// Of a batch with fewer rows than there are tensor ranks, some of those that share them have none.
+TEST_P(OpsTest, NormsAndSumsOfNoRowsAreNothing) {
+  for (const int64_t E : {64, 37}) {
+    const Tensor none = normal({0, E}), w = normal({E}), dw = draw_.normal({E}, at::kFloat), sum = normal({0, E});
+    const Tensor before = dw.clone(), part = draw_.normal({0, E}, at::kFloat);
+    EXPECT_EQ(ops_->rms_norm(none, w, 1e-6).sizes(), none.sizes());
+    EXPECT_EQ(ops_->rms_norm_backward(none, none, w, 1e-6, dw).sizes(), none.sizes());
+    EXPECT_TRUE(dw.equal(before)) << "nothing is added";
+    EXPECT_EQ(ops_->add(none, none).sizes(), none.sizes());
+    ops_->sum_parts({part, part}, none, sum);
+    ops_->sum_parts({part, part}, Tensor(), sum);
+  }
+}
+
 TEST_P(OpsTest, QkNormRopeAndItsGradients) {
   for (const int64_t K : {32, 80, 128}) {
     const reference::QkvDims d{.H = 4, .G = 2, .K = K, .rope_theta = 1e6, .eps = 1e-6};

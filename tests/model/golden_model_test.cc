@@ -144,7 +144,7 @@ TEST_P(GoldenModelTest, HiddenStatesOfEveryLayerAreTransformers) {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     hidden = model_->block(layer, hidden, positions, attention);
     const bool last = layer + 1 == config_.num_layers;  // the reference has the final norm in its last one
-    expect_near(fmt::format("hidden.{}", layer + 1), last ? model_->final_norm(hidden) : hidden,
+    expect_near(fmt::format("hidden.{}", layer + 1), last ? model_->final_norm(hidden, ids.size(0)) : hidden,
                 golden(fmt::format("seq2.hidden.{}", layer + 1)), kHiddenTolerance);
   }
 }
@@ -189,7 +189,7 @@ TEST_P(GoldenModelTest, LossAndTheGradientOfEveryParameterAreTransformers) {
     Tensor hidden = embedded;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer)
       hidden = model_->block(layer, hidden, positions, attention);
-    const Tensor normed = model_->final_norm(hidden);
+    const Tensor normed = model_->final_norm(hidden, ids.size(0));
     const Tensor logits = model_->head(normed.detach());
     const Tensor logp = at::empty({length}), lse = at::empty({length});
     ops_->logprob(logits, targets, 1.0, logp, Tensor(), lse);

@@ -218,7 +218,7 @@ TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
     Tensor hidden = embedded;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer)
       hidden = model_->block(layer, hidden, int32_range(0, length), attention);
-    const Tensor normed = model_->final_norm(hidden), logits = model_->head(normed.detach());
+    const Tensor normed = model_->final_norm(hidden, ids.size(0)), logits = model_->head(normed.detach());
     EXPECT_LT(difference(logits, golden(prefix + "logits")), 1e-4);
     const Tensor logp = at::empty({length}), lse = at::empty({length});
     ops_->logprob(logits, targets, 1.0, logp, Tensor(), lse);

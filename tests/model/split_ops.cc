@@ -16,8 +16,8 @@ namespace tandem::model {
 using at::Tensor;
 
 SplitOps::SplitOps(const device::Ops& inner, const weights::WeightStore& store, const ModelConfig& whole,
-                   std::vector<int> order)
-    : ForwardingOps(inner), order_(std::move(order)) {
+                   std::vector<int> order, bool sequence_parallel)
+    : ForwardingOps(inner), order_(std::move(order)), sequence_parallel_(sequence_parallel) {
   for (const weights::PackedTensor& packed : store.layout().tensors) {
     if (packed.shape.size() != 2) continue;
     for (int rank = 0; rank < static_cast<int>(order_.size()); ++rank) {
@@ -55,6 +55,21 @@ Tensor SplitOps::linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::
   for (const Tensor& rows : cut->second)
     parts.push_back(inner_.linear_grad_input(dy_TN.index_select(1, rows), w_NK.index_select(0, rows), at::kFloat));
   return sum(parts, out);
+}
+
+Tensor SplitOps::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, double eps,
+                                   const Tensor& dweight) const {
+  if (!sequence_parallel_) return inner_.rms_norm_backward(dy, x, weight, eps, dweight);
+  const int64_t num_ranks = std::ssize(order_), num_rows = x.size(0);
+  std::vector<Tensor> dx, parts;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    const int64_t begin = num_rows * rank / num_ranks, count = num_rows * (rank + 1) / num_ranks - begin;
+    parts.push_back(at::zeros(dweight.sizes()));
+    dx.push_back(
+        inner_.rms_norm_backward(dy.narrow(0, begin, count), x.narrow(0, begin, count), weight, eps, parts.back()));
+  }
+  dweight.add_(sum(parts, at::kFloat));
+  return at::cat(dx);
 }
 
 Tensor SplitOps::qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,

@@ -1,5 +1,6 @@
 // What tensor ranks compute together, in one process with whole weights: each product whose sum the ranks split is
-// computed in as many parts, which are added up in float32 in the order of the ranks and rounded once.
+// computed in as many parts, which are added up in float32 in the order of the ranks and rounded once. So is, where the
+// ranks share the rows of the residual stream, the gradient of a norm's weight.
 #pragma once
 
 #include <map>
@@ -17,10 +18,12 @@ class SplitOps final : public sim::ForwardingOps {
   // For a model over `store`, whose configuration is `whole`, on `num_ranks` tensor ranks. order: in which parts are
   // added up, [0, num_ranks) as the ranks do.
   SplitOps(const device::Ops& inner, const weights::WeightStore& store, const ModelConfig& whole,
-           std::vector<int> order);
+           std::vector<int> order, bool sequence_parallel);
 
   Tensor linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const override;
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override;
+  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, double eps,
+                           const Tensor& dweight) const override;
   Tensor qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
                                const QkvShape& shape, const Tensor& dq_norm, const Tensor& dk_norm) const override;
@@ -30,6 +33,7 @@ class SplitOps final : public sim::ForwardingOps {
   Tensor sum(const std::vector<Tensor>& parts, at::ScalarType out) const;
 
   const std::vector<int> order_;
+  const bool sequence_parallel_;
   // By a matrix's address: the rows that each rank has of it, as indices. Of those that are cut by rows.
   std::map<const void*, std::vector<Tensor>> rows_;
 };

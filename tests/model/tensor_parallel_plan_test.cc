@@ -82,8 +82,11 @@ struct Case {
   std::string architecture;
   Dtype dtype;
   int size;
+  bool sequence_parallel = false;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.architecture << ' ' << c.size; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.architecture << ' ' << c.size << (c.sequence_parallel ? " rows too" : "");
+}
 
 // What is planned, and what was taken.
 struct Bytes {
@@ -138,7 +141,9 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
     const BlockBytes block = block_bytes(config, config.dtype, plan, kTokens, attention_bytes(config, plan));
     SequenceAttention attention(*ops, config, kTokens, dtype), again(*ops, config, kTokens, dtype);
     const Tensor positions = int32_range(0, kTokens);
-    const Tensor x = device::Draw(7).normal({kTokens, config.hidden}, dtype), dy = x.clone();
+    const int64_t stream_rows = model::stream_rows(config, kTokens);
+    const Tensor x = device::Draw(7).normal({stream_rows, config.hidden}, dtype), dy = x.clone();
+    const Tensor normed = device::Draw(7).normal({kTokens, config.hidden}, dtype);
     Measured result;
     {
       const c10::NoGradGuard no_graph;
@@ -155,10 +160,16 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
         std::max<int64_t>(block.mlp_backward, block.attention_backward - block.mlp_graph),
         bytes.most_of([&] { torch::autograd::grad({y}, {x}, {dy}); })};
 
+    Tensor norm;
+    result["a norm"] = {norm_bytes(config, config.dtype, plan, kTokens).most,
+                        bytes.most_of([&] { norm = model->final_norm(x, kTokens); })};
+    result["the backward of a norm"] = {norm_backward_bytes(config, plan, kTokens).most,
+                                        bytes.most_of([&] { torch::autograd::grad({norm}, {x}, {normed}); })};
+
     Tensor logits;
-    result["logits"] = {head_bytes(config, plan, kTokens).most, bytes.most_of([&] { logits = model->head(dy); })};
+    result["logits"] = {head_bytes(config, plan, kTokens).most, bytes.most_of([&] { logits = model->head(normed); })};
     result["the backward of logits"] = {head_backward_bytes(config, config.dtype, plan, kTokens).most,
-                                        bytes.most_of([&] { model->head_backward(logits, dy); })};
+                                        bytes.most_of([&] { model->head_backward(logits, normed); })};
     return result;
   }
 };
@@ -168,12 +179,16 @@ std::vector<Case> cases() {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16})
     for (const int size : {1, 2, 4}) result.push_back({kArchitectures.front(), dtype, size});
   for (size_t i = 1; i < kArchitectures.size(); ++i) result.push_back({kArchitectures[i], Dtype::kFloat32, 2});
+  result.push_back({kArchitectures.front(), Dtype::kFloat32, 4, /*sequence_parallel=*/true});
+  result.push_back({kArchitectures.front(), Dtype::kBFloat16, 2, /*sequence_parallel=*/true});
+  result.push_back({kArchitectures.back(), Dtype::kFloat32, 2, /*sequence_parallel=*/true});
   return result;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TensorParallelPlanTest, testing::ValuesIn(cases()), [](const auto& info) {
   const Case& c = info.param;
-  return c.architecture + "_" + to_string(c.dtype) + "_" + std::to_string(c.size);
+  return c.architecture + "_" + to_string(c.dtype) + "_" + std::to_string(c.size) +
+         (c.sequence_parallel ? "_rows" : "");
 });
 
 // Never more than planned, and near it on the rank with the largest part of the vocabulary. Indices and the partial
@@ -187,7 +202,10 @@ TEST_P(TensorParallelPlanTest, BlockAndHeadTakeWhatIsPlanned) {
     of_ranks.push_back(measure(bytes, whole(), nullptr));
   } else {
     of_ranks = device::on_thread_ranks(size, [&](device::Communicator& ranks) {
-      return measure(bytes, shard_of(whole(), {.rank = ranks.rank(), .size = size}), &ranks);
+      return measure(
+          bytes,
+          shard_of(whole(), {.rank = ranks.rank(), .size = size, .sequence_parallel = GetParam().sequence_parallel}),
+          &ranks);
     });
   }
   for (const auto& [what, first] : of_ranks.front()) {

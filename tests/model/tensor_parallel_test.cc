@@ -33,7 +33,7 @@ constexpr int64_t kTokens = 37;
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+         (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 struct Case {
@@ -41,25 +41,30 @@ struct Case {
   at::ScalarType dtype;
   bool tied;
   int size;
+  bool sequence_parallel = false;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.architecture << ' ' << c.dtype << ' ' << c.size; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.architecture << ' ' << c.dtype << ' ' << c.size << (c.sequence_parallel ? " rows too" : "");
+}
 
-std::vector<Case> cases(const std::vector<at::ScalarType>& dtypes, const std::vector<int>& sizes) {
+std::vector<Case> cases(const std::vector<at::ScalarType>& dtypes, const std::vector<int>& sizes,
+                        const std::vector<bool>& sequence_parallel = {false}) {
   std::vector<Case> result;
   for (const std::string& architecture : kArchitectures)
     for (const at::ScalarType dtype : dtypes)
       for (const bool tied : {true, false})
-        for (const int size : sizes) result.push_back({architecture, dtype, tied, size});
+        for (const int size : sizes)
+          for (const bool rows : sequence_parallel) result.push_back({architecture, dtype, tied, size, rows});
   return result;
 }
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   return c.architecture + (c.dtype == at::kFloat ? "_float32_" : "_bfloat16_") + (c.tied ? "tied_" : "untied_") +
-         std::to_string(c.size);
+         std::to_string(c.size) + (c.sequence_parallel ? "_rows" : "");
 }
 
-// What a forward and a backward give.
+// What a forward and a backward give. embedded_TE, dembedded_TE: of the residual stream, what the rank keeps.
 struct Pass {
   Tensor embedded_TE, normed_TE, logits_RV, dnormed_TE, dembedded_TE;
   std::map<std::string, Tensor> gradients;  // by packed name
@@ -69,9 +74,13 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
  protected:
   TensorParallelTest() : config_(config_of(GetParam())), store_(build_layout(config_), GetParam().dtype) {
     draw_weights(store_, config_.initializer_range, kSeed);
+    set_tokens(kTokens);
+  }
+  // How many the batch of run() has.
+  void set_tokens(int64_t num_tokens) {
     device::Draw draw(kSeed);
-    ids_T_ = device::to_tensor(draw.ids(kTokens, 0, static_cast<int32_t>(config_.vocab) - 1));
-    dlogits_RV_ = draw.normal({kTokens, config_.vocab}, at::kFloat);
+    ids_T_ = device::to_tensor(draw.ids(num_tokens, 0, static_cast<int32_t>(config_.vocab) - 1));
+    dlogits_RV_ = draw.normal({num_tokens, config_.vocab}, at::kFloat);
   }
 
   // Parts of unequal vocabulary: 70 rows over two and four.
@@ -84,7 +93,16 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
     return config;
   }
   int size() const { return GetParam().size; }
-  ModelConfig part(int rank) const { return shard_of(config_, {.rank = rank, .size = size()}); }
+  ModelConfig part(int rank, bool sequence_parallel) const {
+    return shard_of(config_, {.rank = rank, .size = size(), .sequence_parallel = sequence_parallel});
+  }
+  ModelConfig part(int rank) const { return part(rank, GetParam().sequence_parallel); }
+  // What a rank keeps of the rows of all.
+  Tensor kept(const Tensor& all, int rank, bool sequence_parallel) const {
+    if (!sequence_parallel) return all;
+    const int64_t begin = all.size(0) * rank / size(), end = all.size(0) * (rank + 1) / size();
+    return all.narrow(0, begin, end - begin);
+  }
 
   // wants: whether the gradient of a tensor is.
   Pass run(
@@ -100,12 +118,13 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
       return {.memory = gradient, .use = device::GradientUse::kSet};
     });
     model.set_gradient_sink(&sink);
-    SequenceAttention attention(model.ops(), model.config(), kTokens, model.dtype());
+    const int64_t num_tokens = ids_T_.size(0);
+    SequenceAttention attention(model.ops(), model.config(), num_tokens, model.dtype());
     pass.embedded_TE = model.embed(ids_T_).set_requires_grad(true);
     Tensor hidden_TE = pass.embedded_TE;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer)
-      hidden_TE = model.block(layer, hidden_TE, int32_range(0, kTokens), attention);
-    const Tensor normed_TE = model.final_norm(hidden_TE);
+      hidden_TE = model.block(layer, hidden_TE, int32_range(0, num_tokens), attention);
+    const Tensor normed_TE = model.final_norm(hidden_TE, num_tokens);
     pass.normed_TE = normed_TE.detach();
     pass.logits_RV = model.head(pass.normed_TE);
     pass.dnormed_TE = model.head_backward(dlogits_RV_, pass.normed_TE);
@@ -118,9 +137,13 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
   // f(model, rank) on all ranks.
   template <typename F>
   auto on_ranks(F f) const {
+    return on_ranks(f, GetParam().sequence_parallel);
+  }
+  template <typename F>
+  auto on_ranks(F f, bool sequence_parallel) const {
     return device::on_thread_ranks(size(), [&](device::Communicator& ranks) {
       const std::unique_ptr<device::Ops> ops = device::make_cpu_ops("auto", 1);
-      const ModelConfig config = part(ranks.rank());
+      const ModelConfig config = part(ranks.rank(), sequence_parallel);
       const weights::WeightStore store = part_of_store(store_, config);
       return f(*make_model(config, store.view(), *ops, ranks), ranks.rank());
     });
@@ -128,7 +151,7 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
 
   // With whole weights, its sums split as the ranks do and added up in that order.
   Pass run_in_one_process(const std::vector<int>& order) const {
-    const SplitOps ops(*ops_, store_, config_, order);
+    const SplitOps ops(*ops_, store_, config_, order, GetParam().sequence_parallel);
     return run(*make_model(config_, store_.view(), ops));
   }
   std::vector<int> order_of_ranks() const {
@@ -143,20 +166,22 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
   Tensor ids_T_, dlogits_RV_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorParallelTest, testing::ValuesIn(cases({at::kFloat, at::kBFloat16}, {2, 4})),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallelTest,
+                         testing::ValuesIn(cases({at::kFloat, at::kBFloat16}, {2, 4}, {false, true})), name_of);
 
 TEST_P(TensorParallelTest, ForwardAndBackwardAreThoseOfOneProcessThatAddsInTheirOrder) {
+  const bool sequence_parallel = GetParam().sequence_parallel;
   const Pass want = run_in_one_process(order_of_ranks());
   const std::vector<Pass> passes = on_ranks([&](Model& model, int /*rank*/) { return run(model); });
   for (int rank = 0; rank < size(); ++rank) {
     SCOPED_TRACE(testing::Message() << "rank " << rank << "; seed " << kSeed);
     const Pass& got = passes[static_cast<size_t>(rank)];
-    EXPECT_TRUE(same_bits(got.embedded_TE, want.embedded_TE)) << "embedded tokens";
+    EXPECT_TRUE(same_bits(got.embedded_TE, kept(want.embedded_TE, rank, sequence_parallel))) << "embedded tokens";
     EXPECT_TRUE(same_bits(got.normed_TE, want.normed_TE)) << "hidden states";
     EXPECT_TRUE(same_bits(got.logits_RV, want.logits_RV)) << "logits";
     EXPECT_TRUE(same_bits(got.dnormed_TE, want.dnormed_TE)) << "gradient of the head's input";
-    EXPECT_TRUE(same_bits(got.dembedded_TE, want.dembedded_TE)) << "gradient of the first block's input";
+    EXPECT_TRUE(same_bits(got.dembedded_TE, kept(want.dembedded_TE, rank, sequence_parallel)))
+        << "gradient of the first block's input";
     const weights::Layout layout = build_layout(part(rank));
     EXPECT_EQ(got.gradients.size(), layout.tensors.size());
     for (const weights::PackedTensor& packed : layout.tensors) {
@@ -216,11 +241,53 @@ TEST_P(TensorParallelTest, IsCloseToTheModelOfOneRank) {
   for (int rank = 0; rank < size(); ++rank) {
     const Pass& got = passes[static_cast<size_t>(rank)];
     EXPECT_LE(difference(got.logits_RV, want.logits_RV), tolerance) << "seed " << kSeed;
-    EXPECT_LE(difference(got.dembedded_TE, want.dembedded_TE), tolerance) << "seed " << kSeed;
+    const Tensor dembedded_TE = kept(want.dembedded_TE, rank, GetParam().sequence_parallel);
+    EXPECT_LE(difference(got.dembedded_TE, dembedded_TE), tolerance) << "seed " << kSeed;
     for (const weights::PackedTensor& packed : build_layout(part(rank)).tensors) {
       const Tensor of_part = part_of(want.gradients.at(packed.name), store_.layout().find(packed.name), packed);
       EXPECT_LE(difference(got.gradients.at(packed.name), of_part), tolerance) << packed.name << "; seed " << kSeed;
     }
+  }
+}
+
+// Shared rows are no input of a forward. Of the gradients those of norms are added up in another order, and no other.
+class SequenceParallelTest : public TensorParallelTest {
+ protected:
+  static bool is_norm_of_stream(const std::string& name) {
+    return name == "final_norm" || name.ends_with(".input_norm") || name.ends_with(".post_norm");
+  }
+  void expect_equal_but_for_norms() const {
+    const auto pass = [&](Model& model, int /*rank*/) { return run(model); };
+    const std::vector<Pass> whole = on_ranks(pass, false), cut = on_ranks(pass, true);
+    for (int rank = 0; rank < size(); ++rank) {
+      SCOPED_TRACE(testing::Message() << ids_T_.size(0) << " tokens, rank " << rank << "; seed " << kSeed);
+      const Pass &got = cut[static_cast<size_t>(rank)], &want = whole[static_cast<size_t>(rank)];
+      EXPECT_TRUE(same_bits(got.embedded_TE, kept(want.embedded_TE, rank, true))) << "embedded tokens";
+      EXPECT_TRUE(same_bits(got.normed_TE, want.normed_TE)) << "hidden states";
+      EXPECT_TRUE(same_bits(got.logits_RV, want.logits_RV)) << "logits";
+      EXPECT_TRUE(same_bits(got.dembedded_TE, kept(want.dembedded_TE, rank, true))) << "gradient of hidden states";
+      ASSERT_EQ(got.gradients.size(), want.gradients.size());
+      for (const auto& [name, gradient] : want.gradients) {
+        if (is_norm_of_stream(name)) {
+          EXPECT_LE(difference(got.gradients.at(name), gradient), 1e-6) << name;
+          EXPECT_TRUE(same_bits(got.gradients.at(name), cut[0].gradients.at(name))) << name << " on all ranks";
+        } else {
+          EXPECT_TRUE(same_bits(got.gradients.at(name), gradient)) << name;
+        }
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, SequenceParallelTest, testing::ValuesIn(cases({at::kFloat, at::kBFloat16}, {2, 4})),
+                         name_of);
+
+TEST_P(SequenceParallelTest, ChangesTheGradientsOfNormsAlone) { expect_equal_but_for_norms(); }
+
+TEST_P(SequenceParallelTest, ChangesNoMoreWhereThereAreFewerRowsThanRanks) {
+  for (const int64_t num_tokens : {1, 3}) {
+    set_tokens(num_tokens);
+    expect_equal_but_for_norms();
   }
 }
 

@@ -21,7 +21,7 @@ constexpr uint64_t kSeed = 5;
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+         (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 std::vector<Tensor> draw_parts(device::Draw& draw, int size, at::IntArrayRef shape) {
@@ -52,6 +52,36 @@ TEST(TensorRanks, EveryRankHasTheSumInTheOrderOfTheRanksHoweverItIsSent) {
             EXPECT_TRUE(same_bits(with_residual, added)) << size << " ranks, " << num_rows << " rows; seed " << kSeed;
           }
         }
+      }
+    }
+  }
+}
+
+// Rows that do not divide, and fewer of them than ranks.
+TEST(TensorRanks, OwnRowsAreThoseOfTheSumAndGatheredAreAllOfIt) {
+  device::Draw draw(kSeed);
+  for (const int size : {2, 3, 4}) {
+    for (const int64_t num_rows : {1, 2, 7}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const std::vector<Tensor> parts = draw_parts(draw, size, {num_rows, 24});
+        const Tensor residual = draw.normal({num_rows, 24}, dtype);
+        const auto results = device::on_thread_ranks(size, [&](device::Communicator& ends) {
+          const TensorRanks ranks(test_ops(1), ends);
+          const Tensor& part = parts[static_cast<size_t>(ends.rank())];
+          const Tensor whole = ranks.sum(part, residual, dtype);
+          const Tensor own = ranks.sum_own_rows(part, ranks.own_rows(residual), dtype);
+          EXPECT_TRUE(same_bits(own, ranks.own_rows(whole).clone())) << num_rows << " rows; seed " << kSeed;
+          EXPECT_TRUE(
+              same_bits(ranks.sum_own_rows(part, {}, dtype), ranks.own_rows(ranks.sum(part, {}, dtype)).clone()))
+              << num_rows << " rows; seed " << kSeed;
+          return std::tuple(whole, ranks.gather_rows(own, num_rows), own.size(0));
+        });
+        int64_t total = 0;
+        for (const auto& [whole, gathered, own_rows] : results) {
+          EXPECT_TRUE(same_bits(gathered, whole)) << size << " ranks, " << num_rows << " rows; seed " << kSeed;
+          total += own_rows;
+        }
+        EXPECT_EQ(total, num_rows) << "each row is one rank's";
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/options.h"
@@ -62,6 +63,29 @@ TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
     EXPECT_EQ(message.find('\n'), std::string::npos);
   }
   EXPECT_GT(num_changes, 0);
+}
+
+// Of a device that a byte is missing.
+bool offers_to_share_rows(PlanCase given) {
+  given.config.rollout.kv_cache_bytes = int64_t{256} << 20;  // less than training takes
+  const int64_t peak = plan_training(given.config, given.model, given.facts, {}).peak_bytes();
+  const std::vector<PlanChange> changes =
+      cheapest_changes(given.config, given.model, given.facts, {.bytes = peak - 1, .name = "a device"}, 20);
+  return std::ranges::any_of(changes, [](const PlanChange& change) { return change.flags == "--sequence-parallel"; });
+}
+
+// Devices that hold a model between them can share the hidden states too.
+TEST(PlanChanges, SharingRowsIsOneWhereThereIsSomebodyToShareThemWith) {
+  PlanCase large = large_case();
+  large.model = model::shard_of(large.model, {.rank = 1, .size = 2});
+  large.config.mesh.actor_num_gpus_per_node = large.config.mesh.tensor_model_parallel_size = 2;
+  const int64_t whole = plan_training(large.config, large.model, large.facts, {}).peak_bytes();
+  config::TrainConfig shared = large.config;
+  shared.mesh.sequence_parallel = true;
+  EXPECT_LT(plan_training(shared, large.model, large.facts, {}).peak_bytes(), whole);
+  EXPECT_TRUE(offers_to_share_rows(large));
+  EXPECT_FALSE(offers_to_share_rows({shared, large.model, large.facts})) << "they do already";
+  EXPECT_FALSE(offers_to_share_rows(large_case())) << "a device alone";
 }
 
 // Masters and moments alone are more than that GPU has.

@@ -63,7 +63,9 @@ class WatchedModel final : public model::Model {
   at::Tensor embed(const at::Tensor& ids_T) const override { return inner_.embed(ids_T); }
   at::Tensor block(int64_t layer, const at::Tensor& hidden_TE, const at::Tensor& positions_T,
                    model::Attention& attention) const override;
-  at::Tensor final_norm(const at::Tensor& hidden_TE) const override { return inner_.final_norm(hidden_TE); }
+  at::Tensor final_norm(const at::Tensor& hidden_TE, int64_t num_tokens) const override {
+    return inner_.final_norm(hidden_TE, num_tokens);
+  }
   at::Tensor head(const at::Tensor& hidden_RE) const override;
   void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const override {
     inner_.embed_backward(dhidden_TE, ids_T);

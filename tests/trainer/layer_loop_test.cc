@@ -36,14 +36,14 @@ TEST(LayerLoop, KeepsTheBytesThatThePlanStates) {
   for (const auto& [architecture, dtype] : cases) {
     SCOPED_TRACE(architecture);
     const TestModel m = make_small_model(dtype, true, test_ops(), architecture);
-    const TokenBytes token = token_bytes(m.config);
     const int64_t layers = m.config.num_layers, tokens = batch.num_tokens();
+    const KeptBytes of_batch = kept_bytes(m.config, tokens);
     const int64_t dropped = live_bytes_after_forward(*m.model, batch, layers);
     // Blocks' inputs, the final norm's input and its output; and the one cache that all layers share.
     const int64_t cache = 2 * m.config.num_kv_heads * m.config.head_dim * model::dtype_bytes(m.config.dtype);
-    EXPECT_EQ(dropped, tokens * ((layers + 2) * token.block_input + cache));
+    EXPECT_EQ(dropped, (layers + 2) * of_batch.block_input + tokens * cache);
     const int64_t kept = live_bytes_after_forward(*m.model, batch, 0);
-    EXPECT_EQ(kept, tokens * ((layers + 2) * token.block_input + layers * token.block_graph));
+    EXPECT_EQ(kept, (layers + 2) * of_batch.block_input + layers * of_batch.block_graph);
   }
 }
 

@@ -56,6 +56,22 @@ TEST(TrainerPlan, RanksShareTheStateAndKeepScratchForOneMicroBatch) {
   EXPECT_EQ(gradient_scratch_bytes(config, 1, true), memory::allocated_bytes((embed + config.hidden + layer) * 4));
 }
 
+// Of an odd number of tokens one rank has one more than the other; all ranks plan for that.
+TEST(TrainerPlan, RanksThatShareRowsKeepTheirShareOfTheHiddenStates) {
+  model::ModelConfig part = model::shard_of(small(), {.rank = 1, .size = 2});
+  const KeptBytes whole = kept_bytes(part, 1001);
+  part.shard.sequence_parallel = true;
+  const KeptBytes shared = kept_bytes(part, 1001);
+  const int64_t row = part.hidden * model::dtype_bytes(part.dtype);
+  EXPECT_EQ(whole.block_input, 1001 * row);
+  EXPECT_EQ(shared.block_input, 501 * row);
+  EXPECT_EQ(whole.block_graph - shared.block_graph, 500 * row) << "the hidden state between attention and MLP";
+  EXPECT_EQ(whole.head - shared.head, 500 * row) << "the final norm's input";
+  model::ModelConfig alone = small();
+  alone.shard.sequence_parallel = true;
+  EXPECT_EQ(kept_bytes(alone, 1001).block_input, 1001 * row);
+}
+
 TEST(TrainerPlan, RecomputesTheFewestBlocksThatFit) {
   const auto bytes = [](int64_t recomputed) { return activation_bytes(small(), 1000, recomputed); };
   const auto chosen = [](int64_t budget) { return recomputed_layers_for(small(), 1000, budget); };
@@ -186,7 +202,7 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
 
 TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
   const auto graph = [](const std::string& architecture) {
-    return token_bytes(model::in_family(small(model::Dtype::kFloat32), architecture)).block_graph;
+    return kept_bytes(model::in_family(small(model::Dtype::kFloat32), architecture), 1).block_graph;
   };
   // q 64, attn_out 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
   EXPECT_EQ(graph("LlamaForCausalLM"), (64 + 64 + 32 + 192 + 64 + 4) * 4);

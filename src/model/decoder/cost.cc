@@ -25,7 +25,7 @@ Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPl
   linear.forward_add(walk, heads);
   adapters.forward(walk, "o");
   // SwigluMlp
-  walk.run(ops.rms_norm(rows));
+  walk.run(norm_bytes(config, dtype, ops, rows));
   walk.run(ops.linear(rows, config.hidden, 2 * config.mlp, element));
   adapters.forward(walk, "gate_up");
   walk.drop(size.hidden);  // the norm's result
@@ -39,17 +39,18 @@ Size most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::
   const Sizes size(config, dtype, rows);
   const AdapterCost adapters(config, dtype, ops, rows);
   Walk walk;
+  const LinearCost linear(config, dtype, ops, rows);
   walk.run(ops.silu_mul(rows));
-  walk.run(ops.linear_grad_input(rows, config.mlp, config.hidden, dtype_bytes(dtype)));
+  linear.backward_of_add(walk, config.mlp);
   adapters.backward(walk, "down");
   walk.drop(size.activated);
   walk.run(ops.silu_mul_backward(rows));
-  walk.run(ops.rms_norm(rows));
-  LinearCost(config, dtype, ops, rows).hidden_gradient(walk, 2 * config.mlp);
+  walk.run(norm_bytes(config, dtype, ops, rows));
+  linear.hidden_gradient(walk, 2 * config.mlp);
   adapters.backward(walk, "gate_up");
   walk.drop(size.hidden);  // the norm's result
-  walk.run(ops.rms_norm_backward(rows));
-  walk.run(ops.add(rows));
+  walk.run(norm_backward_bytes(config, ops, rows));
+  walk.run(ops.add(stream_rows(config, rows)));
   return walk.most();
 }
 
@@ -58,8 +59,8 @@ Size most_of_attention_backward(const ModelConfig& config, Dtype dtype, const de
                                 const AttentionBytes& attention, const ProjectionCost& projection) {
   const Sizes size(config, dtype, rows);
   Walk walk;
-  walk.take(size.hidden);  // the middle's gradient
-  walk.run(ops.linear_grad_input(rows, config.num_heads * config.head_dim, config.hidden, dtype_bytes(dtype)));
+  walk.take(size.stream);  // the middle's gradient
+  LinearCost(config, dtype, ops, rows).backward_of_add(walk, config.num_heads * config.head_dim);
   AdapterCost(config, dtype, ops, rows).backward(walk, "o");
   walk.run(attention.backward);
   walk.drop(size.q);  // the gradient of its result
@@ -81,7 +82,8 @@ void Walk::take(Size bytes) {
 
 Sizes::Sizes(const ModelConfig& config, Dtype dtype, Size rows) {
   const Size element = dtype_bytes(dtype);
-  hidden = rows * config.hidden * element;
+  hidden = hidden_bytes(config, dtype, rows);
+  stream = stream_bytes(config, dtype, rows);
   q = rows * config.num_heads * config.head_dim * element;
   kv = 2 * rows * config.num_kv_heads * config.head_dim * element;
   qkv = q + kv;
@@ -90,22 +92,35 @@ Sizes::Sizes(const ModelConfig& config, Dtype dtype, Size rows) {
 }
 
 LinearCost::LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows)
-    : ops_(ops), ranks_(ops, config.shard.size), rows_(rows), hidden_(config.hidden), element_(dtype_bytes(dtype)) {}
+    : ops_(ops),
+      ranks_(ops, config.shard.size),
+      cuts_rows_(config.shard.cuts_rows()),
+      rows_(rows),
+      hidden_(config.hidden),
+      element_(dtype_bytes(dtype)) {}
+
+void LinearCost::sum(Walk& walk, const device::OpBytes& part) const {
+  walk.run(part);
+  walk.run(cuts_rows_ ? ranks_.sum_own_rows(rows_, hidden_, kFloatBytes, element_)
+                      : ranks_.sum(rows_, hidden_, kFloatBytes, element_));
+  walk.drop(part.result);
+}
 
 void LinearCost::forward_add(Walk& walk, Size inner) const {
   if (ranks_.is_alone()) return walk.run(ops_.linear_add(rows_, inner));
-  const device::OpBytes part = ops_.linear(rows_, inner, hidden_, kFloatBytes);
-  walk.run(part);
-  walk.run(ranks_.sum(rows_, hidden_, kFloatBytes, element_));
-  walk.drop(part.result);
+  sum(walk, ops_.linear(rows_, inner, hidden_, kFloatBytes));
+}
+
+void LinearCost::backward_of_add(Walk& walk, Size inner) const {
+  const Size all_rows = cuts_rows_ ? rows_ * hidden_ * element_ : Size(0);  // of the gradient, gathered
+  walk.take(all_rows);
+  walk.run(ops_.linear_grad_input(rows_, inner, hidden_, element_));
+  walk.drop(all_rows);
 }
 
 void LinearCost::hidden_gradient(Walk& walk, Size outer) const {
   if (ranks_.is_alone()) return walk.run(ops_.linear_grad_input(rows_, hidden_, outer, element_));
-  const device::OpBytes part = ops_.linear_grad_input(rows_, hidden_, outer, kFloatBytes);
-  walk.run(part);
-  walk.run(ranks_.sum(rows_, hidden_, kFloatBytes, element_));
-  walk.drop(part.result);
+  sum(walk, ops_.linear_grad_input(rows_, hidden_, outer, kFloatBytes));
 }
 
 AdapterCost::AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows)
@@ -165,7 +180,7 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
                        const AttentionBytes& attention, const ProjectionCost& projection) {
   const Sizes size(config, dtype, rows);
   BlockBytes block;
-  block.mlp_graph = size.hidden + size.gate_up;  // the middle, gate and up
+  block.mlp_graph = size.stream + size.gate_up;  // the middle, gate and up
   // Attention's backward reads q and its result.
   block.graph = projection.kept + size.q + size.q + attention.kept + block.mlp_graph;
   block.forward = attention.kept + most_of_forward(config, dtype, ops, rows, attention, projection, /*has_graph=*/true);
@@ -182,7 +197,7 @@ BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const devi
   const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
   ProjectionCost projection;
   projection.forward = [&](Walk& walk, bool /*has_graph*/) {
-    walk.run(ops.rms_norm(rows));
+    walk.run(norm_bytes(config, dtype, ops, rows));
     walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
     adapters.forward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result; a bias is added in place
@@ -191,12 +206,12 @@ BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const devi
   };
   projection.backward = [&](Walk& walk) {
     walk.run(ops.rope_backward(rows));
-    walk.run(ops.rms_norm(rows));
+    walk.run(norm_bytes(config, dtype, ops, rows));
     if (has_bias) walk.run(ops.add_bias_backward(rows, qkv_width));
     LinearCost(config, dtype, ops, rows).hidden_gradient(walk, qkv_width);
     adapters.backward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
-    walk.run(ops.rms_norm_backward(rows));
+    walk.run(norm_backward_bytes(config, ops, rows));
   };
   return block_bytes(config, dtype, ops, rows, attention, projection);
 }

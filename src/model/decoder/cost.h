@@ -27,10 +27,10 @@ class Walk {
   Size alive_ = 0, most_ = 0;
 };
 
-// The tensors of a block.
+// The tensors of a block. stream: what a rank keeps of the hidden state between its pieces.
 struct Sizes {
   Sizes(const ModelConfig& config, Dtype dtype, Size rows);
-  Size hidden, q, kv, qkv, gate_up, activated;
+  Size hidden, stream, q, kv, qkv, gate_up, activated;
 };
 
 // The memory that model/linear.cc takes for the products of a block's matrices, with one tensor rank or several.
@@ -39,13 +39,19 @@ class LinearCost {
   LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
   // Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
   void forward_add(Walk& walk, Size inner) const;
+  // And from the gradient of what the stream keeps of its result to that of its input.
+  void backward_of_add(Walk& walk, Size inner) const;
   // The input's gradient, of a matrix with so many rows, that is cut by them, and reads the hidden state.
   void hidden_gradient(Walk& walk, Size outer) const;
   const TensorRanksPlan& ranks() const { return ranks_; }
 
  private:
+  // Of parts in float32, to what the stream keeps.
+  void sum(Walk& walk, const device::OpBytes& part) const;
+
   const device::OpsPlan& ops_;
   const TensorRanksPlan ranks_;
+  const bool cuts_rows_;
   const Size rows_, hidden_, element_;
 };
 

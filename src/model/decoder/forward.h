@@ -7,6 +7,8 @@
 //   hidden, attn_out -> middle     AttentionOutput; keeps attn_out
 //   middle -> next hidden          SwigluMlp; keeps middle and gate_up
 //
+// hidden and middle are the residual stream (model/residual_stream.h): all rows, or this rank's own.
+//
 // The norms' and silu_mul's results are not kept: their cost is linear in the width where the products beside them are
 // quadratic, and keeping them would take 2 E + F values per token and layer. decoder/cost.cc counts what this file and
 // the families' allocate.
@@ -24,6 +26,7 @@
 #include "model/config.h"
 #include "model/linear.h"
 #include "model/model.h"
+#include "model/residual_stream.h"
 #include "weights/store.h"
 
 namespace tandem::model::decoder {
@@ -32,7 +35,7 @@ namespace tandem::model::decoder {
 struct Layer {
   const ModelConfig& config;
   const device::Ops& ops;
-  const TensorRanks& ranks;
+  const ResidualStream& stream;
   const GradientSlot& sink;
   const AdapterWindows& adapters;
   int64_t index;
@@ -58,21 +61,23 @@ class Block {
 std::unique_ptr<Model> make_decoder(const ModelConfig& config, const weights::WeightsView& view, const device::Ops& ops,
                                     const TensorRanks& ranks, std::unique_ptr<Block> (*make_block)(const Layer& layer));
 
-// A norm's weight, by packed name.
+// The norm between the residual stream and what reads all of its rows. Its weight, by packed name, is whole on each
+// rank.
 class RmsNorm {
  public:
-  RmsNorm(const device::Ops& ops, std::string packed_name, double eps)
-      : ops_(ops), name_(std::move(packed_name)), eps_(eps) {}
+  RmsNorm(const device::Ops& ops, const ResidualStream& stream, std::string packed_name, double eps)
+      : ops_(ops), stream_(stream), name_(std::move(packed_name)), eps_(eps) {}
 
   void bind(const weights::WeightsView& view) { weight_E_ = view[name_]; }
-  at::Tensor forward(const at::Tensor& x_TE) const { return ops_.rms_norm(x_TE, weight_E_, eps_); }
-  // Adds the weight's gradient to the sink and returns dx_TE.
-  at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSlot& sink) const {
-    return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, sink(name_).accumulator());
-  }
+  // Of what the stream keeps, all rows: [num_tokens, E].
+  at::Tensor forward(const at::Tensor& x_TE, int64_t num_tokens) const;
+  // Of what the stream keeps of dy and x: adds the gradient of the weight, of all rows, to the sink and returns dx_TE.
+  // Where the stream is cut that gradient is the sum of the ranks' in their order, with other last bits than of one.
+  at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSlot& sink) const;
 
  private:
   const device::Ops& ops_;
+  const ResidualStream& stream_;
   std::string name_;
   double eps_;
   at::Tensor weight_E_;
@@ -96,7 +101,7 @@ class SwigluMlp {
  public:
   explicit SwigluMlp(const Layer& layer);
   void bind(const weights::WeightsView& view);
-  at::Tensor forward(const at::Tensor& middle_TE) const;
+  at::Tensor forward(const at::Tensor& middle_TE, int64_t num_tokens) const;
 
  private:
   const device::Ops& ops_;

@@ -16,7 +16,7 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
   decoder::ProjectionCost projection;
   projection.kept = size.qkv;
   projection.forward = [&](decoder::Walk& walk, bool has_graph) {
-    walk.run(ops.rms_norm(rows));
+    walk.run(norm_bytes(config, dtype, ops, rows));
     walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
     adapters.forward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
@@ -31,11 +31,11 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
       walk.run(linear.ranks().sum(2, config.head_dim, kFloatBytes, kFloatBytes));
       walk.drop(2 * 2 * config.head_dim * kFloatBytes);
     }
-    walk.run(ops.rms_norm(rows));
+    walk.run(norm_bytes(config, dtype, ops, rows));
     linear.hidden_gradient(walk, qkv_width);
     adapters.backward(walk, "qkv");
     walk.drop(size.hidden);  // the norm's result
-    walk.run(ops.rms_norm_backward(rows));
+    walk.run(norm_backward_bytes(config, ops, rows));
   };
   return decoder::block_bytes(config, dtype, ops, rows, attention, projection);
 }

@@ -15,13 +15,13 @@ class Qwen3Block final : public decoder::Block {
  public:
   explicit Qwen3Block(const decoder::Layer& layer)
       : ops_(layer.ops),
-        ranks_(layer.ranks),
+        ranks_(layer.stream.ranks()),
         sink_(layer.sink),
         layer_(layer.index),
         shape_(layer.qkv_shape()),
         q_norm_name_(layer.packed_name("q_norm")),
         k_norm_name_(layer.packed_name("k_norm")),
-        input_norm_(layer.ops, layer.packed_name("input_norm"), layer.config.rms_norm_eps),
+        input_norm_(layer.ops, layer.stream, layer.packed_name("input_norm"), layer.config.rms_norm_eps),
         qkv_(layer.linear("qkv", Cut::kRows)),
         output_(layer),
         mlp_(layer) {}
@@ -38,19 +38,19 @@ class Qwen3Block final : public decoder::Block {
   Tensor forward(const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const override {
     const Tensors qkv = project_qkv(hidden_TE, positions_T);
     const Tensor attended_THK = attention.forward(layer_, qkv[0], qkv[1], qkv[2]);
-    return mlp_.forward(output_.forward(hidden_TE, attended_THK));
+    return mlp_.forward(output_.forward(hidden_TE, attended_THK), positions_T.size(0));
   }
 
  private:
   // q_THK, k_TGK, v_TGK; q and k normalised and rotated. Keeps hidden and qkv.
   Tensors project_qkv(const Tensor& hidden_TE, const Tensor& positions_T) const {
     return differentiable({hidden_TE}, [&] {
-      const Tensor qkv_TN = qkv_.forward(input_norm_.forward(hidden_TE));
+      const Tensor qkv_TN = qkv_.forward(input_norm_.forward(hidden_TE, positions_T.size(0)));
       device::Ops::Qkv split = ops_.qk_norm_rope(qkv_TN, q_norm_K_, k_norm_K_, positions_T, shape_);
       const auto backward = [this, hidden_TE, qkv_TN, positions_T](const Tensors& d) -> Tensors {
         TANDEM_CHECK(d[0].defined() && d[1].defined() && d[2].defined(), "attention gave no gradient of q, k or v");
         const Tensor dqkv_TN = split_backward(d, qkv_TN, positions_T);
-        const Tensor dnormed_TE = qkv_.backward(dqkv_TN, input_norm_.forward(hidden_TE), sink_);
+        const Tensor dnormed_TE = qkv_.backward(dqkv_TN, input_norm_.forward(hidden_TE, positions_T.size(0)), sink_);
         return {input_norm_.backward(dnormed_TE, hidden_TE, sink_)};
       };
       return Piece{{std::move(split.q_THK), std::move(split.k_TGK), std::move(split.v_TGK)}, backward};
@@ -68,12 +68,9 @@ class Qwen3Block final : public decoder::Block {
     const Tensor own_2K = at::zeros({2, shape_.head_dim}, qkv_TN.options().dtype(at::kFloat));
     Tensor dqkv_TN = backward(own_2K[0], own_2K[1]);
     const Tensor sum_2K = ranks_.sum(own_2K, /*residual=*/{}, at::kFloat);
-    add_to_sink(q_norm_name_, sum_2K[0]);
-    add_to_sink(k_norm_name_, sum_2K[1]);
+    sink_.add(q_norm_name_, sum_2K[0]);
+    sink_.add(k_norm_name_, sum_2K[1]);
     return dqkv_TN;
-  }
-  void add_to_sink(const std::string& name, const Tensor& gradient) const {
-    if (const GradientTarget target = sink_(name); target.is_wanted()) target.accumulator().add_(gradient);
   }
 
   const device::Ops& ops_;
