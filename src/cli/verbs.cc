@@ -4,6 +4,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <type_traits>
 
 #include "base/env.h"
@@ -32,8 +33,8 @@ base::Json without_secrets(base::Json values) {
   return values;
 }
 
-void add_unsupported(base::Options& options) {
-  for (const config::UnsupportedFlag& flag : config::unsupported_flags()) options.unsupported(flag.name, flag.reason);
+void add_unsupported(base::Options& options, std::span<const config::UnsupportedFlag> flags) {
+  for (const config::UnsupportedFlag& flag : flags) options.unsupported(flag.name, flag.reason);
 }
 
 // Every verb alike: declare its options, read them, and print or run.
@@ -47,9 +48,12 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop")
       .does_not_affect_results();
   options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").does_not_affect_results();
-  add_unsupported(options);
+  std::span<const config::UnsupportedFlag> of_verb;
+  if constexpr (std::is_same_v<Config, config::SftConfig>) of_verb = config::unsupported_flags_of_sft();
+  add_unsupported(options, config::unsupported_flags());
+  add_unsupported(options, of_verb);
   mode.values_where_absent = options.values_where_absent();
-  const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
+  const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments, of_verb));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
   if (quiet) base::set_log_level(base::LogLevel::kWarning);
   mode.config_text = base::Redaction().hide_secrets(options.config_text());

@@ -78,6 +78,14 @@ void MeshOptions::visit(base::Options& options) {
       .at_most(kMaxDevices)
       .does_not_affect_results();
   options
+      .option(
+          rollout_num_gpus_per_engine, "rollout-num-gpus-per-engine", group,
+          "devices of one engine, for commands of other trainers; trainer and engine share their parts, so it has to "
+          "agree with --tensor-model-parallel-size")
+      .at_least(1)
+      .at_most(kMaxDevices)
+      .does_not_affect_results();
+  options
       .option(rollout_join, "rollout-join", group,
               "be one more process that only samples, for the run on this machine that has the same --save and goes on")
       .does_not_affect_results();
@@ -117,6 +125,17 @@ void MeshOptions::check(const std::string& device) const {
 }
 
 void MeshOptions::check_rollout(bool colocate) const {
+  TANDEM_USER_CHECK(
+      colocate || rollout_num_gpus_per_engine.value_or(1) == 1,
+      fmt::format("--rollout-num-gpus-per-engine {} without --colocate: a device that only samples holds a whole model "
+                  "in this version; give 1, or leave it out",
+                  rollout_num_gpus_per_engine.value_or(1)));
+  TANDEM_USER_CHECK(
+      rollout_num_gpus_per_engine.value_or(tensor_model_parallel_size) == tensor_model_parallel_size,
+      fmt::format(
+          "--rollout-num-gpus-per-engine {} and --tensor-model-parallel-size {}: trainer and engine share their "
+          "parts of the model; give both the same, or leave the first one out",
+          rollout_num_gpus_per_engine.value_or(1), tensor_model_parallel_size));
   if (colocate) {
     TANDEM_USER_CHECK(!rollout_join,
                       "--rollout-join: with --colocate the devices that train sample, and no other can join; give the "

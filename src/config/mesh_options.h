@@ -18,8 +18,9 @@ struct MeshOptions {
   std::string backend;                       // "": gloo on cpu; on cuda nccl, and within a machine none
   std::string network_interface;             // "": the one that reaches rank 0's host
   bool trust_network = false;
-  std::optional<int64_t> rollout_num_gpus;  // without --colocate: devices that only sample
-  bool rollout_join = false;                // this process is one more of them, of a run that goes on
+  std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices that only sample
+  std::optional<int64_t> rollout_num_gpus_per_engine;  // says --tensor-model-parallel-size again, as other trainers do
+  bool rollout_join = false;                           // this process is one more of them, of a run that goes on
   double rollout_health_check_timeout = 60.0;
   int64_t update_weight_buffer_size = int64_t{512} << 20;
 

@@ -15,12 +15,15 @@ constexpr const char* kOneDeviceSwitch = "a model is spread by --tensor-model-pa
 constexpr const char* kSharded = "the optimizer's state is always spread over the devices";
 constexpr const char* kBalanced = "work is always balanced over the devices";
 constexpr const char* kEngineOwn =
-    "the rollout engine is Tandem's own, in this process; its memory is --kv-cache-bytes, its sampling --rollout-*";
-constexpr const char* kNoRay = "there is no Ray and no cluster to describe: trainer and engine share this process";
+    "the rollout engine is Tandem's own; its memory is --kv-cache-bytes, its sampling --rollout-*";
+constexpr const char* kNoRay =
+    "there is no Ray and no cluster to describe: --actor-num-gpus-per-node and --rollout-num-gpus say what runs where";
 constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
 constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard and --use-wandb; `tandem view` shows them";
 constexpr const char* kNoSync =
-    "with --colocate weights are never copied, without it whole versions are sent as they are";
+    "with --colocate weights are never copied, without it all of them are sent as they are, after each rollout";
+constexpr const char* kHealth =
+    "a device that only samples is given up when it is silent for --rollout-health-check-timeout";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kLoraFlags =
     "an adapter is --lora-rank, --lora-alpha and --target-modules of train and sft, no more";
@@ -31,7 +34,8 @@ constexpr const char* kNoOffload =
 constexpr const char* kNoMtp = "multi-token prediction is not in this version";
 constexpr const char* kNoBuffer = "there is no rollout buffer: each rollout is sampled, graded and trained on in turn";
 constexpr const char* kOtherFamily = "the families of models that it is for are not in this version";
-constexpr const char* kNoAsync = "only the colocated, synchronous loop is in this version";
+constexpr const char* kNoAsync =
+    "a rollout is sampled with the newest weights, then trained on, in this version; leave it out";
 constexpr const char* kNoPartialLoad =
     "--load goes on with all of a run; for new weights only, name them as --hf-checkpoint";
 constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
@@ -42,7 +46,6 @@ constexpr const char* kModelFromConfig = "the model's shape is read from --hf-ch
 
 constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     // cluster and parallelism
-    {"rollout-num-gpus-per-engine", "1", "each device that samples holds a whole model; leave it out (1 is accepted)"},
     {"pipeline-model-parallel-size", "1", kOneDevice},
     {"context-parallel-size", "1", kOneDevice},
     {"expert-model-parallel-size", "1", kOneDevice},
@@ -67,10 +70,14 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"use-stateless-adam", nullptr, kNoOffload},
     {"stream-optimizer-state-to-disk", nullptr, kNoOffload},
     {"keep-old-actor", nullptr, "the engine's log-probs are the old log-probs, bit for bit: no second copy is needed"},
-    // weight sync
+    // weight sync; a row holds before those below it
+    {"update-weights-interval", "1", kNoAsync},
+    {"update-weight-mode", "full", kNoSync},
+    {"update-weight-transport", "nccl",
+     "weights go from process to process and never through files; leave it out (nccl is accepted)"},
     {"update-weight*", nullptr, kNoSync},
     {"megatron-to-hf-mode", nullptr, kNoSync},
-    {"check-weight-update-equal", nullptr, kNoSync},
+    {"check-weight-update-equal", "", "weights that are sent are always compared, by a checksum of each piece"},
     // engine
     {"vllm-*", nullptr, kEngineOwn},
     {"sglang-*", nullptr, kEngineOwn},
@@ -78,8 +85,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"rollout-external*", nullptr, kEngineOwn},
     {"rollout-data-transport", nullptr, kEngineOwn},
     {"rollout-queue-*", nullptr, kEngineOwn},
-    {"rollout-health-check-*", nullptr, kEngineOwn},
-    {"use-fault-tolerance", nullptr, kEngineOwn},
+    {"rollout-health-check-*", nullptr, kHealth},
+    {"use-fault-tolerance", "", kHealth},
     {"http-proxy", nullptr, kEngineOwn},
     {"use-distributed-post", nullptr, kEngineOwn},
     {"rollout-buffer-url", nullptr, kNoBuffer},
@@ -93,7 +100,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"use-routing-replay", nullptr, kNoMoe},
     {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
     {"mask-offpolicy-in-partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
-    {"update-weights-interval", "1", kNoAsync},
     {"max-weight-staleness", "0", kNoAsync},
     // hooks
     {"rollout-function-path", nullptr, kNoHook},
@@ -226,9 +232,24 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
 });
 
+// Of `tandem train`, and how many devices it is for.
+constexpr const char* kOneProcess =
+    "tandem sft is one process on one device in this version; leave it out (1 is accepted)";
+constexpr auto kFlagsOfSft = std::to_array<UnsupportedFlag>({
+    {"actor-num-nodes", "1", kOneProcess},
+    {"actor-num-gpus-per-node", "1", kOneProcess},
+    {"num-gpus-per-node", "1", kOneProcess},
+    {"tensor-model-parallel-size", "1", kOneProcess},
+});
+
 bool matches(std::string_view pattern, std::string_view name) {
   if (!pattern.ends_with('*')) return pattern == name;
   return name.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+const UnsupportedFlag* find(std::span<const UnsupportedFlag> flags, const std::string& name) {
+  const auto found = std::ranges::find_if(flags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
+  return found == flags.end() ? nullptr : &*found;
 }
 
 bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_with("--"); }
@@ -237,11 +258,9 @@ bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_wi
 
 std::span<const UnsupportedFlag> unsupported_flags() { return kFlags; }
 
-const UnsupportedFlag* find_unsupported_flag(const std::string& name) {
-  const auto found =
-      std::ranges::find_if(kFlags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
-  return found == kFlags.end() ? nullptr : &*found;
-}
+std::span<const UnsupportedFlag> unsupported_flags_of_sft() { return kFlagsOfSft; }
+
+const UnsupportedFlag* find_unsupported_flag(const std::string& name) { return find(kFlags, name); }
 
 bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value) {
   if (flag.harmless == nullptr) return false;
@@ -254,7 +273,8 @@ bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& 
   return false;
 }
 
-std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments) {
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments,
+                                                std::span<const UnsupportedFlag> more) {
   const bool goes_on = std::ranges::any_of(
       arguments, [](const std::string& word) { return word == "--load" || word.starts_with("--load="); });
   std::vector<std::string> kept;
@@ -267,6 +287,7 @@ std::vector<std::string> without_harmless_flags(const std::vector<std::string>& 
     const size_t equals = word.find('=');
     const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
     const UnsupportedFlag* flag = find_unsupported_flag(name);
+    if (flag == nullptr) flag = find(more, name);
     std::optional<std::string> value;
     const bool value_follows = equals == std::string::npos && i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
     if (equals != std::string::npos) value = word.substr(equals + 1);

@@ -1,5 +1,5 @@
 // Flags that users of vime, slime and Megatron type and that Tandem knows but does not have, with the reason. A flag
-// whose given value asks for what Tandem does anyway (--tensor-model-parallel-size 1) is accepted and does nothing.
+// whose given value asks for what Tandem does anyway (--pipeline-model-parallel-size 1) is accepted and does nothing.
 #pragma once
 
 #include <optional>
@@ -17,6 +17,8 @@ struct UnsupportedFlag {
 };
 
 std::span<const UnsupportedFlag> unsupported_flags();
+// Flags of `tandem train` that `tandem sft` does not have, beside those.
+std::span<const UnsupportedFlag> unsupported_flags_of_sft();
 
 // The row for a flag name (without "--"), if there is one.
 const UnsupportedFlag* find_unsupported_flag(const std::string& name);
@@ -25,7 +27,8 @@ const UnsupportedFlag* find_unsupported_flag(const std::string& name);
 bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value);
 
 // Drops flags that Tandem knows but does not have where their value asks for what it does anyway
-// (--tensor-model-parallel-size 1).
-std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments);
+// (--pipeline-model-parallel-size 1); those of `more` too.
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments,
+                                                std::span<const UnsupportedFlag> more = {});
 
 }  // namespace tandem::config

@@ -113,15 +113,9 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
 }
 
 TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
-  const Arguments arguments = {"--pipeline-model-parallel-size",
-                               "1",
-                               "--lr",
-                               "1",
-                               "--bf16",
-                               "--rotary-base=1",
-                               "--rollout-num-gpus-per-engine=1",
-                               "--pipeline-model-parallel-size",
-                               "2"};
+  const Arguments arguments = {
+      "--pipeline-model-parallel-size", "1", "--lr", "1", "--bf16", "--rotary-base=1", "--expert-model-parallel-size=1",
+      "--pipeline-model-parallel-size", "2"};
   EXPECT_EQ(config::without_harmless_flags(arguments),
             (Arguments{"--lr", "1", "--rotary-base=1", "--pipeline-model-parallel-size", "2"}));
 }

@@ -63,6 +63,45 @@ TEST(Ranks, SupervisedTrainingIsOneProcess) {
                           2, "tandem sft is one process, and a launcher has started 4 (RANK=1 ");
 }
 
+TEST(Ranks, AnEngineOfOtherSizeThanTheTrainersPartsIsRefused) {
+  const base::TemporaryDirectory folder;
+  const Captured spread = program(train_arguments(folder / "run", {"--rollout-num-gpus-per-engine", "2"}));
+  expect_one_line_failure(
+      spread, 2,
+      "--rollout-num-gpus-per-engine 2 and --tensor-model-parallel-size 1: trainer and engine share "
+      "their parts of the model; give both the same, or leave the first one out");
+  const Arguments same = {"--rollout-num-gpus-per-engine", "1", "--update-weights-interval", "1", "--dry-run"};
+  const Captured one = program(train_arguments(folder / "run", same));
+  EXPECT_EQ(one.code, 0) << one.err;
+}
+
+TEST(Ranks, SupervisedTrainingMayBeToldThatItIsOfOneDevice) {
+  const base::TemporaryDirectory folder;
+  Arguments words = {"sft",
+                     "--hf-checkpoint",
+                     kModel,
+                     "--prompt-data",
+                     kPrompts,
+                     "--label-key",
+                     "label",
+                     "--num-rollout",
+                     "1",
+                     "--global-batch-size",
+                     "2",
+                     "--save",
+                     folder / "run",
+                     "--dry-run",
+                     "--actor-num-gpus-per-node=1",
+                     "--tensor-model-parallel-size",
+                     "1"};
+  const Captured one = program(words);
+  EXPECT_EQ(one.code, 0) << one.err;
+  words.back() = "2";
+  expect_one_line_failure(
+      program(words), 2,
+      "--tensor-model-parallel-size: not supported: tandem sft is one process on one device in this version");
+}
+
 // Each process says the same: that of rank 0 is on the terminal, or that of the one that was first.
 TEST(Ranks, TrainStartsThemItselfAndNamesTheFirstThatFails) {
   const base::TemporaryDirectory folder;

@@ -47,6 +47,38 @@ TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
   EXPECT_NE(refusal({"--distributed-timeout-minutes", "0"}), "");
 }
 
+std::string refusal_of_rollout(std::vector<std::string> flags, bool colocate) {
+  MeshOptions mesh;
+  base::Options options;
+  mesh.visit(options);
+  try {
+    options.parse(std::move(flags));
+    mesh.check_rollout(colocate);
+    return "";
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
+TEST(MeshOptions, AnEngineIsSpreadAsTheTrainerIs) {
+  const auto flags = [](const char* per_engine, const char* tensor) {
+    return std::vector<std::string>{"--actor-num-gpus-per-node",     "4",       "--tensor-model-parallel-size", tensor,
+                                    "--rollout-num-gpus-per-engine", per_engine};
+  };
+  EXPECT_EQ(refusal_of_rollout(flags("1", "1"), true), "");
+  EXPECT_EQ(refusal_of_rollout(flags("2", "2"), true), "");
+  EXPECT_EQ(
+      refusal_of_rollout(flags("1", "2"), true),
+      "--rollout-num-gpus-per-engine 1 and --tensor-model-parallel-size 2: trainer and engine share their parts of "
+      "the model; give both the same, or leave the first one out");
+  EXPECT_NE(refusal_of_rollout(flags("2", "1"), true), "");
+  EXPECT_EQ(refusal_of_rollout({"--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "1"}, false), "");
+  EXPECT_EQ(
+      refusal_of_rollout({"--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2"}, false),
+      "--rollout-num-gpus-per-engine 2 without --colocate: a device that only samples holds a whole model in this "
+      "version; give 1, or leave it out");
+}
+
 // How many devices there are is not an input of the results.
 TEST(MeshOptions, ResultsDependOnHowAModelIsSpreadAlone) {
   MeshOptions mesh;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <span>
 #include <sstream>
 
 #include "base/files.h"
@@ -77,12 +79,45 @@ TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
   EXPECT_EQ(find_unsupported_flag("custom-rm-path"), find_unsupported_flag("custom-anything"));
 }
 
-// "1 is accepted" is said where it is true.
+// "(1 is accepted)" is said where it is true.
 TEST(UnsupportedFlags, ReasonsThatNameAnAcceptedValueAreTrue) {
-  for (const UnsupportedFlag& flag : unsupported_flags()) {
-    if (std::string(flag.reason).find("(1 is accepted)") == std::string::npos) continue;
-    EXPECT_TRUE(is_harmless(flag, "1")) << flag.name;
+  static const std::regex kAccepted(R"(\((\w+) is accepted\))");
+  int num_named = 0;
+  for (const std::span<const UnsupportedFlag> flags : {unsupported_flags(), unsupported_flags_of_sft()}) {
+    for (const UnsupportedFlag& flag : flags) {
+      std::cmatch named;
+      if (!std::regex_search(flag.reason, named, kAccepted)) continue;
+      ++num_named;
+      EXPECT_TRUE(is_harmless(flag, named[1].str())) << flag.name << " " << named[1];
+    }
   }
+  EXPECT_GT(num_named, 10);
+}
+
+// A row with a '*' hides those below it.
+TEST(UnsupportedFlags, EveryRowIsFoundByItsName) {
+  for (const UnsupportedFlag& flag : unsupported_flags())
+    EXPECT_EQ(find_unsupported_flag(flag.name), &flag) << flag.name;
+}
+
+// What other trainers do by default where weights are sent, and Tandem always.
+TEST(UnsupportedFlags, HowWeightsAreSentAnywayIsAccepted) {
+  const std::vector<std::string> accepted = {"--update-weights-interval", "1",    "--update-weight-mode=full",
+                                             "--update-weight-transport", "nccl", "--check-weight-update-equal",
+                                             "--use-fault-tolerance"};
+  EXPECT_TRUE(without_harmless_flags(accepted).empty());
+  const std::vector<std::string> refused = {
+      "--update-weights-interval", "2", "--update-weight-mode=delta", "--update-weight-transport", "disk",
+      "--update-weight-disk-dir",  "/x"};
+  EXPECT_EQ(without_harmless_flags(refused), refused);
+}
+
+TEST(UnsupportedFlags, SftIsOfOneDeviceWhichMayBeSaid) {
+  const std::vector<std::string> one = {"--tensor-model-parallel-size", "1", "--actor-num-nodes=1"};
+  EXPECT_TRUE(without_harmless_flags(one, unsupported_flags_of_sft()).empty());
+  EXPECT_EQ(without_harmless_flags(one), one) << "train has these flags";
+  const std::vector<std::string> two = {"--tensor-model-parallel-size", "2"};
+  EXPECT_EQ(without_harmless_flags(two, unsupported_flags_of_sft()), two);
 }
 
 }  // namespace
