@@ -26,6 +26,7 @@ bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") 
 // Completions depend on the request and the seed alone: samples count from 0 in each.
 RolloutRequest rollout_request(const CompletionRequest& request) {
   RolloutRequest rollout;
+  rollout.is_graded = false;
   for (const PromptLine& prompt : request.prompts) rollout.prompts.push_back(&prompt);
   rollout.n_samples_per_prompt = request.sampling.n_samples_per_prompt;
   rollout.sampling = request.sampling.sampling();

@@ -62,7 +62,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   if (config.custom_generate.is_on()) {
     generators = std::make_unique<text::Generators>(
         generator_config(config.custom_generate, config.reward, session.directory(), told));
-    generation.emplace(CustomGeneration{.processes = *generators,
+    generation.emplace(CustomGeneration{.processes = generators.get(),
                                         .function = config.custom_generate.function,
                                         .metadata_key = told.metadata_key,
                                         .context_tokens = session.config().max_positions,

@@ -20,9 +20,8 @@ bool Evaluator::is_due_after(int64_t rollout_id) const {
 }
 
 std::optional<CustomGeneration> Evaluator::generation() const {
-  text::Generators* const processes = rewards_.generators();
-  if (processes == nullptr) return std::nullopt;
-  return CustomGeneration{.processes = *processes,
+  if (!inputs_.config.custom_generate.is_on()) return std::nullopt;
+  return CustomGeneration{.processes = rewards_.generators(),
                           .function = inputs_.config.custom_generate.function,
                           .metadata_key = inputs_.config.data.lines.metadata_key,
                           .context_tokens = inputs_.session.config().max_positions,

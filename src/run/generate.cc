@@ -80,6 +80,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
     request.sampling = sampling;
     request.first_sample_id = begin * static_cast<uint64_t>(n);
     request.skip_special_tokens = config.rollout.skip_special_tokens;
+    request.is_graded = false;
     request.title = prompts.prompts.size() <= kPromptsPerBatch
                         ? "generate"
                         : fmt::format("generate {} to {} of {}", begin + 1, end, prompts.prompts.size());

@@ -46,7 +46,7 @@ text::Grade failed_grade(const SampledGroup::Member& member) {
 
 std::unique_ptr<GroupSampler> make_sampler(const RolloutRequest& request, rollout::Engine& engine) {
   if (!request.generation) return std::make_unique<EngineSampler>(engine);
-  return std::make_unique<TurnSampler>(engine, request.generation->processes,
+  return std::make_unique<TurnSampler>(engine, *request.generation->processes,
                                        TurnSampler::Settings{.function = request.generation->function,
                                                              .skip_special_tokens = request.skip_special_tokens,
                                                              .is_evaluation = request.generation->is_evaluation,
@@ -68,6 +68,7 @@ LocalGroupWork::LocalGroupWork(const RolloutRequest& request, rollout::Engine& e
       losses_before_(total_losses()) {
   engine_.reset_stats();
   TANDEM_CHECK(request.first_sample_id % n_ == 0, "groups must not share sample ids");
+  TANDEM_CHECK(request.is_graded == (graders != nullptr));
   TANDEM_CHECK(!request.dynamic || graders != nullptr, "a filter judges rewards");
 }
 
@@ -78,8 +79,8 @@ GroupWork::Losses LocalGroupWork::total_losses() const {
     losses.repeated_grades = graders_->repeated();
   }
   if (const std::optional<CustomGeneration>& generation = request_.generation) {
-    losses.generator_restarts = generation->processes.restarts();
-    losses.repeated_generations = generation->processes.repeated();
+    losses.generator_restarts = generation->processes->restarts();
+    losses.repeated_generations = generation->processes->repeated();
   }
   return losses;
 }
@@ -129,7 +130,7 @@ void LocalGroupWork::finish() {
   // What is still graded or judged is of groups that nobody wants.
   if (request_.dynamic) {
     graders_->discard();
-    request_.dynamic->filter.discard();
+    request_.dynamic->filter->discard();
   }
 }
 
@@ -212,13 +213,13 @@ void LocalGroupWork::judge(size_t index) {
   if (rewarded.empty()) return hand_over(index);
   group.result.is_judged = true;
   ++num_in_filter_;
-  request_.dynamic->filter.submit(std::move(rewarded));
+  request_.dynamic->filter->submit(std::move(rewarded));
 }
 
 void LocalGroupWork::take_judged() {
   if (num_in_filter_ == 0) return;
   const bool has_other_work = num_in_sampler_ > 0 || num_in_grading_ > 0;
-  for (auto& [id, verdict] : request_.dynamic->filter.take(has_other_work ? 0.0 : kLookEvery)) {
+  for (auto& [id, verdict] : request_.dynamic->filter->take(has_other_work ? 0.0 : kLookEvery)) {
     --num_in_filter_;
     const auto found = groups_.find(index_of_group(id));
     if (found == groups_.end()) continue;

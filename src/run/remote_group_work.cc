@@ -17,14 +17,9 @@ constexpr double kSaysAloneAfter = 2.0;  // seconds: a signal that ends the run 
 
 }  // namespace
 
-RemoteGroupWork::RemoteGroupWork(const RolloutRequest& request, bool is_graded, uint64_t number, double patience_s,
+RemoteGroupWork::RemoteGroupWork(const RolloutRequest& request, uint64_t number, double patience_s,
                                  RolloutWorkers& workers, Done done)
-    : request_(request),
-      is_graded_(is_graded),
-      number_(number),
-      patience_s_(patience_s),
-      workers_(workers),
-      done_(std::move(done)) {
+    : request_(request), number_(number), patience_s_(patience_s), workers_(workers), done_(std::move(done)) {
   for (const WorkerId id : workers_.ready()) joined(id);
 }
 
@@ -59,7 +54,7 @@ void RemoteGroupWork::joined(WorkerId id) {
   const auto num_groups = request_.dynamic ? request_.dynamic->groups_at_once : std::ssize(request_.prompts);
   const auto num_workers = std::max<int64_t>(std::ssize(workers_.ready()), 1);
   workers_.send(id, Open{.rollout = number_,
-                         .graded_by = !is_graded_              ? GradedBy::kNobody
+                         .graded_by = !request_.is_graded      ? GradedBy::kNobody
                                       : request_.eval_set >= 0 ? GradedBy::kEvalSet
                                                                : GradedBy::kTraining,
                          .eval_set = std::max<int64_t>(request_.eval_set, 0),

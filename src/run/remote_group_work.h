@@ -18,8 +18,8 @@ namespace tandem::run {
 class RemoteGroupWork final : public GroupWork, private RolloutWorkers::Lender {
  public:
   // Borrowed. `number` is that of no other rollout.
-  RemoteGroupWork(const RolloutRequest& request, bool is_graded, uint64_t number, double patience_s,
-                  RolloutWorkers& workers, Done done);
+  RemoteGroupWork(const RolloutRequest& request, uint64_t number, double patience_s, RolloutWorkers& workers,
+                  Done done);
   ~RemoteGroupWork() override;
 
   void begin(size_t index, const PromptLine& line) override;
@@ -58,7 +58,6 @@ class RemoteGroupWork final : public GroupWork, private RolloutWorkers::Lender {
   void check_that_somebody_samples();
 
   const RolloutRequest& request_;
-  const bool is_graded_;
   const uint64_t number_;
   const double patience_s_;
   RolloutWorkers& workers_;

@@ -29,10 +29,13 @@ void EvaluationRewards::start(const Evaluation& evaluation, const RewardContext&
 Rewards::Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
                  const RewardContext& context, const Evaluation& evaluation,
                  const std::optional<text::GeneratorConfig>& generation)
-    : training_(scorer_config(evaluation.reward_of_run(options), context)),
-      evaluation_(evaluation, context, {.reward = options, .label_key = context.label_key}, training_) {
+    : training_(std::in_place, scorer_config(evaluation.reward_of_run(options), context)) {
+  const Evaluation::Grading of_run = {.reward = options, .label_key = context.label_key};
+  of_evaluation_ = evaluation_.emplace(evaluation, context, of_run, *training_).of_sets();
   if (generation) generators_ = std::make_unique<text::Generators>(*generation);
   if (dynamic_sampling.is_on()) filter_.emplace(dynamic_sampling, options, context);
 }
+
+Rewards::Rewards(const Evaluation& evaluation) : of_evaluation_(evaluation.gradings().size(), nullptr) {}
 
 }  // namespace tandem::run

@@ -39,20 +39,23 @@ class EvaluationRewards {
 
 class Rewards {
  public:
-  // Starts the processes. UserError for a reward or filter that cannot be used. `generation`: of the processes that
-  // make samples, where the engine alone does not.
+  // Of a process that samples: starts the processes. UserError for a reward or filter that cannot be used.
+  // `generation`: of the processes that make samples, where the engine alone does not.
   Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
           const RewardContext& context, const Evaluation& evaluation,
           const std::optional<text::GeneratorConfig>& generation = std::nullopt);
+  // Of a process for which others sample: starts none, and there is nothing of what follows (null).
+  explicit Rewards(const Evaluation& evaluation);
 
-  text::Scorer& of_training() { return training_; }
-  const std::vector<text::Scorer*>& of_evaluation() const { return evaluation_.of_sets(); }
-  GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }     // null: every group is trained on
+  text::Scorer* of_training() { return training_ ? &*training_ : nullptr; }
+  const std::vector<text::Scorer*>& of_evaluation() const { return of_evaluation_; }  // of each data set
+  GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }                     // null: every group is trained on
   text::Generators* generators() const { return generators_.get(); }  // null: the engine alone makes samples
 
  private:
-  text::Scorer training_;
-  EvaluationRewards evaluation_;
+  std::optional<text::Scorer> training_;
+  std::optional<EvaluationRewards> evaluation_;
+  std::vector<text::Scorer*> of_evaluation_;
   std::optional<GroupFilter> filter_;
   std::unique_ptr<text::Generators> generators_;
 };

@@ -39,7 +39,6 @@ class Sampling {
            mesh::Mesh& mesh, const RolloutPhase::IsStopped& is_stopped)
       : request_(request),
         source_(source),
-        graders_(graders),
         report_(report),
         mesh_(mesh),
         is_stopped_(is_stopped),
@@ -58,7 +57,7 @@ class Sampling {
  private:
   struct DrawnGroup {
     const PromptLine* line = nullptr;
-    GradedGroup graded;  // without samples once it is dropped
+    GradedGroup graded = {};  // without samples once it is dropped
   };
 
   // Whether groups of this rank are its own: not where it does what the first of its replica does, or where others
@@ -80,9 +79,7 @@ class Sampling {
   }
 
   const RolloutRequest& request_;
-  const std::unique_ptr<rollout::LeadingEngine> leading_;  // or null
   GroupSource& source_;
-  text::Scorer* const graders_;
   report::Report& report_;
   mesh::Mesh& mesh_;
   const RolloutPhase::IsStopped& is_stopped_;
@@ -316,7 +313,7 @@ Rollout Sampling::rollout() {
   rollout.num_generate_restarts = losses_.generator_restarts;
   rollout.num_generate_repeated = losses_.repeated_generations;
   if (request_.dynamic) rollout.filtered = filtered();
-  if (graders_ == nullptr) return rollout;
+  if (!request_.is_graded) return rollout;
   put_grades(request_.failure_reward, rollout);
   rollout.num_repeated = losses_.repeated_grades;
   rollout.num_restarts = losses_.grader_restarts;

@@ -41,9 +41,9 @@ class RolloutPhase {
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text) : RolloutPhase(engine, text, mesh::solo_mesh()) {}
 
   // nullopt when the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
-  // dropped. Without graders (null) the samples have no reward. `report` shows the live line. UserError when dynamic
-  // sampling finds nothing that passes; with several ranks, EnvironmentError when another one is lost. Another error
-  // ends this rank, and leaves the others waiting: the launcher ends them.
+  // dropped. `graders`: null where nothing is graded, or others do it. `report` shows the live line. UserError when
+  // dynamic sampling finds nothing that passes; with several ranks, EnvironmentError when another one is lost. Another
+  // error ends this rank, and leaves the others waiting: the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, text::Scorer* graders, report::Report& report);
 
   // Whether this rank is the one that says what is to be said once.

@@ -17,8 +17,8 @@ namespace tandem::run {
 
 // A rollout that goes on sampling until enough groups pass a filter (docs/DYNAMIC_SAMPLING.md).
 struct DynamicSampling {
-  GroupFilter& filter;
-  std::string filter_name;  // as the user gave it
+  GroupFilter* filter = nullptr;  // null where others judge
+  std::string filter_name;        // as the user gave it
   // Of the group that is drawn next. Every rank of a run draws every group.
   std::function<const PromptLine*()> next_prompt;
   int64_t num_groups = 0;      // to be kept
@@ -28,8 +28,8 @@ struct DynamicSampling {
 
 // Samples that the user's function makes in several turns (run/turn_sampler.h).
 struct CustomGeneration {
-  text::Generators& processes;
-  std::string function;  // FILE.py:function
+  text::Generators* processes = nullptr;  // null where others sample
+  std::string function;                   // FILE.py:function
   std::string metadata_key;
   int64_t context_tokens = 0;  // the model's
   bool is_evaluation = false;
@@ -43,6 +43,7 @@ struct RolloutRequest {
   // Sample ids are [first_sample_id, + prompts x n), those of a prompt side by side: they name the random streams.
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
+  bool is_graded = true;  // here or where groups are sampled; else samples have no reward
   config::FailureReward failure_reward;
   std::optional<CustomGeneration> generation = {};  // unset: the engine alone makes samples
   int64_t eval_set = -1;                            // of an evaluation: its place among the data sets

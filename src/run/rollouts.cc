@@ -68,11 +68,10 @@ class WorkersSource final : public SampleSource, private GroupSource {
             .piece_bytes = mesh.update_weight_buffer_size};
   }
 
-  std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* graders,
+  std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* /*graders*/,
                                    GroupWork::Done done) override {
     if (!workers_) return std::make_unique<NoGroupWork>();
-    return std::make_unique<RemoteGroupWork>(request, graders != nullptr, next_rollout_++, patience_s_, *workers_,
-                                             std::move(done));
+    return std::make_unique<RemoteGroupWork>(request, next_rollout_++, patience_s_, *workers_, std::move(done));
   }
   bool is_shared_by_ranks() const override { return false; }
 
@@ -106,7 +105,7 @@ std::optional<Rollout> Rollouts::next(int64_t rollout_id, Rewards& rewards, repo
   } else {
     RolloutRequest request = this->request(rewards);
     request.title = title;
-    rollout = phase_.run(request, &rewards.of_training(), report);
+    rollout = phase_.run(request, rewards.of_training(), report);
     if (rollout && rollout->filtered)
       order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
   }
@@ -137,18 +136,18 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
   request.sampling = config.rollout.sampling();
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
-  if (text::Generators* const processes = rewards.generators()) {
-    request.generation.emplace(CustomGeneration{.processes = *processes,
+  if (config.custom_generate.is_on()) {
+    request.generation.emplace(CustomGeneration{.processes = rewards.generators(),
                                                 .function = config.custom_generate.function,
                                                 .metadata_key = config.data.lines.metadata_key,
                                                 .context_tokens = inputs_.session.config().max_positions,
                                                 .is_evaluation = false});
   }
-  if (GroupFilter* const filter = rewards.filter()) {
+  if (config.dynamic_sampling.is_on()) {
     constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
     cursors_.clear();
     request.dynamic.emplace(DynamicSampling{
-        .filter = *filter,
+        .filter = rewards.filter(),
         .filter_name = config.dynamic_sampling.filter_path,
         .next_prompt = [this] { return next_prompt(); },
         .num_groups = config.rollout_batch_size,

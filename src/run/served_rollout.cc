@@ -30,6 +30,7 @@ RolloutRequest ServedRollout::request() const {
   request.first_sample_id = open_.first_sample_id;
   request.sampling = open_.sampling;
   request.skip_special_tokens = open_.skip_special_tokens;
+  request.is_graded = open_.graded_by != GradedBy::kNobody;
   request.failure_reward = config.reward.failure();
   if (open_.graded_by == GradedBy::kEvalSet) {
     const std::vector<Evaluation::Grading> gradings = parts_.evaluation.gradings();
@@ -38,7 +39,7 @@ RolloutRequest ServedRollout::request() const {
   }
   if (open_.generates) {
     TANDEM_ENV_CHECK(parts_.rewards.generators() != nullptr, "the run has a --custom-generate-function-path");
-    request.generation.emplace(CustomGeneration{.processes = *parts_.rewards.generators(),
+    request.generation.emplace(CustomGeneration{.processes = parts_.rewards.generators(),
                                                 .function = config.custom_generate.function,
                                                 .metadata_key = config.data.lines.metadata_key,
                                                 .context_tokens = parts_.context_tokens,
@@ -47,7 +48,7 @@ RolloutRequest ServedRollout::request() const {
   if (open_.is_filtered) {
     TANDEM_ENV_CHECK(parts_.rewards.filter() != nullptr, "the run has a --dynamic-sampling-filter-path");
     request.dynamic.emplace(DynamicSampling{
-        .filter = *parts_.rewards.filter(), .filter_name = config.dynamic_sampling.filter_path, .next_prompt = {}});
+        .filter = parts_.rewards.filter(), .filter_name = config.dynamic_sampling.filter_path, .next_prompt = {}});
   }
   return request;
 }
@@ -55,7 +56,7 @@ RolloutRequest ServedRollout::request() const {
 text::Scorer* ServedRollout::scorer() const {
   switch (open_.graded_by) {
     case GradedBy::kNobody: return nullptr;
-    case GradedBy::kTraining: return &parts_.rewards.of_training();
+    case GradedBy::kTraining: return parts_.rewards.of_training();
     case GradedBy::kEvalSet: break;
   }
   return parts_.rewards.of_evaluation().at(static_cast<size_t>(open_.eval_set));

@@ -52,8 +52,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error(),
                                 .is_conductor = mesh.is_conductor()});
-  Rewards rewards(config.reward, config.dynamic_sampling, inputs.reward_context(), inputs.evaluation,
-                  inputs.generation());
+  Rewards rewards = inputs.start_rewards();
   BestWeights best(config.output.save_best, inputs.session, inputs.directory, mesh, log, start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
   Checkpointer checkpointer(

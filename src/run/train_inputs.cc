@@ -130,9 +130,13 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   }
 }
 
-std::optional<text::GeneratorConfig> TrainInputs::generation() const {
-  if (!config.custom_generate.is_on()) return std::nullopt;
-  return generator_config(config.custom_generate, config.reward, session.directory(), reward_context());
+Rewards TrainInputs::start_rewards() const {
+  if (!config.colocate) return Rewards(evaluation);
+  const RewardContext context = reward_context();
+  std::optional<text::GeneratorConfig> generation;
+  if (config.custom_generate.is_on())
+    generation = generator_config(config.custom_generate, config.reward, session.directory(), context);
+  return Rewards(config.reward, config.dynamic_sampling, context, evaluation, generation);
 }
 
 RewardContext TrainInputs::reward_context() const {

@@ -19,7 +19,6 @@
 #include "run/prompt_set.h"
 #include "run/rewards.h"
 #include "run/run_space.h"
-#include "text/generators.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -33,8 +32,8 @@ struct TrainInputs {
 
   // What the reward is told; what it prints goes into the run directory.
   RewardContext reward_context() const;
-  // What makes samples; nothing where the engine alone does.
-  std::optional<text::GeneratorConfig> generation() const;
+  // The processes that run the user's code; none where this process does not sample.
+  Rewards start_rewards() const;
 
   std::unique_ptr<mesh::Mesh> mesh;
   config::TrainConfig config;

@@ -44,6 +44,7 @@ std::vector<std::string> sampled(ModelSession& session, mesh::Mesh& mesh) {
   std::vector<std::string> results;
   for (uint64_t i = 0; i < 2; ++i) {
     RolloutRequest request;
+    request.is_graded = false;
     for (const PromptLine& line : lines) request.prompts.push_back(&line);
     request.n_samples_per_prompt = kCompletions;
     request.sampling.max_new_tokens = 24;

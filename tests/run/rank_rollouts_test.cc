@@ -112,7 +112,7 @@ class RankRollouts : public testing::Test {
       request.title = "rollout";
       const auto next_prompt = [&] { return &lines[static_cast<size_t>(result.num_drawn++) % lines.size()]; };
       if (is_dynamic) {
-        request.dynamic.emplace(DynamicSampling{.filter = own.filter,
+        request.dynamic.emplace(DynamicSampling{.filter = &own.filter,
                                                 .filter_name = "nonzero_std",
                                                 .next_prompt = next_prompt,
                                                 .num_groups = num_groups,
@@ -235,6 +235,7 @@ TEST_F(RankRollouts, AFastRankTakesWhatASlowOneHasNotBegun) {
     RolloutPhase phase(engine, parts(mesh.rank()).text, mesh);
     report::Report report;
     RolloutRequest request;
+    request.is_graded = false;
     for (const PromptLine& line : lines) request.prompts.push_back(&line);
     phase.run(request, nullptr, report);
     num_sampled[static_cast<size_t>(mesh.rank())] = engine.num_added();
@@ -259,6 +260,7 @@ TEST_F(RankRollouts, ARankWithOtherPromptsIsRefused) {
     RolloutPhase phase(engine, parts(mesh.rank()).text, mesh);
     report::Report report;
     RolloutRequest request;
+    request.is_graded = false;
     for (const PromptLine& line : lines) request.prompts.push_back(&line);
     if (mesh.rank() == 1) std::swap(request.prompts.front(), request.prompts.back());
     phase.run(request, nullptr, report);
