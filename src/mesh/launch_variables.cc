@@ -97,6 +97,9 @@ LaunchVariables of_torchrun(const Reader& reader) {
   if (reader.has("TANDEM_STORE_FD") && launch.rank == 0) {
     launch.store_descriptor = reader.integer("TANDEM_STORE_FD", 3, kMaxRanks);
   }
+  if (reader.has("TANDEM_WORKERS_FD") && launch.rank == 0) {
+    launch.workers_descriptor = reader.integer("TANDEM_WORKERS_FD", 3, kMaxRanks);
+  }
   return launch;
 }
 

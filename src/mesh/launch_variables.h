@@ -24,10 +24,11 @@ struct LaunchVariables {
   int local_rank = 0, local_size = 1;  // among the ranks of this host
   std::string master_address = "127.0.0.1";
   int master_port = 0;
-  std::optional<int> store_descriptor;  // a socket that listens already, given to rank 0 by its launcher
-  bool store_is_the_agents = false;     // torchrun's agent listens at the master's address: no rank may
-  int64_t attempt = 0;                  // how often torchrun has started the ranks again; its store stays
-  std::string source;                   // "RANK=0 WORLD_SIZE=4 ...", for messages
+  std::optional<int> store_descriptor;    // a socket that listens already, given to rank 0 by its launcher
+  std::optional<int> workers_descriptor;  // of rank 0: its launcher tells it which workers have ended (started_workers)
+  bool store_is_the_agents = false;       // torchrun's agent listens at the master's address: no rank may
+  int64_t attempt = 0;                    // how often torchrun has started the ranks again; its store stays
+  std::string source;                     // "RANK=0 WORLD_SIZE=4 ...", for messages
 
   bool is_one_host() const { return local_size == size; }
 };

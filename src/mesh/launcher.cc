@@ -20,6 +20,7 @@
 #include "base/printable.h"
 #include "mesh/network.h"
 #include "mesh/rank_process.h"
+#include "mesh/started_workers.h"
 
 extern char** environ;
 
@@ -70,7 +71,7 @@ class Signals {
 };
 
 // Our environment, with the variables that say which rank it is.
-std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank, int port, int store) {
+std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank, int port, int store, int workers) {
   std::vector<std::string> set = {
       fmt::format("RANK={}", plan.host * plan.ranks_per_host + local_rank),
       fmt::format("WORLD_SIZE={}", plan.num_hosts * plan.ranks_per_host),
@@ -80,11 +81,12 @@ std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank, 
       fmt::format("MASTER_PORT={}", port),
   };
   if (store >= 0) set.push_back(fmt::format("TANDEM_STORE_FD={}", store));
+  if (workers >= 0) set.push_back(fmt::format("TANDEM_WORKERS_FD={}", workers));
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
     const auto is_name = [&](const std::string& variable) { return variable.starts_with(name + "="); };
-    const bool is_ours = name == "TANDEM_STORE_FD" || name.starts_with("TORCHELASTIC_");
+    const bool is_ours = name == "TANDEM_STORE_FD" || name == "TANDEM_WORKERS_FD" || name.starts_with("TORCHELASTIC_");
     if (!is_ours && std::ranges::none_of(set, is_name)) result.emplace_back(*entry);
   }
   result.insert(result.end(), set.begin(), set.end());
@@ -112,12 +114,17 @@ class Launcher {
     OwnedDescriptor store;
     if (plan_.host == 0) store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
     const int port = plan_.host == 0 ? port_of(store) : plan_.master_port;
+    if (plan_.num_workers > 0) ends_.emplace();
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;
-      const int kept_open = is_first ? store.get() : -1;
-      ranks_.push_back(std::make_unique<RankProcess>(plan_.command, environment_of(plan_, i, port, kept_open),
+      const int store_of_it = is_first ? store.get() : -1, ends_of_it = is_first && ends_ ? ends_->theirs() : -1;
+      std::vector<int> kept_open = {store_of_it, ends_of_it};
+      std::erase(kept_open, -1);
+      ranks_.push_back(std::make_unique<RankProcess>(plan_.command,
+                                                     environment_of(plan_, i, port, store_of_it, ends_of_it),
                                                      /*output_is_kept=*/!is_first, kept_open));
     }
+    if (ends_) ends_->close_theirs();
   }
 
   int num_running() const {
@@ -133,9 +140,11 @@ class Launcher {
     const bool others_ended = std::all_of(ranks_.begin(), ranks_.begin() + num_trainers(), has_ended);
     for (int i = num_trainers(); i < static_cast<int>(ranks_.size()); ++i) {
       const RankProcess& worker = *ranks_[static_cast<size_t>(i)];
-      if (!worker.status() || others_ended || culprit_ || ended_well(*worker.status())) continue;
-      if (said_.insert(i).second) say(i, worker);
+      if (!worker.status() || !told_.insert(i).second) continue;
+      ends_->tell(end_of(i, worker));
+      if (!others_ended && !culprit_ && !ended_well(*worker.status())) say(i, worker);
     }
+    if (std::ssize(told_) == plan_.num_workers) ends_->close();
     if (!others_ended || num_running() == 0) return;
     if (!workers_deadline_) workers_deadline_ = Clock::now() + plan_.grace;
     if (Clock::now() < *workers_deadline_) return;
@@ -146,8 +155,24 @@ class Launcher {
 
   void say(int number, const RankProcess& worker) const {
     show(number, worker.last_output());
-    std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s; the others go on\n", number,
-                 plan_.ranks_per_host, how_it_ended(*worker.status()).c_str());
+    const bool is_last = std::ssize(told_) == plan_.num_workers;
+    std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s%s\n", number, plan_.ranks_per_host,
+                 how_it_ended(*worker.status()).c_str(), is_last ? "" : "; the others go on");
+  }
+
+  // With what it said last.
+  WorkerEnd end_of(int number, const RankProcess& worker) const {
+    const int status = *worker.status();
+    std::istringstream lines(worker.last_output());
+    std::string last;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.empty()) last = line;
+    }
+    constexpr std::string_view kError = "tandem: error: ";
+    if (last.starts_with(kError)) last.erase(0, kError.size());
+    return {.code = WIFSIGNALED(status) ? kKilledCode : WEXITSTATUS(status),
+            .how = fmt::format("rank {} of {} {}{}{}", number, plan_.ranks_per_host, how_it_ended(status),
+                               last.empty() ? "" : ": ", last)};
   }
 
   static std::string how_it_ended(int status) {
@@ -262,9 +287,10 @@ class Launcher {
   const LaunchPlan& plan_;
   Signals signals_;  // before the first rank
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::set<int> passed_on_;     // signals that ranks were given
-  std::optional<int> culprit_;  // the rank that failed first, by its place here
-  std::set<int> said_;          // workers that have failed
+  std::set<int> passed_on_;               // signals that ranks were given
+  std::optional<int> culprit_;            // the rank that failed first, by its place here
+  std::set<int> told_;                    // workers that have ended
+  std::optional<WorkerEndsTeller> ends_;  // where there are workers
   std::optional<Clock::time_point> workers_deadline_;
   bool terminated_ = false;
   std::optional<Clock::time_point> next_deadline_;

@@ -3,8 +3,8 @@
 // The socket at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has
 // the terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach
 // each rank once. Ranks hold parts of one state: when one fails the others are ended. The last ranks may be workers,
-// which hold none: when one of those fails it is said, and the others go on. However the launcher ends, no rank is
-// left.
+// which hold none: when one of those fails it is said, to rank 0 too (mesh/started_workers.h), and the others go on.
+// However the launcher ends, no rank is left.
 #pragma once
 
 #include <chrono>

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 
@@ -29,7 +30,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 // In the child, between fork and exec: system calls alone.
-[[noreturn]] void become(char* const* command, char* const* environment, int output, int kept_open, pid_t parent) {
+[[noreturn]] void become(char* const* command, char* const* environment, int output, std::span<const int> kept_open,
+                         pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal reaches the launcher alone, which passes it on once
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kNotStarted);  // it died before we asked to die with it
@@ -38,7 +40,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
   }
-  if (kept_open >= 0) fcntl(kept_open, F_SETFD, 0);
+  for (const int descriptor : kept_open) fcntl(descriptor, F_SETFD, 0);
   signal(SIGTTOU, SIG_IGN);  // not of the terminal's foreground group, it may write there
   signal(SIGCHLD, SIG_DFL);
   sigset_t none;
@@ -53,7 +55,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }  // namespace
 
 RankProcess::RankProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment,
-                         bool output_is_kept, int kept_open) {
+                         bool output_is_kept, const std::vector<int>& kept_open) {
   OwnedDescriptor theirs;
   if (output_is_kept) {
     std::array<int, 2> ends = {-1, -1};

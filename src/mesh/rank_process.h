@@ -14,10 +14,10 @@ namespace tandem::mesh {
 class RankProcess {
  public:
   // Starts `command` ([0] is its file) with `environment` ("NAME=value" each, all that it gets). With `output_is_kept`
-  // what it prints goes through a pipe to us; else it has our terminal. `kept_open` (-1: none) stays open in it.
+  // what it prints goes through a pipe to us; else it has our terminal. The descriptors of `kept_open` stay open in it.
   // It dies when we do. EnvironmentError.
   RankProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment, bool output_is_kept,
-              int kept_open);
+              const std::vector<int>& kept_open);
   // Kills it, and what it left in its group.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;

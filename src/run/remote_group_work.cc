@@ -125,7 +125,7 @@ void RemoteGroupWork::check_that_somebody_samples() {
   if (!alone_since_) alone_since_ = base::Clock::now();
   const double seconds = base::seconds_since(*alone_since_);
   if (seconds < kSaysAloneAfter) return;
-  if (const std::optional<Failed>& failure = workers_.failure()) {
+  if (const std::optional<Failed> failure = workers_.why_nobody_comes()) {
     if (failure->is_users) throw UserError(failure->why);
     throw EnvironmentError(failure->why);
   }

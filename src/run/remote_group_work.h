@@ -24,7 +24,7 @@ class RemoteGroupWork final : public GroupWork, private RolloutWorkers::Lender {
 
   void begin(size_t index, const PromptLine& line) override;
   // Waits for a tenth of a second at most. EnvironmentError: there has been no worker for too long; UserError or
-  // EnvironmentError as the last worker had it, where it failed and no other is left.
+  // EnvironmentError as the last worker had it, where no other is left (RolloutWorkers::why_nobody_comes).
   void advance() override;
   void abort(size_t index) override;
   void abort_all() override;

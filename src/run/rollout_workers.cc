@@ -31,6 +31,7 @@ RolloutWorkers::RolloutWorkers(Settings settings, const ModelSession& session)
       session_(session),
       weight_hash_(session.base().info().hash),
       listener_(mesh::listen_locally(settings_.address)),
+      started_(settings_.workers_descriptor),
       num_exceptions_(std::uncaught_exceptions()) {}
 
 RolloutWorkers::~RolloutWorkers() {
@@ -55,6 +56,20 @@ std::vector<WorkerId> RolloutWorkers::ready() const {
     if (worker.state == State::kReady) result.push_back(id);
   }
   return result;
+}
+
+std::optional<Failed> RolloutWorkers::why_nobody_comes() {
+  if (!workers_.empty()) return std::nullopt;
+  const std::optional<bool> have_ended = started_.have_all_ended();
+  if (have_ended.has_value() && !*have_ended) return std::nullopt;
+  if (failure_) return failure_;
+  if (!have_ended || has_one_joined_) return std::nullopt;
+  constexpr int kUserCode = 2;
+  const mesh::WorkerEnd end = started_.first_end().value_or(mesh::WorkerEnd{.how = "they have all ended"});
+  return Failed{.why = fmt::format("no process that samples has joined the run, and none is left: {}; mend that and "
+                                   "start the run again (others may join it with its flags and --rollout-join)",
+                                   end.how),
+                .is_users = end.code == kUserCode};
 }
 
 void RolloutWorkers::poll(double wait_s, Lender& lender) {
@@ -109,7 +124,7 @@ void RolloutWorkers::take(WorkerId id, Worker& worker, WorkerMessage& message, L
   } else if (std::holds_alternative<Prepared>(message) && worker.state == State::kPreparing) {
     send_weights(worker);
     worker.state = State::kReady;
-    worker.has_joined = true;
+    worker.has_joined = has_one_joined_ = true;
     base::log_info("{} has joined", worker.name);
     lender.joined(id);
   } else if (std::holds_alternative<Leaving>(message)) {
@@ -118,6 +133,7 @@ void RolloutWorkers::take(WorkerId id, Worker& worker, WorkerMessage& message, L
     worker.why_gone = "was asked to stop, and leaves";
   } else if (const auto* const failed = std::get_if<Failed>(&message)) {
     failure_ = *failed;
+    worker.has_failed = true;
     worker.state = State::kGone;
     worker.why_gone = failed->why;
   } else if (!std::holds_alternative<Alive>(message)) {
@@ -204,6 +220,7 @@ void RolloutWorkers::remove_gone(Lender& lender) {
     } else {
       base::log_warning("{}", line);
     }
+    if (worker.has_joined && !worker.has_failed) failure_.reset();
     it = workers_.erase(it);
   }
 }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
+#include "mesh/started_workers.h"
 #include "run/model_session.h"
 #include "run/rollout_queue.h"
 #include "run/worker_messages.h"
@@ -28,6 +29,7 @@ class RolloutWorkers {
     Welcome welcome;
     double silence_s = 60.0;                   // that a worker may be silent for while it has groups
     int64_t piece_bytes = int64_t{512} << 20;  // of weights
+    std::optional<int> workers_descriptor;     // mesh::LaunchVariables has it
   };
   // Listens. The session has weights, and is borrowed. EnvironmentError: another process listens for this run.
   RolloutWorkers(Settings settings, const ModelSession& session);
@@ -56,8 +58,9 @@ class RolloutWorkers {
   // The weights in the session's store are new: sends them to all who have joined.
   void update_weights();
 
-  // Why the last worker that failed did; nothing where none has.
-  const std::optional<Failed>& failure() const { return failure_; }
+  // Why none is there and none will come by itself: the last one failed, or those that were started with the run ended
+  // before any had joined. Nothing while one may come, and where somebody may start another.
+  std::optional<Failed> why_nobody_comes();
 
  private:
   enum class State : uint8_t { kGreeting, kPreparing, kReady, kGone };
@@ -65,8 +68,8 @@ class RolloutWorkers {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
     State state = State::kGreeting;
-    bool has_joined = false, has_base = false, has_left = false;
-    std::string why_gone;
+    bool has_joined = false, has_base = false, has_left = false, has_failed = false;
+    std::string why_gone = {};
     base::Clock::time_point last_heard;
   };
 
@@ -85,7 +88,9 @@ class RolloutWorkers {
   const mesh::OwnedDescriptor listener_;
   std::map<WorkerId, Worker> workers_;
   WorkerId next_id_ = 0;
-  std::optional<Failed> failure_;
+  mesh::StartedWorkers started_;
+  std::optional<Failed> failure_;  // of the last one that was there
+  bool has_one_joined_ = false;
   const int num_exceptions_;  // when this was made
 };
 

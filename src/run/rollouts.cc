@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/size.h"
+#include "mesh/launch_variables.h"
 #include "report/sample_file.h"
 #include "run/local_group_work.h"
 #include "run/own_engine.h"
@@ -54,6 +55,10 @@ class WorkersSource final : public SampleSource, private GroupSource {
   }
 
  private:
+  static std::optional<int> workers_descriptor() {
+    const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
+    return launch ? launch->workers_descriptor : std::nullopt;
+  }
   static RolloutWorkers::Settings settings(const TrainInputs& inputs) {
     const config::MeshOptions& mesh = inputs.config.mesh;
     return {.address = workers_address(inputs.config.output.save),
@@ -65,7 +70,8 @@ class WorkersSource final : public SampleSource, private GroupSource {
                         .eval_line_types = inputs.evaluation.line_types(),
                         .user_output = inputs.directory.grader_output_file()},
             .silence_s = mesh.rollout_health_check_timeout,
-            .piece_bytes = mesh.update_weight_buffer_size};
+            .piece_bytes = mesh.update_weight_buffer_size,
+            .workers_descriptor = workers_descriptor()};
   }
 
   std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* /*graders*/,

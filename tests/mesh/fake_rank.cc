@@ -6,12 +6,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mesh/launcher.h"
+#include "mesh/started_workers.h"
 
 namespace tandem::mesh {
 
@@ -56,7 +59,23 @@ int count_signals() {
   return last_signal == SIGTERM ? 0 : 128 + last_signal;
 }
 
-int do_as_told(const std::string& word) {
+// "worker:say" is what a worker is told.
+constexpr std::string_view kWorker = "worker:";
+bool is_worker(std::string_view word) { return word.starts_with(kWorker); }
+
+// What rank 0 hears of its workers.
+int hear() {
+  StartedWorkers workers(number("TANDEM_WORKERS_FD"));
+  while (!workers.have_all_ended().value()) usleep(1'000);
+  const WorkerEnd end = workers.first_end().value();
+  std::printf("heard: %d, %s\n", end.code, end.how.c_str());
+  std::fflush(stdout);
+  return 0;
+}
+
+int do_as_told(std::string word) {
+  if (is_worker(word)) word.erase(0, kWorker.size());
+  if (word == "hear") return hear();
   if (word.starts_with("exit:")) return std::atoi(word.c_str() + 5);
   if (word == "meet") return meet();
   if (word == "count") return count_signals();
@@ -84,6 +103,7 @@ int run_fake_launcher(int argc, char** argv) {
   LaunchPlan plan;
   plan.command = {"/proc/self/exe", "--rank"};
   plan.command.insert(plan.command.end(), argv + 2, argv + argc);
+  plan.num_workers = static_cast<int>(std::count_if(argv + 2, argv + argc, is_worker));
   plan.ranks_per_host = argc - 2;
   plan.grace = std::chrono::milliseconds(300);
   const LaunchEnd end = launch(plan);

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "mesh/network.h"
+#include "mesh/started_workers.h"
 #include "tandem/error.h"
 #include "tests/cli/process_sockets.h"
 #include "tests/mesh/fake_rank.h"
@@ -174,6 +175,30 @@ TEST(Launcher, NoRankOutlivesALauncherThatIsKilled) {
   kill(job.pid(), SIGKILL);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
   EXPECT_EQ(job.left(), 0);
+}
+
+TEST(Launcher, TellsRankZeroWhenNoWorkerIsLeft) {
+  Job job({"hear", "worker:exit:0", "worker:say"});
+  EXPECT_EQ(job.wait(), 0) << "a worker that fails ends nobody";
+  for (const char* part : {"heard: 9, rank 2 of 3 exited with code 9: torn\n", "[rank 2] a warning\n",
+                           "tandem: warning: rank 2 of 3, which only samples, exited with code 9"})
+    EXPECT_NE(job.printed().find(part), std::string::npos) << part << "\nin: " << job.printed();
+}
+
+TEST(Launcher, TellsOfNoWorkerThatRuns) {
+  Job job({"hear", "worker:exit:0", "worker:sleep"});
+  job.rank(2);
+  usleep(300'000);
+  EXPECT_EQ(kill(job.rank(2), SIGKILL), 0);
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_NE(job.printed().find("heard: 3, rank 2 of 3 was killed by signal 9\n"), std::string::npos) << job.printed();
+}
+
+TEST(StartedWorkers, ADescriptorThatIsNoSocketIsNamed) {
+  StartedWorkers nobody_tells(std::nullopt);
+  EXPECT_EQ(nobody_tells.have_all_ended(), std::nullopt);
+  StartedWorkers wrong(open("/dev/null", O_RDONLY));
+  EXPECT_THROW(wrong.have_all_ended(), EnvironmentError);
 }
 
 TEST(Launcher, NothingListensBeyondLoopback) {
