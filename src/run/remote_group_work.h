@@ -43,8 +43,8 @@ class RemoteGroupWork final : public GroupWork, private RolloutWorkers::Lender {
  private:
   struct Worker {
     int64_t num_wanted = 0;  // groups that it has asked for
-    rollout::EngineStats stats;
-    Losses losses;
+    rollout::EngineStats stats = {};
+    Losses losses = {};
     base::Clock::time_point joined, last_done;
     bool is_here = true;
   };

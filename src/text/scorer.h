@@ -61,8 +61,8 @@ class Scorer {
   };
   // A sample that is submitted and not taken.
   struct UnderWay {
-    uint64_t number = 0;                      // in the order of submission
-    std::vector<std::optional<Grade>> parts;  // one of each source, in their order
+    uint64_t number = 0;                           // in the order of submission
+    std::vector<std::optional<Grade>> parts = {};  // one of each source, in their order
     size_t num_graded = 0;
   };
   // Every pool of processes, with the index of its source.

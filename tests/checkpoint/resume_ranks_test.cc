@@ -15,7 +15,7 @@
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/checkpoint/rank_threads.h"
-#include "tests/weights/model_parts.h"
+#include "tests/model/model_parts.h"
 #include "trainer/shard.h"
 #include "weights/box.h"
 
@@ -33,7 +33,7 @@ std::ostream& operator<<(std::ostream& out, const Ranks& ranks) {
   return out << ranks.data << " data x " << ranks.tensor << " tensor ranks";
 }
 
-model::ModelConfig model_config() { return weights::divisible_config("Qwen2ForCausalLM", /*tied=*/false); }
+model::ModelConfig model_config() { return model::divisible_config("Qwen2ForCausalLM", /*tied=*/false); }
 
 weights::Layout layout_of(const Ranks& ranks, int rank) {
   return model::build_layout(model::shard_of(model_config(), {.rank = ranks.tensor_rank(rank), .size = ranks.tensor}));
@@ -137,7 +137,7 @@ void expect_restored(const Checkpoint& checkpoint, const Ranks& ranks) {
 
     weights::WeightStore restored = reference_of(ranks, rank, /*seed=*/2);
     restore_reference(checkpoint, restored);
-    weights::expect_part_of(restored, reference_of({}, 0, /*seed=*/9));
+    model::expect_part_of(restored, reference_of({}, 0, /*seed=*/9));
   }
 }
 

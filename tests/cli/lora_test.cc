@@ -47,7 +47,9 @@ TEST_F(LoraRun, TrainsAnAdapterExactlyOnPolicyAgainstItsBase) {
     for (const base::Json& record : json_lines(path + "/metrics.jsonl")) {
       if (!record.contains("train/step")) continue;
       // The first step of a rollout is made with the weights that sampled it.
-      if (steps % 2 == 0) EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff"), 0.0) << dtype;
+      if (steps % 2 == 0) {
+        EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff"), 0.0) << dtype;
+      }
       // The reference is the base: nothing divides them before the first update.
       if (steps == 0) {
         EXPECT_EQ(number(record, "train/kl_loss"), 0.0) << dtype;

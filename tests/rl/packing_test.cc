@@ -148,7 +148,9 @@ TEST(Packing, AMultipleBalancesMicroBatches) {
       const int64_t most = (std::ssize(plain) + multiple - 1) / multiple * multiple;
       EXPECT_LE(std::ssize(split), most);
       EXPECT_LE(largest(split), largest(plain));
-      if (multiple == 1) EXPECT_EQ(std::ssize(split), std::ssize(plain));
+      if (multiple == 1) {
+        EXPECT_EQ(std::ssize(split), std::ssize(plain));
+      }
       std::set<int64_t> seen;
       for (const MicroBatch& batch : split) seen.insert(batch.samples.begin(), batch.samples.end());
       EXPECT_EQ(seen.size(), samples.size());

@@ -34,7 +34,8 @@ struct RankModels {
 };
 
 GroupRequest drawn_request(uint64_t id, std::mt19937& random) {
-  GroupRequest request{.group_id = id, .prompt = random_prompt(random(), 3 + random() % 20), .sample_ids = {}};
+  GroupRequest request{
+      .group_id = id, .prompt = random_prompt(random(), 3 + random() % 20), .sample_ids = {}, .sampling = {}};
   for (uint64_t i = 0; i < 1 + random() % 3; ++i) request.sample_ids.push_back(8 * id + i);
   request.sampling.max_new_tokens = 1 + random() % 24;
   request.sampling.temperature = random() % 4 == 0 ? 0.0 : 1.0;
@@ -83,7 +84,9 @@ std::string counts(const EngineStats& stats) {
 
 TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
   // So few blocks that sequences are preempted.
-  const EngineConfig config = {.num_kv_blocks = 16, .limits = {.max_batch_tokens = 48, .max_running = 6}};
+  EngineConfig config;
+  config.num_kv_blocks = 16;
+  config.limits = {.max_batch_tokens = 48, .max_running = 6};
   std::random_device entropy;
   for (int round = 0; round < 4; ++round) {
     const uint32_t seed = entropy();
@@ -129,7 +132,7 @@ TEST(Replica, ARequestThatIsRefusedIsNotPassedOn) {
   });
   const std::unique_ptr<Engine> engine = make_engine({}, models[0]);
   LeadingEngine leading(*engine, *communicators[0]);
-  GroupRequest request{.group_id = 1, .prompt = random_prompt(1, 4), .sample_ids = {1}};
+  GroupRequest request{.group_id = 1, .prompt = random_prompt(1, 4), .sample_ids = {1}, .sampling = {}};
   request.sampling.top_p = 2.0;
   EXPECT_THROW(leading.add(request), UserError);
   request.sampling.top_p = 1.0;
@@ -140,7 +143,7 @@ TEST(Replica, ARequestThatIsRefusedIsNotPassedOn) {
 }
 
 TEST(Replica, ACallComesThroughAsItIs) {
-  GroupRequest request{.group_id = 7, .prompt = rl::make_prompt({1, 2, 3}), .sample_ids = {4, 5}};
+  GroupRequest request{.group_id = 7, .prompt = rl::make_prompt({1, 2, 3}), .sample_ids = {4, 5}, .sampling = {}};
   request.sampling = {.temperature = 0.5,
                       .top_p = 0.25,
                       .top_k = 3,

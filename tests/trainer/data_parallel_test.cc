@@ -72,7 +72,7 @@ std::string bytes_of(const at::Tensor& tensor) {
 // What a rank has after all steps. Of state its own rows, in packed order: the ranks' one behind the other are whole.
 struct Outcome {
   std::string metrics;
-  std::map<std::string, std::string> weights, state;
+  std::map<std::string, std::string> weights = {}, state = {};
   OptimizerProgress progress;
 };
 

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "base/json.h"
+#include "tests/model/model_parts.h"
 #include "tests/weights/file_bytes.h"
-#include "tests/weights/model_parts.h"
 #include "tests/weights/pretend_device.h"
 #include "tests/weights/starting_states.h"
 #include "weights/not_finite.h"
@@ -32,7 +32,7 @@ class ModelParts : public testing::TestWithParam<std::string> {};
 
 TEST_P(ModelParts, FilesAndTensorsFillEachRankWithItsBoxes) {
   for (const bool tied : {true, false}) {
-    const model::ModelConfig config = divisible_config(GetParam(), tied);
+    const model::ModelConfig config = model::divisible_config(GetParam(), tied);
     for (const at::ScalarType from : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const HfTensors tensors = some_tensors(model::build_layout(config), from);
       const TemporaryDirectory directory;
@@ -41,12 +41,12 @@ TEST_P(ModelParts, FilesAndTensorsFillEachRankWithItsBoxes) {
         WeightStore whole(model::build_layout(config), to);
         load_hf_checkpoint(directory.path(), whole);
         for (const int num_ranks : {2, 3, 4}) {
-          for (const Layout& layout : part_layouts(config, num_ranks)) {
+          for (const Layout& layout : model::part_layouts(config, num_ranks)) {
             WeightStore loaded(layout, to), adopted = WeightStore::without_storage(layout, to);
             load_hf_checkpoint(directory.path(), loaded);
-            expect_part_of(loaded, whole);
+            model::expect_part_of(loaded, whole);
             adopt(HfTensors(tensors), adopted);
-            expect_part_of(adopted, whole);
+            model::expect_part_of(adopted, whole);
           }
         }
       }
@@ -55,15 +55,15 @@ TEST_P(ModelParts, FilesAndTensorsFillEachRankWithItsBoxes) {
 }
 
 TEST_P(ModelParts, RandomWeightsAreTheSameModel) {
-  const model::ModelConfig config = divisible_config(GetParam(), /*tied=*/false);
+  const model::ModelConfig config = model::divisible_config(GetParam(), /*tied=*/false);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     WeightStore whole(model::build_layout(config), dtype);
     initialize_random(whole, 0.2, 7);
     for (const int num_ranks : {2, 3, 4}) {
-      for (const Layout& layout : part_layouts(config, num_ranks)) {
+      for (const Layout& layout : model::part_layouts(config, num_ranks)) {
         WeightStore part(layout, dtype);
         initialize_random(part, 0.2, 7);
-        expect_part_of(part, whole);
+        model::expect_part_of(part, whole);
       }
     }
   }
@@ -91,33 +91,33 @@ TEST(InitializeRandom, ABoxHasTheNumbersOfTheWholeTensor) {
                                      {{151, 1}, {9, 76}}}) {
     WeightStore part(layout_of(shape, begin, {300, 77}), at::kFloat);
     initialize_random(part, 0.2, 3);
-    expect_part_of(part, whole);
+    model::expect_part_of(part, whole);
   }
 }
 
 TEST(ModelParts, OnADeviceAreFilledLikeThoseOfTheHost) {
   pretend_device::reset(int64_t{1} << 20);
-  const model::ModelConfig config = divisible_config("Qwen2ForCausalLM", /*tied=*/false);
+  const model::ModelConfig config = model::divisible_config("Qwen2ForCausalLM", /*tied=*/false);
   const HfTensors tensors = some_tensors(model::build_layout(config), at::kHalf);
   const TemporaryDirectory directory;
   write_directory(directory.path(), tensors);
   WeightStore whole(model::build_layout(config), at::kBFloat16), drawn(whole.layout(), at::kBFloat16);
   load_hf_checkpoint(directory.path(), whole);
   initialize_random(drawn, 0.2, 7);
-  for (const Layout& layout : part_layouts(config, 2)) {
+  for (const Layout& layout : model::part_layouts(config, 2)) {
     WeightStore part(layout, at::kBFloat16, pretend_device::device());
     load_hf_checkpoint(directory.path(), part);
-    expect_part_of(part, whole);
+    model::expect_part_of(part, whole);
     initialize_random(part, 0.2, 7);
-    expect_part_of(part, drawn);
+    model::expect_part_of(part, drawn);
     adopt(HfTensors(tensors), part);
-    expect_part_of(part, whole);
+    model::expect_part_of(part, whole);
   }
 }
 
 TEST(ModelParts, RefuseTensorsOfAnotherModelByTheWholeShape) {
-  const model::ModelConfig config = divisible_config("Qwen3ForCausalLM", /*tied=*/true);
-  const Layout part = part_layouts(config, 2)[1];
+  const model::ModelConfig config = model::divisible_config("Qwen3ForCausalLM", /*tied=*/true);
+  const Layout part = model::part_layouts(config, 2)[1];
   // What lies in a part is no whole tensor.
   const HfTensors tensors = some_tensors(part, at::kFloat);
   const TemporaryDirectory directory;
@@ -130,8 +130,8 @@ TEST(ModelParts, RefuseTensorsOfAnotherModelByTheWholeShape) {
 }
 
 TEST(ModelParts, NameADamagedWeightByItsPlaceInTheWhole) {
-  const model::ModelConfig config = divisible_config("Qwen2ForCausalLM", /*tied=*/true);
-  WeightStore part(part_layouts(config, 3)[2], at::kFloat);
+  const model::ModelConfig config = model::divisible_config("Qwen2ForCausalLM", /*tied=*/true);
+  WeightStore part(model::part_layouts(config, 3)[2], at::kFloat);
   initialize_random(part, 0.2, 7);
   part.tensor("layers.0.down")[4][5] = std::numeric_limits<float>::infinity();
   EXPECT_EQ(describe_not_finite(part),

@@ -8,8 +8,8 @@
 #include "base/files.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/device/thread_communicator.h"
+#include "tests/model/model_parts.h"
 #include "tests/weights/file_bytes.h"
-#include "tests/weights/model_parts.h"
 
 namespace tandem::weights {
 namespace {
@@ -56,7 +56,7 @@ TEST(WholeTensors, AnExportOfSeveralRanksIsThatOfOne) {
   write_source(folder / "source");
   for (const std::string& architecture : model::kArchitectures) {
     for (const bool tied : {true, false}) {
-      const model::ModelConfig config = divisible_config(architecture, tied);
+      const model::ModelConfig config = model::divisible_config(architecture, tied);
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         for (const int64_t max_shard_bytes : {int64_t{1} << 30, int64_t{1500}}) {
           const ExportOptions options = {
@@ -65,7 +65,7 @@ TEST(WholeTensors, AnExportOfSeveralRanksIsThatOfOne) {
           initialize_random(whole, 0.2, 7);
           export_hf_checkpoint(folder / "whole", whole, options);
           for (const int num_ranks : {2, 3, 4}) {
-            const std::vector<Layout> layouts = part_layouts(config, num_ranks);
+            const std::vector<Layout> layouts = model::part_layouts(config, num_ranks);
             const Errors errors = on_ranks(num_ranks, [&](device::Communicator& replica) {
               WeightStore part(layouts[static_cast<size_t>(replica.rank())], dtype);
               initialize_random(part, 0.2, 7);
