@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "tandem/error.h"
 #include "tests/base/soak.h"
+#include "tests/cli/rank_processes.h"
 #include "tests/cli/rank_runs.h"
 
 namespace tandem::cli {
@@ -97,57 +98,23 @@ TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
 }
 
 // A file of /proc/PID, or "" where there is no such process any more.
-std::string proc_file(pid_t pid, const char* name) {
-  try {
-    return base::read_file(fmt::format("/proc/{}/{}", pid, name));
-  } catch (const UserError&) {
-    return "";
-  }
-}
-
-// The processes that the launcher started, by rank.
-std::vector<pid_t> ranks_of(pid_t launcher, size_t count) {
-  const std::string parent = fmt::format("\nPPid:\t{}\n", launcher), key = std::string("\0RANK=", 6);
-  for (int tries = 0; tries < 400; ++tries) {
-    std::vector<std::pair<std::string, pid_t>> found;
-    for (const std::string& name : base::list_directory("/proc")) {
-      const pid_t pid = std::atoi(name.c_str());
-      if (pid == 0 || proc_file(pid, "status").find(parent) == std::string::npos) continue;
-      const std::string environment = '\0' + proc_file(pid, "environ");
-      const size_t at = environment.find(key);
-      if (at != std::string::npos) found.emplace_back(environment.substr(at + key.size(), 1), pid);
-    }
-    if (found.size() == count) {
-      std::sort(found.begin(), found.end());
-      std::vector<pid_t> pids;
-      for (const auto& [rank, pid] : found) pids.push_back(pid);
-      return pids;
-    }
-    usleep(10'000);
-  }
-  return {};
-}
-
-bool is_running(pid_t pid) {
-  const std::string stat = proc_file(pid, "stat");
-  return !stat.empty() && stat.find(") Z ") == std::string::npos;
-}
-
 TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   constexpr int kRanks = 3;
   std::mt19937_64 random(5);
   const Arguments words = with_ranks(going_on(*folder_, "killed"), kRanks);
   for (int64_t kills = base::short_or_full(1, 100), i = 0; i < kills; ++i) {
     Program program(words);
-    const std::vector<pid_t> ranks = ranks_of(program.pid(), kRanks);
+    const std::map<int, pid_t> ranks = processes_of(program.pid(), kRanks);
     ASSERT_EQ(ranks.size(), kRanks);
     usleep(static_cast<useconds_t>(random() % 4'000'000));
     if (!is_running(program.pid())) break;  // the run was done before
-    kill(ranks[random() % kRanks], SIGKILL);
+    kill(ranks.at(static_cast<int>(random() % kRanks)), SIGKILL);
     const bool ended = program.wait_for(10.0);
     EXPECT_TRUE(ended) << "kill " << i;
-    if (ended) EXPECT_EQ(program.wait(), 3);
-    for (const pid_t rank : ranks) EXPECT_FALSE(is_running(rank)) << "kill " << i;
+    if (ended) {
+      EXPECT_EQ(program.wait(), 3);
+    }
+    for (const auto& [rank, pid] : ranks) EXPECT_FALSE(is_running(pid)) << "kill " << i << ", rank " << rank;
   }
   const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;

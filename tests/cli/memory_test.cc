@@ -14,70 +14,13 @@
 #include "device/registry.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
+#include "tests/cli/planned_memory.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/device/failing_vmm.h"
 #include "tests/model/families.h"
 
 namespace tandem::cli {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
-// What rounding takes, and the indices of keys in the last block of each sequence, which the plan takes for full.
-constexpr int64_t kSmallTensors = 24576;
-
-// The golden model's tokenizer over a shape of any family whose tensors are large beside what rounding adds.
-std::string write_model(const base::TemporaryDirectory& folder, const std::string& architecture) {
-  const std::string path = folder / architecture;
-  base::make_directories(path);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
-    base::write_file_durably(path + "/" + name, base::read_file(kModel + "/" + name));
-  base::Json config = base::read_json_file(kModel + "/config.json");
-  config["hidden_size"] = 192;
-  config["intermediate_size"] = 512;
-  config["num_hidden_layers"] = 4;
-  config["initializer_range"] = 0.02;
-  config["architectures"] = {architecture};
-  config.erase("attention_bias");  // of each family what it is
-  base::write_file_durably(path + "/config.json", config.dump());
-  return path;
-}
-
-// Prompts of one length, so that the longest micro-batch is every micro-batch.
-std::string write_prompts(const base::TemporaryDirectory& folder) {
-  std::string text;
-  for (int i = 0; i < 16; ++i)
-    text += R"({"prompt": [{"role": "user", "content": "one two three four five six"}], "label": "8"})"
-            "\n";
-  base::write_file_durably(folder / "prompts.jsonl", text);
-  return folder / "prompts.jsonl";
-}
-
-Arguments memory_arguments(const base::TemporaryDirectory& folder, const std::string& save, const Arguments& more,
-                           const std::string& architecture = "Qwen3ForCausalLM") {
-  Arguments words = with_custom_reward(train_arguments(save), write_reward(folder));
-  words = with_flag(with_flag(words, "--hf-checkpoint", write_model(folder, architecture)), "--prompt-data",
-                    write_prompts(folder));
-  for (const auto& [flag, value] :
-       {std::pair{"--rollout-max-response-len", "24"}, {"--rollout-batch-size", "4"}, {"--global-batch-size", "8"}})
-    words = with_flag(words, flag, value);
-  for (const char* word :
-       {"--random-init", "--kv-cache-bytes", "2000000", "--rollout-max-batch-tokens", "64", "--num-threads", "1"})
-    words.emplace_back(word);
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-base::Json last_step(const std::string& run_path) {
-  base::Json last;
-  for (base::Json& line : json_lines(run_path + "/memory_timeline.jsonl"))
-    if (line["event"] == "step") last = std::move(line);
-  return last;
-}
-
-int64_t bytes(const base::Json& of_phase, const char* which, const std::string& tag) {
-  const base::Json& tags = of_phase[which];
-  return tags.contains(tag) ? tags[tag].get<int64_t>() : 0;
-}
 
 // Passes on to a Vmm that the test keeps.
 class BorrowedVmm final : public device::ForwardingVmm {
@@ -98,30 +41,11 @@ device::MemoryDriver driver_over(device::Vmm& vmm) {
   return driver;
 }
 
-// Never above the plan, and near it, of every tag in every phase of the run's last step. `is_bound`: what its batches
-// are like is not known so well.
+// Of every phase of the run's last step.
 void expect_as_planned(const std::string& run_path, const std::string& which, bool is_bound) {
   const base::Json step = last_step(run_path);
   ASSERT_EQ(step["step"], 1);
-  for (const auto& [phase, of_phase] : step["phases"].items()) {
-    std::map<std::string, int> tags;
-    for (const char* column : {"most", "planned"})
-      for (const auto& [tag, bytes] : of_phase[column].items()) tags[tag] = 1;
-    for (const auto& [tag, one] : tags) {
-      const int64_t most = bytes(of_phase, "most", tag), planned = bytes(of_phase, "planned", tag);
-      std::printf("%s %-8s %-14s %10ld of %10ld\n", which.c_str(), phase.c_str(), tag.c_str(), most, planned);
-      // A sanitizer's own memory is none of ours.
-      if (tag == "overhead") continue;
-      EXPECT_LE(most, planned) << which << ", " << tag << " in " << phase;
-      const bool is_host = tag == "staging" && phase != "train";  // for files
-      EXPECT_LE(planned - most, is_bound || is_host ? 64 * kMiB : std::max<int64_t>(planned / 50, kSmallTensors))
-          << which << ", " << tag << " in " << phase;
-    }
-    // What a sanitizer takes would hide the sum: without overhead.
-    EXPECT_LE(of_phase["most_at_once"].get<int64_t>() - bytes(of_phase, "most", "overhead"),
-              of_phase["planned_at_once"].get<int64_t>() - bytes(of_phase, "planned", "overhead"))
-        << which << ", all tags in " << phase;
-  }
+  expect_phases_as_planned(step, {"load", "rollout", "train"}, which, is_bound);
 }
 
 TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {

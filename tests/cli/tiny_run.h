@@ -111,15 +111,15 @@ inline void expect_one_line_failure(const Captured& result, int code, const std:
 // The program itself in a child process, which is killed where a test ends before it does.
 class Program {
  public:
-  // max_file_bytes: where writes fail, as on a full disk (with EFBIG); 0: nowhere.
-  explicit Program(const Arguments& arguments, int64_t max_file_bytes = 0) {
+  // max_file_bytes: where writes fail, as on a full disk (with EFBIG); 0: nowhere. `errors`: the file for its stderr.
+  explicit Program(const Arguments& arguments, int64_t max_file_bytes = 0, const std::string& errors = "/dev/null") {
     pid_ = fork();
     if (pid_ != 0) return;
     if (max_file_bytes > 0) {
       const rlimit limit = {static_cast<rlim_t>(max_file_bytes), static_cast<rlim_t>(max_file_bytes)};
       setrlimit(RLIMIT_FSIZE, &limit);
     }
-    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr)
+    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen(errors.c_str(), "w", stderr) == nullptr)
       _exit(99);
     std::vector<char*> words = {const_cast<char*>(TANDEM_PROGRAM)};
     for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));

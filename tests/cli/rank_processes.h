@@ -1,0 +1,46 @@
+// The processes that a launcher has started.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "base/files.h"
+#include "tandem/error.h"
+
+namespace tandem::cli {
+
+// "" of a process that is gone.
+inline std::string proc_file(pid_t pid, const char* name) {
+  try {
+    return base::read_file(fmt::format("/proc/{}/{}", pid, name));
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+inline bool is_running(pid_t pid) {
+  const std::string stat = proc_file(pid, "stat");
+  return !stat.empty() && stat.find(") Z ") == std::string::npos;
+}
+
+// By rank, once so many are there.
+inline std::map<int, pid_t> processes_of(pid_t launcher, size_t count) {
+  const std::string parent = fmt::format("\nPPid:\t{}\n", launcher), key = std::string("\0RANK=", 6);
+  std::map<int, pid_t> found;
+  for (int tries = 0; tries < 1000 && found.size() < count; ++tries, usleep(10'000)) {
+    for (const std::string& name : base::list_directory("/proc")) {
+      const pid_t pid = std::atoi(name.c_str());
+      if (pid == 0 || proc_file(pid, "status").find(parent) == std::string::npos) continue;
+      const std::string environment = '\0' + proc_file(pid, "environ");
+      if (const size_t at = environment.find(key); at != std::string::npos)
+        found[std::atoi(environment.c_str() + at + key.size())] = pid;
+    }
+  }
+  return found;
+}
+
+}  // namespace tandem::cli
