@@ -83,7 +83,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
                              "2",
                              "--sglang-mem-fraction-static",
                              "0.7"};
-  Arguments arguments = {"train",  "--colocate", "--rollout-num-gpus-per-engine", "1", "--hf-checkpoint", "no model",
+  Arguments arguments = {"train",  "--colocate", "--expert-model-parallel-size", "1", "--hf-checkpoint", "no model",
                          "--save", "x"};
   arguments.insert(arguments.end(), refused.begin(), refused.end());
   arguments.insert(arguments.end(), {"--prompt-data", "y", "--optimizer", "adam", "--rollout-batch-size", "8",
