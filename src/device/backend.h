@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "device/checksum.h"
 #include "device/communicator.h"
 #include "device/device_ranks.h"
 #include "device/memory_driver.h"
@@ -28,6 +30,14 @@ struct Backend {
   // Between devices `index` of several processes. Every rank calls it. PeerLost: not all came within the time.
   // EnvironmentError: nothing moves bytes between these devices.
   std::unique_ptr<Communicator> (*make_communicator)(int index, const DeviceRanks& ranks);
+  // A word by which other processes of this machine can read the tensor's memory for as long as it is there. The tensor
+  // is contiguous. Empty: this memory cannot be shown.
+  std::string (*show_memory)(const at::Tensor& tensor);
+  // What another process's word shows, as a flat tensor of bytes that device `index` can copy from. It takes no memory,
+  // and is unmapped when the last tensor of it is gone. Undefined: this process cannot map it.
+  at::Tensor (*map_memory)(int index, const std::string& word);
+  // Of each tensor's bytes, when what was queued by now is done. Contiguous, each 16-byte aligned.
+  std::vector<Checksum> (*checksums)(const std::vector<at::Tensor>& tensors);
 };
 
 using BackendEntry = const Backend* (*)();

@@ -17,6 +17,7 @@
 #include "device/cpu/cpu_host_memory.h"
 #include "device/cpu/cpu_vmm.h"
 #include "device/thread_probe.h"
+#include "device/transfer.h"
 
 namespace tandem::device {
 namespace {
@@ -123,6 +124,26 @@ std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const 
   TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
   if (ranks.hosts.size() == 1) return solo_communicator();
   return load(*find_module(device.backend)).make_communicator(device.index, ranks);
+}
+
+std::string show_memory(const DeviceSpec& device, const at::Tensor& tensor) {
+  if (stand_in.show_memory) return stand_in.show_memory(tensor);
+  return device.backend == "cpu" ? "" : load(*find_module(device.backend)).show_memory(tensor);
+}
+
+at::Tensor map_memory(const DeviceSpec& device, const std::string& word) {
+  if (stand_in.map_memory) return stand_in.map_memory(word);
+  return device.backend == "cpu" ? at::Tensor() : load(*find_module(device.backend)).map_memory(device.index, word);
+}
+
+std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::Tensor>& tensors) {
+  if (device.backend != "cpu") return load(*find_module(device.backend)).checksums(tensors);
+  std::vector<Checksum> result;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor host = to_host(tensor);
+    result.push_back(checksum_of({static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()}));
+  }
+  return result;
 }
 
 MemoryDriver open_memory(const DeviceSpec& device) {

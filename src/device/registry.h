@@ -6,7 +6,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "device/checksum.h"
 #include "device/communicator.h"
 #include "device/device_ranks.h"
 #include "device/memory_driver.h"
@@ -51,11 +53,23 @@ MemoryDriver open_memory(const DeviceSpec& device);
 // within the time.
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks);
 
+// The memory of a tensor for other processes of this machine, of a device whose operations were made: a word by which
+// they map it, for as long as it is there. Empty where it cannot be shown: the CPU's, an arena's.
+std::string show_memory(const DeviceSpec& device, const at::Tensor& tensor);
+// What another process's word shows, as a flat tensor of bytes to copy from. It takes no memory, and is unmapped when
+// the last tensor of it is gone. Undefined where this process cannot map it: another kind of device, another container.
+at::Tensor map_memory(const DeviceSpec& device, const std::string& word);
+
+// Of each tensor's bytes (checksum.h), when what was queued by now is done. Contiguous, each 16-byte aligned.
+std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::Tensor>& tensors);
+
 // Stands in for a backend, whatever --device says; for tests. What is empty is not replaced.
 struct FakeBackend {
   std::function<std::unique_ptr<Ops>()> make_ops = {};
   std::optional<DeviceBytes> bytes = {};
   std::function<MemoryDriver()> open_memory = {};
+  std::function<std::string(const at::Tensor& tensor)> show_memory = {};
+  std::function<at::Tensor(const std::string& word)> map_memory = {};
 };
 
 // Puts a stand-in in use for as long as this lives.

@@ -17,6 +17,7 @@
 #include "device/cuda/linear_plans.h"
 #include "device/cuda/nccl_communicator.h"
 #include "device/cuda/peer_communicator.h"
+#include "device/cuda/shown_memory.h"
 #include "device/ops_aten.h"
 #include "device/ops_plan.h"
 
@@ -138,6 +139,9 @@ extern "C" __attribute__((visibility("default"))) const tandem::device::Backend*
                                                        .make_ops = tandem::device::make_ops,
                                                        .device_bytes = tandem::device::device_bytes,
                                                        .open_memory = tandem::device::open_memory,
-                                                       .make_communicator = tandem::device::make_communicator};
+                                                       .make_communicator = tandem::device::make_communicator,
+                                                       .show_memory = tandem::device::show_cuda_memory,
+                                                       .map_memory = tandem::device::map_cuda_memory,
+                                                       .checksums = tandem::device::cuda_checksums};
   return &kBackend;
 }

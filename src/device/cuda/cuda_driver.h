@@ -23,6 +23,7 @@ namespace tandem::device {
   X(cuMemAddressFree)               \
   X(cuMemAddressReserve)            \
   X(cuMemCreate)                    \
+  X(cuMemGetAddressRange)           \
   X(cuMemGetAllocationGranularity)  \
   X(cuMemGetInfo)                   \
   X(cuMemHostRegister)              \
