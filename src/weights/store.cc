@@ -117,6 +117,11 @@ int64_t WeightStore::bytes() const { return store_bytes(layout_, static_cast<int
 
 WeightSpec WeightStore::info() const { return weight_spec(layout_, safetensors_dtype(dtype_)); }
 
+const at::Tensor& WeightStore::storage() const {
+  TANDEM_CHECK(has_storage(), "the weights are asked for before they have storage");
+  return storage_;
+}
+
 const at::Tensor& WeightStore::tensor(const std::string& name) const {
   TANDEM_CHECK(has_storage(), "weight", name, "is asked for before the weights have storage");
   const auto it = tensors_.find(name);

@@ -72,7 +72,9 @@ class WeightStore {
   // Names, shapes, dtype, order and their hash; the storage has no part in it.
   WeightSpec info() const;
 
-  // The next three: BugError without storage.
+  // The next four: BugError without storage.
+  // All of it: flat, in dtype(), with what lies between the tensors.
+  const at::Tensor& storage() const;
   // The live tensor of one packed name; writing to it writes the weights.
   const at::Tensor& tensor(const std::string& name) const;
   // The live rows that one HF tensor, or the store's box of it, occupies, in the slice's shape.

@@ -1,6 +1,6 @@
-// The weights of one process's store into another's, over whatever carries bytes between them. Both sides compute
-// names, shapes and order from their layout (weight_spec), and nothing of it is sent: a piece is a stretch of the
-// store's tensors in the layout's order.
+// The weights of one process's store into another's, over whatever carries bytes between them: where the one cannot
+// show its memory to the other (shown_weights.h). Both sides compute names, shapes and order from their layout
+// (weight_spec), and nothing of it is sent: a piece is a stretch of the store's tensors in the layout's order.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,47 @@
+#include "weights/shown_weights.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::weights {
+
+std::string show_weights(const WeightStore& store, const device::DeviceSpec& device) {
+  return device::show_memory(device, store.storage());
+}
+
+std::vector<device::Checksum> checksums(const WeightStore& store, const device::DeviceSpec& device) {
+  std::vector<at::Tensor> tensors;
+  for (const PackedTensor& packed : store.layout().tensors) tensors.push_back(store.tensor(packed.name));
+  return device::checksums(device, tensors);
+}
+
+std::optional<ShownWeights> ShownWeights::map(WeightStore& store, const device::DeviceSpec& device,
+                                              const std::string& word) {
+  if (word.empty()) return std::nullopt;
+  at::Tensor shown = device::map_memory(device, word);
+  if (!shown.defined() || shown.nbytes() != store.storage().nbytes()) return std::nullopt;
+  return ShownWeights(store, device, std::move(shown));
+}
+
+void ShownWeights::copy() {
+  store_->begin_update();
+  store_->storage().view(at::kByte).copy_(shown_, /*non_blocking=*/true);
+  copied_ = checksums(*store_, device_);
+}
+
+void ShownWeights::finish(uint64_t version, const std::vector<device::Checksum>& checksums) {
+  const auto& tensors = store_->layout().tensors;
+  TANDEM_ENV_CHECK(copied_ && checksums.size() == tensors.size(), "checksums came of weights that were not copied");
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    TANDEM_ENV_CHECK((*copied_)[t] == checksums[t],
+                     fmt::format("new weights of {} are not what the run has: they changed while they were copied",
+                                 tensors[t].name));
+  }
+  copied_.reset();
+  store_->end_update(version);
+}
+
+}  // namespace tandem::weights
