@@ -98,7 +98,8 @@ void MeshOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(update_weight_buffer_size, "update-weight-buffer-size", group,
-              "bytes of new weights that are sent at a time to a process which only samples")
+              "bytes of new weights that are sent at a time to a process which only samples and cannot map this one's "
+              "GPU memory")
       .at_least(1)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();

@@ -113,7 +113,7 @@ class MemoryEstimate {
     standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
                                                                    : device::kCudaContextBytes + kCudaLibraryBytes +
                                                                          communicators * kCommunicatorBytes;
-    if (role == Role::kRollout) return;
+    if (role == Role::kRollout) return;  // the trainer's weights, which it maps to copy them, take addresses alone
     if (config.loss.needs_reference()) reference_bytes_ = weights;
     // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
     if (config.loss.needs_reference() && is_reference_adapter()) {

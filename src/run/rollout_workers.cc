@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "weights/shown_weights.h"
 #include "weights/sync.h"
 
 namespace tandem::run {
@@ -20,6 +21,31 @@ namespace {
 
 constexpr double kFarewell = 2.0;  // seconds that a worker has to answer Stop
 
+bool has_adapter(const ModelSession& session) { return &session.trained() != &session.base(); }
+
+RolloutWorkers::Settings with_shown_weights(RolloutWorkers::Settings settings, const ModelSession& session) {
+  Welcome& welcome = settings.welcome;
+  welcome.shown_trained = weights::show_weights(session.trained(), session.device());
+  if (has_adapter(session)) welcome.shown_base = weights::show_weights(session.base(), session.device());
+  return settings;
+}
+
+// What was queued before is done: other processes see it.
+void wait_for_device(const device::Ops& ops, const weights::WeightStore& store) {
+  ops.fetch(store.storage().narrow(0, 0, 1))->wait();
+}
+
+// Work with one worker, which is gone where that fails.
+template <typename Worker, typename Work>
+void attempt(Worker& worker, const Work& work) {
+  try {
+    work();
+  } catch (const EnvironmentError& error) {
+    worker.state = decltype(worker.state)::kGone;
+    worker.why_gone = error.what();
+  }
+}
+
 }  // namespace
 
 std::string workers_address(const std::string& save) {
@@ -27,7 +53,7 @@ std::string workers_address(const std::string& save) {
 }
 
 RolloutWorkers::RolloutWorkers(Settings settings, const ModelSession& session)
-    : settings_(std::move(settings)),
+    : settings_(with_shown_weights(std::move(settings), session)),
       session_(session),
       weight_hash_(session.base().info().hash),
       listener_(mesh::listen_locally(settings_.address)),
@@ -82,9 +108,7 @@ void RolloutWorkers::poll(double wait_s, Lender& lender) {
   }
   for (auto& [id, worker] : workers_) {
     if (worker.state != State::kReady || !lender.has_loans(id)) continue;
-    if (base::seconds_since(worker.last_heard) <= settings_.silence_s) continue;
-    worker.state = State::kGone;
-    worker.why_gone = fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s);
+    attempt(worker, [&] { check_heard(worker, worker.last_heard); });
   }
   remove_gone(lender);
 }
@@ -101,32 +125,36 @@ void RolloutWorkers::accept_new() {
 bool RolloutWorkers::take_messages(Lender& lender) {
   bool has_come = false;
   for (auto& [id, worker] : workers_) {
-    try {
+    attempt(worker, [&] {
       while (worker.state != State::kGone) {
         const std::optional<std::string> frame = worker.channel->receive(0.0);
         if (!frame) break;
         has_come = true;
-        worker.last_heard = base::Clock::now();
-        WorkerMessage message = worker_message(*frame);
-        take(id, worker, message, lender);
+        take_frame(id, worker, *frame, &lender);
       }
-    } catch (const EnvironmentError& error) {
-      worker.state = State::kGone;
-      worker.why_gone = error.what();
-    }
+    });
   }
   return has_come;
 }
 
-void RolloutWorkers::take(WorkerId id, Worker& worker, WorkerMessage& message, Lender& lender) {
+void RolloutWorkers::take_frame(WorkerId id, Worker& worker, std::string_view frame, Lender* lender) {
+  worker.last_heard = base::Clock::now();
+  WorkerMessage message = worker_message(frame);
   if (const auto* const hello = std::get_if<Hello>(&message)) {
     greet(worker, *hello);
-  } else if (std::holds_alternative<Prepared>(message) && worker.state == State::kPreparing) {
-    send_weights(worker);
+  } else if (const auto* const prepared = std::get_if<Prepared>(&message);
+             prepared != nullptr && worker.state == State::kPreparing) {
+    worker.maps_weights = prepared->maps_weights;
+    worker.state = State::kTaking;
+    give_weights({id});
+    if (worker.state != State::kTaking) return;
     worker.state = State::kReady;
     worker.has_joined = has_one_joined_ = true;
     base::log_info("{} has joined", worker.name);
-    lender.joined(id);
+    lender->joined(id);
+  } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
+    TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
+    worker.is_to_take.reset();
   } else if (std::holds_alternative<Leaving>(message)) {
     worker.state = State::kGone;
     worker.has_left = true;
@@ -138,7 +166,7 @@ void RolloutWorkers::take(WorkerId id, Worker& worker, WorkerMessage& message, L
     worker.why_gone = failed->why;
   } else if (!std::holds_alternative<Alive>(message)) {
     TANDEM_ENV_CHECK(worker.state == State::kReady, "it speaks before it is asked");
-    lender.said(id, message);
+    if (lender != nullptr) lender->said(id, message);
   }
 }
 
@@ -158,25 +186,74 @@ void RolloutWorkers::greet(Worker& worker, const Hello& hello) {
   worker.why_gone = "is refused: " + why;
 }
 
+void RolloutWorkers::check_heard(const Worker& worker, base::Clock::time_point since) const {
+  TANDEM_ENV_CHECK(base::seconds_since(std::max(since, worker.last_heard)) <= settings_.silence_s,
+                   fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s));
+}
+
 void RolloutWorkers::update_weights() {
-  for (auto& [id, worker] : workers_) {
-    if (worker.state != State::kReady) continue;
-    try {
-      send_weights(worker);
-    } catch (const mesh::ChannelClosed& error) {
-      worker.state = State::kGone;
-      worker.why_gone = error.what();
-    }
+  checksums_.clear();
+  give_weights(ready());
+}
+
+void RolloutWorkers::give_weights(const std::vector<WorkerId>& ids) {
+  std::vector<Worker*> workers, without_base;
+  for (const WorkerId id : ids) {
+    Worker& worker = workers_.at(id);
+    workers.push_back(&worker);
+    if (has_adapter(session_) && !std::exchange(worker.has_base, true)) without_base.push_back(&worker);
   }
+  if (!without_base.empty()) give_store(session_.base(), /*is_base=*/true, without_base);
+  give_store(session_.trained(), /*is_base=*/false, workers);
+  const base::Clock::time_point given = base::Clock::now();
+  for (const WorkerId id : ids) wait_until_taken(id, given);
 }
 
-void RolloutWorkers::send_weights(Worker& worker) {
-  const bool has_adapter = &session_.trained() != &session_.base();
-  if (has_adapter && !std::exchange(worker.has_base, true)) send_store(worker, session_.base(), /*is_base=*/true);
-  send_store(worker, session_.trained(), /*is_base=*/false);
+// Those that map the memory copy it at once, and while this process computes its checksums and sends others pieces.
+void RolloutWorkers::give_store(const weights::WeightStore& store, bool is_base, const std::vector<Worker*>& workers) {
+  std::vector<Worker*> mapping, others;
+  for (Worker* const worker : workers) {
+    if (!is_base) worker->is_to_take = store.version();
+    (worker->maps_weights ? mapping : others).push_back(worker);
+  }
+  const auto send = [](const std::vector<Worker*>& to, const WorkerMessage& message) {
+    const std::string bytes = to_bytes(message);
+    for (Worker* const worker : to) attempt(*worker, [&] { worker->channel->send(bytes); });
+  };
+  if (!mapping.empty()) {
+    wait_for_device(session_.ops(), store);
+    send(mapping, CopyWeights{is_base});
+    send(mapping, checksums_of(store, is_base));
+  }
+  for (Worker* const worker : others) attempt(*worker, [&] { send_pieces(*worker, store, is_base); });
 }
 
-void RolloutWorkers::send_store(Worker& worker, const weights::WeightStore& store, bool is_base) {
+const WeightChecksums& RolloutWorkers::checksums_of(const weights::WeightStore& store, bool is_base) {
+  const auto [found, is_new] = checksums_.try_emplace(is_base);
+  WeightChecksums& message = found->second;
+  if (!is_new) return message;
+  message = {.is_base = is_base, .version = store.version(), .sums = {}};
+  for (const device::Checksum& sum : weights::checksums(store, session_.device())) {
+    message.sums.insert(message.sums.end(), {sum.first, sum.second});
+  }
+  return message;
+}
+
+void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since) {
+  Worker& worker = workers_.at(id);
+  attempt(worker, [&] {
+    while (worker.is_to_take && worker.state != State::kGone) {
+      const double silent_s = base::seconds_since(std::max(since, worker.last_heard));
+      if (const auto frame = worker.channel->receive(std::max(settings_.silence_s - silent_s, 0.0))) {
+        take_frame(id, worker, *frame, /*lender=*/nullptr);
+      } else {
+        check_heard(worker, since);
+      }
+    }
+  });
+}
+
+void RolloutWorkers::send_pieces(Worker& worker, const weights::WeightStore& store, bool is_base) {
   const auto num_tensors = std::ssize(store.layout().tensors);
   weights::send_weights(
       store, settings_.piece_bytes, [&](const weights::WeightPiece& piece, std::span<const std::byte> bytes) {
@@ -197,12 +274,7 @@ void RolloutWorkers::send_store(Worker& worker, const weights::WeightStore& stor
 void RolloutWorkers::send(WorkerId id, const WorkerMessage& message) {
   Worker& worker = workers_.at(id);
   if (worker.state != State::kReady) return;
-  try {
-    worker.channel->send(to_bytes(message));
-  } catch (const mesh::ChannelClosed& error) {
-    worker.state = State::kGone;
-    worker.why_gone = error.what();
-  }
+  attempt(worker, [&] { worker.channel->send(to_bytes(message)); });
 }
 
 void RolloutWorkers::remove_gone(Lender& lender) {

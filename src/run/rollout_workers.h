@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "mesh/agreement.h"
@@ -55,7 +57,8 @@ class RolloutWorkers {
   // A worker that cannot be reached is lost with the next poll().
   void send(WorkerId worker, const WorkerMessage& message);
 
-  // The weights in the session's store are new: sends them to all who have joined.
+  // The weights in the session's store are new: gives them to all who have joined, and waits until each has taken them,
+  // is gone, or was silent for too long.
   void update_weights();
 
   // Why none is there and none will come by itself: the last one failed, or those that were started with the run ended
@@ -63,12 +66,14 @@ class RolloutWorkers {
   std::optional<Failed> why_nobody_comes();
 
  private:
-  enum class State : uint8_t { kGreeting, kPreparing, kReady, kGone };
+  enum class State : uint8_t { kGreeting, kPreparing, kTaking, kReady, kGone };  // kTaking: its first weights
   struct Worker {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
     State state = State::kGreeting;
     bool has_joined = false, has_base = false, has_left = false, has_failed = false;
+    bool maps_weights = false;                // it copies them from this process's memory
+    std::optional<uint64_t> is_to_take = {};  // a version, which it has not taken yet
     std::string why_gone = {};
     base::Clock::time_point last_heard;
   };
@@ -76,10 +81,16 @@ class RolloutWorkers {
   void accept_new();
   // Whether something has come.
   bool take_messages(Lender& lender);
-  void take(WorkerId id, Worker& worker, WorkerMessage& message, Lender& lender);
+  // Without a lender, between two rollouts: what is still said of the one before is for nobody.
+  void take_frame(WorkerId id, Worker& worker, std::string_view frame, Lender* lender);
   void greet(Worker& worker, const Hello& hello);
-  void send_weights(Worker& worker);
-  void send_store(Worker& worker, const weights::WeightStore& store, bool is_base);
+  // EnvironmentError: neither it nor this process has said anything for too long.
+  void check_heard(const Worker& worker, base::Clock::time_point since) const;
+  void give_weights(const std::vector<WorkerId>& ids);
+  void give_store(const weights::WeightStore& store, bool is_base, const std::vector<Worker*>& workers);
+  void send_pieces(Worker& worker, const weights::WeightStore& store, bool is_base);
+  void wait_until_taken(WorkerId id, base::Clock::time_point since);
+  const WeightChecksums& checksums_of(const weights::WeightStore& store, bool is_base);
   void remove_gone(Lender& lender);
 
   const Settings settings_;
@@ -88,6 +99,7 @@ class RolloutWorkers {
   const mesh::OwnedDescriptor listener_;
   std::map<WorkerId, Worker> workers_;
   WorkerId next_id_ = 0;
+  std::map<bool, WeightChecksums> checksums_;  // by is_base: of the weights as they are
   mesh::StartedWorkers started_;
   std::optional<Failed> failure_;  // of the last one that was there
   bool has_one_joined_ = false;

@@ -21,7 +21,7 @@
 #include "run/rollout_workers.h"
 #include "run/served_rollout.h"
 #include "run/stop_signal.h"
-#include "weights/sync.h"
+#include "run/worker_weights.h"
 
 namespace tandem::run {
 
@@ -108,12 +108,13 @@ class Worker {
                  generation_of(config_, session, context_)) {
     session_.allocate_weights();
     memory_.add_persistent(memory::Tag::kWeights, session_.bytes());
+    weights_.emplace(session_, run_, welcome);
     memory_.enter(memory::Phase::kRollout);
   }
 
   // Until the run ends, or this process is asked to stop.
   void work() {
-    run_.send(to_bytes(Prepared{}));
+    run_.send(to_bytes(Prepared{.maps_weights = weights_->maps()}));
     while (!is_over_) {
       if (stop_requested()) return run_.send(to_bytes(Leaving{}));
       take_messages();
@@ -131,19 +132,13 @@ class Worker {
     }
   }
 
-  void take(const Weights& message) {
+  void take(const Weights& message) { take_weights(message); }
+  void take(const CopyWeights& message) { take_weights(message); }
+  void take(const WeightChecksums& message) { take_weights(message); }
+  template <typename Message>
+  void take_weights(const Message& message) {
     TANDEM_ENV_CHECK(!rollout_, "the run sends weights within a rollout");
-    weights::WeightStore& store = message.is_base ? session_.base() : session_.trained();
-    if (!receiver_) receiver_.emplace(store);
-    receiver_->take({.tensor = message.tensor,
-                     .first_byte = message.first_byte,
-                     .num_bytes = message.num_bytes,
-                     .checksum = message.checksum},
-                    [this](std::span<std::byte> into) { run_.receive_bytes(into); });
-    if (!message.is_last) return;
-    receiver_->finish(message.version);
-    receiver_.reset();
-    if (!message.is_base && engine_) engine_->update_weights();
+    if (weights_->take(message) && engine_) engine_->update_weights();
   }
 
   void take(const Open& open) {
@@ -199,9 +194,9 @@ class Worker {
   const Evaluation evaluation_;
   const RewardContext context_;
   Rewards rewards_;
-  std::optional<weights::WeightReceiver> receiver_;  // while new weights come
-  std::optional<OwnEngine> engine_;                  // from the first weights on
-  std::optional<ServedRollout> rollout_;             // that goes on
+  std::optional<WorkerWeights> weights_;
+  std::optional<OwnEngine> engine_;       // from the first weights on
+  std::optional<ServedRollout> rollout_;  // that goes on
   Clock::time_point last_alive_;
   bool is_over_ = false;
 };

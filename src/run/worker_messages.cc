@@ -14,9 +14,6 @@ namespace {
 using base::WireReader;
 using base::WireWriter;
 
-// Changes with whatever is written here.
-constexpr uint32_t kFormat = 1;
-
 // One function for both directions: `wire(x)` writes x, or reads it.
 class Writing {
  public:
@@ -25,7 +22,10 @@ class Writing {
   void operator()(const base::WireNumber auto& value) { out_.number(value); }
   void operator()(const std::string& value) { out_.text(value); }
   void operator()(const base::Json& value) { out_.text(base::dump_json(value)); }
-  void operator()(const std::vector<int32_t>& values) { out_.list(values); }
+  template <base::WireNumber T>
+  void operator()(const std::vector<T>& values) {
+    out_.list(values);
+  }
   template <typename Texts>
   void texts(const Texts& values) {
     out_.count(values.size());
@@ -50,7 +50,10 @@ class Reading {
   }
   void operator()(std::string& value) { value = in_.text(); }
   void operator()(base::Json& value) { value = base::parse_json(in_.text(), "a message between processes"); }
-  void operator()(std::vector<int32_t>& values) { values = in_.list<int32_t>(); }
+  template <base::WireNumber T>
+  void operator()(std::vector<T>& values) {
+    values = in_.list<T>();
+  }
   template <typename Texts>
   void texts(Texts& values) {
     for (size_t left = in_.count(sizeof(uint64_t)); left > 0; --left) values.insert(values.end(), in_.text());
@@ -64,14 +67,17 @@ void fields(auto& wire, auto& m, Hello*) { wire(m.facts), wire(m.weight_hash), w
 void fields(auto& wire, auto& m, Welcome*) {
   wire(m.longest_prompt), wire(m.eval_context_tokens), wire(m.eval_sequences);
   wire.texts(m.line_types), wire.texts(m.eval_line_types);
-  wire(m.user_output);
+  wire(m.user_output), wire(m.shown_trained), wire(m.shown_base);
 }
 void fields(auto& wire, auto& m, Refused*) { wire(m.why); }
-void fields(auto&, auto&, Prepared*) {}
+void fields(auto& wire, auto& m, Prepared*) { wire(m.maps_weights); }
 void fields(auto& wire, auto& m, Weights*) {
   wire(m.is_base), wire(m.tensor), wire(m.first_byte), wire(m.num_bytes), wire(m.checksum);
   wire(m.is_last), wire(m.version);
 }
+void fields(auto& wire, auto& m, CopyWeights*) { wire(m.is_base); }
+void fields(auto& wire, auto& m, WeightChecksums*) { wire(m.is_base), wire(m.version), wire(m.sums); }
+void fields(auto& wire, auto& m, TookWeights*) { wire(m.version); }
 void fields(auto& wire, auto& m, Open*) {
   wire(m.rollout), wire(m.graded_by), wire(m.eval_set), wire(m.n_samples_per_prompt), wire(m.first_sample_id);
   auto& s = m.sampling;
@@ -131,11 +137,11 @@ std::string to_bytes(const WorkerMessage& message) {
         fields(writing, m, static_cast<Message*>(nullptr));
       },
       message);
-  return base::sealed(out.payload(), kFormat);
+  return base::sealed(out.payload(), kWorkerMessageFormat);
 }
 
 WorkerMessage worker_message(std::string_view bytes) {
-  WireReader in(base::unsealed(bytes, kFormat));
+  WireReader in(base::unsealed(bytes, kWorkerMessageFormat));
   const auto kind = in.number<uint32_t>();
   if (kind >= kReaders.size()) WireReader::refuse("a message that there is not");
   try {

@@ -1,11 +1,12 @@
 // What the conductor and a process that only samples (a worker) say to each other. Both are of one build: the first
 // message says which, and a worker of another is refused. No torch.
 //
-//   worker:    Hello                       Prepared                 Pull .. Done .. Pull ..           Leaving | Failed
-//   conductor:        Welcome | Refused               Weights ..  Open  Task ..  Abort ..  Close    Stop
+//   worker:    Hello                    Prepared        TookWeights     Pull .. Done .. Pull ..         Leaving |
+//   Failed conductor:       Welcome | Refused           weights             Open  Task ..  Abort ..  Close  Stop
 //
-// Open to Close is a rollout; Weights may come before each. Messages name their rollout, because what a worker says may
-// arrive behind the rollout's end.
+// Open to Close is a rollout; new weights may come before each, as Weights .. or, to a worker that maps the conductor's
+// memory, as CopyWeights and WeightChecksums. Messages name their rollout, because what a worker says may arrive behind
+// the rollout's end.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "rl/sample.h"
 #include "run/prompt_set.h"
@@ -32,11 +34,17 @@ struct Welcome {
   int64_t eval_context_tokens = 0, eval_sequences = 0;
   std::set<std::string> line_types, eval_line_types;  // the rewards that lines ask for themselves
   std::string user_output;                            // the file for what user code prints
+  // Words by which the worker may map the conductor's weights (weights::show_weights), those of what is trained and of
+  // the frozen model beside an adapter; empty: it cannot, or there is none.
+  std::string shown_trained = {}, shown_base = {};
 };
 struct Refused {
   std::string why;
 };
-struct Prepared {};  // its memory is there, and its processes have started
+// Its memory is there, and its processes have started.
+struct Prepared {
+  bool maps_weights = false;  // it has mapped all that Welcome shows
+};
 // A piece of new weights; its bytes follow this message.
 struct Weights {
   bool is_base = false;  // of the frozen model, beside an adapter
@@ -44,6 +52,20 @@ struct Weights {
   std::string checksum;
   bool is_last = false;  // of its store: then it has this version
   uint64_t version = 0;
+};
+// The weights that Welcome shows are new, and stay as they are until the worker has answered.
+struct CopyWeights {
+  bool is_base = false;  // as above
+};
+// Of each tensor of the store that was to be copied: then it has this version.
+struct WeightChecksums {
+  bool is_base = false;
+  uint64_t version = 0;
+  std::vector<uint64_t> sums;  // two of each (device::Checksum)
+};
+// It samples with this version from now on.
+struct TookWeights {
+  uint64_t version = 0;  // of what is trained
 };
 // Who grades the groups of a rollout.
 enum class GradedBy : uint8_t { kNobody, kTraining, kEvalSet };
@@ -88,8 +110,10 @@ struct Failed {
 };
 struct Stop {};  // the run has ended
 
-using WorkerMessage = std::variant<Hello, Welcome, Refused, Prepared, Weights, Open, Pull, Task, Done, Abort, Close,
-                                   Alive, Leaving, Failed, Stop>;
+using WorkerMessage = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWeights, WeightChecksums,
+                                   TookWeights, Open, Pull, Task, Done, Abort, Close, Alive, Leaving, Failed, Stop>;
+// Of base::sealed(); changes with whatever a message is made of.
+constexpr uint32_t kWorkerMessageFormat = 2;
 std::string to_bytes(const WorkerMessage& message);
 // EnvironmentError for bytes that are no message.
 WorkerMessage worker_message(std::string_view bytes);
