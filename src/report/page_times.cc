@@ -20,9 +20,10 @@ struct TimePhase {
   const char* metric;
   const char* title;
 };
-constexpr std::array<TimePhase, 5> kTimePhases = {{{"perf/rollout_time", "sampling and grading"},
+constexpr std::array<TimePhase, 6> kTimePhases = {{{"perf/rollout_time", "sampling and grading"},
                                                    {"perf/ref_log_probs_time", "scoring by the reference"},
                                                    {"perf/actor_train_time", "training"},
+                                                   {"perf/update_weights_time", "weights to processes that sample"},
                                                    {"perf/eval_time", "evaluation"},
                                                    {"perf/save_model_wait_time", "waiting for a checkpoint"}}};
 constexpr size_t kNumTimes = kTimePhases.size() + 1;

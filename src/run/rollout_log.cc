@@ -26,12 +26,18 @@ void RolloutLog::training_begins() { since_ = Clock::now(); }
 
 void RolloutLog::training_ended() { trained_s_ = seconds_since(since_); }
 
+void RolloutLog::weights_updated(std::optional<double> seconds) {
+  sent_s_ = seconds.value_or(0.0);
+  if (seconds) log_.add({{"perf/update_weights_time", *seconds}});
+}
+
 void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
+  const double step_s = waited_s_ + trained_s_ + sent_s_;
   log_.add(memory_.metrics());
   log_.add({{"perf/train_time", trained_s_},
             {"perf/train_wait_time", waited_s_},
-            {"perf/step_time", waited_s_ + trained_s_},
-            {"perf/wait_time_ratio", waited_s_ / (waited_s_ + trained_s_)}});
+            {"perf/step_time", step_s},
+            {"perf/wait_time_ratio", waited_s_ / step_s}});
   record_ = log_.take();
   log_.report().log_memory(memory_.timeline(rollout_id));
   log_.report().log("rollout", rollout_id, record_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 #include "report/report.h"
@@ -18,10 +19,12 @@ class RolloutLog {
   // All borrowed. `first_rollout` are finished, and the wait for the next one's training begins now.
   RolloutLog(const TrainInputs& inputs, RunMemory& memory, RunLog& log, int64_t first_rollout);
 
-  // The phases of one rollout, in this order: it was sampled, its training begins, and has ended.
+  // The phases of one rollout, in this order: it was sampled, its training begins, and has ended, and whoever samples
+  // has the new weights, which took so many seconds where other processes do.
   void sampled(const Rollout& rollout);
   void training_begins();
   void training_ended();
+  void weights_updated(std::optional<double> seconds);
 
   // The record of a rollout, which counts from 0, with all that was added to the log since the last; the samples of
   // --sample-dump-interval and --save-debug-rollout-data. The wait for the next one's training begins at the line.
@@ -39,6 +42,7 @@ class RolloutLog {
   base::Clock::time_point since_;  // the phase that is measured
   double waited_s_ = 0.0;          // since the last training: evaluation, checkpoint, sampling
   double trained_s_ = 0.0;
+  double sent_s_ = 0.0;     // the new weights
   report::Metrics record_;  // the last
 };
 

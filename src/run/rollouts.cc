@@ -30,9 +30,9 @@ class OwnSource final : public SampleSource {
         groups_(engine_.engine(), inputs.session.text(), mesh) {}
 
   GroupSource& groups() override { return groups_; }
-  report::Metrics update_weights() override {
+  std::optional<double> update_weights() override {
     engine_.update_weights();
-    return {};
+    return std::nullopt;
   }
 
  private:
@@ -48,10 +48,10 @@ class WorkersSource final : public SampleSource, private GroupSource {
   }
 
   GroupSource& groups() override { return *this; }
-  report::Metrics update_weights() override {
+  std::optional<double> update_weights() override {
     const base::Clock::time_point begin = base::Clock::now();
     if (workers_) workers_->update_weights();
-    return {{"perf/update_weights_time", base::seconds_since(begin)}};
+    return base::seconds_since(begin);
   }
 
  private:
@@ -168,7 +168,7 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
   return request;
 }
 
-report::Metrics Rollouts::update_weights() { return source_->update_weights(); }
+std::optional<double> Rollouts::update_weights() { return source_->update_weights(); }
 
 void Rollouts::restore(const rl::PromptCursor& cursor) {
   update_weights();

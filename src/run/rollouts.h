@@ -22,7 +22,7 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
   virtual GroupSource& groups() = 0;
-  virtual report::Metrics update_weights() = 0;
+  virtual std::optional<double> update_weights() = 0;  // as below
 };
 
 class Rollouts {
@@ -36,9 +36,9 @@ class Rollouts {
   // the filter keeps, and the next rollout begins behind the last of these. nullopt: the run was asked to stop. All
   // ranks ask for the same rollouts and get the same, but for the time that they took.
   std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
-  // Whoever samples goes on with the weights that are in the session's store now. Returns what that took, where they
-  // had to be sent.
-  report::Metrics update_weights();
+  // Whoever samples goes on with the weights that are in the session's store now. Returns the seconds that other
+  // processes took to get them; nullopt where this process samples.
+  std::optional<double> update_weights();
 
   // Where the next prompts come from.
   const rl::PromptCursor& cursor() const { return order_.cursor(); }

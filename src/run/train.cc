@@ -95,9 +95,9 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
       rollout_log.training_ended();
 
       // The engine decodes from the bytes that the optimizer wrote; only the version number is new. Processes that
-      // only sample get them sent.
+      // only sample copy them.
       memory.enter(Phase::kRollout);
-      log.add(rollouts.update_weights());
+      rollout_log.weights_updated(rollouts.update_weights());
       rollout_log.write(rollout_id, *rollout);
       checkpointer.end_update(++rollout_id, rollouts.cursor());
       rollout_log.print(rollout_id, *rollout, *last_step);

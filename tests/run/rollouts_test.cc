@@ -123,6 +123,7 @@ TEST(RolloutLog, WritesOneRecordWithAllThatWasAdded) {
     rollout_log.sampled(rollout);
     rollout_log.training_begins();
     rollout_log.training_ended();
+    rollout_log.weights_updated(rollout_id == 1 ? std::optional(2.0) : std::nullopt);
     rollout_log.write(rollout_id, rollout);
     rollout_log.print(rollout_id + 1, rollout, {{"train/loss", 0.25}});
   }
@@ -131,10 +132,13 @@ TEST(RolloutLog, WritesOneRecordWithAllThatWasAdded) {
   EXPECT_EQ(records[1]["rollout/step"], 1);
   EXPECT_EQ(records[0]["perf/eval_time"], 3.0);
   EXPECT_FALSE(records[1].contains("perf/eval_time"));
+  EXPECT_FALSE(records[0].contains("perf/update_weights_time")) << "this process samples";
+  EXPECT_EQ(records[1]["perf/update_weights_time"], 2.0);
   for (const base::Json& record : records) {
+    const double sent = record.contains("perf/update_weights_time") ? 2.0 : 0.0;
     const double step = record["perf/step_time"].get<double>();
     EXPECT_GE(record["perf/train_wait_time"].get<double>(), record["perf/rollout_time"].get<double>());
-    EXPECT_EQ(step, record["perf/train_wait_time"].get<double>() + record["perf/train_time"].get<double>());
+    EXPECT_EQ(step, record["perf/train_wait_time"].get<double>() + record["perf/train_time"].get<double>() + sent);
   }
   const std::string samples = run.inputs().directory.samples_folder();
   EXPECT_TRUE(base::file_exists(samples + "/rollout_000000.jsonl"));
