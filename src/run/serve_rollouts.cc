@@ -126,9 +126,11 @@ class Worker {
   void take_messages() {
     const bool waits = !rollout_ || !rollout_->has_work();
     std::optional<std::string> frame = run_.receive(waits ? kLookEvery : 0.0);
-    for (; frame && !is_over_; frame = run_.receive(0.0)) {
+    while (frame) {
       WorkerMessage message = worker_message(*frame);
       std::visit([this](auto& m) { take(m); }, message);
+      if (is_over_) return;  // the run has its answer, and may be gone already
+      frame = run_.receive(0.0);
     }
   }
 
