@@ -7,8 +7,8 @@ namespace {
 
 using Sum = unsigned long long;  // as atomicAdd() has it
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kLoads = 4;              // under way at once in a thread
-constexpr int64_t kMostBlocks = 1056;  // eight on each of 132 multiprocessors
+constexpr int kLoads = 4;             // under way at once in a thread
+constexpr int64_t kMostBlocks = 792;  // six on each of 132 multiprocessors: as many as run at once
 
 __device__ void add_pair(ulonglong2 pair, int64_t i, Checksum& sum) {
   add_word(pair.x, static_cast<uint64_t>(2 * i), sum);
