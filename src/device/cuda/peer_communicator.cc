@@ -103,7 +103,7 @@ std::unique_ptr<Communicator> make_peer_communicator(int index, const DeviceRank
   if (ranks.hosts.size() > cuda::kMostPeers) return nullptr;
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
   const auto bytes = static_cast<int64_t>(sizeof(cuda::SumMemory)) + cuda::PeerCopies::bytes(ranks.hosts.size());
-  std::unique_ptr<PeerMemory> memory = PeerMemory::open(bytes, ranks.hosts);
+  std::unique_ptr<PeerMemory> memory = PeerMemory::open(index, bytes, ranks.hosts);
   if (!memory) return nullptr;
   return std::make_unique<PeerCommunicator>(index, ranks.timeout_s, std::move(memory));
 }

@@ -1,68 +1,49 @@
 #include "device/cuda/peer_memory.h"
 
+#include <ATen/ops/from_blob.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
-#include <string_view>
+
+#include "device/cuda/shown_memory.h"
 
 namespace tandem::device::cuda {
 namespace {
 
-// Whether a call succeeded. A failure is forgotten: there are other ways to move bytes.
-bool is_done(cudaError_t error) {
-  if (error != cudaSuccess) cudaGetLastError();
-  return error == cudaSuccess;
-}
-
-// Memory that is shown to other processes is none of LibTorch's: they map all of an allocation.
-std::byte* allocate(int64_t bytes) {
+// None of LibTorch's, since others map all of an allocation. Undefined: there is too little.
+at::Tensor allocate(int index, int64_t bytes) {
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   void* memory = nullptr;
-  if (!is_done(cudaMalloc(&memory, static_cast<size_t>(bytes)))) return nullptr;
-  if (is_done(cudaMemset(memory, 0, static_cast<size_t>(bytes))) && is_done(cudaDeviceSynchronize()))
-    return static_cast<std::byte*>(memory);
-  cudaFree(memory);
-  return nullptr;
-}
-
-// Empty: it cannot be shown.
-std::string handle_of(std::byte* memory) {
-  cudaIpcMemHandle_t handle;
-  if (memory == nullptr || !is_done(cudaIpcGetMemHandle(&handle, memory))) return {};
-  return {reinterpret_cast<const char*>(&handle), sizeof handle};
-}
-
-std::byte* map(std::string_view text) {
-  cudaIpcMemHandle_t handle;
-  if (text.size() != sizeof handle) return nullptr;
-  std::memcpy(&handle, text.data(), sizeof handle);
-  void* memory = nullptr;
-  if (!is_done(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess))) return nullptr;
-  return static_cast<std::byte*>(memory);
+  if (cudaMalloc(&memory, static_cast<size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();  // there are other ways to move bytes
+    return {};
+  }
+  at::Tensor tensor = at::for_blob(memory, {bytes})
+                          .options(at::TensorOptions(at::kByte).device(device))
+                          .target_device(device)
+                          .deleter([](void* address) { cudaFree(address); })
+                          .make_tensor();
+  tensor.zero_();
+  cudaDeviceSynchronize();
+  return tensor;
 }
 
 }  // namespace
 
-std::unique_ptr<PeerMemory> PeerMemory::open(int64_t bytes, Communicator& hosts) {
-  std::unique_ptr<PeerMemory> result(new PeerMemory(hosts));
-  std::vector<std::byte*>& memory = result->memory_;
-  const auto own = static_cast<size_t>(result->rank_);
-  memory[own] = allocate(bytes);
-  const std::vector<std::string> handles = all_gather_text(hosts, handle_of(memory[own]));
+std::unique_ptr<PeerMemory> PeerMemory::open(int index, int64_t bytes, Communicator& hosts) {
+  std::vector<at::Tensor> memory(static_cast<size_t>(hosts.size()));
+  const auto own = static_cast<size_t>(hosts.rank());
+  memory[own] = allocate(index, bytes);
+  const std::string word = memory[own].defined() ? show_cuda_memory(memory[own]) : "";
+  const std::vector<std::string> words = all_gather_text(hosts, word);
   for (size_t rank = 0; rank < memory.size(); ++rank) {
-    if (rank != own) memory[rank] = map(handles[rank]);
+    if (rank != own) memory[rank] = map_cuda_memory(index, words[rank]);
   }
+  const bool is_mapped = std::ranges::all_of(memory, [](const at::Tensor& tensor) { return tensor.defined(); });
   // Behind this everybody's memory is zeroed and mapped.
-  const bool is_mapped = std::ranges::find(memory, nullptr) == memory.end();
-  return any_of(hosts, !is_mapped) ? nullptr : std::move(result);
-}
-
-PeerMemory::~PeerMemory() {
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank != rank_ && of(rank) != nullptr) cudaIpcCloseMemHandle(of(rank));
-  }
-  cudaFree(of(rank_));
+  if (any_of(hosts, !is_mapped || word.empty())) return nullptr;
+  return std::unique_ptr<PeerMemory>(new PeerMemory(hosts.rank(), std::move(memory)));
 }
 
 }  // namespace tandem::device::cuda

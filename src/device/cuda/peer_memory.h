@@ -1,6 +1,8 @@
 // Memory on each rank's GPU that the other ranks, processes of one host, map: they read and write it as their own.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,24 +14,24 @@ namespace tandem::device::cuda {
 
 class PeerMemory {
  public:
-  // `bytes` on the current device, zeroed. Every rank calls it, with the communicator between their hosts. Null, on
-  // every rank, where some cannot map another's.
-  static std::unique_ptr<PeerMemory> open(int64_t bytes, Communicator& hosts);
-  ~PeerMemory();
+  // `bytes` on device `index`, zeroed. Every rank calls it, with the communicator between their hosts. Null, on every
+  // rank, where some cannot map another's.
+  static std::unique_ptr<PeerMemory> open(int index, int64_t bytes, Communicator& hosts);
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   int size() const { return static_cast<int>(memory_.size()); }
   int rank() const { return rank_; }
   // Of that rank, as this process sees it.
-  std::byte* of(int rank) const { return memory_[static_cast<size_t>(rank)]; }
+  std::byte* of(int rank) const {
+    return static_cast<std::byte*>(memory_[static_cast<size_t>(rank)].mutable_data_ptr());
+  }
 
  private:
-  explicit PeerMemory(const Communicator& hosts)
-      : rank_(hosts.rank()), memory_(static_cast<size_t>(hosts.size()), nullptr) {}
+  PeerMemory(int rank, std::vector<at::Tensor> memory) : rank_(rank), memory_(std::move(memory)) {}
 
   const int rank_;
-  std::vector<std::byte*> memory_;  // by rank
+  const std::vector<at::Tensor> memory_;  // by rank, of bytes; undefined: it could not be had
 };
 
 }  // namespace tandem::device::cuda
