@@ -126,6 +126,8 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
       "deathless", {"--num-rollout", std::to_string(num_rollouts), "--save-interval", std::to_string(num_rollouts)});
   ASSERT_EQ(run_program(words).code, 0);
   const Arguments separate = with_workers(with_flag(words, "--save", path("deaths")), 1, 1);
+  // One that comes when the run is over looks for it half a minute.
+  const Arguments another = with_flag(joining(separate), "--distributed-timeout-minutes", "0.5");
   Program program(separate);
   const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
   ASSERT_EQ(processes.size(), 2U);
@@ -135,7 +137,7 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
   std::deque<std::unique_ptr<Program>> workers;
   int64_t deaths = 1;
   for (; deaths < num_deaths && is_running(program.pid()); ++deaths) {
-    while (workers.size() < 2) workers.push_back(std::make_unique<Program>(joining(separate)));
+    while (workers.size() < 2) workers.push_back(std::make_unique<Program>(another));
     const bool is_ahead = newest_samples(path("deaths"), num_rollouts) * num_deaths > deaths * num_rollouts;
     usleep(static_cast<useconds_t>(random() % (is_ahead ? 200'000 : base::soaking() ? 1'500'000 : 4'000'000)));
     workers.pop_front();  // the older one, by SIGKILL
@@ -143,7 +145,7 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
   EXPECT_EQ(deaths, num_deaths) << "the run was too short";
   ASSERT_TRUE(program.wait_for(600.0)) << "seed " << seed;
   EXPECT_EQ(program.wait(), 0) << "seed " << seed;
-  for (const auto& worker : workers) EXPECT_TRUE(worker->wait_for(30.0)) << "it ends with the run";
+  for (const auto& worker : workers) EXPECT_TRUE(worker->wait_for(60.0)) << "it ends with the run";
   std::printf("seed %d: %ld workers killed in %.0f s, %ld of them had joined\n", seed, deaths,
               base::seconds_since(begin), num_lost_workers("deaths"));
   expect_same("deaths", Results(path("deathless")));

@@ -88,10 +88,13 @@ class NewWeights : public testing::Test {
 
   std::unique_ptr<RolloutWorkers> listen(double silence_s = 20.0) {
     address_ = fmt::format("tandem/test/{}/{}", getpid(), num_runs_++);
-    return std::make_unique<RolloutWorkers>(
-        RolloutWorkers::Settings{
-            .address = address_, .facts = {}, .welcome = {}, .silence_s = silence_s, .piece_bytes = 5000},
-        session());
+    return std::make_unique<RolloutWorkers>(RolloutWorkers::Settings{.address = address_,
+                                                                     .facts = {},
+                                                                     .welcome = {},
+                                                                     .silence_s = silence_s,
+                                                                     .piece_bytes = 5000,
+                                                                     .workers_descriptor = {}},
+                                            session());
   }
   static ModelSession& session() { return run_->inputs().session; }
 
@@ -244,8 +247,9 @@ TEST_F(NewWeights, ThatAreTornNeverSample) {
     EXPECT_THROW(sessions_[0]->trained().view(), BugError);
   }});
   EXPECT_EQ(lender_.num_lost, 1);
-  ASSERT_TRUE(workers->failure());
-  EXPECT_FALSE(workers->failure()->is_users);
+  const std::optional<Failed> why = workers->why_nobody_comes();
+  ASSERT_TRUE(why);
+  EXPECT_FALSE(why->is_users);
 }
 
 TEST_F(NewWeights, WhatIsStillSaidOfTheRolloutBeforeIsForNobody) {

@@ -78,13 +78,13 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
 TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
   {
     Sampling same(evaluate_prompts);
-    EXPECT_EQ(same.rewards().of_evaluation().at(0), &same.rewards().of_training());
+    EXPECT_EQ(same.rewards().of_evaluation().at(0), same.rewards().of_training());
   }
   Sampling other([](config::TrainConfig& config) {
     evaluate_prompts(config);
     config.eval.reward_key = "accuracy";
   });
-  EXPECT_NE(other.rewards().of_evaluation().at(0), &other.rewards().of_training());
+  EXPECT_NE(other.rewards().of_evaluation().at(0), other.rewards().of_training());
 }
 
 TEST(Evaluator, IsDueAtTheStartAtItsIntervalAndAtTheEnd) {

@@ -1,11 +1,15 @@
 #include "device/cuda/peer_communicator.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "device/cuda/peer_copies.h"
 #include "device/cuda/peer_memory.h"
 #include "device/cuda/peer_sum.h"
@@ -18,6 +22,7 @@ using cuda::check_runtime;
 using cuda::PeerMemory;
 
 constexpr std::chrono::seconds kLongestEnd{10};
+constexpr double kLongestTrial = 20.0;  // seconds
 
 class PeerCommunicator final : public cuda::StreamCommunicator {
  public:
@@ -97,6 +102,48 @@ bool PeerCommunicator::sum(const at::Tensor& part, const at::Tensor& residual, c
   return true;
 }
 
+// What rank `from` sends in a trial.
+at::Tensor trial_bytes(int from, int64_t count, at::Device device) {
+  return at::arange(count, at::TensorOptions(at::kInt).device(device)).mul_(from + 1);
+}
+
+// Every rank sends to every other one, through all places and one of them twice; then all add up.
+bool try_exchange(Communicator& ranks, at::Device device, int64_t count) {
+  const at::Tensor mine = trial_bytes(ranks.rank(), count, device);
+  TensorLists parts;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    parts.push_back({rank == ranks.rank() ? mine : at::empty_like(mine)});
+  }
+  all_gather(ranks, parts);
+  bool is_right = true;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    is_right &= parts[static_cast<size_t>(rank)][0].equal(trial_bytes(rank, count, device));
+  }
+  return is_right;
+}
+
+bool try_sum(Communicator& ranks, at::Device device) {
+  constexpr int64_t kCount = 1 << 16;  // whole numbers: their sums are exact
+  const at::Tensor part = trial_bytes(ranks.rank(), kCount, device).to(at::kFloat);
+  const at::Tensor sum = at::empty_like(part);
+  ranks.sum(part, {}, sum);
+  const int factors = ranks.size() * (ranks.size() + 1) / 2;
+  return sum.equal(trial_bytes(factors - 1, kCount, device).to(at::kFloat));
+}
+
+// Memory that can be mapped need not carry what is written (GPUs behind an IOMMU): it is tried before it is used.
+bool works(cuda::StreamCommunicator& ranks, at::Device device) {
+  const int64_t count = cuda::PeerCopies::bytes(ranks.size()) / (ranks.size() - 1) / 4;
+  try {
+    const bool is_right =
+        try_exchange(ranks, device, 1000) && try_exchange(ranks, device, count + count / 8) && try_sum(ranks, device);
+    ranks.throw_if_failed();
+    return is_right;
+  } catch (const PeerLost&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> make_peer_communicator(int index, const DeviceRanks& ranks) {
@@ -105,7 +152,17 @@ std::unique_ptr<Communicator> make_peer_communicator(int index, const DeviceRank
   const auto bytes = static_cast<int64_t>(sizeof(cuda::SumMemory)) + cuda::PeerCopies::bytes(ranks.hosts.size());
   std::unique_ptr<PeerMemory> memory = PeerMemory::open(index, bytes, ranks.hosts);
   if (!memory) return nullptr;
-  return std::make_unique<PeerCommunicator>(index, ranks.timeout_s, std::move(memory));
+  auto communicator = std::make_unique<PeerCommunicator>(index, kLongestTrial, std::move(memory));
+  const bool has_worked = works(*communicator, at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)));
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  if (any_of(ranks.hosts, !has_worked)) {
+    base::log_warning(
+        "GPUs of this machine map each other's memory, but what one writes does not reach the other: NCCL "
+        "moves tensors between them");
+    return nullptr;
+  }
+  communicator->set_timeout(ranks.timeout_s);
+  return communicator;
 }
 
 }  // namespace tandem::device

@@ -38,6 +38,8 @@ class StreamCommunicator : public Communicator {
   Traffic traffic() final { return {.sent_bytes = sent_bytes_, .wait_s = waits_.seconds()}; }
   // PeerLost, once something has failed.
   void throw_if_failed();
+  // Of exchanges that begin from now on.
+  void set_timeout(double timeout_s) { timeout_s_ = timeout_s; }
   // Makes the current stream wait.
   void wait_for(const Event& done);
 
@@ -83,7 +85,7 @@ class StreamCommunicator : public Communicator {
   const std::string name_;
   const c10::DeviceIndex index_;
   const int rank_, size_;
-  const double timeout_s_;
+  double timeout_s_;
   cudaStream_t stream_ = nullptr;
   Event ready_;
   int64_t sent_bytes_ = 0;
