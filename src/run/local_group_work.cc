@@ -263,6 +263,7 @@ EngineSource::EngineSource(rollout::Engine& engine, text::TextWorker& text, mesh
 
 std::unique_ptr<GroupWork> EngineSource::start(const RolloutRequest& request, text::Scorer* graders,
                                                GroupWork::Done done) {
+  if (mesh_.tensor().rank() > 0) return std::make_unique<NoGroupWork>();  // it follows
   rollout::Engine& asked = leading_ ? *leading_ : engine_;
   return std::make_unique<LocalGroupWork>(request, asked, text_, graders, std::move(done));
 }

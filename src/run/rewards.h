@@ -44,7 +44,7 @@ class Rewards {
   Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
           const RewardContext& context, const Evaluation& evaluation,
           const std::optional<text::GeneratorConfig>& generation = std::nullopt);
-  // Of a process for which others sample: starts none, and there is nothing of what follows (null).
+  // Of a process that does not sample, or draws what another one does: starts none, and there is nothing of what follows (null).
   explicit Rewards(const Evaluation& evaluation);
 
   text::Scorer* of_training() { return training_ ? &*training_ : nullptr; }

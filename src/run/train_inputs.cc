@@ -131,7 +131,8 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
 }
 
 Rewards TrainInputs::start_rewards() const {
-  if (!config.colocate) return Rewards(evaluation);
+  // Whoever follows the first rank of a replica, or has others sample, grades nothing.
+  if (!config.colocate || mesh->tensor().rank() > 0) return Rewards(evaluation);
   const RewardContext context = reward_context();
   std::optional<text::GeneratorConfig> generation;
   if (config.custom_generate.is_on())

@@ -1,15 +1,18 @@
-// The processes that a launcher has started.
+// The processes that a launcher has started, and those below them.
 #pragma once
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "tandem/error.h"
+#include "tests/cli/process_sockets.h"
 
 namespace tandem::cli {
 
@@ -41,6 +44,14 @@ inline std::map<int, pid_t> processes_of(pid_t launcher, size_t count) {
     }
   }
   return found;
+}
+
+// Processes below this one that run the user's code: `grader` and `generator` of tandem_worker.
+inline int64_t num_graders(pid_t root) {
+  const std::vector<std::string> tree = process_tree(root);
+  return std::ranges::count_if(tree, [](const std::string& pid) {
+    return proc_file(std::stoi(pid), "cmdline").find("tandem_worker.g") != std::string::npos;
+  });
 }
 
 }  // namespace tandem::cli

@@ -8,21 +8,13 @@
 #include <random>
 
 #include "tests/base/soak.h"
-#include "tests/cli/process_sockets.h"
+#include "tests/cli/rank_processes.h"
 #include "tests/cli/worker_runs.h"
 
 namespace tandem::cli {
 namespace {
 
 using RolloutWorkers = WorkerRuns;
-
-// Processes below this one that run the user's code: `grader` and `generator` of tandem_worker.
-int64_t num_graders(pid_t root) {
-  const std::vector<std::string> tree = process_tree(root);
-  return std::ranges::count_if(tree, [](const std::string& pid) {
-    return proc_file(std::stoi(pid), "cmdline").find("tandem_worker.g") != std::string::npos;
-  });
-}
 
 TEST_F(RolloutWorkers, SeparateIsTheSameRunAsColocated) {
   for (const auto& [trainers, workers] : {std::pair{1, 1}, {1, 2}, {2, 1}, {2, 3}}) {

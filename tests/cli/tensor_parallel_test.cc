@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "tests/base/soak.h"
+#include "tests/cli/rank_processes.h"
 #include "tests/cli/rank_runs.h"
 
 namespace tandem::cli {
@@ -170,6 +171,18 @@ TEST_F(TensorParallel, WithAReferenceEpochsAndOffloadToo) {
   run("mix_2", 2);
   run("mix_4", 4);
   expect_equal(Results(*folder_ / "mix_4"), Results(*folder_ / "mix_2"), "two replicas");
+}
+
+TEST_F(TensorParallel, TheFirstRankOfAReplicaAloneStartsGraders) {
+  Program program(arguments(*folder_, "graders", 2, 2));
+  const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
+  ASSERT_EQ(processes.size(), 2U);
+  for (int tries = 0; tries < 6'000 && !base::file_exists(*folder_ / "graders" + "/metrics.jsonl"); ++tries)
+    usleep(10'000);
+  EXPECT_GT(num_graders(processes.at(0)), 0);
+  EXPECT_EQ(num_graders(processes.at(1)), 0);
+  ASSERT_TRUE(program.wait_for(120.0));
+  EXPECT_EQ(program.wait(), 0);
 }
 
 TEST_F(TensorParallel, WhatCannotBeSpreadIsRefusedByNumber) {
