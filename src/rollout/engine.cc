@@ -286,6 +286,7 @@ void PagedEngine::read_oldest_step() {
   const StepInFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   const StepResults results = read_results(step.results->wait());
+  if (config_.check_ranks) config_.check_ranks();
   for (size_t i = 0; i < step.sample_slots.size(); ++i) accept(step.sample_slots[i].sequence, results, i);
 }
 

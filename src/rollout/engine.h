@@ -37,6 +37,9 @@ struct EngineConfig {
   std::vector<std::string> token_bytes;
   // Asked when logits are not finite: the end of the error's line, which names the weight. Empty: nobody knows.
   std::function<std::string()> why_not_finite;
+  // Called when the results of a step have come, before one is used: throws where they mean nothing, since a rank that
+  // holds a part of the model is gone. Empty: they always mean something.
+  std::function<void()> check_ranks = {};
 };
 
 struct GroupRequest {

@@ -158,6 +158,13 @@ rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& 
   config.limits = options.limits;
   if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
   config.why_not_finite = [this] { return why_not_finite(); };
+  // A device that works ahead goes on with whatever is in its memory when another one is lost.
+  if (replica_ && replica_->size() > 1 && ops_->runs_ahead()) {
+    config.check_ranks = [&ranks = replica_->device] {
+      const device::TensorLists nothing(static_cast<size_t>(ranks.size()));
+      ranks.start_exchange(nothing, nothing)->wait();
+    };
+  }
   return config;
 }
 

@@ -278,5 +278,27 @@ TEST_P(EngineTest, SaysWhenTheModelGivesNoNumbers) {
   }
 }
 
+// What a lost rank leaves are numbers that mean nothing: they are neither used nor blamed on the weights.
+TEST_P(EngineTest, AsksForRanksBeforeItUsesWhatAStepGave) {
+  TestModel m = make_model();
+  EngineConfig config = EngineTest::config();
+  int64_t num_asked = 0;
+  config.check_ranks = [&] {
+    if (++num_asked != 3) return;
+    m.store->tensor("final_norm").fill_(std::numeric_limits<float>::quiet_NaN());
+    throw EnvironmentError("rank 1 is gone");
+  };
+  config.why_not_finite = [] { return std::string("the norm is damaged"); };
+  const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
+  engine->add(request_of(1, 8, 2, 20));
+  try {
+    engine->next_finished();
+    FAIL() << "a lost rank went unnoticed";
+  } catch (const EnvironmentError& error) {
+    EXPECT_STREQ(error.what(), "rank 1 is gone");
+  }
+  EXPECT_EQ(num_asked, 3);
+}
+
 }  // namespace
 }  // namespace tandem::rollout
