@@ -119,7 +119,7 @@ TEST_F(WorkerFaults, UnderAnotherLauncherTheFirstTrainAndTheLastSample) {
 // Workers are killed at drawn moments, and others take their place: early, where the run would else be over before
 // there were so many deaths.
 TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
-  const int64_t num_deaths = base::short_or_full(3, 200), num_rollouts = base::short_or_full(4, 300);
+  const int64_t num_deaths = base::short_or_full(3, 200), num_rollouts = base::short_or_full(12, 300);
   const int seed = testing::UnitTest::GetInstance()->random_seed();
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   const Arguments words = run_arguments(
@@ -139,7 +139,7 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
   for (; deaths < num_deaths && is_running(program.pid()); ++deaths) {
     while (workers.size() < 2) workers.push_back(std::make_unique<Program>(another));
     const bool is_ahead = newest_samples(path("deaths"), num_rollouts) * num_deaths > deaths * num_rollouts;
-    usleep(static_cast<useconds_t>(random() % (is_ahead ? 200'000 : base::soaking() ? 1'500'000 : 4'000'000)));
+    usleep(static_cast<useconds_t>(random() % (is_ahead ? 200'000 : base::soaking() ? 1'500'000 : 1'000'000)));
     workers.pop_front();  // the older one, by SIGKILL
   }
   EXPECT_EQ(deaths, num_deaths) << "the run was too short";
