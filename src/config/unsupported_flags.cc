@@ -232,7 +232,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
 });
 
-// Of `tandem train`, and how many devices it is for.
+// Flags of `tandem train` that say how many devices it has. `tandem sft` takes them with the one value that is true of
+// it.
 constexpr const char* kOneProcess =
     "tandem sft is one process on one device in this version; leave it out (1 is accepted)";
 constexpr auto kFlagsOfSft = std::to_array<UnsupportedFlag>({

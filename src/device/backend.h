@@ -20,7 +20,7 @@ struct Backend {
   int64_t contract;  // kBackendContract, as the module was built
   // Devices that this process can use; where that is 0, why.
   int (*num_devices)(std::string& why_none);
-  // What no other device of any machine has: the same for every process that sees device `index`.
+  // A name of device `index` that no other device of any machine has, and by which every process knows it.
   std::string (*device_id)(int index);
   // Of device `index` of them. num_threads: on the host; 0: all cores.
   std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
@@ -33,10 +33,12 @@ struct Backend {
   // A word by which other processes of this machine can read the tensor's memory for as long as it is there. The tensor
   // is contiguous. Empty: this memory cannot be shown.
   std::string (*show_memory)(const at::Tensor& tensor);
-  // What another process's word shows, as a flat tensor of bytes that device `index` can copy from. It takes no memory,
-  // and is unmapped when the last tensor of it is gone. Undefined: this process cannot map it.
+  // Maps the memory that another process's word names (show_memory), as a flat tensor of bytes that device `index` can
+  // copy from. That takes no memory; it is unmapped when the last tensor of it is gone. Undefined: this process cannot
+  // map it.
   at::Tensor (*map_memory)(int index, const std::string& word);
-  // Of each tensor's bytes, when what was queued by now is done. Contiguous, each 16-byte aligned.
+  // The checksum of each tensor's bytes, as they are when all work that was queued before is done. The tensors are
+  // contiguous and begin at multiples of 16 bytes.
   std::vector<Checksum> (*checksums)(const std::vector<at::Tensor>& tensors);
 };
 

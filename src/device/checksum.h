@@ -30,7 +30,7 @@ TANDEM_HOST_DEVICE constexpr uint64_t first_mix(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53;
   return x ^ (x >> 33);
 }
-// Of the same form. Shifts by half a word are the cheapest on a GPU.
+// A second mix of the form of first_mix(), with other constants. Shifts by half a word are the cheapest on a GPU.
 TANDEM_HOST_DEVICE constexpr uint64_t second_mix(uint64_t x) {
   x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93;
   x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93;

@@ -25,7 +25,8 @@ class PeerLost : public EnvironmentError {
 // [rank][i]: for, or of, each rank a list of tensors. Contiguous, on the communicator's device.
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-// What a rank's exchanges and sums have cost it so far. Recordings that are replayed are not counted.
+// What communication has cost a rank so far: the bytes that it sent, and the time that it waited. Work that was
+// recorded (Ops::record) and is replayed is not counted.
 struct Traffic {
   int64_t sent_bytes = 0;  // to other ranks
   double wait_s = 0.0;  // from the call of wait() until it was over: of the device, where that works ahead of the host
@@ -60,7 +61,8 @@ class Communicator {
     return false;
   }
 
-  // Of waits that are over. What kinds for tests count is nothing.
+  // The traffic of this rank up to now, without waits that are still going on. Zeros from kinds that do not count,
+  // which are those for tests.
   virtual Traffic traffic() { return {}; }
 
   // Ends what is under way on this rank with PeerLost. From any thread.

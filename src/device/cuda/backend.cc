@@ -42,7 +42,7 @@ int num_devices(std::string& why_none) {
   return count;
 }
 
-// As nvidia-smi -L writes it.
+// The device's UUID, written as `nvidia-smi -L` writes it.
 std::string device_id(int index) {
   cudaDeviceProp properties;
   check_runtime(cudaGetDeviceProperties(&properties, index), index);

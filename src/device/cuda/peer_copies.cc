@@ -1,6 +1,7 @@
 #include "device/cuda/peer_copies.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -41,6 +42,9 @@ void copy(std::byte* to, const std::byte* from, int64_t bytes, cudaStream_t stre
                 "cudaMemcpyAsync");
 }
 
+// Places are used in turns.
+int next(int& place) { return std::exchange(place, (place + 1) % PeerCopies::kPlaces); }
+
 }  // namespace
 
 int64_t PeerCopies::chunk_bytes(int size) {
@@ -64,42 +68,20 @@ std::byte* PeerCopies::bytes_of(int receiver, int sender, int place) const {
   return memory_.of(receiver) + begin_ + kWordsBytes + index * chunk_bytes(memory_.size());
 }
 
-PeerCopies::Place PeerCopies::next_to_write(int receiver) {
-  const int rank = memory_.rank();
-  int& number = num_written_[static_cast<size_t>(receiver)];
-  const int place = std::exchange(number, (number + 1) % kPlaces);
-  const auto at = [place](auto& words, int other) {
-    return &words[static_cast<size_t>(other)][static_cast<size_t>(place)];
-  };
-  return {.own = at(words_of(rank).occupied, receiver),
-          .twin = at(words_of(receiver).arrived, rank),
-          .bytes = bytes_of(receiver, rank, place)};
-}
-
-PeerCopies::Place PeerCopies::next_to_take(int sender) {
-  const int rank = memory_.rank();
-  int& number = num_taken_[static_cast<size_t>(sender)];
-  const int place = std::exchange(number, (number + 1) % kPlaces);
-  const auto at = [place](auto& words, int other) {
-    return &words[static_cast<size_t>(other)][static_cast<size_t>(place)];
-  };
-  return {.own = at(words_of(rank).arrived, sender),
-          .twin = at(words_of(sender).occupied, rank),
-          .bytes = bytes_of(rank, sender, place)};
-}
-
 void PeerCopies::write(const Chunk& chunk, int receiver, cudaStream_t stream) {
-  const Place place = next_to_write(receiver);
-  wait_and_flip(place.own, 0, stream);
-  for (const Section& section : chunk) copy(place.bytes + section.offset, section.data, section.bytes, stream);
-  set(place.twin, 1, stream);
+  const int rank = memory_.rank(), place = next(next_to_write_[receiver]);
+  std::byte* const bytes = bytes_of(receiver, rank, place);
+  wait_and_flip(&words_of(rank).occupied[receiver][place], 0, stream);
+  for (const Section& section : chunk) copy(bytes + section.offset, section.data, section.bytes, stream);
+  set(&words_of(receiver).arrived[rank][place], 1, stream);
 }
 
 void PeerCopies::take(const Chunk& chunk, int sender, cudaStream_t stream) {
-  const Place place = next_to_take(sender);
-  wait_and_flip(place.own, 1, stream);
-  for (const Section& section : chunk) copy(section.data, place.bytes + section.offset, section.bytes, stream);
-  set(place.twin, 0, stream);
+  const int rank = memory_.rank(), place = next(next_to_take_[sender]);
+  const std::byte* const bytes = bytes_of(rank, sender, place);
+  wait_and_flip(&words_of(rank).arrived[sender][place], 1, stream);
+  for (const Section& section : chunk) copy(section.data, bytes + section.offset, section.bytes, stream);
+  set(&words_of(sender).occupied[rank][place], 0, stream);
 }
 
 void PeerCopies::queue(const std::vector<Piece>& to, const std::vector<Piece>& from, cudaStream_t stream) {

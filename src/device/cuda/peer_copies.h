@@ -12,7 +12,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -39,24 +38,18 @@ class PeerCopies {
 
  private:
   struct Words {
-    std::array<std::array<uint32_t, kPlaces>, kMostPeers> occupied, arrived;  // by the other rank
-  };
-  struct Place {  // of one chunk: a word of this rank, its twin of the other one, and the bytes
-    uint32_t *own = nullptr, *twin = nullptr;
-    std::byte* bytes = nullptr;
+    uint32_t occupied[kMostPeers][kPlaces], arrived[kMostPeers][kPlaces];  // by the other rank
   };
 
   static int64_t chunk_bytes(int size);
   Words& words_of(int rank) const;
   std::byte* bytes_of(int receiver, int sender, int place) const;
-  Place next_to_write(int receiver);
-  Place next_to_take(int sender);
   void write(const Chunk& chunk, int receiver, cudaStream_t stream);
   void take(const Chunk& chunk, int sender, cudaStream_t stream);
 
   const PeerMemory& memory_;
   const int64_t begin_;
-  std::array<int, kMostPeers> num_written_{}, num_taken_{};  // by the other rank, modulo kPlaces
+  int next_to_write_[kMostPeers] = {}, next_to_take_[kMostPeers] = {};  // the place, by the other rank
 };
 
 }  // namespace tandem::device::cuda

@@ -66,6 +66,11 @@ StreamCommunicator::Clock::time_point StreamCommunicator::deadline() const {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s_));
 }
 
+void StreamCommunicator::set_timeout(double timeout_s) {
+  const std::scoped_lock lock(mutex_);
+  timeout_s_ = timeout_s;
+}
+
 void StreamCommunicator::begin_watching() {
   watcher_ = std::thread([this] { watch(); });
 }

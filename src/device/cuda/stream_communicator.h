@@ -39,7 +39,7 @@ class StreamCommunicator : public Communicator {
   // PeerLost, once something has failed.
   void throw_if_failed();
   // Of exchanges that begin from now on.
-  void set_timeout(double timeout_s) { timeout_s_ = timeout_s; }
+  void set_timeout(double timeout_s);
   // Makes the current stream wait.
   void wait_for(const Event& done);
 
@@ -64,7 +64,6 @@ class StreamCommunicator : public Communicator {
   // With the lock: the first failure stays.
   void fail(std::string why);
 
-  const std::string& name() const { return name_; }
   std::string failure() const { return failure_; }  // with the lock
   std::mutex& mutex() { return mutex_; }
   cudaStream_t stream() const { return stream_; }

@@ -36,13 +36,15 @@ double WaitClock::seconds() {
 }
 
 void WaitClock::add_up() {
-  while (!waits_.empty() && cudaEventQuery(waits_.front().end) == cudaSuccess) {
+  while (!waits_.empty()) {
+    const cudaError_t state = cudaEventQuery(waits_.front().end);
+    if (state == cudaErrorNotReady) cudaGetLastError();  // it is not an error, and must not be taken for one later
+    if (state != cudaSuccess) return;
     float ms = 0.0F;
     if (cudaEventElapsedTime(&ms, waits_.front().begin, waits_.front().end) == cudaSuccess) seconds_ += ms * 1e-3;
     free_.push_back(waits_.front());
     waits_.pop_front();
   }
-  cudaGetLastError();  // a query that was too early
 }
 
 }  // namespace tandem::device::cuda
