@@ -139,10 +139,13 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
                                const std::vector<std::string>& arguments) {
   const config::MeshOptions& mesh = config.mesh;
-  if (mesh.rollout_join) return std::nullopt;  // one process, on a device of its own
   mesh.check_names_no_device(config.model.device);
   const int64_t num_workers = mesh.num_workers(config.colocate);
   const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
+  if (mesh.rollout_join) {  // one more engine
+    if (launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
+    return say_end(mesh::launch(plan_of(arguments, mesh.tensor_model_parallel_size, 0)));
+  }
   if (launched) {
     TANDEM_USER_CHECK(
         launched->size == config.num_processes() && launched->local_size == mesh.actor_num_gpus_per_node + num_workers,

@@ -162,10 +162,11 @@ void MeshOptions::check_rollout(bool colocate) const {
 }
 
 void MeshOptions::check_names_no_device(const std::string& device) const {
-  TANDEM_USER_CHECK(num_ranks() == 1 || device.find(':') == std::string::npos,
+  const int64_t processes = rollout_join ? tensor_model_parallel_size : num_ranks();
+  TANDEM_USER_CHECK(processes == 1 || device.find(':') == std::string::npos,
                     fmt::format("--device {} with {} processes: a number names one device; give --device {}, and "
                                 "CUDA_VISIBLE_DEVICES says which ones there are",
-                                device, num_ranks(), device.substr(0, device.find(':'))));
+                                device, processes, device.substr(0, device.find(':'))));
 }
 
 }  // namespace tandem::config

@@ -90,7 +90,7 @@ LaunchVariables of_torchrun(const Reader& reader) {
   launch.local_rank = reader.integer("LOCAL_RANK", 0, kMaxRanks);
   launch.local_size = reader.integer("LOCAL_WORLD_SIZE", 1, kMaxRanks);
   read_master(reader, launch);
-  launch.store_is_the_agents = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.store_is_anothers = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (reader.has("TORCHELASTIC_RESTART_COUNT")) {
     launch.attempt = reader.integer("TORCHELASTIC_RESTART_COUNT", 0, kMaxRanks);
   }
@@ -195,6 +195,10 @@ std::optional<LaunchVariables> read_rows(const Reader& reader, int64_t parent) {
 }
 
 }  // namespace
+
+std::string LaunchVariables::name() const {
+  return fmt::format("rank {} of {}{}", rank, size, party.empty() ? "" : " of " + party);
+}
 
 std::optional<LaunchVariables> read_launch_variables(const Variables& variables, int64_t parent) {
   std::optional<LaunchVariables> launch = read_rows(Reader(variables), parent);

@@ -26,11 +26,16 @@ struct LaunchVariables {
   int master_port = 0;
   std::optional<int> store_descriptor;    // a socket that listens already, given to rank 0 by its launcher
   std::optional<int> workers_descriptor;  // of rank 0: its launcher tells it which workers have ended (started_workers)
-  bool store_is_the_agents = false;       // torchrun's agent listens at the master's address: no rank may
-  int64_t attempt = 0;                    // how often torchrun has started the ranks again; its store stays
-  std::string source;                     // "RANK=0 WORLD_SIZE=4 ...", for messages
+  // None of these ranks may listen at the master's address: torchrun's agent does, or rank 0 of more ranks
+  // (placement.h).
+  bool store_is_anothers = false;
+  std::string party = "";  // "engine 0": of ranks that share the store with others, which know these by this name
+  int64_t attempt = 0;     // how often torchrun has started the ranks again; its store stays
+  std::string source;      // "RANK=0 WORLD_SIZE=4 ...", for messages
 
   bool is_one_host() const { return local_size == size; }
+  // "rank 2 of 4", "rank 1 of 2 of engine 0".
+  std::string name() const;
 };
 
 // Nothing where nobody started ranks: the process is alone, and so is a Slurm step of one task, a batch script of Slurm

@@ -146,9 +146,11 @@ class Meeting {
     }
     const int here = launch_.size - static_cast<int>(missing.size());
     const std::string why = fmt::format(
-        "rank{} {} of {} {} not joined within {} (--distributed-timeout-minutes); look whether they were started, and "
+        "rank{} {} of {}{} {} not joined within {} (--distributed-timeout-minutes); look whether they were started, "
+        "and "
         "reach {}:{}",
-        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), launch_.size, missing.size() == 1 ? "has" : "have",
+        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), launch_.size,
+        launch_.party.empty() ? "" : " of " + launch_.party, missing.size() == 1 ? "has" : "have",
         duration(settings_.timeout_s), launch_.master_address, launch_.master_port);
     store_.set("given_up", why);
     leave(here);
@@ -285,11 +287,11 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
     return solo_mesh();
   }
   check_hosts(launch, settings);
-  const std::string rank_0 = fmt::format("rank {} of {}: rank 0 at {}:{}", launch.rank, launch.size,
-                                         launch.master_address, launch.master_port);
+  const std::string rank_0 =
+      fmt::format("{}: rank 0 at {}:{}", launch.name(), launch.master_address, launch.master_port);
   try {
     // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}", launch.attempt),
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}/{}", launch.attempt, launch.party),
                                                               open_store(launch, settings.timeout_s));
     const std::string run = Meeting(*sealed(store, settings, "meeting"), launch, settings).agree();
     return std::make_unique<JoinedMesh>(sealed(store, settings, run), launch, settings);

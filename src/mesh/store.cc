@@ -26,10 +26,10 @@ void wait_until_reachable(const LaunchVariables& launch, const std::string& addr
   while (!can_connect(address, launch.master_port)) {
     TANDEM_ENV_CHECK(
         Clock::now() < give_up,
-        fmt::format("rank {} of {}: rank 0 does not answer at {}:{} within {:g} s "
-                    "(--distributed-timeout-minutes); look whether it runs, and whether this host reaches it",
-                    launch.rank, launch.size, launch.master_address, launch.master_port,
-                    static_cast<double>(patience.count()) / 1000.0));
+        fmt::format(
+            "{}: rank 0 does not answer at {}:{} within {:g} s (--distributed-timeout-minutes); look whether it "
+            "runs, and whether this host reaches it",
+            launch.name(), launch.master_address, launch.master_port, static_cast<double>(patience.count()) / 1000.0));
     std::this_thread::sleep_for(kBetweenAttempts);
   }
 }
@@ -43,7 +43,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double
   options.port = static_cast<uint16_t>(launch.master_port);
   options.waitWorkers = false;
   options.timeout = patience;
-  options.isServer = launch.rank == 0 && !launch.store_is_the_agents;
+  options.isServer = launch.rank == 0 && !launch.store_is_anothers;
   OwnedDescriptor listener;  // the store's from the moment in which it is made
   if (options.isServer) {
     if (launch.store_descriptor) listener = OwnedDescriptor(*launch.store_descriptor);

@@ -11,12 +11,18 @@
 #include "device/registry.h"
 #include "mesh/launch_variables.h"
 #include "mesh/network.h"
+#include "mesh/placement.h"
 #include "mesh/rendezvous.h"
 #include "mesh/secret.h"
 
 namespace tandem::run {
 
 namespace {
+
+mesh::Placement placement_of(const config::TrainConfig& config) {
+  return {.num_trainers = config.mesh.rollout_join ? 0 : static_cast<int>(config.mesh.num_ranks()),
+          .per_engine = static_cast<int>(config.mesh.tensor_model_parallel_size)};
+}
 
 // The network of devices that have one of their own.
 mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
@@ -45,7 +51,7 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 
 bool only_samples(const config::TrainConfig& config) {
   const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  return config.mesh.rollout_join || (launch && launch->rank >= config.mesh.num_ranks());
+  return config.mesh.rollout_join || (launch && !placement_of(config).trains(*launch));
 }
 
 mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMode& mode) {
@@ -57,25 +63,22 @@ mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMo
 }
 
 std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode) {
-  std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
+  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
   if (!launch) return mesh::solo_mesh();
-  // Behind the ranks that train come processes that only sample, which are no part of the mesh.
-  const auto num_workers = static_cast<int>(config.mesh.num_workers(config.colocate));
-  launch->size -= num_workers;
-  launch->local_size -= num_workers;
   const config::TrainConfig own = as_this_rank(config);
   // The conductor says what all would say; what ends this rank is said all the same.
   if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
   const std::string secret_file = base::secret_file();
-  return mesh::join(*launch, {.timeout_s = config.mesh.timeout_s(),
-                              .network_interface = config.mesh.network_interface,
-                              .trust_network = config.mesh.trust_network,
-                              .secret = secret_file.empty() ? "" : mesh::read_secret(secret_file),
-                              .version = TANDEM_VERSION,
-                              .flags = mode.result_options,
-                              .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
-                              .device = network_of(own),
-                              .device_id = own_device(own)});
+  return mesh::join(mesh::party_of(*launch, placement_of(config)),
+                    {.timeout_s = config.mesh.timeout_s(),
+                     .network_interface = config.mesh.network_interface,
+                     .trust_network = config.mesh.trust_network,
+                     .secret = secret_file.empty() ? "" : mesh::read_secret(secret_file),
+                     .version = TANDEM_VERSION,
+                     .flags = mode.result_options,
+                     .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
+                     .device = network_of(own),
+                     .device_id = own_device(own)});
 }
 
 config::TrainConfig as_this_rank(config::TrainConfig config) {

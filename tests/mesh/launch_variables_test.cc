@@ -120,10 +120,10 @@ TEST(LaunchVariables, TheFirstLauncherThatAppliesWins) {
 }
 
 TEST(LaunchVariables, TheAgentsStoreAndThatOfOurLauncher) {
-  EXPECT_FALSE(read_launch_variables(kTorchrun, kParent)->store_is_the_agents);
+  EXPECT_FALSE(read_launch_variables(kTorchrun, kParent)->store_is_anothers);
   const auto agent = read_launch_variables(
       with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}), kParent);
-  EXPECT_TRUE(agent->store_is_the_agents);
+  EXPECT_TRUE(agent->store_is_anothers);
   EXPECT_EQ(agent->attempt, 2);
   EXPECT_FALSE(read_launch_variables(with(kTorchrun, {{"TANDEM_STORE_FD", "7"}}), kParent)->store_descriptor)
       << "it is rank 0's alone";
