@@ -161,7 +161,8 @@ class Ops {
                        const Tensor& entropy_R, const Tensor& lse_R) const = 0;
   // d(sum_r dlogp_r logp_r + dentropy_r entropy_r) / d logits; consumes logits. What is returned is their memory,
   // overwritten, in float32, or a new tensor in `dtype`, the model's, where the backend multiplies gradients in that.
-  // dentropy may be undefined; entropy is read only where it is not.
+  // dentropy may be undefined; entropy is read only where it is not. logits_RV may be some of the columns that lse and
+  // entropy are of: a target of V or more is in none of them.
   virtual Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature,
                                   const Tensor& dlogp_R, const Tensor& dentropy_R, const Tensor& entropy_R,
                                   const Tensor& lse_R, at::ScalarType dtype) const = 0;

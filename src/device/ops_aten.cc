@@ -354,7 +354,8 @@ class AtenOps final : public Ops {
     const Tensor dlogp = dlogp_R.unsqueeze(1).masked_fill(wide.lt(0), 0.0F);
     Tensor dlogits_RV = logits_RV;
     at::mul_out(dlogits_RV, probability, -dlogp);
-    dlogits_RV.scatter_add_(1, wide.clamp_min(0), dlogp);
+    const int64_t vocab = logits_RV.size(1);
+    dlogits_RV.scatter_add_(1, wide.clamp(0, vocab - 1), dlogp.masked_fill(wide.ge(vocab), 0.0F));
     // d entropy / d scaled_j = -p_j (log p_j + entropy).
     if (dentropy_R.defined())
       dlogits_RV.sub_(probability.mul_(dentropy_R.unsqueeze(1)).mul_(log_probability.add_(entropy_R.unsqueeze(1))));

@@ -230,9 +230,9 @@ OpBytes OpsPlan::logprob(Size rows) const {
   return op(0, 2 * rows * shape_.vocab * kFloatBytes + 8 * rows * kIndexBytes);
 }
 
-OpBytes OpsPlan::logprob_backward(Size rows, bool has_entropy_gradient) const {
-  if (has_kernels()) return op(rows * shape_.vocab * element_, 0);
-  return op(0, (has_entropy_gradient ? 2 : 1) * rows * shape_.vocab * kFloatBytes + 8 * rows * kIndexBytes);
+OpBytes OpsPlan::logprob_backward(Size rows, Size columns, bool has_entropy_gradient) const {
+  if (has_kernels()) return op(rows * columns * element_, 0);
+  return op(0, (has_entropy_gradient ? 2 : 1) * rows * columns * kFloatBytes + 8 * rows * kIndexBytes);
 }
 
 Size OpsPlan::logits_gradient_bytes() const { return has_kernels() ? element_ : Size(kFloatBytes); }

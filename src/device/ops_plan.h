@@ -79,9 +79,9 @@ class OpsPlan {
   OpBytes kv_append(Size entries) const;
   OpBytes paged_attention(const AttentionLoad& load) const;
   OpBytes attention_backward(const AttentionLoad& load) const;
-  // Of [rows, vocab] float32, which is an argument, and the gradient's memory.
+  // Of [rows, vocab] float32, which is an argument, and the gradient's memory; the backward of so many of its columns.
   OpBytes logprob(Size rows) const;
-  OpBytes logprob_backward(Size rows, bool has_entropy_gradient) const;
+  OpBytes logprob_backward(Size rows, Size columns, bool has_entropy_gradient) const;
   // Bytes of one element of the gradient of the logits that logprob_backward() returns.
   Size logits_gradient_bytes() const;
   OpBytes embedding_backward(Size rows, Size gradient_bytes) const;

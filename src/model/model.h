@@ -2,9 +2,9 @@
 //
 // Where several ranks hold a model between them (model/tensor_ranks.h), each has a model of its part. All of them make
 // the same calls, forward and backward, in the same order with the same arguments, and get the same results bit for
-// bit: logits, their gradients and what final_norm() gives are whole, and of weights each gets the gradients of its
-// part. Hidden states and their gradients are whole too, or, where config().shard.cuts_rows(), the rank's own rows
-// (model/residual_stream.h).
+// bit: what final_norm() gives is whole, of weights each gets the gradients of its part, and of logits each has its
+// columns of the vocabulary. Hidden states and their gradients are whole too, or, where config().shard.cuts_rows(), the
+// rank's own rows (model/residual_stream.h).
 //
 // With gradients on, each block is a differentiable function of its input (model/autograd.h); weight gradients go
 // into a GradientSink, float32, never through autograd leaves.
@@ -20,6 +20,7 @@
 #include "model/attention.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/tensor_ranks.h"
 #include "weights/store.h"
 
 namespace tandem::model {
@@ -42,10 +43,16 @@ class Model {
                            Attention& attention) const = 0;
   // Of a batch of so many tokens: normed_TE, all of its rows.
   virtual at::Tensor final_norm(const at::Tensor& hidden_TE, int64_t num_tokens) const = 0;
-  // Normed hidden rows -> float32 logits_RV, of the whole vocabulary.
+  // Normed hidden rows -> float32 logits_RV: of the vocabulary rows vocab_rows(config()), which are all where the model
+  // is whole.
   virtual at::Tensor head(const at::Tensor& hidden_RE) const = 0;
+  // Of head()'s rows those that are this rank's to score or to draw from, ranks().own_rows(), of the whole vocabulary.
+  virtual at::Tensor own_logits(const at::Tensor& logits_RV) const = 0;
+  // Those that hold the model between them.
+  virtual const TensorRanks& ranks() const = 0;
 
-  // The backward of embed and head, outside autograd: gradients go to the sink. dlogits_RV: float32 or dtype().
+  // The backward of embed and head, outside autograd: gradients go to the sink. dlogits_RV: float32 or dtype(), of the
+  // vocabulary rows that head() gives.
   virtual void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const = 0;
   virtual at::Tensor head_backward(const at::Tensor& dlogits_RV, const at::Tensor& hidden_RE) const = 0;  // dhidden_RE
 

@@ -23,16 +23,27 @@ namespace {
 
 // Of the part of a vocabulary that is largest: so each rank plans for the same.
 Size most_vocab_rows(const ModelConfig& config) { return std::ranges::max(vocab_row_counts(config)); }
+Size least_vocab_rows(const ModelConfig& config) { return std::ranges::min(vocab_row_counts(config)); }
 
 }  // namespace
 
 device::OpBytes head_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
-  const Size own_vocab = most_vocab_rows(config);
-  const device::OpBytes own = ops.linear(rows, config.hidden, own_vocab, kFloatBytes);
-  const TensorRanksPlan ranks(ops, config.shard.size);
-  if (ranks.is_alone()) return own;
-  const device::OpBytes whole = ranks.gather_columns(rows, own_vocab, config.vocab);
-  return {.result = whole.result, .most = std::max(own.most, own.result + whole.most)};
+  return ops.linear(rows, config.hidden, most_vocab_rows(config), kFloatBytes);
+}
+
+device::OpBytes own_logits_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
+  return TensorRanksPlan(ops, config.shard.size).whole_own_rows(rows, least_vocab_rows(config), config.vocab);
+}
+
+Size scoring_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
+  const device::OpBytes own = own_logits_bytes(config, ops, rows);
+  const Size own_rows = TensorRanksPlan(ops, config.shard.size).most_own_rows(rows);
+  return std::max(own.most, own.result + ops.logprob(own_rows).most);
+}
+
+Size scoring_backward_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows,
+                            bool has_entropy_gradient) {
+  return ops.logprob_backward(rows, most_vocab_rows(config), has_entropy_gradient).most;
 }
 
 device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows) {
@@ -40,10 +51,9 @@ device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, cons
   const bool is_float32 = ops.logits_gradient_bytes() == kFloatBytes;
   const TensorRanksPlan ranks(ops, config.shard.size);
   if (ranks.is_alone()) return ops.linear_grad_input(rows, config.hidden, config.vocab, element, is_float32);
-  const Size own_columns = rows * own_vocab * ops.logits_gradient_bytes();
   const device::OpBytes part = ops.linear_grad_input(rows, config.hidden, own_vocab, kFloatBytes, is_float32);
   const device::OpBytes sum = ranks.sum(rows, config.hidden, kFloatBytes, element);
-  return {.result = sum.result, .most = own_columns + std::max(part.most, part.result + sum.most)};
+  return {.result = sum.result, .most = std::max(part.most, part.result + sum.most)};
 }
 
 Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows) {

@@ -35,6 +35,12 @@ BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::Ops
 // Model::head() of so many rows, beside them, and Model::head_backward(), beside rows and logits' gradient.
 device::OpBytes head_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
 device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
+// Beside head()'s logits of so many rows: Model::own_logits(), the same and then Ops::logprob() of these rows, and
+// Ops::logprob_backward() of all.
+device::OpBytes own_logits_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
+Size scoring_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
+Size scoring_backward_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows,
+                            bool has_entropy_gradient);
 
 // Hidden states of so many tokens.
 Size hidden_bytes(const ModelConfig& config, Dtype dtype, Size rows);

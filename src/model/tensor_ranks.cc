@@ -1,6 +1,7 @@
 #include "model/tensor_ranks.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <numeric>
 #include <utility>
@@ -14,9 +15,8 @@ using at::Tensor;
 using device::TensorLists;
 
 // Where there are fewer rows than ranks, some ranks have none, and nothing is sent.
-std::vector<Tensor> rows_to_send(Tensor rows) {
-  if (rows.size(0) == 0) return {};
-  return {std::move(rows)};
+void append_rows(Tensor rows, std::vector<Tensor>& list) {
+  if (rows.size(0) > 0) list.push_back(std::move(rows));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ void TensorRanks::sum_of_gathered(const Tensor& part, const Tensor& residual, co
 
 void TensorRanks::sum_by_rows(const Tensor& part, const Tensor& residual, const Tensor& sum) const {
   sum_into_own_rows(part, residual.defined() ? own_rows(residual) : residual, own_rows(sum));
-  exchange_rows(sum);
+  complete_rows({sum});
 }
 
 Tensor TensorRanks::sum_own_rows(const Tensor& part, const Tensor& residual, at::ScalarType dtype) const {
@@ -61,51 +61,71 @@ Tensor TensorRanks::gather_rows(const Tensor& own, int64_t num_rows) const {
   shape[0] = num_rows;
   Tensor whole = at::empty(shape, own.options());
   own_rows(whole).copy_(own);
-  exchange_rows(whole);
+  complete_rows({whole});
   return whole;
 }
 
 Tensor TensorRanks::rows_of(const Tensor& whole, int rank) const {
-  const int64_t num_rows = whole.size(0), begin = num_rows * rank / size(), end = num_rows * (rank + 1) / size();
-  return whole.narrow(0, begin, end - begin);
+  const OwnRows rows = model::own_rows(whole.size(0), rank, size());
+  return whole.narrow(0, rows.begin, rows.count());
 }
 
 void TensorRanks::sum_into_own_rows(const Tensor& part, const Tensor& own_residual, const Tensor& own_sum) const {
-  TensorLists to, from;
+  TensorLists to(static_cast<size_t>(size())), from(static_cast<size_t>(size()));
   std::vector<Tensor> own_parts;
   const Tensor own_part = own_rows(part);
   for (int rank = 0; rank < size(); ++rank) {
     const bool is_own = rank == ranks_->rank();
     own_parts.push_back(is_own ? own_part : at::empty(own_part.sizes(), own_part.options()));
-    to.push_back(rows_to_send(rows_of(part, rank)));
-    from.push_back(rows_to_send(own_parts.back()));
+    append_rows(rows_of(part, rank), to[static_cast<size_t>(rank)]);
+    append_rows(own_parts.back(), from[static_cast<size_t>(rank)]);
   }
   ranks_->start_exchange(std::move(to), std::move(from))->wait();
   ops_.sum_parts(own_parts, own_residual, own_sum);
 }
 
-void TensorRanks::exchange_rows(const Tensor& whole) const {
-  TensorLists rows;
-  for (int rank = 0; rank < size(); ++rank) rows.push_back(rows_to_send(rows_of(whole, rank)));
+void TensorRanks::complete_rows(const std::vector<Tensor>& wholes) const {
+  if (is_alone()) return;
+  TensorLists rows(static_cast<size_t>(size()));
+  for (int rank = 0; rank < size(); ++rank) {
+    for (const Tensor& whole : wholes) append_rows(rows_of(whole, rank), rows[static_cast<size_t>(rank)]);
+  }
   device::all_gather(*ranks_, rows);
 }
 
-Tensor TensorRanks::gather_columns(const Tensor& part, const std::vector<int64_t>& widths) const {
+Tensor TensorRanks::whole_own_rows(const Tensor& part, const std::vector<int64_t>& widths) const {
   TANDEM_CHECK_EQ(std::ssize(widths), size());
-  const int64_t num_rows = part.size(0);
-  TensorLists parts;
+  if (is_alone()) return part;
+  const int64_t num_rows = own_rows(part).size(0);
+  TensorLists to(static_cast<size_t>(size())), from(static_cast<size_t>(size()));
+  std::vector<Tensor> columns;
   for (int rank = 0; rank < size(); ++rank) {
     const int64_t width = widths[static_cast<size_t>(rank)];
-    parts.push_back({rank == ranks_->rank() ? part : at::empty({num_rows, width}, part.options())});
+    columns.push_back(rank == ranks_->rank() ? own_rows(part) : at::empty({num_rows, width}, part.options()));
+    append_rows(rows_of(part, rank), to[static_cast<size_t>(rank)]);
+    append_rows(columns.back(), from[static_cast<size_t>(rank)]);
   }
-  device::all_gather(*ranks_, parts);
+  ranks_->start_exchange(std::move(to), std::move(from))->wait();
   Tensor whole = at::empty({num_rows, std::accumulate(widths.begin(), widths.end(), int64_t{0})}, part.options());
   int64_t begin = 0;
-  for (const std::vector<Tensor>& columns : parts) {
-    whole.narrow(1, begin, columns[0].size(1)).copy_(columns[0]);
-    begin += columns[0].size(1);
+  for (const Tensor& of_rank : columns) {
+    whole.narrow(1, begin, of_rank.size(1)).copy_(of_rank);
+    begin += of_rank.size(1);
   }
   return whole;
+}
+
+void TensorRanks::fill_in(const Tensor& words) const {
+  if (is_alone()) return;
+  TANDEM_CHECK(words.scalar_type() == at::kInt, "words that ranks fill in");
+  TensorLists lists;
+  for (int rank = 0; rank < size(); ++rank) {
+    lists.push_back({rank == ranks_->rank() ? words : at::empty_like(words)});
+  }
+  device::all_gather(*ranks_, lists);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != ranks_->rank()) Tensor(words).add_(lists[static_cast<size_t>(rank)][0]);
+  }
 }
 
 }  // namespace tandem::model

@@ -35,23 +35,28 @@ class TensorRanks {
   // model dtype), rounded to `dtype`; then residual + that, unless `residual`, of `dtype`, is undefined.
   at::Tensor sum(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
 
-  // The rows of `whole` that belong to this rank where each has its own: a view. Of R rows rank r of t has those from
-  // R * r / t up to R * (r + 1) / t; of fewer rows than ranks some ranks have none.
+  // The rows of `whole` that belong to this rank where each has its own (model::own_rows): a view.
   at::Tensor own_rows(const at::Tensor& whole) const { return rows_of(whole, rank()); }
   // own_rows(sum()), without the other rows: `residual` has own rows alone.
   at::Tensor sum_own_rows(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
   // [R, ...]: each rank's own rows, rank 0's first.
   at::Tensor gather_rows(const at::Tensor& own, int64_t num_rows) const;
 
-  // [R, sum of widths]: each rank's part [R, widths[rank]], rank 0's columns first.
-  at::Tensor gather_columns(const at::Tensor& part, const std::vector<int64_t>& widths) const;
+  // Each rank has its own rows of these tensors, all of as many rows: afterwards it has all. Of one rank, nothing.
+  void complete_rows(const std::vector<at::Tensor>& wholes) const;
+
+  // The own rows of [R, sum of widths], where each rank has the part [R, widths[rank]], rank 0's columns first. Of one
+  // rank: the part.
+  at::Tensor whole_own_rows(const at::Tensor& part, const std::vector<int64_t>& widths) const;
+
+  // words [n], int32, is 0 in each place on all ranks but one: afterwards each has what that one has. Of one rank,
+  // nothing.
+  void fill_in(const at::Tensor& words) const;
 
  private:
   at::Tensor rows_of(const at::Tensor& whole, int rank) const;
   // own_sum = the own rows of the sum.
   void sum_into_own_rows(const at::Tensor& part, const at::Tensor& own_residual, const at::Tensor& own_sum) const;
-  // Sends the own rows of `whole` to all others, and receives theirs.
-  void exchange_rows(const at::Tensor& whole) const;
   void sum_of_gathered(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& sum) const;
   void sum_by_rows(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& sum) const;
 

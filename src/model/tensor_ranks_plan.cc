@@ -22,9 +22,10 @@ Size TensorRanksPlan::summing(Size summed_rows, Size width, Size part_bytes) con
   return received + ops_.sum_parts(summed_rows * width).most;
 }
 
-device::OpBytes TensorRanksPlan::gather_columns(Size rows, Size own_width, Size whole_width) const {
-  const Size result = rows * whole_width * kFloatBytes;
-  return {.result = result, .most = result + rows * (whole_width - own_width) * kFloatBytes};
+device::OpBytes TensorRanksPlan::whole_own_rows(Size rows, Size own_width, Size whole_width) const {
+  if (is_alone()) return {};
+  const Size own_rows = most_own_rows(rows), result = own_rows * whole_width * kFloatBytes;
+  return {.result = result, .most = result + own_rows * (whole_width - own_width) * kFloatBytes};
 }
 
 }  // namespace tandem::model

@@ -15,6 +15,16 @@ using base::Size;
 // the same.
 constexpr int64_t kGatheredPartBytes = int64_t{1} << 20;
 
+// Rows [begin, end) that are a rank's where each of `num_ranks` has its own: of R rows rank r has those from
+// R * r / num_ranks on. Of fewer rows than ranks some have none.
+struct OwnRows {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+constexpr OwnRows own_rows(int64_t num_rows, int rank, int num_ranks) {
+  return {.begin = num_rows * rank / num_ranks, .end = num_rows * (rank + 1) / num_ranks};
+}
+
 class TensorRanksPlan {
  public:
   TensorRanksPlan(const device::OpsPlan& ops, int64_t num_ranks) : ops_(ops), num_ranks_(num_ranks) {}
@@ -24,11 +34,12 @@ class TensorRanksPlan {
   device::OpBytes sum(Size rows, Size width, Size part_bytes, Size out_bytes) const;
   // The same to the own rows alone.
   device::OpBytes sum_own_rows(Size rows, Size width, Size part_bytes, Size out_bytes) const;
-  // Of float32, to [rows, whole_width], where the own part has own_width.
-  device::OpBytes gather_columns(Size rows, Size own_width, Size whole_width) const;
+  // Own rows of [rows, whole_width] in float32, of parts of which the own one has own_width. Of one rank: a view.
+  device::OpBytes whole_own_rows(Size rows, Size own_width, Size whole_width) const;
+  // Of so many rows, the most that a rank has.
+  Size most_own_rows(Size rows) const { return (rows + num_ranks_ - 1) / num_ranks_; }
 
  private:
-  Size most_own_rows(Size rows) const { return (rows + num_ranks_ - 1) / num_ranks_; }
   // What a rank takes to add up so many of the rows.
   Size summing(Size summed_rows, Size width, Size part_bytes) const;
 

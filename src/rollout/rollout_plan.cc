@@ -34,11 +34,11 @@ Size logits_window_rows(Size vocab) {
 namespace {
 
 // StepTensors, as far as the engine allocates them: id, position and slot of each row, draws and the rows that draw;
-// and the results, three words a draw, which may be there twice.
-Size step_tensor_bytes(Size rows, Size draws) {
+// and the results, three words a draw, which may be there twice, and once for each other rank that draws.
+Size step_tensor_bytes(Size rows, Size draws, Size num_ranks) {
   constexpr int64_t kWordBytes = sizeof(int32_t), kDrawBytes = sizeof(device::Draw);
   return memory::allocated_bytes(draws * kDrawBytes + (3 * rows + draws) * kWordBytes) +
-         2 * memory::allocated_bytes(3 * draws * kWordBytes);
+         (num_ranks + 1) * memory::allocated_bytes(3 * draws * kWordBytes);
 }
 
 // Of recorded steps (StepBuckets), with what cuda/attention_work.h makes of their rows.
@@ -74,7 +74,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const Size hidden = model::hidden_bytes(config, config.dtype, rows);
   // All samples of a group draw from its prompt's last row at once, beside those that run.
   const Size draws = shape.max_running + shape.largest_group;
-  const Size indices = step_tensor_bytes(rows, draws);
+  const Size indices = step_tensor_bytes(rows, draws, config.shard.size);
 
   memory::TagBytes block = standing;
   if (ops.has_attention_kernel()) block[Tag::kCudaGraphs] += step_memory_bytes(shape);
@@ -89,22 +89,27 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
         shape.max_running <= kLargestBucket ? Size(bucket_rows(shape.max_running)) : shape.max_running;
     memory::TagBytes head = standing;
     head[Tag::kCudaGraphs] += step_memory_bytes(shape);
-    head[Tag::kEngineScratch] += indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
-                                 model::head_bytes(config, ops, logits_rows).most + memory::rounding_of(8);
+    const device::OpBytes part = model::head_bytes(config, ops, logits_rows);
+    head[Tag::kEngineScratch] +=
+        indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
+        std::max(part.most, part.result + model::own_logits_bytes(config, ops, logits_rows).most) +
+        memory::rounding_of(8);
     plan.add(Phase::kRollout, "logits of all rows", head);
     return;
   }
 
   // Where samples of a group draw from one row, its logits are repeated.
   const Size logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
-  const Size logits = logits_rows * config.vocab * kFloatBytes;
+  const Size repeated = logits_rows * config.vocab * kFloatBytes;
+  const device::OpBytes part = model::head_bytes(config, ops, logits_rows);
+  const device::OpBytes own = model::own_logits_bytes(config, ops, logits_rows);
   // Tokens, their log-probs and a sum for each, where the host draws them.
   const Size drawn = 3 * memory::allocated_bytes(std::min(logits_window_rows(config.vocab), draws) * kFloatBytes);
   memory::TagBytes window = standing;
-  window[Tag::kEngineScratch] +=
-      indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
-      std::max(model::head_bytes(config, ops, logits_rows).most, 2 * logits + ops.logprob(logits_rows).most) +
-      memory::rounding_of(8);
+  window[Tag::kEngineScratch] += indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
+                                 std::max({part.most, part.result + own.most,
+                                           part.result + own.result + repeated + ops.logprob(logits_rows).most}) +
+                                 memory::rounding_of(8);
   plan.add(Phase::kRollout, "logits of a window of rows", window);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "model/tensor_ranks_plan.h"
 
 namespace tandem::rollout {
 
@@ -68,7 +69,7 @@ StepShape bucket_shape(int64_t num_rows, int64_t max_blocks) {
 }
 
 void StepInput::fill(const ScheduledBatch& plan, std::span<const device::Draw> draws, const StepShape& shape,
-                     int64_t window_rows) {
+                     int64_t window_rows, const Drawer& drawer) {
   TANDEM_CHECK_EQ(draws.size(), plan.sample_slots.size());
   TANDEM_CHECK(plan.num_rows() <= shape.num_rows && plan.max_blocks <= shape.max_blocks, shape.num_rows,
                shape.max_blocks);
@@ -77,7 +78,7 @@ void StepInput::fill(const ScheduledBatch& plan, std::span<const device::Draw> d
   fill_rows(plan);
   fill_block_table(plan);
   cut_windows(plan, window_rows);
-  fill_draws(draws);
+  fill_draws(draws, drawer);
 }
 
 void StepInput::fill_rows(const ScheduledBatch& plan) {
@@ -120,14 +121,16 @@ void StepInput::cut_windows(const ScheduledBatch& plan, int64_t window_rows) {
   }
 }
 
-void StepInput::fill_draws(std::span<const device::Draw> draws) {
+void StepInput::fill_draws(std::span<const device::Draw> draws, const Drawer& drawer) {
   const auto num_draws = static_cast<int64_t>(draws.size());
   for (const DrawWindow& window : windows_) {
+    const model::OwnRows own = model::own_rows(window.num_rows, drawer.rank, drawer.num_ranks);
     for (int64_t i = window.first_draw; i < window.first_draw + window.num_draws; ++i) {
       device::Draw draw;  // draws nothing
       if (i < num_draws) {
         draw = draws[static_cast<size_t>(i)];
-        draw.row -= static_cast<int32_t>(window.first_row);
+        const int64_t row = draw.row - window.first_row;
+        draw.row = own.begin <= row && row < own.end ? static_cast<int32_t>(row - own.begin) : -1;
       }
       std::memcpy(words_.data() + i * StepShape::kDrawWords, &draw, sizeof draw);
     }

@@ -62,11 +62,15 @@ struct DrawWindow {
 
 class StepInput {
  public:
-  // draws[i] is that of plan.sample_slots[i], its row an index of plan.logits_rows; here it counts from its window.
-  // Rows past the plan's have the token 0 at position 0, no sequence, no slot and no draw. window_rows > 0: rows of
-  // logits that are computed at once.
+  // Who draws from rows of logits: of several ranks each from its own rows of a window (model::own_rows).
+  struct Drawer {
+    int rank = 0, num_ranks = 1;
+  };
+  // draws[i] is that of plan.sample_slots[i], its row an index of plan.logits_rows; here it counts from the own rows of
+  // its window, and a draw from another row draws nothing. Rows past the plan's have the token 0 at position 0, no
+  // sequence, no slot and no draw. window_rows > 0: rows of logits that are computed at once.
   void fill(const ScheduledBatch& plan, std::span<const device::Draw> draws, const StepShape& shape,
-            int64_t window_rows);
+            int64_t window_rows, const Drawer& drawer);
 
   const StepShape& shape() const { return shape_; }
   const std::vector<int32_t>& words() const { return words_; }                      // [shape.num_words()]
@@ -80,7 +84,7 @@ class StepInput {
   void fill_rows(const ScheduledBatch& plan);
   void fill_block_table(const ScheduledBatch& plan);
   void cut_windows(const ScheduledBatch& plan, int64_t window_rows);
-  void fill_draws(std::span<const device::Draw> draws);
+  void fill_draws(std::span<const device::Draw> draws, const Drawer& drawer);
 
   StepShape shape_;
   std::vector<int32_t> words_, sequence_of_row_, block_table_;

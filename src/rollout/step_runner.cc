@@ -36,7 +36,7 @@ std::unique_ptr<device::Ops::Fetch> StepRunner::run(const ScheduledBatch& plan, 
 
 std::unique_ptr<device::Ops::Fetch> StepRunner::run_exact(const ScheduledBatch& plan,
                                                           std::span<const device::Draw> draws) {
-  input_.fill(plan, draws, exact_shape(plan), config_.window_rows);
+  input_.fill(plan, draws, exact_shape(plan), config_.window_rows, drawer());
   const auto options = at::TensorOptions(at::kInt).device(ops().device());
   const StepShape& shape = input_.shape();
   StepTensors tensors(shape, at::empty({shape.num_words()}, options), at::empty({3 * shape.num_draws}, options));
@@ -50,7 +50,7 @@ std::unique_ptr<device::Ops::Fetch> StepRunner::run_exact(const ScheduledBatch& 
 std::unique_ptr<device::Ops::Fetch> StepRunner::run_bucket(StepBuckets::Bucket& bucket, const ScheduledBatch& plan,
                                                            std::span<const device::Draw> draws) {
   StepTensors& tensors = bucket.tensors;
-  input_.fill(plan, draws, tensors.shape, config_.window_rows);
+  input_.fill(plan, draws, tensors.shape, config_.window_rows, drawer());
   tensors.windows = input_.windows();  // the same at each step
   buckets_.fill_rows(bucket, input_);
   send(tensors);
@@ -71,7 +71,9 @@ void StepRunner::compute(const StepTensors& tensors) {
   attention_.set_batch(tensors.rows, tensors.slots_T);
   const at::Tensor hidden_TE = model::forward_hidden(model_, tensors.ids_T, tensors.positions_T, attention_);
   attention_.end_batch();
+  if (!model_.ranks().is_alone()) at::Tensor(tensors.results).zero_();
   for (const DrawWindow& window : tensors.windows) draw_window(tensors, hidden_TE, window);
+  model_.ranks().fill_in(tensors.results);
 }
 
 void StepRunner::draw_window(const StepTensors& tensors, const at::Tensor& hidden_TE, const DrawWindow& window) const {
@@ -81,7 +83,7 @@ void StepRunner::draw_window(const StepTensors& tensors, const at::Tensor& hidde
       tensors.logits_rows_R.defined() ? hidden_TE.index_select(0, rows_of(tensors.logits_rows_R)) : rows_of(hidden_TE);
   constexpr int64_t kDrawBytes = sizeof(device::Draw);
   const at::Tensor draws = tensors.draws.narrow(0, window.first_draw * kDrawBytes, window.num_draws * kDrawBytes);
-  ops().sample(model_.head(hidden_RE), draws, draws_of(tensors.token_n), draws_of(tensors.logprob_n),
+  ops().sample(model_.own_logits(model_.head(hidden_RE)), draws, draws_of(tensors.token_n), draws_of(tensors.logprob_n),
                draws_of(tensors.behavior_n));
 }
 

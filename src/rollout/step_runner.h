@@ -58,6 +58,7 @@ class StepRunner {
   std::unique_ptr<device::Ops::Fetch> fetch(const StepTensors& tensors);
 
   const device::Ops& ops() const { return model_.ops(); }
+  StepInput::Drawer drawer() const { return {.rank = model_.ranks().rank(), .num_ranks = model_.ranks().size()}; }
 
   const StepRunnerConfig config_;
   model::Model& model_;

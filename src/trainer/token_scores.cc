@@ -52,9 +52,14 @@ class Chunk {
   // Where nothing is differentiated.
   void drop_hidden() { hidden_RE_.reset(); }
 
+  // Each rank of a model that is spread over several scores its own rows, for all.
   void score(const TokenScores& scores) const {
-    model_.ops().logprob(logits_RV_, targets_R_, temperature_, rows_of(scores.logprobs_R), rows_of(scores.entropy_R),
-                         rows_of(scores.logsumexp_R));
+    const model::TensorRanks& ranks = model_.ranks();
+    const at::Tensor logprobs_R = rows_of(scores.logprobs_R), entropy_R = rows_of(scores.entropy_R),
+                     logsumexp_R = rows_of(scores.logsumexp_R);
+    model_.ops().logprob(model_.own_logits(logits_RV_), ranks.own_rows(targets_R_), temperature_,
+                         ranks.own_rows(logprobs_R), ranks.own_rows(entropy_R), ranks.own_rows(logsumexp_R));
+    ranks.complete_rows({logprobs_R, entropy_R, logsumexp_R});
   }
   // Consumes the logits; adds to dnormed_TE, in float32: a prompt's last row predicts the first token of every sample
   // of its group.
@@ -62,7 +67,7 @@ class Chunk {
                      const at::Tensor& dnormed_TE) {
     const device::Ops& ops = model_.ops();
     const at::Tensor dlogits_RV =
-        ops.logprob_backward(logits_RV_, targets_R_, temperature_, rows_of(dlogprobs_R),
+        ops.logprob_backward(logits_RV_, targets_in_part(), temperature_, rows_of(dlogprobs_R),
                              dentropy_R.defined() ? rows_of(dentropy_R) : dentropy_R, rows_of(scores.entropy_R),
                              rows_of(scores.logsumexp_R), model_.dtype());
     logits_RV_.reset();  // gone where the gradient is not their memory
@@ -71,6 +76,13 @@ class Chunk {
 
  private:
   at::Tensor rows_of(const at::Tensor& all) const { return all.narrow(0, begin_, n_); }
+  // The targets as columns of this rank's logits (Ops::logprob_backward): those of others are past their end.
+  at::Tensor targets_in_part() const {
+    if (model_.ranks().is_alone()) return targets_R_;
+    const model::VocabRows part = model::vocab_rows(model_.config());
+    const at::Tensor columns_R = targets_R_.sub(part.begin);
+    return columns_R.masked_fill(columns_R.lt(0), part.count()).masked_fill(targets_R_.lt(0), -1);
+  }
 
   const model::Model& model_;
   const double temperature_;

@@ -20,7 +20,7 @@ struct HeadOptions {
 struct TokenScores {
   at::Tensor logprobs_R, entropy_R;
   at::Tensor logsumexp_R;  // of logits / temperature
-  at::Tensor logits_RV;    // kept for backward where one chunk holds them all, else undefined
+  at::Tensor logits_RV;    // as model.head() gives them, kept for backward where one chunk holds them all
 };
 
 // normed_TE as model.final_norm() returns it. No gradient. keep_logits: a backward will follow.

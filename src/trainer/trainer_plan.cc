@@ -94,8 +94,6 @@ KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
           .head = stream + model::hidden_bytes(c, c.dtype, num_tokens) + num_tokens * c.hidden * kFloatBytes};
 }
 
-Size logits_bytes(const model::ModelConfig& config, Size chunk_rows) { return config.vocab * chunk_rows * kFloatBytes; }
-
 Size activation_bytes(const model::ModelConfig& config, Size num_tokens, Size recomputed_layers) {
   const KeptBytes kept = kept_bytes(config, num_tokens);
   const Size kept_layers = config.num_layers - recomputed_layers;
@@ -188,8 +186,8 @@ struct BatchPlan {
         cache(shape.batch.kv_blocks * model::layer_kv_block_bytes(config, model::dtype_bytes(config.dtype))),
         chunk_rows(std::min(shape.logprob_chunk_rows, shape.batch.targets)),
         chunk_hidden(model::hidden_bytes(config, config.dtype, chunk_rows)),
-        logits(logits_bytes(config, chunk_rows)),
         head(model::head_bytes(config, ops, chunk_rows)),
+        scoring(model::scoring_bytes(config, ops, chunk_rows)),
         block(model::block_bytes(config, config.dtype, ops, load.rows, attention(config, shape, trains))) {}
 
   // VarlenAttention: without backward, the cache is its caller's.
@@ -205,7 +203,7 @@ struct BatchPlan {
   }
 
   // A chunk of logits; of hidden states that are gone when their log-probs are taken.
-  Size chunk() const { return std::max(chunk_hidden + head.most, logits + ops.logprob(chunk_rows).most); }
+  Size chunk() const { return std::max(chunk_hidden + head.most, head.result + scoring); }
 
   // ids, positions, sequence of each row; token and slot of each cached row; predictor and target.
   Size indices(const MicroBatchShape& batch, bool trains) const {
@@ -227,8 +225,9 @@ struct BatchPlan {
   Size normed;    // what the final norm gives: of all rows
   device::OpBytes norm;
   Size cache;  // of one layer's keys and values
-  Size chunk_rows, chunk_hidden, logits;
+  Size chunk_rows, chunk_hidden;
   device::OpBytes head;  // of a chunk
+  Size scoring;          // of its logits
   model::BlockBytes block;
 };
 
@@ -294,15 +293,14 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   plan.add(Phase::kTrain, "a chunk of logits", logits);
   const device::OpBytes dhidden = model::head_backward_bytes(config, config.dtype, p.ops, p.chunk_rows);
   const Size gradients =
-      std::max({p.ops.logprob_backward(p.chunk_rows, shape.has_entropy_term).most, dhidden.most,
+      std::max({model::scoring_backward_bytes(config, p.ops, p.chunk_rows, shape.has_entropy_term), dhidden.most,
                 dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(config.dtype)).most});
   logits = head;
-  // Log-probs that are known before the forward are taken in the same pass.
-  const Size in_one_pass = p.ops.logprob(p.chunk_rows).most;
-  // Logits of a single chunk are still there from the forward.
+  // Logits of a single chunk are still there from the forward. Log-probs that are known before it are taken in the same
+  // pass.
   const Size again = p.chunk_rows < R ? p.head.most : Size(0);
   logits[Tag::kHead] += T * config.hidden * kFloatBytes + p.chunk_hidden +
-                        std::max(again, p.logits + std::max(gradients, in_one_pass)) + memory::rounding_of(6);
+                        std::max(again, p.head.result + std::max(gradients, p.scoring)) + memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // Rounded to the model's dtype, then through the final norm.
   memory::TagBytes norm = head;

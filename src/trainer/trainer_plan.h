@@ -48,9 +48,6 @@ struct KeptBytes {
 };
 KeptBytes kept_bytes(const model::ModelConfig& config, Size num_tokens);
 
-// Logits of one chunk (float32); backward turns them into their gradient in place.
-Size logits_bytes(const model::ModelConfig& config, Size chunk_rows);
-
 // A micro-batch as far as memory depends on it.
 struct MicroBatchShape {
   Size rows = 0;            // tokens that run: T

@@ -142,9 +142,9 @@ TEST_P(OpsPlanTest, LogitsAndOptimizer) {
   const int64_t R = 300, V = kShape.vocab;
   const Tensor logits = floats({R, V}), targets = ids(R), row = floats({R}), none;
   expect("logprob", plan_.logprob(R), [&] { return ops_->logprob(logits, targets, 0.7, row, row, row), 0; });
-  expect("logprob_backward", plan_.logprob_backward(R, false),
+  expect("logprob_backward", plan_.logprob_backward(R, V, false),
          [&] { return ops_->logprob_backward(logits, targets, 0.7, row, none, row, row, GetParam()), 0; });
-  expect("logprob_backward, entropy", plan_.logprob_backward(R, true),
+  expect("logprob_backward, entropy", plan_.logprob_backward(R, V, true),
          [&] { return ops_->logprob_backward(logits, targets, 0.7, row, row, row, row, GetParam()), 0; });
   const Tensor n = floats({100000}), weight = tensor({100000});
   expect("adamw", plan_.adamw(100000), [&] {

@@ -1,6 +1,7 @@
 // Every backend gives, for every operation and both dtypes, what the float64 reference gives for the same inputs,
 // within a float32 tolerance and one rounding of the result. Each check prints how much of its tolerance was used.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -404,6 +405,26 @@ TEST_P(OpsTest, LogprobEntropyAndTheirGradient) {
     expect_close("logprob_backward, no entropy", without,
                  reference::logprob_backward(to_values(dlogp), Values(R, 0.0), x, targets, temperature));
   }
+}
+
+// Of columns that begin at multiples of 16, as tensor ranks have them, with targets in other columns too.
+TEST_P(OpsTest, TheGradientOfSomeColumnsIsThatOfTheWhole) {
+  const int64_t R = 5, V = 301, cut = 128;
+  const Ids targets = {0, 300, 127, -1, 128};
+  const Tensor logits = draw_.normal({R, V}, at::kFloat, 10.0, 3.0);
+  const Tensor dlogp = draw_.normal({R}, at::kFloat), dentropy = draw_.normal({R}, at::kFloat);
+  const Tensor logp = at::empty({R}), entropy = at::empty({R}), lse = at::empty({R});
+  ops_->logprob(logits, to_tensor(targets), 0.7, logp, entropy, lse);
+  const auto gradient = [&](int64_t begin, int64_t end) {
+    Ids in_part;
+    for (const int64_t target : targets) {
+      const bool is_in_part = begin <= target && target < end;
+      in_part.push_back(static_cast<int32_t>(target < 0 ? -1 : is_in_part ? target - begin : end - begin));
+    }
+    return ops_->logprob_backward(logits.narrow(1, begin, end - begin).clone(at::MemoryFormat::Contiguous),
+                                  to_tensor(in_part), 0.7, dlogp, dentropy, entropy, lse, dtype());
+  };
+  EXPECT_EQ(to_values(at::cat({gradient(0, cut), gradient(cut, V)}, 1)), to_values(gradient(0, V)));
 }
 
 TEST_P(OpsTest, AdamwFollowsItsFormula) {

@@ -168,6 +168,8 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
 
     Tensor logits;
     result["logits"] = {head_bytes(config, plan, kTokens).most, bytes.most_of([&] { logits = model->head(normed); })};
+    result["own logits"] = {own_logits_bytes(config, plan, kTokens).most,
+                            bytes.most_of([&] { model->own_logits(logits); })};
     result["the backward of logits"] = {head_backward_bytes(config, config.dtype, plan, kTokens).most,
                                         bytes.most_of([&] { model->head_backward(logits, normed); })};
     return result;

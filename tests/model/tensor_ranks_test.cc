@@ -3,6 +3,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -87,15 +89,50 @@ TEST(TensorRanks, OwnRowsAreThoseOfTheSumAndGatheredAreAllOfIt) {
   }
 }
 
-TEST(TensorRanks, ColumnsOfAllRanksStandSideBySide) {
+TEST(TensorRanks, OwnRowsAreWholeWhereEachRankHasColumns) {
   device::Draw draw(kSeed);
   const std::vector<int64_t> widths = {5, 1, 8};
-  std::vector<Tensor> parts;
-  for (const int64_t width : widths) parts.push_back(draw.normal({4, width}, at::kFloat));
-  const auto wholes = device::on_thread_ranks(3, [&](device::Communicator& ends) {
-    return TensorRanks(test_ops(1), ends).gather_columns(parts[static_cast<size_t>(ends.rank())], widths);
+  for (const int64_t num_rows : {1, 2, 4}) {
+    std::vector<Tensor> parts;
+    for (const int64_t width : widths) parts.push_back(draw.normal({num_rows, width}, at::kFloat));
+    const auto rows = device::on_thread_ranks(3, [&](device::Communicator& ends) {
+      return TensorRanks(test_ops(1), ends).whole_own_rows(parts[static_cast<size_t>(ends.rank())], widths);
+    });
+    EXPECT_TRUE(same_bits(at::cat(rows, 0), at::cat(parts, 1))) << num_rows << " rows; seed " << kSeed;
+  }
+}
+
+// Several tensors at once, also where some ranks have no rows.
+TEST(TensorRanks, RowsThatEachRankHasAreCompletedOnAll) {
+  device::Draw draw(kSeed);
+  for (const int64_t num_rows : {2, 7}) {
+    const Tensor column = draw.normal({num_rows}, at::kFloat), table = draw.normal({num_rows, 3}, at::kFloat);
+    const auto results = device::on_thread_ranks(3, [&](device::Communicator& ends) {
+      const TensorRanks ranks(test_ops(1), ends);
+      const std::vector<Tensor> wholes = {at::zeros_like(column), at::zeros_like(table)};
+      ranks.own_rows(wholes[0]).copy_(ranks.own_rows(column));
+      ranks.own_rows(wholes[1]).copy_(ranks.own_rows(table));
+      ranks.complete_rows(wholes);
+      return wholes;
+    });
+    for (const std::vector<Tensor>& wholes : results) {
+      EXPECT_TRUE(same_bits(wholes[0], column) && same_bits(wholes[1], table)) << num_rows << " rows; seed " << kSeed;
+    }
+  }
+}
+
+// Words are bits: those of -0 and of a NaN stay as they are.
+TEST(TensorRanks, WordsAreFilledInByWhoeverHasThem) {
+  const std::vector<int32_t> words = {7, -1, static_cast<int32_t>(0x80000000), 0x7fc00001, 0, 3};
+  const auto results = device::on_thread_ranks(3, [&](device::Communicator& ends) {
+    const Tensor mine = at::zeros({std::ssize(words)}, at::kInt);
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (static_cast<int>(i % 3) == ends.rank()) mine.mutable_data_ptr<int32_t>()[i] = words[i];
+    }
+    TensorRanks(test_ops(1), ends).fill_in(mine);
+    return std::vector<int32_t>(mine.const_data_ptr<int32_t>(), mine.const_data_ptr<int32_t>() + mine.numel());
   });
-  for (const Tensor& whole : wholes) EXPECT_TRUE(same_bits(whole, at::cat(parts, 1))) << "seed " << kSeed;
+  for (const std::vector<int32_t>& all : results) EXPECT_EQ(all, words);
 }
 
 }  // namespace

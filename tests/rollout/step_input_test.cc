@@ -56,7 +56,7 @@ TEST(StepInput, FillsADecodeStepUp) {
       {.sequence = 4, .logits_index = 0}, {.sequence = 2, .logits_index = 1}, {.sequence = 9, .logits_index = 2}};
   ASSERT_TRUE(is_decode(plan));
   StepInput input;
-  input.fill(plan, draws_of(plan), bucket_shape(4, 3), /*window_rows=*/2);
+  input.fill(plan, draws_of(plan), bucket_shape(4, 3), /*window_rows=*/2, {});
   const StepShape& shape = input.shape();
   EXPECT_EQ(words(input, shape.ids_begin(), 4), (std::vector<int32_t>{5, -1, 7, 0}));
   EXPECT_EQ(words(input, shape.positions_begin(), 4), (std::vector<int32_t>{20, 3, 40, 0}));
@@ -72,6 +72,25 @@ TEST(StepInput, FillsADecodeStepUp) {
   EXPECT_EQ(draw_at(input, 2).row, 0) << "counts from its window";
   EXPECT_EQ(draw_at(input, 2).sample_id, 102U);
   EXPECT_EQ(draw_at(input, 3).row, -1);
+}
+
+// Each row is drawn from by one of the ranks, which counts from its first row.
+TEST(StepInput, RanksDrawFromTheirOwnRows) {
+  ScheduledBatch plan;
+  plan.token_ids = plan.positions = plan.sequence_of_row = plan.slot_mapping = {0, 1, 2, 3, 4};
+  plan.sequences = plan.block_table = {0, 1, 2, 3, 4};
+  plan.max_blocks = 1;
+  plan.logits_rows = {0, 1, 2, 3, 4};
+  for (int32_t i = 0; i < 5; ++i) plan.sample_slots.push_back({.sequence = i, .logits_index = i});
+  // Windows of the rows 0 to 2 and 3 to 4.
+  const std::vector<std::vector<int32_t>> rows_of_ranks = {{0, -1, -1, 0, -1}, {-1, 0, 1, -1, 0}};
+  for (int rank = 0; rank < 2; ++rank) {
+    StepInput input;
+    input.fill(plan, draws_of(plan), exact_shape(plan), /*window_rows=*/3, {.rank = rank, .num_ranks = 2});
+    std::vector<int32_t> rows;
+    for (int64_t i = 0; i < 5; ++i) rows.push_back(draw_at(input, i).row);
+    EXPECT_EQ(rows, rows_of_ranks[static_cast<size_t>(rank)]) << "rank " << rank;
+  }
 }
 
 TEST(StepInput, TakesSeveralDrawsFromOneRow) {
@@ -90,7 +109,7 @@ TEST(StepInput, TakesSeveralDrawsFromOneRow) {
                        {.sequence = 3, .logits_index = 1}};
   ASSERT_FALSE(is_decode(plan));
   StepInput input;
-  input.fill(plan, draws_of(plan), exact_shape(plan), /*window_rows=*/2);
+  input.fill(plan, draws_of(plan), exact_shape(plan), /*window_rows=*/2, {});
   const StepShape& shape = input.shape();
   EXPECT_EQ(words(input, shape.logits_rows_begin(), 2), (std::vector<int32_t>{0, 3}));
   EXPECT_FALSE(input.takes_drawn());

@@ -67,6 +67,8 @@ class WatchedModel final : public model::Model {
     return inner_.final_norm(hidden_TE, num_tokens);
   }
   at::Tensor head(const at::Tensor& hidden_RE) const override;
+  at::Tensor own_logits(const at::Tensor& logits_RV) const override { return inner_.own_logits(logits_RV); }
+  const model::TensorRanks& ranks() const override { return inner_.ranks(); }
   void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const override {
     inner_.embed_backward(dhidden_TE, ids_T);
   }

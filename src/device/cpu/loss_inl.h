@@ -59,7 +59,7 @@ struct Loss {
       const F slope = S::fma(S::set1(dentropy), h, S::set1(dlogp));
       M::store(logits + v, S::mul(S::sub(S::zero(), S::mul(p, slope)), scale), left);
     }
-    if (target >= 0) logits[target] += dlogp * inverse_temperature;
+    if (target >= 0 && target < vocab) logits[target] += dlogp * inverse_temperature;
   }
 
   template <typename T>

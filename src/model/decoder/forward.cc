@@ -55,10 +55,9 @@ class Decoder final : public Model {
       return Piece{{final_norm_.forward(hidden_TE, num_tokens)}, backward};
     })[0];
   }
-  Tensor head(const Tensor& hidden_RE) const override {
-    Tensor own_logits = head_.forward(hidden_RE, at::kFloat);
-    return ranks_.is_alone() ? own_logits : ranks_.gather_columns(own_logits, vocab_widths_);
-  }
+  Tensor head(const Tensor& hidden_RE) const override { return head_.forward(hidden_RE, at::kFloat); }
+  Tensor own_logits(const Tensor& logits_RV) const override { return ranks_.whole_own_rows(logits_RV, vocab_widths_); }
+  const TensorRanks& ranks() const override { return ranks_; }
 
   void embed_backward(const Tensor& dhidden, const Tensor& ids_T) const override {
     // Before anything else: the other ranks wait for these rows, whatever this one wants.
@@ -69,8 +68,7 @@ class Decoder final : public Model {
     ops_.embedding_part_backward(dhidden_TE, vocab_rows_.begin, ids_T, dembed_VE.accumulator());
   }
   Tensor head_backward(const Tensor& dlogits_RV, const Tensor& hidden_RE) const override {
-    const Tensor own = dlogits_RV.narrow(1, vocab_rows_.begin, vocab_rows_.count()).contiguous();
-    return head_.backward(own, hidden_RE, sink_);
+    return head_.backward(dlogits_RV, hidden_RE, sink_);
   }
 
   void set_weights(const weights::WeightsView& view) override {
