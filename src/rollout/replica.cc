@@ -11,8 +11,7 @@ namespace {
 
 constexpr int kFirst = 0;  // of a replica's ranks
 
-// True where it was the last call.
-bool do_call(const ReplicaCall& call, Engine& engine) {
+void do_call(const ReplicaCall& call, Engine& engine) {
   if (const auto* const request = std::get_if<GroupRequest>(&call)) {
     engine.add(*request);
   } else if (const auto* const abort = std::get_if<AbortCall>(&call)) {
@@ -27,10 +26,15 @@ bool do_call(const ReplicaCall& call, Engine& engine) {
       case PlainCall::kResume: engine.resume(); break;
       case PlainCall::kCompactKv: engine.compact_kv(); break;
       case PlainCall::kStep: engine.step(); break;
-      case PlainCall::kEnd: return true;
+      case PlainCall::kAsk:
+      case PlainCall::kEnd: break;  // are not the engine's
     }
   }
-  return false;
+}
+
+bool is(const ReplicaCall& call, PlainCall which) {
+  const auto* const plain = std::get_if<PlainCall>(&call);
+  return plain != nullptr && *plain == which;
 }
 
 }  // namespace
@@ -44,6 +48,13 @@ void LeadingEngine::end() {
   TANDEM_CHECK_EQ(engine_.num_unfinished_groups(), 0, "groups in flight");
   unsent_.emplace_back(PlainCall::kEnd);
   send();
+}
+
+bool LeadingEngine::any_says(bool mine) {
+  unsent_.emplace_back(PlainCall::kAsk);
+  send();
+  const memory::BypassArena message;
+  return device::any_of(hosts_, mine);
 }
 
 void LeadingEngine::add(GroupRequest request) {
@@ -102,7 +113,7 @@ int64_t LeadingEngine::compact_kv() {
   return engine_.compact_kv();
 }
 
-void follow(Engine& engine, device::Communicator& hosts) {
+void follow(Engine& engine, device::Communicator& hosts, const std::function<bool()>& says) {
   int64_t num_in = 0;
   while (true) {
     std::string bytes;
@@ -111,7 +122,13 @@ void follow(Engine& engine, device::Communicator& hosts) {
       bytes = device::broadcast_text(hosts, kFirst, "");
     }
     for (const ReplicaCall& call : replica_calls(bytes)) {
-      if (do_call(call, engine)) return;
+      if (is(call, PlainCall::kEnd)) return;
+      if (is(call, PlainCall::kAsk)) {
+        const memory::BypassArena message;
+        device::any_of(hosts, says && says());
+        continue;
+      }
+      do_call(call, engine);
       if (std::holds_alternative<GroupRequest>(call)) ++num_in;
       for (; num_in > engine.num_unfinished_groups(); --num_in) engine.next_finished();
     }

@@ -3,6 +3,7 @@
 // asked, in the same order.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ class LeadingEngine final : public Engine {
   LeadingEngine(Engine& engine, device::Communicator& hosts) : engine_(engine), hosts_(hosts) {}
   // The others' follow() returns. No group is in flight.
   void end();
+  // Whether this rank says so, or one of the others (what their follow() was given). Between steps.
+  bool any_says(bool mine);
 
   void add(GroupRequest request) override;
   void abort(uint64_t group_id) override;
@@ -45,7 +48,8 @@ class LeadingEngine final : public Engine {
   int64_t num_in_ = 0;  // groups that were added and not taken
 };
 
-// On the other ranks: does what the first rank's engine is asked, until end(). What is finished is dropped.
-void follow(Engine& engine, device::Communicator& hosts);
+// On the other ranks: does what the first rank's engine is asked, until end(). What is finished is dropped. `says`:
+// what this rank answers to any_says(); without it, no.
+void follow(Engine& engine, device::Communicator& hosts, const std::function<bool()>& says = {});
 
 }  // namespace tandem::rollout

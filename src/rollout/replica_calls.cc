@@ -9,7 +9,7 @@ namespace tandem::rollout {
 namespace {
 
 constexpr uint32_t kFormat = 0x43470001;
-constexpr uint8_t kNumPauseModes = 2, kNumPlainCalls = 5;
+constexpr uint8_t kNumPauseModes = 2, kNumPlainCalls = 6;
 
 class CallWriter {
  public:

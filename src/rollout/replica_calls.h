@@ -20,7 +20,8 @@ struct ReleaseCall {
 struct PauseCall {
   PauseMode mode = PauseMode::kKeepKv;
 };
-enum class PlainCall : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kEnd };  // kEnd: no further call comes
+// kAsk: whether a rank says so (LeadingEngine::any_says()); kEnd: no further call comes.
+enum class PlainCall : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kAsk, kEnd };
 
 using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PauseCall, PlainCall>;
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -139,6 +140,27 @@ TEST(Replica, ARequestThatIsRefusedIsNotPassedOn) {
   leading.add(request);
   EXPECT_TRUE(leading.next_finished().has_value());
   EXPECT_FALSE(leading.next_finished().has_value());
+  leading.end();
+}
+
+// Also while groups are under way.
+TEST(Replica, TheFirstAsksWhatTheOthersSay) {
+  const auto communicators = device::thread_communicators(2);
+  const RankModels models(2);
+  std::atomic<bool> says = false;
+  std::jthread follower([&] {
+    const std::unique_ptr<Engine> engine = make_engine({}, models[1]);
+    follow(*engine, *communicators[1], [&] { return says.load(); });
+  });
+  const std::unique_ptr<Engine> engine = make_engine({}, models[0]);
+  LeadingEngine leading(*engine, *communicators[0]);
+  EXPECT_FALSE(leading.any_says(false));
+  EXPECT_TRUE(leading.any_says(true));
+  leading.add({.group_id = 1, .prompt = random_prompt(1, 4), .sample_ids = {1}, .sampling = {}});
+  leading.step();
+  says = true;
+  EXPECT_TRUE(leading.any_says(false));
+  EXPECT_TRUE(leading.next_finished().has_value());
   leading.end();
 }
 
