@@ -16,6 +16,7 @@
 #include "report/sample_file.h"
 #include "run/answer_end.h"
 #include "run/generator_setup.h"
+#include "run/plan_together.h"
 #include "run/read_model.h"
 #include "run/reference.h"
 #include "run/train_warnings.h"
@@ -35,13 +36,12 @@ config::TrainConfig checked(config::TrainConfig config) {
 int64_t num_prompts(const PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
 
 plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& session, const PromptSet& prompts,
-                        const Evaluation& evaluation) {
-  const model::ModelConfig& model = session.config();
+                        const Evaluation& evaluation, const mesh::Mesh& mesh) {
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!config.colocate) facts.role = plan::Role::kTrainer;
-  facts.eval_context_tokens = evaluation.context_tokens(model);
-  return plan::plan_or_refuse(config, model, facts,
-                              plan::device_memory(config, device::device_bytes(session.device())));
+  facts.eval_context_tokens = evaluation.context_tokens(session.config());
+  const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
+  return plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
 
 // The room that a run takes which has `begin` of its rollouts behind it.
@@ -93,7 +93,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       prompts(load_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),
-      plan(plan_of(config, session, prompts, evaluation)),
+      plan(plan_of(config, session, prompts, evaluation, *mesh)),
       trainer(trainer_config(config, session.config().num_layers, num_rollouts)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
