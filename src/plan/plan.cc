@@ -77,16 +77,27 @@ Size samples_of_step(const config::TrainConfig& config) {
                         1);
 }
 
+// Of the weights, in the parts of the model that other ranks hold.
+Size bytes_of_other_parts(const model::ModelConfig& part) {
+  Size bytes = 0;
+  for (int rank = 0; rank < part.shard.size; ++rank) {
+    if (rank == part.shard.rank) continue;
+    const model::ModelConfig other = model::shard_of(model::whole_of(part), {.rank = rank, .size = part.shard.size});
+    bytes += weights::store_bytes(model::build_layout(other), model::dtype_bytes(part.dtype));
+  }
+  return bytes;
+}
+
 // Everything of a run but its keys and values; they are added to whatever phase they live in.
 class MemoryEstimate {
  public:
   // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
   MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length,
-                 Size engine_context, Size sequences, int64_t data_ranks, Role role)
+                 Size engine_context, Size sequences, int64_t data_ranks, const PlanInputs& facts)
       : config_(config),
         model_(model),
         trained_model_(model_in_training(config, model)),
-        role_(role),
+        role_(facts.role),
         data_ranks_(data_ranks),
         family_(device::ops_family(config.model.device)),
         engine_context_(engine_context),
@@ -109,11 +120,12 @@ class MemoryEstimate {
     const Size trained = weights::store_bytes(model::trained_layout(model), element);
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, data_ranks);
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
-    const int64_t communicators = (data_ranks > 1 ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
+    const bool has_data_ranks = data_ranks > 1 && role_ != Role::kRollout;
+    const int64_t communicators = (has_data_ranks ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
     standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
                                                                    : device::kCudaContextBytes + kCudaLibraryBytes +
                                                                          communicators * kCommunicatorBytes;
-    if (role == Role::kRollout) return;  // the trainer's weights, which it maps to copy them, take addresses alone
+    if (role_ == Role::kRollout) return;  // the trainer's weights, which it maps to copy them, take addresses alone
     if (config.loss.needs_reference()) reference_bytes_ = weights;
     // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
     if (config.loss.needs_reference() && is_reference_adapter()) {
@@ -122,6 +134,7 @@ class MemoryEstimate {
     gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several);
     // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
     const bool is_host = family_ == device::OpsFamily::kCpu;
+    if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
     if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
     if (offloads_optimizer()) pinned_bytes_ += optimizer.master + optimizer.moments;
@@ -317,7 +330,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
   const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
   const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_data_ranks(),
-                             facts.role);
+                             facts);
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 

@@ -24,6 +24,9 @@ struct PlanInputs {
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;       // of its largest data set
   Role role = Role::kBoth;
+  // It gives weights to processes that only sample. Where others hold parts of the model, it keeps copies of those on
+  // the CPU; a GPU maps them.
+  bool gives_weights = false;
 };
 
 struct DeviceMemory {

@@ -40,8 +40,16 @@ std::string ranks_sentence(const TrainPlan& plan) {
                                                             plan.num_data_ranks));
 }
 
+// Of a process that only samples.
+std::string engine_sentence(const model::ModelConfig& model) {
+  if (model.shard.is_whole()) return "";
+  return fmt::format(
+      "engine        of {} such processes, and each takes this much; one copy of the model between them\n",
+      model.shard.size);
+}
+
 std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& model) {
-  std::string text = plan.role == Role::kRollout ? "" : ranks_sentence(plan);
+  std::string text = plan.role == Role::kRollout ? engine_sentence(model) : ranks_sentence(plan);
   text += fmt::format("sequences     {} tokens at most, prompts {}{}\n", plan.context_tokens, plan.longest_prompt,
                       plan.prompt_is_assumed ? " (assumed: give --rollout-max-prompt-len)" : "");
   if (plan.role != Role::kRollout)

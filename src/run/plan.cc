@@ -23,6 +23,9 @@ std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConf
   return {{"trainer", plan::Role::kTrainer}, {"rollout", plan::Role::kRollout}};
 }
 
+// Of the trainers the first is planned: it gives the others' weights too.
+plan::PlanInputs facts_of(plan::Role role) { return {.role = role, .gives_weights = role == plan::Role::kTrainer}; }
+
 }  // namespace
 
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
@@ -34,7 +37,7 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
   base::Json json = base::Json::object();
   std::string text;
   for (const auto& [name, role] : roles_of(config.train)) {
-    const plan::TrainPlan plan = plan::plan_training(config.train, model, {.role = role}, device);
+    const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role), device);
     if (*name == 0) {
       json = plan::plan_json(plan, model);
     } else {
@@ -48,8 +51,8 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
   TANDEM_ENV_CHECK(std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0,
                    "standard output: cannot be written (closed pipe or full disk)");
   for (const auto& [name, role] : roles_of(config.train)) {
-    const plan::PlanInputs facts = {.role = role};
-    plan::check_fits(plan::plan_training(config.train, model, facts, device), config.train, model, facts);
+    const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role), device);
+    plan::check_fits(plan, config.train, model, facts_of(role));
   }
   return 0;
 }

@@ -270,6 +270,32 @@ TEST(PlanReport, SaysTheSameAsTableAndJson) {
   EXPECT_EQ(json["fits"], true);
 }
 
+// Of two parts, which differ by the rows of the vocabulary.
+TEST(Plan, WhoGivesWeightsOnTheCpuHasThoseOfTheOtherParts) {
+  const model::ModelConfig whole = model::tiny_config();
+  PlanCase part{tiny_config(), model::shard_of(whole, {.rank = 0, .size = 2}), {.longest_prompt = 10}};
+  part.config.mesh.actor_num_gpus_per_node = part.config.mesh.tensor_model_parallel_size = 2;
+  part.facts.role = Role::kTrainer;
+  PlanCase other = part;
+  other.model = model::shard_of(whole, {.rank = 1, .size = 2});
+  const auto weights = [](const PlanCase& of) { return plan_of(of).memory.bytes(Tag::kWeights, Phase::kLoad); };
+  const int64_t own = weights(part), others = weights(other);
+  part.facts.gives_weights = true;
+  EXPECT_EQ(weights(part), own + others);
+  part.config.model.device = "cuda";
+  EXPECT_EQ(weights(part), own) << "it maps them";
+}
+
+TEST(PlanReport, SaysHowManyProcessesAreAnEngine) {
+  PlanCase part{tiny_config(), model::shard_of(model::tiny_config(), {.rank = 0, .size = 2}), {.longest_prompt = 10}};
+  part.config.mesh.tensor_model_parallel_size = 2;
+  part.facts.role = Role::kRollout;
+  EXPECT_NE(
+      plan_text(plan_of(part, {.bytes = kGiB}), part.model)
+          .find("engine        of 2 such processes, and each takes this much; one copy of the model between them\n"),
+      std::string::npos);
+}
+
 TEST(PlanReport, SaysHowManyRanksThereAre) {
   PlanCase tiny{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
   EXPECT_EQ(plan_text(plan_of(tiny, {.bytes = kGiB}), tiny.model).find("ranks"), std::string::npos);
