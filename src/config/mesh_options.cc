@@ -127,11 +127,6 @@ void MeshOptions::check(const std::string& device) const {
 
 void MeshOptions::check_rollout(bool colocate) const {
   TANDEM_USER_CHECK(
-      colocate || rollout_num_gpus_per_engine.value_or(1) == 1,
-      fmt::format("--rollout-num-gpus-per-engine {} without --colocate: a device that only samples holds a whole model "
-                  "in this version; give 1, or leave it out",
-                  rollout_num_gpus_per_engine.value_or(1)));
-  TANDEM_USER_CHECK(
       rollout_num_gpus_per_engine.value_or(tensor_model_parallel_size) == tensor_model_parallel_size,
       fmt::format(
           "--rollout-num-gpus-per-engine {} and --tensor-model-parallel-size {}: trainer and engine share their "
@@ -151,10 +146,11 @@ void MeshOptions::check_rollout(bool colocate) const {
   TANDEM_USER_CHECK(rollout_num_gpus,
                     "--colocate or --rollout-num-gpus: give one of them; the devices that train sample too, or so many "
                     "others do");
-  TANDEM_USER_CHECK(tensor_model_parallel_size == 1,
-                    fmt::format("--rollout-num-gpus with --tensor-model-parallel-size {}: a device that only samples "
-                                "holds a whole model in this version; give --colocate instead",
-                                tensor_model_parallel_size));
+  TANDEM_USER_CHECK(
+      *rollout_num_gpus % tensor_model_parallel_size == 0,
+      fmt::format("--rollout-num-gpus {} with --tensor-model-parallel-size {}: so many devices hold one copy of the "
+                  "model between them, to sample as to train; give a multiple of {}",
+                  *rollout_num_gpus, tensor_model_parallel_size, tensor_model_parallel_size));
   TANDEM_USER_CHECK(actor_num_nodes == 1,
                     fmt::format("--rollout-num-gpus with --actor-num-nodes {}: devices that only sample are on the "
                                 "machine of those that train in this version; give --colocate instead",

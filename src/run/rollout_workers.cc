@@ -12,8 +12,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sha256.h"
-#include "weights/shown_weights.h"
-#include "weights/sync.h"
 
 namespace tandem::run {
 
@@ -21,18 +19,10 @@ namespace {
 
 constexpr double kFarewell = 2.0;  // seconds that a worker has to answer Stop
 
-bool has_adapter(const ModelSession& session) { return &session.trained() != &session.base(); }
-
-RolloutWorkers::Settings with_shown_weights(RolloutWorkers::Settings settings, const ModelSession& session) {
-  Welcome& welcome = settings.welcome;
-  welcome.shown_trained = weights::show_weights(session.trained(), session.device());
-  if (has_adapter(session)) welcome.shown_base = weights::show_weights(session.base(), session.device());
+RolloutWorkers::Settings with_shown_weights(RolloutWorkers::Settings settings, const ReplicaWeights& weights) {
+  settings.welcome.shown_trained = weights.words(/*is_base=*/false);
+  settings.welcome.shown_base = weights.words(/*is_base=*/true);
   return settings;
-}
-
-// What was queued before is done: other processes see it.
-void wait_for_device(const device::Ops& ops, const weights::WeightStore& store) {
-  ops.fetch(store.storage().narrow(0, 0, 1))->wait();
 }
 
 // Work with one worker, which is gone where that fails.
@@ -52,10 +42,9 @@ std::string workers_address(const std::string& save) {
   return "tandem/" + base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string());
 }
 
-RolloutWorkers::RolloutWorkers(Settings settings, const ModelSession& session)
-    : settings_(with_shown_weights(std::move(settings), session)),
-      session_(session),
-      weight_hash_(session.base().info().hash),
+RolloutWorkers::RolloutWorkers(Settings settings, ReplicaWeights& weights)
+    : settings_(with_shown_weights(std::move(settings), weights)),
+      weights_(weights),
       listener_(mesh::listen_locally(settings_.address)),
       started_(settings_.workers_descriptor),
       num_exceptions_(std::uncaught_exceptions()) {}
@@ -146,7 +135,7 @@ void RolloutWorkers::take_frame(WorkerId id, Worker& worker, std::string_view fr
              prepared != nullptr && worker.state == State::kPreparing) {
     worker.maps_weights = prepared->maps_weights;
     worker.state = State::kTaking;
-    give_weights({id});
+    give_first_weights(id);
     if (worker.state != State::kTaking) return;
     worker.state = State::kReady;
     worker.has_joined = has_one_joined_ = true;
@@ -174,7 +163,7 @@ void RolloutWorkers::greet(Worker& worker, const Hello& hello) {
   TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
   worker.name += fmt::format(" (process {})", hello.process);
   std::string why = mesh::disagreement({settings_.facts, mesh::facts_of(hello.facts)});
-  if (why.empty() && hello.weight_hash != weight_hash_)
+  if (why.empty() && hello.weight_hash != weights_.hash())
     why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
   if (why.empty()) {
     worker.channel->send(to_bytes(settings_.welcome));
@@ -192,51 +181,56 @@ void RolloutWorkers::check_heard(const Worker& worker, base::Clock::time_point s
 }
 
 void RolloutWorkers::update_weights() {
-  checksums_.clear();
-  give_weights(ready());
+  const std::vector<WorkerId> ids = ready();
+  weights_.update([&] { show_weights(ids, /*is_base=*/false); },
+                  [&] {
+                    give_weights(ids, /*is_base=*/false);
+                    wait_until_taken(ids);
+                  });
 }
 
-void RolloutWorkers::give_weights(const std::vector<WorkerId>& ids) {
-  std::vector<Worker*> workers, without_base;
+void RolloutWorkers::give_first_weights(WorkerId id) {
+  for (const bool is_base : {true, false}) {
+    if (is_base && !weights_.has_adapter()) continue;
+    show_weights({id}, is_base);
+    give_weights({id}, is_base);
+  }
+  wait_until_taken({id});
+}
+
+void RolloutWorkers::show_weights(const std::vector<WorkerId>& ids, bool is_base) {
+  const std::string message = to_bytes(CopyWeights{is_base});
   for (const WorkerId id : ids) {
     Worker& worker = workers_.at(id);
-    workers.push_back(&worker);
-    if (has_adapter(session_) && !std::exchange(worker.has_base, true)) without_base.push_back(&worker);
+    if (!is_base) worker.is_to_take = weights_.version(is_base);
+    if (worker.maps_weights) attempt(worker, [&] { worker.channel->send(message); });
   }
-  if (!without_base.empty()) give_store(session_.base(), /*is_base=*/true, without_base);
-  give_store(session_.trained(), /*is_base=*/false, workers);
+}
+
+void RolloutWorkers::give_weights(const std::vector<WorkerId>& ids, bool is_base) {
+  std::string checksums;  // once for all
+  for (const bool maps : {true, false}) {
+    for (const WorkerId id : ids) {
+      Worker& worker = workers_.at(id);
+      if (worker.maps_weights != maps || worker.state == State::kGone) continue;
+      if (maps && checksums.empty()) {
+        checksums = to_bytes(WeightChecksums{
+            .is_base = is_base, .version = weights_.version(is_base), .sums = weights_.checksums(is_base)});
+      }
+      attempt(worker, [&] {
+        if (maps) {
+          worker.channel->send(checksums);
+        } else {
+          send_pieces(worker, is_base);
+        }
+      });
+    }
+  }
+}
+
+void RolloutWorkers::wait_until_taken(const std::vector<WorkerId>& ids) {
   const base::Clock::time_point given = base::Clock::now();
   for (const WorkerId id : ids) wait_until_taken(id, given);
-}
-
-// Those that map the memory copy it at once, and while this process computes its checksums and sends others pieces.
-void RolloutWorkers::give_store(const weights::WeightStore& store, bool is_base, const std::vector<Worker*>& workers) {
-  std::vector<Worker*> mapping, others;
-  for (Worker* const worker : workers) {
-    if (!is_base) worker->is_to_take = store.version();
-    (worker->maps_weights ? mapping : others).push_back(worker);
-  }
-  const auto send = [](const std::vector<Worker*>& to, const WorkerMessage& message) {
-    const std::string bytes = to_bytes(message);
-    for (Worker* const worker : to) attempt(*worker, [&] { worker->channel->send(bytes); });
-  };
-  if (!mapping.empty()) {
-    wait_for_device(session_.ops(), store);
-    send(mapping, CopyWeights{is_base});
-    send(mapping, checksums_of(store, is_base));
-  }
-  for (Worker* const worker : others) attempt(*worker, [&] { send_pieces(*worker, store, is_base); });
-}
-
-const WeightChecksums& RolloutWorkers::checksums_of(const weights::WeightStore& store, bool is_base) {
-  const auto [found, is_new] = checksums_.try_emplace(is_base);
-  WeightChecksums& message = found->second;
-  if (!is_new) return message;
-  message = {.is_base = is_base, .version = store.version(), .sums = {}};
-  for (const device::Checksum& sum : weights::checksums(store, session_.device())) {
-    message.sums.insert(message.sums.end(), {sum.first, sum.second});
-  }
-  return message;
 }
 
 void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since) {
@@ -253,22 +247,11 @@ void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since
   });
 }
 
-void RolloutWorkers::send_pieces(Worker& worker, const weights::WeightStore& store, bool is_base) {
-  const auto num_tensors = std::ssize(store.layout().tensors);
-  weights::send_weights(
-      store, settings_.piece_bytes, [&](const weights::WeightPiece& piece, std::span<const std::byte> bytes) {
-        const weights::PackedTensor& last = store.layout().tensors.back();
-        const int64_t size = last.num_elements() * static_cast<int64_t>(c10::elementSize(store.dtype()));
-        const bool is_last = piece.tensor + 1 == num_tensors && piece.first_byte + piece.num_bytes == size;
-        worker.channel->send(to_bytes(Weights{.is_base = is_base,
-                                              .tensor = piece.tensor,
-                                              .first_byte = piece.first_byte,
-                                              .num_bytes = piece.num_bytes,
-                                              .checksum = piece.checksum,
-                                              .is_last = is_last,
-                                              .version = store.version()}));
-        worker.channel->send_bytes(bytes);
-      });
+void RolloutWorkers::send_pieces(Worker& worker, bool is_base) {
+  weights_.send(is_base, [&](const Weights& piece, std::span<const std::byte> bytes) {
+    worker.channel->send(to_bytes(piece));
+    worker.channel->send_bytes(bytes);
+  });
 }
 
 void RolloutWorkers::send(WorkerId id, const WorkerMessage& message) {

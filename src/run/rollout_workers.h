@@ -14,7 +14,7 @@
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
 #include "mesh/started_workers.h"
-#include "run/model_session.h"
+#include "run/replica_weights.h"
 #include "run/rollout_queue.h"
 #include "run/worker_messages.h"
 
@@ -29,12 +29,11 @@ class RolloutWorkers {
     std::string address;    // workers_address()
     mesh::RankFacts facts;  // a worker's have to agree
     Welcome welcome;
-    double silence_s = 60.0;                   // that a worker may be silent for while it has groups
-    int64_t piece_bytes = int64_t{512} << 20;  // of weights
-    std::optional<int> workers_descriptor;     // mesh::LaunchVariables has it
+    double silence_s = 60.0;                // that a worker may be silent for while it has groups
+    std::optional<int> workers_descriptor;  // mesh::LaunchVariables has it
   };
-  // Listens. The session has weights, and is borrowed. EnvironmentError: another process listens for this run.
-  RolloutWorkers(Settings settings, const ModelSession& session);
+  // Listens. The weights are borrowed. EnvironmentError: another process listens for this run.
+  RolloutWorkers(Settings settings, ReplicaWeights& weights);
   // Tells them that the run has ended; where it ends by an error, they see that it is gone.
   ~RolloutWorkers();
   RolloutWorkers(const RolloutWorkers&) = delete;
@@ -57,8 +56,8 @@ class RolloutWorkers {
   // A worker that cannot be reached is lost with the next poll().
   void send(WorkerId worker, const WorkerMessage& message);
 
-  // The weights in the session's store are new: gives them to all who have joined, and waits until each has taken them,
-  // is gone, or was silent for too long.
+  // The trainers' weights are new, and all ranks of the replica call their update: gives them to all who have joined,
+  // and waits until each has taken them, is gone, or was silent for too long.
   void update_weights();
 
   // Why none is there and none will come by itself: the last one failed, or those that were started with the run ended
@@ -71,7 +70,7 @@ class RolloutWorkers {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
     State state = State::kGreeting;
-    bool has_joined = false, has_base = false, has_left = false, has_failed = false;
+    bool has_joined = false, has_left = false, has_failed = false;
     bool maps_weights = false;                // it copies them from this process's memory
     std::optional<uint64_t> is_to_take = {};  // a version, which it has not taken yet
     std::string why_gone = {};
@@ -86,20 +85,20 @@ class RolloutWorkers {
   void greet(Worker& worker, const Hello& hello);
   // EnvironmentError: neither it nor this process has said anything for too long.
   void check_heard(const Worker& worker, base::Clock::time_point since) const;
-  void give_weights(const std::vector<WorkerId>& ids);
-  void give_store(const weights::WeightStore& store, bool is_base, const std::vector<Worker*>& workers);
-  void send_pieces(Worker& worker, const weights::WeightStore& store, bool is_base);
+  // Those that map the memory copy it from show_weights() on, and while others are given pieces.
+  void show_weights(const std::vector<WorkerId>& ids, bool is_base);
+  void give_weights(const std::vector<WorkerId>& ids, bool is_base);
+  void give_first_weights(WorkerId id);
+  void send_pieces(Worker& worker, bool is_base);
+  void wait_until_taken(const std::vector<WorkerId>& ids);
   void wait_until_taken(WorkerId id, base::Clock::time_point since);
-  const WeightChecksums& checksums_of(const weights::WeightStore& store, bool is_base);
   void remove_gone(Lender& lender);
 
   const Settings settings_;
-  const ModelSession& session_;
-  const std::string weight_hash_;
+  ReplicaWeights& weights_;
   const mesh::OwnedDescriptor listener_;
   std::map<WorkerId, Worker> workers_;
   WorkerId next_id_ = 0;
-  std::map<bool, WeightChecksums> checksums_;  // by is_base: of the weights as they are
   mesh::StartedWorkers started_;
   std::optional<Failed> failure_;  // of the last one that was there
   bool has_one_joined_ = false;

@@ -15,6 +15,7 @@
 #include "run/own_engine.h"
 #include "run/ranks.h"
 #include "run/remote_group_work.h"
+#include "run/replica_weights.h"
 #include "run/rollout_file.h"
 #include "run/rollout_metrics.h"
 #include "run/rollout_workers.h"
@@ -40,17 +41,25 @@ class OwnSource final : public SampleSource {
   EngineSource groups_;
 };
 
-// Processes that only sample. The conductor has them; other ranks are given what they sampled.
+// Processes that only sample. The conductor has them; other ranks are given what they sampled. Its replica gives them
+// weights.
 class WorkersSource final : public SampleSource, private GroupSource {
  public:
-  explicit WorkersSource(TrainInputs& inputs) : patience_s_(inputs.config.mesh.timeout_s()) {
-    if (inputs.mesh->is_conductor()) workers_.emplace(settings(inputs), inputs.session);
+  WorkersSource(TrainInputs& inputs, RunMemory& memory) : patience_s_(inputs.config.mesh.timeout_s()) {
+    if (inputs.mesh->data().rank() > 0) return;
+    weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
+    if (inputs.session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
+    if (inputs.mesh->is_conductor()) workers_.emplace(settings(inputs), *weights_);
   }
 
   GroupSource& groups() override { return *this; }
   std::optional<double> update_weights() override {
     const base::Clock::time_point begin = base::Clock::now();
-    if (workers_) workers_->update_weights();
+    if (workers_) {
+      workers_->update_weights();
+    } else if (weights_) {
+      weights_->update();
+    }
     return base::seconds_since(begin);
   }
 
@@ -70,7 +79,6 @@ class WorkersSource final : public SampleSource, private GroupSource {
                         .eval_line_types = inputs.evaluation.line_types(),
                         .user_output = inputs.directory.grader_output_file()},
             .silence_s = mesh.rollout_health_check_timeout,
-            .piece_bytes = mesh.update_weight_buffer_size,
             .workers_descriptor = workers_descriptor()};
   }
 
@@ -82,13 +90,14 @@ class WorkersSource final : public SampleSource, private GroupSource {
   bool is_shared_by_ranks() const override { return false; }
 
   const double patience_s_;
+  std::optional<ReplicaWeights> weights_;  // of the conductor's replica
   std::optional<RolloutWorkers> workers_;  // of the conductor
   uint64_t next_rollout_ = 0;
 };
 
-std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, const RunMemory& memory, mesh::Mesh& mesh) {
+std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh) {
   if (inputs.config.colocate) return std::make_unique<OwnSource>(inputs, memory, mesh);
-  return std::make_unique<WorkersSource>(inputs);
+  return std::make_unique<WorkersSource>(inputs, memory);
 }
 
 }  // namespace

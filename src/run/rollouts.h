@@ -37,7 +37,7 @@ class Rollouts {
   // ranks ask for the same rollouts and get the same, but for the time that they took.
   std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
   // Whoever samples goes on with the weights that are in the session's store now. Returns the seconds that other
-  // processes took to get them; nullopt where this process samples.
+  // processes took to get them; nullopt where this process samples. All ranks call it together.
   std::optional<double> update_weights();
 
   // Where the next prompts come from.

@@ -13,15 +13,14 @@
 #include "base/log.h"
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
-#include "mesh/launch_variables.h"
-#include "plan/plan.h"
+#include "run/engine_follower.h"
+#include "run/engine_ranks.h"
 #include "run/generator_setup.h"
-#include "run/own_engine.h"
 #include "run/ranks.h"
 #include "run/rollout_workers.h"
 #include "run/served_rollout.h"
 #include "run/stop_signal.h"
-#include "run/worker_weights.h"
+#include "run/worker_engine.h"
 
 namespace tandem::run {
 
@@ -32,6 +31,7 @@ using base::seconds_since;
 
 constexpr double kLookEvery = 0.2;  // seconds between two looks at the stop signal
 constexpr double kAliveEvery = 1.0;
+constexpr double kAskEvery = 1.0;
 
 // The run may still load.
 mesh::Channel find_run(const config::TrainConfig& config) {
@@ -66,15 +66,6 @@ Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const confi
   }
 }
 
-plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& session, const Welcome& welcome) {
-  const plan::PlanInputs facts = {.longest_prompt = welcome.longest_prompt,
-                                  .eval_context_tokens = welcome.eval_context_tokens,
-                                  .eval_sequences = welcome.eval_sequences,
-                                  .role = plan::Role::kRollout};
-  return plan::plan_or_refuse(config, session.config(), facts,
-                              plan::device_memory(config, device::device_bytes(session.device())));
-}
-
 config::TrainConfig with_line_types(config::TrainConfig config, const Welcome& welcome) {
   config.reward.line_types = welcome.line_types;
   return config;
@@ -92,31 +83,26 @@ std::optional<text::GeneratorConfig> generation_of(const config::TrainConfig& co
   return generator_config(config.custom_generate, config.reward, session.directory(), context);
 }
 
-// In the order in which memory is taken.
+// The first process of an engine, or its only one.
 class Worker {
  public:
   Worker(const config::TrainConfig& config, const config::RunMode& mode, mesh::Channel& run, ModelSession& session,
-         const Welcome& welcome)
+         EngineRanks& ranks, const Welcome& welcome)
       : config_(with_line_types(config, welcome)),
         run_(run),
         session_(session),
-        plan_(plan_of(config_, session, welcome)),
-        memory_(config_.memory, plan_, session.device()),
+        ranks_(ranks),
+        engine_(config_, session, ranks, welcome),
         evaluation_(config_.eval, config_.data, config_.reward, welcome.eval_line_types),
         context_(context_of(config_, mode, welcome)),
         rewards_(config_.reward, config_.dynamic_sampling, context_, evaluation_,
-                 generation_of(config_, session, context_)) {
-    session_.allocate_weights();
-    memory_.add_persistent(memory::Tag::kWeights, session_.bytes());
-    weights_.emplace(session_, run_, welcome);
-    memory_.enter(memory::Phase::kRollout);
-  }
+                 generation_of(config_, session, context_)) {}
 
-  // Until the run ends, or this process is asked to stop.
+  // Until the run ends, or a process of this engine is asked to stop.
   void work() {
-    run_.send(to_bytes(Prepared{.maps_weights = weights_->maps()}));
+    run_.send(to_bytes(Prepared{.maps_weights = engine_.weights().maps()}));
     while (!is_over_) {
-      if (stop_requested()) return run_.send(to_bytes(Leaving{}));
+      if (is_asked_to_stop()) return leave();
       take_messages();
       if (rollout_) sample();
     }
@@ -134,24 +120,36 @@ class Worker {
     }
   }
 
-  void take(const Weights& message) { take_weights(message); }
+  // The others are asked once a second: they do not talk with the run.
+  bool is_asked_to_stop() {
+    if (stop_requested()) return true;
+    if (ranks_.size() == 1 || seconds_since(last_asked_) < kAskEvery) return false;
+    last_asked_ = Clock::now();
+    if (rollout_) return engine_.any_says(false);
+    ranks_.pass_on(Alive{});
+    return ranks_.any_of(false);
+  }
+
+  void take(const Weights& piece) {
+    take_weights(piece, [this](std::span<std::byte> into) { run_.receive_bytes(into); });
+  }
   void take(const CopyWeights& message) { take_weights(message); }
   void take(const WeightChecksums& message) { take_weights(message); }
-  template <typename Message>
-  void take_weights(const Message& message) {
+  template <typename Message, typename... Source>
+  void take_weights(const Message& message, const Source&... source) {
     TANDEM_ENV_CHECK(!rollout_, "the run sends weights within a rollout");
-    if (weights_->take(message) && engine_) engine_->update_weights();
+    ranks_.pass_on(message);
+    if (engine_.weights().take(message, source...)) run_.send(to_bytes(TookWeights{session_.trained().version()}));
   }
 
   void take(const Open& open) {
-    if (!engine_) engine_.emplace(config_, session_, plan_, memory_);
-    if (rollout_) rollout_->close();
-    rollout_.reset();
-    engine_->update_weights();
+    close_rollout();
+    ranks_.pass_on(open);
+    rollout::Engine& engine = engine_.begin_rollout();
     rollout_.emplace(open, WorkerParts{.config = config_,
                                        .evaluation = evaluation_,
                                        .context_tokens = session_.config().max_positions,
-                                       .engine = engine_->engine(),
+                                       .engine = engine,
                                        .text = session_.text(),
                                        .rewards = rewards_});
   }
@@ -163,13 +161,11 @@ class Worker {
     if (is_of_rollout(abort.rollout)) rollout_->abort(abort.index);
   }
   void take(const Close& close) {
-    if (!is_of_rollout(close.rollout)) return;
-    rollout_->close();
-    rollout_.reset();
+    if (is_of_rollout(close.rollout)) close_rollout();
   }
   void take(const Stop& /*stop*/) {
     is_over_ = true;
-    run_.send(to_bytes(Leaving{}));
+    leave();
   }
   template <typename Other>
   void take(const Other& /*message*/) {
@@ -186,46 +182,73 @@ class Worker {
     run_.send(to_bytes(Alive{}));
   }
 
+  void close_rollout() {
+    if (!rollout_) return;
+    rollout_->close();
+    rollout_.reset();
+    engine_.end_rollout();
+  }
+  void leave() {
+    run_.send(to_bytes(Leaving{}));
+    close_rollout();
+    ranks_.pass_on(Stop{});
+  }
+
   bool is_of_rollout(uint64_t number) const { return rollout_ && rollout_->number() == number; }
 
   const config::TrainConfig config_;
   mesh::Channel& run_;
   ModelSession& session_;
-  const plan::TrainPlan plan_;
-  RunMemory memory_;
+  EngineRanks& ranks_;
+  WorkerEngine engine_;
   const Evaluation evaluation_;
   const RewardContext context_;
   Rewards rewards_;
-  std::optional<WorkerWeights> weights_;
-  std::optional<OwnEngine> engine_;       // from the first weights on
   std::optional<ServedRollout> rollout_;  // that goes on
-  Clock::time_point last_alive_;
+  Clock::time_point last_alive_, last_asked_;
   bool is_over_ = false;
 };
 
 // What ends this process is told to the run, which says it if no other process samples.
-void tell(mesh::Channel& run, const std::exception& error, bool is_users) {
+void tell(std::optional<mesh::Channel>& run, const std::exception& error, bool is_users) {
+  if (!run) return;
   try {
-    run.send(to_bytes(Failed{.why = error.what(), .is_users = is_users}));
+    run->send(to_bytes(Failed{.why = error.what(), .is_users = is_users}));
   } catch (const mesh::ChannelClosed&) {
   }
 }
 
-}  // namespace
-
-int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode) {
-  given.check();
-  if (mesh::launch_variables()) base::set_log_level(base::LogLevel::kError);
-  ModelSession session(given.model, given.lora);
-  mesh::Channel run = find_run(given);
+// The first process of an engine joins the run. What keeps it from that ends the others too, in the same words.
+Welcome join_run(std::optional<mesh::Channel>& run, const config::TrainConfig& config, const config::RunMode& mode,
+                 const ModelSession& session, EngineRanks& ranks) {
   try {
-    const Welcome welcome = greet(run, given, mode, session);
-    base::log_info("samples for the run {}", given.output.save);
+    run.emplace(find_run(config));
+    Welcome welcome = greet(*run, config, mode, session);
+    ranks.pass_on(welcome);
+    return welcome;
+  } catch (const UserError& error) {
+    ranks.pass_on(Failed{.why = error.what(), .is_users = true});
+    throw;
+  } catch (const EnvironmentError& error) {
+    ranks.pass_on(Failed{.why = error.what()});
+    throw;
+  }
+}
+
+void lead_engine(const config::TrainConfig& config, const config::RunMode& mode, ModelSession& session,
+                 EngineRanks& ranks) {
+  std::optional<mesh::Channel> run;
+  try {
+    const Welcome welcome = join_run(run, config, mode, session, ranks);
+    base::log_info("samples for the run {}", config.output.save);
     defer_stops("stopping: others get the groups that this process has (a second signal ends it at once)");
-    Worker(given, mode, run, session, welcome).work();
-    return 0;
+    Worker(config, mode, *run, session, ranks, welcome).work();
   } catch (const mesh::ChannelClosed& error) {
-    throw EnvironmentError(fmt::format("the run {}: {}", given.output.save, error.what()));
+    throw EnvironmentError(fmt::format("the run {}: {}", config.output.save, error.what()));
+  } catch (const device::PeerLost& lost) {
+    const EnvironmentError error(fmt::format("another process of this engine is gone: {}", lost.what()));
+    tell(run, error, /*is_users=*/false);
+    throw error;
   } catch (const UserError& error) {
     tell(run, error, /*is_users=*/true);
     throw;
@@ -233,6 +256,21 @@ int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode
     tell(run, error, /*is_users=*/false);
     throw;
   }
+}
+
+}  // namespace
+
+int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode) {
+  given.check();
+  const std::unique_ptr<mesh::Mesh> engine = join_ranks(given, mode);
+  ModelSession session(given.model, given.lora, engine->tensor());
+  EngineRanks ranks(engine->tensor().host);
+  if (ranks.is_first()) {
+    lead_engine(given, mode, session, ranks);
+  } else {
+    follow_engine(given, session, ranks);
+  }
+  return 0;
 }
 
 }  // namespace tandem::run

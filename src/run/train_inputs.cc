@@ -39,6 +39,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& s
                         const Evaluation& evaluation, const mesh::Mesh& mesh) {
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!config.colocate) facts.role = plan::Role::kTrainer;
+  facts.gives_weights = !config.colocate && mesh.is_conductor();
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
   return plan_together(config, session.config(), facts, device, mesh.tensor().host);

@@ -67,12 +67,12 @@ void fields(auto& wire, auto& m, Hello*) { wire(m.facts), wire(m.weight_hash), w
 void fields(auto& wire, auto& m, Welcome*) {
   wire(m.longest_prompt), wire(m.eval_context_tokens), wire(m.eval_sequences);
   wire.texts(m.line_types), wire.texts(m.eval_line_types);
-  wire(m.user_output), wire(m.shown_trained), wire(m.shown_base);
+  wire(m.user_output), wire.texts(m.shown_trained), wire.texts(m.shown_base);
 }
 void fields(auto& wire, auto& m, Refused*) { wire(m.why); }
 void fields(auto& wire, auto& m, Prepared*) { wire(m.maps_weights); }
 void fields(auto& wire, auto& m, Weights*) {
-  wire(m.is_base), wire(m.tensor), wire(m.first_byte), wire(m.num_bytes), wire(m.checksum);
+  wire(m.is_base), wire(m.part), wire(m.tensor), wire(m.first_byte), wire(m.num_bytes), wire(m.checksum);
   wire(m.is_last), wire(m.version);
 }
 void fields(auto& wire, auto& m, CopyWeights*) { wire(m.is_base); }

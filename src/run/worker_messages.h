@@ -1,11 +1,13 @@
 // What the conductor and a process that only samples (a worker) say to each other. Both are of one build: the first
-// message says which, and a worker of another is refused. No torch.
+// message says which, and a worker of another is refused. Where the model is spread over several devices a worker is
+// the first process of an engine, which passes on to the others what they need (run/engine_ranks.h). No torch.
 //
 //   worker:    Hello                    Prepared        TookWeights     Pull .. Done .. Pull ..         Leaving |
 //   Failed conductor:       Welcome | Refused           weights             Open  Task ..  Abort ..  Close  Stop
 //
 // Open to Close is a rollout; new weights may come before each, as Weights .. or, to a worker that maps the conductor's
-// memory, as CopyWeights and WeightChecksums. Messages name their rollout, because what a worker says may arrive behind
+// memory, as CopyWeights and WeightChecksums: of all parts of the model, one for each tensor rank. Messages name their
+// rollout, because what a worker says may arrive behind
 // the rollout's end.
 #pragma once
 
@@ -34,9 +36,9 @@ struct Welcome {
   int64_t eval_context_tokens = 0, eval_sequences = 0;
   std::set<std::string> line_types, eval_line_types;  // the rewards that lines ask for themselves
   std::string user_output;                            // the file for what user code prints
-  // Words by which the worker may map the conductor's weights (weights::show_weights), those of what is trained and of
-  // the frozen model beside an adapter; empty: it cannot, or there is none.
-  std::string shown_trained = {}, shown_base = {};
+  // Words by which each tensor rank may map its part of the trainers' weights (weights::show_weights), by rank: those
+  // of what is trained, and of the frozen model beside an adapter. An empty word: it cannot; none: there is no adapter.
+  std::vector<std::string> shown_trained = {}, shown_base = {};
 };
 struct Refused {
   std::string why;
@@ -45,23 +47,24 @@ struct Refused {
 struct Prepared {
   bool maps_weights = false;  // it has mapped all that Welcome shows
 };
-// A piece of new weights; its bytes follow this message.
+// A piece of new weights; its bytes follow this message. All pieces of a part come before those of the next one.
 struct Weights {
   bool is_base = false;  // of the frozen model, beside an adapter
+  int64_t part = 0;      // the tensor rank whose it is
   int64_t tensor = 0, first_byte = 0, num_bytes = 0;
   std::string checksum;
-  bool is_last = false;  // of its store: then it has this version
+  bool is_last = false;  // of its part, which then has this version
   uint64_t version = 0;
 };
 // The weights that Welcome shows are new, and stay as they are until the worker has answered.
 struct CopyWeights {
   bool is_base = false;  // as above
 };
-// Of each tensor of the store that was to be copied: then it has this version.
+// Of each tensor of the stores that were to be copied, those of all parts: then they have this version.
 struct WeightChecksums {
   bool is_base = false;
   uint64_t version = 0;
-  std::vector<uint64_t> sums;  // two of each (device::Checksum)
+  std::vector<uint64_t> sums;  // two of each (device::Checksum), by part: each has as many tensors
 };
 // It samples with this version from now on.
 struct TookWeights {
@@ -113,7 +116,7 @@ struct Stop {};  // the run has ended
 using WorkerMessage = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWeights, WeightChecksums,
                                    TookWeights, Open, Pull, Task, Done, Abort, Close, Alive, Leaving, Failed, Stop>;
 // Of base::sealed(); changes with whatever a message is made of.
-constexpr uint32_t kWorkerMessageFormat = 2;
+constexpr uint32_t kWorkerMessageFormat = 3;
 std::string to_bytes(const WorkerMessage& message);
 // EnvironmentError for bytes that are no message.
 WorkerMessage worker_message(std::string_view bytes);

@@ -1,10 +1,14 @@
 // New weights, as a process that only samples takes them from the run: it copies them from the memory that the run
-// shows, or receives them in pieces, and answers when they are whole.
+// shows, or receives them in pieces. Where several processes hold the model between them each takes its part, and all
+// of them have the new weights or none has.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 
-#include "mesh/channel.h"
+#include "run/engine_ranks.h"
 #include "run/model_session.h"
 #include "run/worker_messages.h"
 #include "weights/shown_weights.h"
@@ -14,26 +18,32 @@ namespace tandem::run {
 
 class WorkerWeights {
  public:
-  // Maps what the run shows, if it can. The session's weights have their memory; session and channel are borrowed.
-  WorkerWeights(const ModelSession& session, mesh::Channel& run, const Welcome& welcome);
+  // Made by all ranks together; maps what the run shows, if it can. The session's weights have their memory; session
+  // and ranks are borrowed.
+  WorkerWeights(const ModelSession& session, EngineRanks& ranks, const Welcome& welcome);
 
-  // Whether all is mapped: then the run shall send no pieces.
-  bool maps() const { return trained_.has_value() && (base_.has_value() || !has_adapter()); }
+  // Whether every rank has mapped all of its part: then the run shall send no pieces.
+  bool maps() const { return all_map_; }
 
-  // Each returns whether the weights are new and whole, which it has then told the run. EnvironmentError: they are not
-  // as they were when they were sent, or the message is not the next one. They are not whole then.
-  bool take(const Weights& piece);
+  // Called by all ranks together with the run's messages. Each returns whether what is trained is new and whole, on
+  // every rank. EnvironmentError: a rank's weights are not as they were when they were sent, or the message is not the
+  // next one. They are not whole then. `read_from_run` is the first rank's.
+  bool take(const Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run);
   bool take(const CopyWeights& message);
   bool take(const WeightChecksums& message);
 
  private:
   bool has_adapter() const { return &session_.trained() != &session_.base(); }
+  weights::WeightStore& store(bool is_base) const { return is_base ? session_.base() : session_.trained(); }
   weights::ShownWeights& shown(bool is_base);
-  bool have_come(bool is_base);
+  void receive(const Weights& piece, const weights::WeightReceiver::ReadBytes& read);
+  void pass_on(const Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run);
+  bool have_come(bool is_base, uint64_t version, const std::function<void()>& finish);
 
   const ModelSession& session_;
-  mesh::Channel& run_;
+  EngineRanks& ranks_;
   std::optional<weights::ShownWeights> trained_, base_;
+  bool all_map_ = false;
   std::optional<weights::WeightReceiver> receiver_;  // while pieces come
 };
 

@@ -73,10 +73,14 @@ TEST(MeshOptions, AnEngineIsSpreadAsTheTrainerIs) {
       "the model; give both the same, or leave the first one out");
   EXPECT_NE(refusal_of_rollout(flags("2", "1"), true), "");
   EXPECT_EQ(refusal_of_rollout({"--rollout-num-gpus", "2", "--rollout-num-gpus-per-engine", "1"}, false), "");
-  EXPECT_EQ(
-      refusal_of_rollout({"--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2"}, false),
-      "--rollout-num-gpus-per-engine 2 without --colocate: a device that only samples holds a whole model in this "
-      "version; give 1, or leave it out");
+  EXPECT_NE(refusal_of_rollout({"--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2"}, false), "");
+  const auto separate = [](const char* devices) {
+    return std::vector<std::string>{"--rollout-num-gpus", devices, "--tensor-model-parallel-size", "2"};
+  };
+  EXPECT_EQ(refusal_of_rollout(separate("4"), false), "");
+  EXPECT_EQ(refusal_of_rollout(separate("3"), false),
+            "--rollout-num-gpus 3 with --tensor-model-parallel-size 2: so many devices hold one copy of the model "
+            "between them, to sample as to train; give a multiple of 2");
 }
 
 // How many devices there are is not an input of the results.

@@ -38,7 +38,7 @@ class ScriptedWorker {
 
   void join() {
     say(Hello{.facts = mesh::text_of({}), .weight_hash = session_.empty_store().info().hash, .process = 1});
-    weights_.emplace(session_, channel_, std::get<Welcome>(next()));
+    weights_.emplace(session_, ranks_, std::get<Welcome>(next()));
     say(Prepared{.maps_weights = weights_->maps()});
     take_weights();
   }
@@ -48,12 +48,17 @@ class ScriptedWorker {
   }
   // Whether the weights are new and whole.
   bool take(const WorkerMessage& message) {
+    bool are_new = false;
     if (const auto* const piece = std::get_if<Weights>(&message)) {
       ++num_pieces;
-      return weights_->take(*piece);
+      are_new = weights_->take(*piece, [this](std::span<std::byte> into) { channel_.receive_bytes(into); });
+    } else if (const auto* const copy = std::get_if<CopyWeights>(&message)) {
+      are_new = weights_->take(*copy);
+    } else {
+      are_new = weights_->take(std::get<WeightChecksums>(message));
     }
-    if (const auto* const copy = std::get_if<CopyWeights>(&message)) return weights_->take(*copy);
-    return weights_->take(std::get<WeightChecksums>(message));
+    if (are_new) say(TookWeights{session_.trained().version()});
+    return are_new;
   }
   WorkerMessage next() { return worker_message(channel_.receive(20.0).value()); }
   void say(const WorkerMessage& message) { channel_.send(to_bytes(message)); }
@@ -63,6 +68,8 @@ class ScriptedWorker {
  private:
   const ModelSession& session_;
   mesh::Channel channel_;
+  const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
+  EngineRanks ranks_{*alone_};
   std::optional<WorkerWeights> weights_;
 };
 
@@ -88,13 +95,11 @@ class NewWeights : public testing::Test {
 
   std::unique_ptr<RolloutWorkers> listen(double silence_s = 20.0) {
     address_ = fmt::format("tandem/test/{}/{}", getpid(), num_runs_++);
-    return std::make_unique<RolloutWorkers>(RolloutWorkers::Settings{.address = address_,
-                                                                     .facts = {},
-                                                                     .welcome = {},
-                                                                     .silence_s = silence_s,
-                                                                     .piece_bytes = 5000,
-                                                                     .workers_descriptor = {}},
-                                            session());
+    weights_.emplace(session(), mesh::Group{.device = *alone_, .host = *alone_}, /*piece_bytes=*/5000);
+    return std::make_unique<RolloutWorkers>(
+        RolloutWorkers::Settings{
+            .address = address_, .facts = {}, .welcome = {}, .silence_s = silence_s, .workers_descriptor = {}},
+        *weights_);
   }
   static ModelSession& session() { return run_->inputs().session; }
 
@@ -139,6 +144,8 @@ class NewWeights : public testing::Test {
   static inline SmallRun* run_ = nullptr;
   static inline std::array<ModelSession*, 2> sessions_ = {};
   static inline int num_runs_ = 0;
+  const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
+  std::optional<ReplicaWeights> weights_;
   std::string address_;
   SeenLender lender_;
 };

@@ -17,31 +17,33 @@ std::vector<WorkerMessage> one_of_each() {
   task.line.record.prompt = base::parse_json(R"([{"role": "user", "content": "2+2"}])", "a test");
   task.line.record.label = "4";
   task.line.prompt = std::make_shared<const rl::Prompt>(rl::Prompt{.tokens = {1, 2, 3}, .text = "2+2", .label = "4"});
-  return {Hello{.facts = "facts", .weight_hash = "hash", .process = 7},
-          Welcome{.longest_prompt = 1,
-                  .eval_context_tokens = 2,
-                  .eval_sequences = 3,
-                  .line_types = {"math"},
-                  .eval_line_types = {"a", "b"},
-                  .user_output = "a file",
-                  .shown_trained = std::string("\0word", 5),
-                  .shown_base = "word"},
-          Refused{"why"},
-          Prepared{.maps_weights = true},
-          Weights{.is_base = true, .tensor = 1, .first_byte = 2, .num_bytes = 3, .checksum = "sum", .version = 4},
-          CopyWeights{.is_base = true},
-          WeightChecksums{.is_base = true, .version = 5, .sums = {1, UINT64_MAX}},
-          TookWeights{6},
-          Open{.rollout = 1, .graded_by = GradedBy::kEvalSet, .sampling = {.stop_token_ids = {1}, .stop = {"x"}}},
-          Pull{.rollout = 1, .count = 2},
-          task,
-          Done{.rollout = 1, .message = "groups"},
-          Abort{.rollout = 1, .index = 2},
-          Close{1},
-          Alive{},
-          Leaving{},
-          Failed{.why = "why", .is_users = true},
-          Stop{}};
+  return {
+      Hello{.facts = "facts", .weight_hash = "hash", .process = 7},
+      Welcome{.longest_prompt = 1,
+              .eval_context_tokens = 2,
+              .eval_sequences = 3,
+              .line_types = {"math"},
+              .eval_line_types = {"a", "b"},
+              .user_output = "a file",
+              .shown_trained = {std::string("\0word", 5), "another"},
+              .shown_base = {"word"}},
+      Refused{"why"},
+      Prepared{.maps_weights = true},
+      Weights{
+          .is_base = true, .part = 1, .tensor = 1, .first_byte = 2, .num_bytes = 3, .checksum = "sum", .version = 4},
+      CopyWeights{.is_base = true},
+      WeightChecksums{.is_base = true, .version = 5, .sums = {1, UINT64_MAX}},
+      TookWeights{6},
+      Open{.rollout = 1, .graded_by = GradedBy::kEvalSet, .sampling = {.stop_token_ids = {1}, .stop = {"x"}}},
+      Pull{.rollout = 1, .count = 2},
+      task,
+      Done{.rollout = 1, .message = "groups"},
+      Abort{.rollout = 1, .index = 2},
+      Close{1},
+      Alive{},
+      Leaving{},
+      Failed{.why = "why", .is_users = true},
+      Stop{}};
 }
 
 TEST(WorkerMessages, ComeOutAsTheyWentIn) {
@@ -58,7 +60,8 @@ TEST(WorkerMessages, ComeOutAsTheyWentIn) {
   EXPECT_TRUE(sums.is_base);
   EXPECT_EQ(sums.version, 5U);
   EXPECT_EQ(sums.sums, (std::vector<uint64_t>{1, UINT64_MAX}));
-  EXPECT_EQ(std::get<Welcome>(worker_message(to_bytes(messages[1]))).shown_trained, std::string("\0word", 5));
+  EXPECT_EQ(std::get<Welcome>(worker_message(to_bytes(messages[1]))).shown_trained,
+            (std::vector<std::string>{std::string("\0word", 5), "another"}));
 }
 
 TEST(WorkerMessages, RefuseAnEarlyEndAndWhatWasChanged) {

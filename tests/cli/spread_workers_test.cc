@@ -1,0 +1,90 @@
+// Processes that only sample where a model is spread over devices: each engine is several of them, and how many engines
+// there are, who joins and who dies changes no bit.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <map>
+
+#include "tests/cli/rank_processes.h"
+#include "tests/cli/worker_runs.h"
+
+namespace tandem::cli {
+namespace {
+
+class SpreadWorkers : public WorkerRuns {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new base::TemporaryDirectory();
+    const Captured colocated = run_program(with_flag(spread_arguments("colocated"), "--actor-num-gpus-per-node", "2"));
+    ASSERT_EQ(colocated.code, 0) << colocated.err;
+    colocated_ = new Results(path("colocated"));
+  }
+
+  // Of a model that two devices hold between them.
+  static Arguments spread_arguments(const std::string& name, const Arguments& more = {}) {
+    return with_flag(run_arguments(name, more), "--tensor-model-parallel-size", "2");
+  }
+};
+
+// Small pieces: each part is sent in many.
+TEST_F(SpreadWorkers, OneEngineGivesTheRunOfColocated) {
+  const Captured result =
+      run_program(with_workers(spread_arguments("2+2", {"--update-weight-buffer-size", "1000"}), 2, 2));
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_same("2+2");
+}
+
+TEST_F(SpreadWorkers, TwoReplicasOfTrainersToo) {
+  const Captured result = run_program(with_workers(spread_arguments("4+2"), 4, 2));
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_same("4+2");
+}
+
+// The second process of an engine dies, and the engine with it; the other engine has its groups.
+TEST_F(SpreadWorkers, AnEngineThatLosesAProcessIsMissedByNobody) {
+  Program program(with_workers(spread_arguments("killed"), 2, 4));
+  const std::map<int, pid_t> processes = processes_of(program.pid(), 6);
+  ASSERT_EQ(processes.size(), 6U);
+  wait_for_rollout("killed", 0);
+  kill(processes.at(5), SIGKILL);
+  ASSERT_TRUE(program.wait_for(120.0));
+  EXPECT_EQ(program.wait(), 0);
+  expect_same("killed");
+  EXPECT_EQ(num_lost_workers("killed"), 1);
+}
+
+// The only engine is asked to leave through its second process, while its groups are graded; another joins by hand, as
+// two processes.
+TEST_F(SpreadWorkers, EnginesLeaveAndJoinARunThatGoesOn) {
+  base::write_file_durably(path("slow.py"),
+                           "import time\n"
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    print('graded', flush=True)\n"
+                           "    time.sleep(0.5)\n"
+                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+  const Arguments words = with_workers(
+      spread_arguments("joined", {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"}), 2, 2);
+  Program program(words);
+  const std::map<int, pid_t> processes = processes_of(program.pid(), 4);
+  ASSERT_EQ(processes.size(), 4U);
+  wait_for_text(path("joined") + "/grader_output.txt", "graded");
+  kill(processes.at(3), SIGTERM);
+  Program joined(joining(words));
+  ASSERT_TRUE(program.wait_for(120.0));
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_TRUE(joined.wait_for(30.0));
+  EXPECT_EQ(joined.wait(), 0) << "it ends with the run";
+  expect_same("joined");
+  EXPECT_EQ(num_lost_workers("joined"), 0) << "the first one has left";
+}
+
+TEST_F(SpreadWorkers, AnEngineNeedsAllItsDevices) {
+  const Captured result = run_program(with_workers(spread_arguments("odd"), 2, 3));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("--rollout-num-gpus 3 with --tensor-model-parallel-size 2"), std::string::npos)
+      << result.err;
+}
+
+}  // namespace
+}  // namespace tandem::cli
