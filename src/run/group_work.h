@@ -59,8 +59,8 @@ class GroupWork {
     int64_t generator_restarts = 0, repeated_generations = 0;
   };
   virtual Losses losses() const = 0;
-  // Processes that do nothing but this work: how many there are, the share of their time in which they had no group
-  // while others had, and how many were lost.
+  // Engines of processes that do nothing but this work: how many there are, the share of their time in which they had
+  // no group while others had, and how many were lost.
   struct Workers {
     int64_t count = 0;
     double idle_share = 0.0;

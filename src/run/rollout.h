@@ -42,7 +42,7 @@ struct Rollout {
   bool is_sampled = false;            // by the engine, with the weights that the trainer has: not read from a file
   double seconds = 0.0;               // with rewards; of the rank that took longest
   int64_t num_ranks = 1;              // that sampled it
-  int64_t num_workers = 0;            // processes that only sample, if these sampled it
+  int64_t num_workers = 0;            // engines of processes that only sample, if these sampled it
   int64_t num_lost_workers = 0;       // of those: died meanwhile, or were silent too long
   double idle_share = 0.0;            // of these ranks' time: waiting until the last one had finished its groups
   int64_t num_failed = 0;             // samples whose grading failed

@@ -306,7 +306,8 @@ Rollout Sampling::rollout() {
   rollout.num_ranks = mesh_.size();
   if (ranks_s_ > 0) rollout.idle_share = idle_s_ / ranks_s_;
   if (const GroupWork::Workers workers = work_->workers(); workers.count > 0) {
-    rollout.num_workers = rollout.num_ranks = workers.count;
+    rollout.num_workers = workers.count;
+    rollout.num_ranks = workers.count * mesh_.tensor().size();  // an engine is spread as the trainers are
     rollout.idle_share = workers.idle_share;
     rollout.num_lost_workers = workers.num_lost;
   }

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <map>
 
+#include "tests/cli/planned_memory.h"
 #include "tests/cli/rank_processes.h"
 #include "tests/cli/worker_runs.h"
 
@@ -27,16 +28,24 @@ class SpreadWorkers : public WorkerRuns {
   }
 };
 
-// Small pieces: each part is sent in many.
+// Small pieces: each part is sent in many. The conductor has copies of the other trainer's.
 TEST_F(SpreadWorkers, OneEngineGivesTheRunOfColocated) {
   const Captured result =
       run_program(with_workers(spread_arguments("2+2", {"--update-weight-buffer-size", "1000"}), 2, 2));
   ASSERT_EQ(result.code, 0) << result.err;
   expect_same("2+2");
+  const base::Json phases = last_step(path("2+2"))["phases"];
+  for (const auto& [tag, most] : phases["train"]["most"].items()) {
+    if (tag == "overhead") continue;  // a sanitizer's own memory is none of ours
+    EXPECT_LE(most, phases["train"]["planned"][tag]) << tag;
+  }
+  EXPECT_EQ(bytes(phases["rollout"], "most", "weights"), bytes(phases["rollout"], "planned", "weights"));
 }
 
 TEST_F(SpreadWorkers, TwoReplicasOfTrainersToo) {
-  const Captured result = run_program(with_workers(spread_arguments("4+2"), 4, 2));
+  Arguments words = {"launch", "--nproc-per-node", "6", "--"};
+  for (const std::string& word : with_workers(spread_arguments("4+2"), 4, 2)) words.push_back(word);
+  const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;
   expect_same("4+2");
 }
@@ -61,7 +70,7 @@ TEST_F(SpreadWorkers, EnginesLeaveAndJoinARunThatGoesOn) {
                            "import time\n"
                            "def reward(prompts, completions, **kwargs):\n"
                            "    print('graded', flush=True)\n"
-                           "    time.sleep(0.5)\n"
+                           "    time.sleep(0.2)\n"
                            "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
   const Arguments words = with_workers(
       spread_arguments("joined", {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"}), 2, 2);
