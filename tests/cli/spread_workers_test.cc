@@ -5,7 +5,9 @@
 
 #include <csignal>
 #include <map>
+#include <random>
 
+#include "tests/base/soak.h"
 #include "tests/cli/planned_memory.h"
 #include "tests/cli/rank_processes.h"
 #include "tests/cli/worker_runs.h"
@@ -50,17 +52,24 @@ TEST_F(SpreadWorkers, TwoReplicasOfTrainersToo) {
   expect_same("4+2");
 }
 
-// The second process of an engine dies, and the engine with it; the other engine has its groups.
+// One process of an engine dies, the first or the second, and the engine with it; the other engine has its groups.
 TEST_F(SpreadWorkers, AnEngineThatLosesAProcessIsMissedByNobody) {
-  Program program(with_workers(spread_arguments("killed"), 2, 4));
-  const std::map<int, pid_t> processes = processes_of(program.pid(), 6);
-  ASSERT_EQ(processes.size(), 6U);
-  wait_for_rollout("killed", 0);
-  kill(processes.at(5), SIGKILL);
-  ASSERT_TRUE(program.wait_for(120.0));
-  EXPECT_EQ(program.wait(), 0);
-  expect_same("killed");
-  EXPECT_EQ(num_lost_workers("killed"), 1);
+  std::mt19937_64 random(7);
+  for (int64_t i = 0; i < base::short_or_full(1, 50); ++i) {
+    const std::string name = fmt::format("killed_{}", i);
+    Program program(with_workers(spread_arguments(name), 2, 4));
+    const std::map<int, pid_t> processes = processes_of(program.pid(), 6);
+    ASSERT_EQ(processes.size(), 6U);
+    if (i % 2 == 0) wait_for_rollout(name, 0);
+    if (i > 0) usleep(static_cast<useconds_t>(random() % 2'000'000));
+    kill(processes.at(i == 0 ? 5 : 2 + static_cast<int>(random() % 4)), SIGKILL);
+    ASSERT_TRUE(program.wait_for(120.0)) << "kill " << i;
+    EXPECT_EQ(program.wait(), 0);
+    expect_same(name);
+    if (i == 0) {
+      EXPECT_EQ(num_lost_workers(name), 1);
+    }
+  }
 }
 
 // The only engine is asked to leave through its second process, while its groups are graded; another joins by hand, as
