@@ -260,13 +260,25 @@ void RolloutWorkers::send(WorkerId id, const WorkerMessage& message) {
   attempt(worker, [&] { worker.channel->send(to_bytes(message)); });
 }
 
+void RolloutWorkers::hear_last_words(WorkerId id, Worker& worker) {
+  try {
+    while (const std::optional<std::string> frame = worker.channel->receive(0.0)) {
+      const WorkerMessage message = worker_message(*frame);
+      const bool is_last = std::holds_alternative<Leaving>(message) || std::holds_alternative<Failed>(message);
+      if (is_last) return take_frame(id, worker, *frame, /*lender=*/nullptr);
+    }
+  } catch (const EnvironmentError&) {  // it said none
+  }
+}
+
 void RolloutWorkers::remove_gone(Lender& lender) {
   for (auto it = workers_.begin(); it != workers_.end();) {
-    const auto& [id, worker] = *it;
+    auto& [id, worker] = *it;
     if (worker.state != State::kGone) {
       ++it;
       continue;
     }
+    if (!worker.has_left && !worker.has_failed) hear_last_words(id, worker);
     std::string line = worker.name + ": " + worker.why_gone;
     if (worker.has_joined)
       line += fmt::format("; others get the {} groups that it had", lender.lost(id, worker.has_left));

@@ -92,6 +92,8 @@ class RolloutWorkers {
   void send_pieces(Worker& worker, bool is_base);
   void wait_until_taken(const std::vector<WorkerId>& ids);
   void wait_until_taken(WorkerId id, base::Clock::time_point since);
+  // Of one that is gone: what it said before may lie unread where a message to it has failed first.
+  void hear_last_words(WorkerId id, Worker& worker);
   void remove_gone(Lender& lender);
 
   const Settings settings_;

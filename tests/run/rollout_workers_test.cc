@@ -197,6 +197,18 @@ TEST_F(NewWeights, OneThatDiesWhileItCopiesIsMissedByNobody) {
   expect_same_weights(1);
 }
 
+// It has gone by the time that weights are sent to it, and what it said before is heard all the same.
+TEST_F(NewWeights, OneThatLeftWhileTheRunTrainedIsNotMissed) {
+  const auto workers = listen();
+  auto leaving = joined(*workers, 0);
+  train();
+  leaving->say(Leaving{});
+  leaving.reset();
+  update(*workers, {});
+  EXPECT_EQ(lender_.num_left, 1);
+  EXPECT_EQ(lender_.num_lost, 0);
+}
+
 TEST_F(NewWeights, OneThatIsSilentIsLostInItsTime) {
   const auto workers = listen(/*silence_s=*/1.0);
   const auto silent = joined(*workers, 0);
