@@ -11,9 +11,8 @@ namespace {
 constexpr size_t kBlockBytes = 64;
 constexpr char kInner = 0x36, kOuter = 0x5c;
 
-// The 32 bytes that sha256() writes as digits.
-std::string digest(std::string_view bytes) {
-  const std::string digits = sha256(bytes);
+// What digits were made of.
+std::string bytes_of(const std::string& digits) {
   std::string result;
   for (size_t at = 0; at < digits.size(); at += 2) {
     unsigned byte = 0;
@@ -22,6 +21,8 @@ std::string digest(std::string_view bytes) {
   }
   return result;
 }
+
+std::string digest(std::string_view bytes) { return bytes_of(sha256(bytes)); }
 
 std::string mixed(std::string_view key, char mask) {
   std::string block(key);
@@ -36,6 +37,10 @@ std::string hmac_sha256(std::string_view key, std::string_view bytes) {
   const std::string short_key = key.size() > kBlockBytes ? digest(key) : std::string(key);
   const std::string inner = digest(mixed(short_key, kInner).append(bytes));
   return sha256(mixed(short_key, kOuter) + inner);
+}
+
+std::string hmac_sha256_bytes(std::string_view key, std::string_view bytes) {
+  return bytes_of(hmac_sha256(key, bytes));
 }
 
 bool are_equal_secrets(std::string_view a, std::string_view b) {

@@ -8,6 +8,8 @@ namespace tandem::base {
 
 // 64 hexadecimal digits.
 std::string hmac_sha256(std::string_view key, std::string_view bytes);
+// The same as 32 bytes.
+std::string hmac_sha256_bytes(std::string_view key, std::string_view bytes);
 
 // Whether the two are equal, in a time that does not tell where they differ.
 bool are_equal_secrets(std::string_view a, std::string_view b);

@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::string_view kMagic = "TDM1";
 constexpr size_t kChecksumBytes = 32;
+constexpr size_t kTagDigits = 32;  // of a seal, where a frame has its checksum
+static_assert(kTagDigits == kChecksumBytes);
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t) + kChecksumBytes;
 
 // The address of a name; a leading zero byte says that it is no file.
@@ -46,15 +48,27 @@ bool is_own_users(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+[[noreturn]] void end_of_connection(int error) {
+  const bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+  throw ChannelClosed(is_silent ? "its machine says nothing any more" : "the other process is gone");
+}
+
 int milliseconds(double seconds) { return static_cast<int>(std::min(seconds * 1000.0, 1e9)); }
 
 }  // namespace
 
-std::string frame_of(std::string_view payload) {
+std::string frame_of(std::string_view payload, ChannelSeal* seal) {
   const auto size = static_cast<uint64_t>(payload.size());
   std::string frame(kMagic);
   frame.append(reinterpret_cast<const char*>(&size), sizeof size);
-  frame += base::checksum(payload);
+  frame += seal == nullptr ? base::checksum(payload) : seal->tag_of(ChannelSeal::Kind::kFrame, payload);
   frame += payload;
   return frame;
 }
@@ -69,7 +83,10 @@ std::optional<std::string> FrameReader::next() {
   if (size > max_bytes_) throw ChannelClosed(fmt::format("a message of {} bytes is longer than any should be", size));
   if (bytes_.size() - kHeaderBytes < size) return std::nullopt;
   std::string payload = bytes_.substr(kHeaderBytes, size);
-  if (std::string_view(bytes_).substr(kHeaderBytes - kChecksumBytes, kChecksumBytes) != base::checksum(payload))
+  const std::string_view checksum = std::string_view(bytes_).substr(kHeaderBytes - kChecksumBytes, kChecksumBytes);
+  if (seal_ != nullptr && !seal_->is_tag_of(ChannelSeal::Kind::kFrame, payload, checksum))
+    throw ChannelClosed("a message is not what the other end said next: somebody else is on the network");
+  if (seal_ == nullptr && checksum != base::checksum(payload))
     throw ChannelClosed("a message has changed on its way: its checksum is another");
   bytes_.erase(0, kHeaderBytes + size);
   return payload;
@@ -83,8 +100,11 @@ size_t FrameReader::take(std::span<std::byte> into) {
   return size;
 }
 
-Channel::Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_bytes)
-    : socket_(std::move(socket)), patience_s_(patience_s), reader_(max_frame_bytes) {
+Channel::Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_bytes, std::unique_ptr<ChannelSeal> seal)
+    : socket_(std::move(socket)),
+      patience_s_(patience_s),
+      seal_(std::move(seal)),
+      reader_(max_frame_bytes, seal_.get()) {
   fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
 }
 
@@ -98,11 +118,16 @@ void Channel::wait(int16_t events) {
 }
 
 void Channel::send(std::string_view payload) {
-  const std::string frame = frame_of(payload);
-  send_bytes({reinterpret_cast<const std::byte*>(frame.data()), frame.size()});
+  const std::string frame = frame_of(payload, seal_.get());
+  write_all(bytes_of(frame));
 }
 
 void Channel::send_bytes(std::span<const std::byte> bytes) {
+  write_all(bytes);
+  if (seal_) write_all(bytes_of(seal_->tag_of(ChannelSeal::Kind::kBytes, text_of(bytes))));
+}
+
+void Channel::write_all(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
@@ -111,7 +136,7 @@ void Channel::send_bytes(std::span<const std::byte> bytes) {
       wait(POLLOUT | POLLIN);
       read_some(0.0);  // both ends may have much to say at one time
     } else if (errno != EINTR) {
-      throw ChannelClosed("the other process is gone");
+      end_of_connection(errno);
     }
   }
 }
@@ -123,7 +148,7 @@ bool Channel::read_some(double wait_s) {
   if (poll(&polled, 1, milliseconds(wait_s)) <= 0) return false;
   const ssize_t received = read(socket_.get(), buffer.data(), buffer.size());
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (received <= 0) throw ChannelClosed("the other process is gone");
+  if (received <= 0) end_of_connection(received < 0 ? errno : 0);
   reader_.add({buffer.data(), static_cast<size_t>(received)});
   return true;
 }
@@ -138,6 +163,15 @@ std::optional<std::string> Channel::receive(double wait_s) {
 }
 
 void Channel::receive_bytes(std::span<std::byte> into) {
+  read_all(into);
+  if (!seal_) return;
+  std::string tag(kTagDigits, '\0');
+  read_all({reinterpret_cast<std::byte*>(tag.data()), tag.size()});
+  if (!seal_->is_tag_of(ChannelSeal::Kind::kBytes, text_of(into), tag))
+    throw ChannelClosed("what has come is not what the other end sent next: somebody else is on the network");
+}
+
+void Channel::read_all(std::span<std::byte> into) {
   into = into.subspan(reader_.take(into));
   while (!into.empty()) {
     const ssize_t received = read(socket_.get(), into.data(), into.size());
@@ -146,7 +180,7 @@ void Channel::receive_bytes(std::span<std::byte> into) {
     } else if (received < 0 && errno == EAGAIN) {
       wait(POLLIN);
     } else if (received == 0 || errno != EINTR) {
-      throw ChannelClosed("the other process is gone");
+      end_of_connection(received < 0 ? errno : 0);
     }
   }
 }

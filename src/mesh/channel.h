@@ -1,15 +1,17 @@
 // Frames over a stream socket between two processes of one run: a length, a checksum and bytes. What comes is not
-// trusted: a length above the bound, or bytes that do not match their checksum, end the channel with an error. No
-// torch.
+// trusted: a length above the bound, or bytes that do not match their checksum, end the channel with an error. Between
+// machines the checksum is the tag of a secret (mesh/channel_seal.h). No torch.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "mesh/channel_seal.h"
 #include "mesh/network.h"
 #include "tandem/error.h"
 
@@ -23,13 +25,15 @@ class ChannelClosed : public EnvironmentError {
 
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 
-// A frame as bytes.
-std::string frame_of(std::string_view payload);
+// A frame as bytes; with a seal, the next of its channel.
+std::string frame_of(std::string_view payload, ChannelSeal* seal = nullptr);
 
 // Finds frames in bytes that come in pieces.
 class FrameReader {
  public:
-  explicit FrameReader(size_t max_bytes = kMaxFrameBytes) : max_bytes_(max_bytes) {}
+  // `seal`: borrowed; null: checksums keep no attacker out.
+  explicit FrameReader(size_t max_bytes = kMaxFrameBytes, ChannelSeal* seal = nullptr)
+      : max_bytes_(max_bytes), seal_(seal) {}
 
   void add(std::string_view bytes) { bytes_.append(bytes); }
   // The payload of the next frame, once all of it is there. ChannelClosed: these bytes are no frame.
@@ -39,31 +43,37 @@ class FrameReader {
 
  private:
   const size_t max_bytes_;
+  ChannelSeal* const seal_;
   std::string bytes_;
 };
 
 // One end. For one thread. A wait that nothing moves in for `patience_s` seconds throws ChannelClosed.
 class Channel {
  public:
-  Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_bytes = kMaxFrameBytes);
+  // `seal`: null on one machine, where the kernel says who is there, and where the network is trusted.
+  Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_bytes = kMaxFrameBytes,
+          std::unique_ptr<ChannelSeal> seal = nullptr);
 
   // Waits until the kernel has taken all of it.
   void send(std::string_view payload);
-  // Bytes without a frame: the frame before has said how many, and has their checksum.
+  // Bytes without a frame: the frame before has said how many, and has their checksum. The other end takes them in one.
   void send_bytes(std::span<const std::byte> bytes);
   // Waits so long for a frame: nullopt when none has come.
   std::optional<std::string> receive(double wait_s);
-  // Straight into `into`, all of it.
+  // Straight into `into`, all of it. Where this throws, what is there is not to be believed.
   void receive_bytes(std::span<std::byte> into);
 
   int descriptor() const { return socket_.get(); }  // to poll
 
  private:
+  void write_all(std::span<const std::byte> bytes);
+  void read_all(std::span<std::byte> into);
   bool read_some(double wait_s);
   void wait(int16_t events);
 
   OwnedDescriptor socket_;
   const double patience_s_;
+  const std::unique_ptr<ChannelSeal> seal_;
   FrameReader reader_;
 };
 

@@ -110,7 +110,7 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "localhost";
 }
 
-OwnedDescriptor listen_at(const std::string& address, int port) {
+OwnedDescriptor listen_at(const std::string& address, int port, const std::string& flag) {
   const sockaddr_in where = socket_address(address, port);
   OwnedDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   // Connections of a run that has just ended, which the kernel still remembers, do not keep the port.
@@ -119,9 +119,7 @@ OwnedDescriptor listen_at(const std::string& address, int port) {
   const bool bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0 &&
                      listen(listener.get(), kWaiting) == 0;
   TANDEM_ENV_CHECK(bound || errno != EADDRINUSE,
-                   fmt::format("port {} of {} is in use: give another one (MASTER_PORT, or --master-port of tandem "
-                               "launch)",
-                               port, address));
+                   fmt::format("port {} of {} is in use: give another one ({})", port, address, flag));
   TANDEM_ENV_CHECK(bound, fmt::format("cannot listen at {}:{}: {}; MASTER_ADDR is to be an address of rank 0's host",
                                       address, port, std::strerror(errno)));
   return listener;
@@ -134,12 +132,24 @@ int port_of(const OwnedDescriptor& listener) {
   return ntohs(where.sin_port);
 }
 
-bool can_connect(const std::string& address, int port) {
+std::optional<OwnedDescriptor> connect_to(const std::string& address, int port) {
   const sockaddr_in where = socket_address(address, port);
-  const OwnedDescriptor probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  OwnedDescriptor connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval patience = {.tv_sec = 1, .tv_usec = 0};  // a host behind a firewall does not answer at all
-  setsockopt(probe.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0;
+  setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) != 0) return std::nullopt;
+  return connection;
+}
+
+bool can_connect(const std::string& address, int port) { return connect_to(address, port).has_value(); }
+
+std::optional<OwnedDescriptor> accept_from(const OwnedDescriptor& listener, std::string* address) {
+  sockaddr_in from = {};
+  socklen_t size = sizeof from;
+  OwnedDescriptor connection(accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC));
+  if (connection.get() < 0) return std::nullopt;
+  *address = digits(from);
+  return connection;
 }
 
 bool listens(int descriptor) {
@@ -148,12 +158,33 @@ bool listens(int descriptor) {
   return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &answer, &size) == 0 && answer == 1;
 }
 
-void end_connections_to_silent_hosts(double seconds) {
+namespace {
+
+void set(int descriptor, int level, int option, int value) {
+  setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+void end_when_silent(int descriptor, double seconds) {
   // The kernel asks a host that has been silent for half of the time, and then again and again.
   constexpr int kProbes = 5;
   const int idle = std::max(static_cast<int>(seconds / 2), 1);
   const int interval = std::max(static_cast<int>(seconds / 2 / kProbes), 1);
   const int patience_ms = static_cast<int>(std::min(seconds * 1000.0, 2e9));
+  set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, idle);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, patience_ms);
+}
+
+}  // namespace
+
+void watch_connection(const OwnedDescriptor& connection, double seconds) {
+  set(connection.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  end_when_silent(connection.get(), seconds);
+}
+
+void end_connections_to_silent_hosts(double seconds) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int descriptor = std::atoi(entry.path().filename().c_str());
     sockaddr_storage there = {};
@@ -161,14 +192,7 @@ void end_connections_to_silent_hosts(double seconds) {
     if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&there), &size) != 0) continue;
     // The store's are of IPv6, with an address of IPv4 in it.
     if (there.ss_family != AF_INET && there.ss_family != AF_INET6) continue;
-    const auto set = [descriptor](int level, int option, int value) {
-      setsockopt(descriptor, level, option, &value, sizeof value);
-    };
-    set(SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(IPPROTO_TCP, TCP_KEEPIDLE, idle);
-    set(IPPROTO_TCP, TCP_KEEPINTVL, interval);
-    set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-    set(IPPROTO_TCP, TCP_USER_TIMEOUT, patience_ms);
+    end_when_silent(descriptor, seconds);
   }
 }
 

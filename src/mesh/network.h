@@ -1,6 +1,7 @@
 // Addresses of this host, and a socket that listens at one of them. IPv4. No torch.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace tandem::mesh {
@@ -33,14 +34,22 @@ bool is_loopback(const std::string& address);
 std::string host_name();
 
 // Listens at this address alone; port 0: one of the kernel's choice. Not inherited by programs that are started.
-// EnvironmentError in a line where the port is in use or the address is not this host's.
-OwnedDescriptor listen_at(const std::string& address, int port);
+// EnvironmentError in a line where the port is in use or the address is not this host's; `flag` names what gives
+// another port.
+OwnedDescriptor listen_at(const std::string& address, int port,
+                          const std::string& flag = "MASTER_PORT, or --master-port of tandem launch");
 int port_of(const OwnedDescriptor& listener);
-// Whether somebody listens there.
+// Nothing: nobody listens there, or answers within a second.
+std::optional<OwnedDescriptor> connect_to(const std::string& address, int port);
 bool can_connect(const std::string& address, int port);
+// The next that has connected to a listener that does not block, if there is one, and the address from which.
+std::optional<OwnedDescriptor> accept_from(const OwnedDescriptor& listener, std::string* address);
 // Whether the descriptor is a socket that listens.
 bool listens(int descriptor);
 
+// Of a connection between machines: small messages go at once, and it ends when the other machine has been silent for
+// about so long.
+void watch_connection(const OwnedDescriptor& connection, double seconds);
 // Ends every TCP connection that this process has now when its other host has been silent for about so long: switched
 // off, or behind a cut link. A process that ends closes its connections itself.
 void end_connections_to_silent_hosts(double seconds);

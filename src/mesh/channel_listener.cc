@@ -1,0 +1,119 @@
+#include "mesh/channel_listener.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tandem::mesh {
+
+namespace {
+
+constexpr size_t kMaxStrangers = 64;  // at a time; the longest there goes first
+constexpr int kLookEveryMs = 200;
+
+void say(int socket, Handshake& handshake) {
+  const std::string words = handshake.take_words();
+  // A new connection takes a few bytes at once.
+  if (!words.empty() && send(socket, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT) != std::ssize(words))
+    throw ChannelClosed("the other process is gone");
+}
+
+// Takes what has come, without waiting; whether the handshake is done.
+bool go_on(int socket, Handshake& handshake) {
+  std::array<char, 64> buffer;
+  say(socket, handshake);
+  while (handshake.num_wanted() > 0) {
+    const size_t wanted = std::min(handshake.num_wanted(), buffer.size());
+    const ssize_t received = recv(socket, buffer.data(), wanted, MSG_DONTWAIT);
+    if (received < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (received <= 0) throw ChannelClosed("the other process is gone");
+    handshake.add({buffer.data(), static_cast<size_t>(received)});
+    say(socket, handshake);
+  }
+  return true;
+}
+
+}  // namespace
+
+ChannelListener::ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s)
+    : door_(std::move(door)), patience_s_(patience_s), local_(listen_locally(local_name)) {
+  if (door_.address.empty()) return;
+  network_ = listen_at(door_.address, door_.port, "--rollout-listen");
+  fcntl(network_->get(), F_SETFL, O_NONBLOCK);
+}
+
+std::unique_ptr<Channel> ChannelListener::accept() {
+  if (std::optional<OwnedDescriptor> socket = accept_locally(local_))
+    return std::make_unique<Channel>(std::move(*socket), patience_s_);
+  if (!network_) return nullptr;
+  let_strangers_in();
+  for (auto it = strangers_.begin(); it != strangers_.end();) {
+    Stranger& stranger = *it;
+    std::unique_ptr<Channel> channel;
+    try {
+      const bool is_known = hear(stranger);
+      if (!is_known && base::seconds_since(stranger.since) < door_.stranger_patience_s) {
+        ++it;
+        continue;
+      }
+      if (!is_known) throw ChannelClosed(fmt::format("it said nothing for {:g} s", door_.stranger_patience_s));
+      watch_connection(stranger.socket, patience_s_);
+      channel = std::make_unique<Channel>(std::move(stranger.socket), patience_s_, kMaxFrameBytes,
+                                          stranger.handshake.take_seal());
+    } catch (const ChannelClosed& error) {
+      say_turned_away(stranger, error.what());
+    }
+    it = strangers_.erase(it);
+    if (channel) return channel;
+  }
+  return nullptr;
+}
+
+void ChannelListener::let_strangers_in() {
+  std::string address;
+  while (std::optional<OwnedDescriptor> socket = accept_from(*network_, &address)) {
+    strangers_.push_back({.socket = std::move(*socket),
+                          .address = address,
+                          .handshake = Handshake(door_.secret, ChannelEnd::kListens),
+                          .since = base::Clock::now()});
+    if (strangers_.size() > kMaxStrangers) strangers_.pop_front();
+  }
+}
+
+bool ChannelListener::hear(Stranger& stranger) { return go_on(stranger.socket.get(), stranger.handshake); }
+
+// Once: whoever reaches the port could else fill the log.
+void ChannelListener::say_turned_away(const Stranger& stranger, const std::string& why) {
+  if (std::exchange(has_said_turned_away_, true)) return;
+  base::log_warning("{} has connected to {}:{} and is turned away: {}; others will be without a word", stranger.address,
+                    door_.address, port(), why);
+}
+
+std::vector<int> ChannelListener::descriptors() const {
+  std::vector<int> result = {local_.get()};
+  if (network_) result.push_back(network_->get());
+  for (const Stranger& stranger : strangers_) result.push_back(stranger.socket.get());
+  return result;
+}
+
+std::unique_ptr<Channel> connect_channel(const std::string& address, int port, const std::string& secret,
+                                         double patience_s) {
+  std::optional<OwnedDescriptor> socket = connect_to(address, port);
+  if (!socket) return nullptr;
+  watch_connection(*socket, patience_s);
+  Handshake handshake(secret, ChannelEnd::kConnects);
+  while (!go_on(socket->get(), handshake)) {
+    pollfd polled = {socket->get(), POLLIN, 0};
+    poll(&polled, 1, kLookEveryMs);
+  }
+  return std::make_unique<Channel>(std::move(*socket), patience_s, kMaxFrameBytes, handshake.take_seal());
+}
+
+}  // namespace tandem::mesh

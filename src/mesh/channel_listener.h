@@ -1,0 +1,67 @@
+// Where the processes of a run connect to the one that has listened for them: at a Unix socket on its machine and,
+// where that is wanted, at an address of a network. Nobody who comes over the network is believed, waited for, or kept,
+// before the first words (mesh/handshake.h) have shown that he is of this run. For one thread, which never waits. No
+// torch.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "mesh/channel.h"
+#include "mesh/handshake.h"
+#include "mesh/network.h"
+
+namespace tandem::mesh {
+
+struct NetworkDoor {
+  std::string address;               // to listen at, and nowhere else; "": the network has no door
+  int port = 0;                      // 0: of the kernel's choice
+  std::string secret;                // "": whoever comes is trusted (--trust-network)
+  double stranger_patience_s = 5.0;  // for the few bytes of the first words
+};
+
+class ChannelListener {
+ public:
+  // `local_name`: of the Unix socket. `patience_s`: of the channels, and for a machine that is silent.
+  // EnvironmentError: another process listens there.
+  ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s);
+
+  // The next one that has come and is known.
+  std::unique_ptr<Channel> accept();
+  // To poll: accept() has something to do when one of them can be read.
+  std::vector<int> descriptors() const;
+
+  // Of the network; 0 where nothing listens there.
+  int port() const { return network_ ? port_of(*network_) : 0; }
+
+ private:
+  // Who has connected over the network, and is not known yet.
+  struct Stranger {
+    OwnedDescriptor socket;
+    std::string address;
+    Handshake handshake;
+    base::Clock::time_point since;
+  };
+  void let_strangers_in();
+  // Whether it is known now. ChannelClosed: it is nobody of this run.
+  static bool hear(Stranger& stranger);
+  void say_turned_away(const Stranger& stranger, const std::string& why);
+
+  const NetworkDoor door_;
+  const double patience_s_;
+  const OwnedDescriptor local_;
+  std::optional<OwnedDescriptor> network_;
+  std::list<Stranger> strangers_;  // in the order in which they came
+  bool has_said_turned_away_ = false;
+};
+
+// Connects to a ChannelListener of another machine; null where nobody listens there. Waits for its first words as long
+// as it takes, since it looks at its door between other work. ChannelClosed: it is not of this run.
+std::unique_ptr<Channel> connect_channel(const std::string& address, int port, const std::string& secret,
+                                         double patience_s);
+
+}  // namespace tandem::mesh

@@ -1,0 +1,126 @@
+// Whoever reaches the port of a run can neither talk to it, block it nor fill it; who is of the run gets in meanwhile.
+#include "mesh/channel_listener.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <deque>
+#include <future>
+
+namespace tandem::mesh {
+namespace {
+
+const std::string kSecret = "sixteen letters!";
+
+std::string local_name() { return "tandem listener test " + std::to_string(getpid()); }
+
+ChannelListener listening(const std::string& secret = kSecret) {
+  return {local_name(), {.address = "127.0.0.1", .port = 0, .secret = secret, .stranger_patience_s = 2.0}, 5.0};
+}
+
+std::unique_ptr<Channel> accepted(ChannelListener& listener, double patience_s = 10.0) {
+  const base::Clock::time_point begin = base::Clock::now();
+  while (base::seconds_since(begin) < patience_s) {
+    if (std::unique_ptr<Channel> channel = listener.accept()) return channel;
+    std::vector<pollfd> polled;
+    for (const int descriptor : listener.descriptors()) polled.push_back({descriptor, POLLIN, 0});
+    poll(polled.data(), polled.size(), 10);
+  }
+  return nullptr;
+}
+
+auto connecting(const ChannelListener& listener, const std::string& secret = kSecret) {
+  return std::async(std::launch::async,
+                    [port = listener.port(), secret] { return connect_channel("127.0.0.1", port, secret, 5.0); });
+}
+
+// Both get what the other one says.
+void expect_talk(Channel& a, Channel& b) {
+  a.send("hello");
+  EXPECT_EQ(b.receive(5.0), "hello");
+  b.send("welcome");
+  EXPECT_EQ(a.receive(5.0), "welcome");
+}
+
+size_t num_open() {
+  size_t count = 0;
+  for (int descriptor = 0; descriptor < 1024; ++descriptor) count += fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;
+  return count;
+}
+
+TEST(ChannelListener, TalksToThisMachineAndToOthers) {
+  for (const std::string& secret : {kSecret, std::string()}) {
+    ChannelListener listener = listening(secret);
+    EXPECT_EQ(listener.accept(), nullptr);
+    auto other = connecting(listener, secret);
+    const std::unique_ptr<Channel> here = accepted(listener);
+    ASSERT_TRUE(here);
+    expect_talk(*here, *other.get());
+    Channel local(std::move(*connect_locally(local_name())), 5.0);
+    const std::unique_ptr<Channel> there = accepted(listener);
+    ASSERT_TRUE(there);
+    expect_talk(*there, local);
+  }
+  EXPECT_EQ(connect_channel("127.0.0.1", 1, kSecret, 5.0), nullptr) << "nobody listens there";
+}
+
+TEST(ChannelListener, AnotherSecretIsSaidToBoth) {
+  ChannelListener listener = listening();
+  auto other = connecting(listener, "a second secret!");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(accepted(listener, 0.2), nullptr);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("127.0.0.1 has connected to 127.0.0.1:"), std::string::npos) << said;
+  EXPECT_NE(said.find("TANDEM_SECRET_FILE: the other end has another secret"), std::string::npos) << said;
+  EXPECT_THROW(other.get(), ChannelClosed);
+}
+
+TEST(ChannelListener, StrangersAreNeitherWaitedForNorKept) {
+  ChannelListener listener = listening();
+  const size_t open_before = num_open();
+  std::deque<OwnedDescriptor> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(*connect_to("127.0.0.1", listener.port()));
+    EXPECT_EQ(listener.accept(), nullptr);
+  }
+  EXPECT_LT(num_open(), open_before + 300) << "of 200 silent strangers at most 64 are kept";
+  // One that says what the program says, but for its proof, and goes on for megabytes.
+  const OwnedDescriptor loud = std::move(*connect_to("127.0.0.1", listener.port()));
+  fcntl(loud.get(), F_SETFL, O_NONBLOCK);
+  const std::string much = "TDMCHAN1" + std::string(1 << 20, '0');
+  for (int i = 0; i < 20; ++i) {
+    send(loud.get(), much.data(), much.size(), MSG_NOSIGNAL);
+    EXPECT_EQ(listener.accept(), nullptr);
+  }
+  char byte = 0;
+  fcntl(loud.get(), F_SETFL, 0);
+  while (recv(loud.get(), &byte, 1, 0) > 0) {
+  }
+  auto member = connecting(listener);
+  const base::Clock::time_point begin = base::Clock::now();
+  const std::unique_ptr<Channel> here = accepted(listener);
+  ASSERT_TRUE(here);
+  EXPECT_LT(base::seconds_since(begin), 1.9) << "it waits for no stranger";
+  expect_talk(*here, *member.get());
+  usleep(2'100'000);
+  EXPECT_EQ(listener.accept(), nullptr);
+  EXPECT_EQ(listener.descriptors().size(), 2U) << "a stranger who says nothing is dropped";
+}
+
+TEST(ChannelListener, APortInUseIsOneLine) {
+  const ChannelListener first = listening();
+  try {
+    const ChannelListener second("another name", {.address = "127.0.0.1", .port = first.port(), .secret = kSecret},
+                                 5.0);
+    FAIL();
+  } catch (const EnvironmentError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "port " + std::to_string(first.port()) + " of 127.0.0.1 is in use: give another one (--rollout-listen)");
+  }
+}
+
+}  // namespace
+}  // namespace tandem::mesh
