@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "tandem/error.h"
 
 namespace tandem::mesh {
 
@@ -56,14 +57,18 @@ std::string text_of(const RankFacts& facts) {
 }
 
 RankFacts facts_of(const std::string& text) {
-  const base::Json json = base::Json::parse(text);
-  return {.version = json.at("version").get<std::string>(),
-          .contract = json.at("contract").get<int>(),
-          .size = json.at("size").get<int>(),
-          .host = json.at("host").get<std::string>(),
-          .random = json.at("random").get<std::string>(),
-          .flags = json.at("flags").get<std::map<std::string, std::string>>(),
-          .device = json.at("device").get<std::string>()};
+  try {
+    const base::Json json = base::Json::parse(text);
+    return {.version = json.at("version").get<std::string>(),
+            .contract = json.at("contract").get<int>(),
+            .size = json.at("size").get<int>(),
+            .host = json.at("host").get<std::string>(),
+            .random = json.at("random").get<std::string>(),
+            .flags = json.at("flags").get<std::map<std::string, std::string>>(),
+            .device = json.at("device").get<std::string>()};
+  } catch (const base::Json::exception&) {
+    throw EnvironmentError("a process does not say how it was started; give all hosts the same program");
+  }
 }
 
 std::string disagreement(const std::vector<RankFacts>& ranks) {

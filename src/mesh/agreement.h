@@ -18,6 +18,7 @@ struct RankFacts {
 };
 
 std::string text_of(const RankFacts& facts);
+// EnvironmentError where the text is none of those.
 RankFacts facts_of(const std::string& text);
 
 // "" where all are alike, each on a device of its own, else a line that names two ranks and the first thing in which

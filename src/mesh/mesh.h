@@ -45,7 +45,7 @@ class Mesh {
   virtual int64_t take_ticket(const std::string& series) = 0;
 };
 
-// Of a run that is one process.
-std::unique_ptr<Mesh> solo_mesh();
+// Of a run that is one process. `kept` lives as long.
+std::unique_ptr<Mesh> solo_mesh(std::shared_ptr<void> kept = nullptr);
 
 }  // namespace tandem::mesh

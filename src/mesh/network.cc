@@ -56,7 +56,7 @@ void OwnedDescriptor::close() {
   if (descriptor_ >= 0) ::close(release());
 }
 
-std::string address_of_host(const std::string& host) {
+std::string address_of_host(const std::string& host, const std::string& flag) {
   addrinfo wanted = {};
   wanted.ai_family = AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
@@ -66,8 +66,8 @@ std::string address_of_host(const std::string& host) {
     if (list != nullptr) freeaddrinfo(list);
   });
   TANDEM_USER_CHECK(error == 0 && found != nullptr,
-                    fmt::format("host {}: has no IPv4 address that this machine knows ({}); give another MASTER_ADDR",
-                                host, gai_strerror(error)));
+                    fmt::format("host {}: has no IPv4 address that this machine knows ({}); give another {}", host,
+                                gai_strerror(error), flag));
   sockaddr_in address = {};
   std::memcpy(&address, found->ai_addr, sizeof address);
   return digits(address);

@@ -23,8 +23,8 @@ class OwnedDescriptor {
 };
 
 // As digits ("10.0.0.7"): of a host by its name, of an interface of this host (--network-interface NAME), and the one
-// from which this host reaches another. UserError where there is none.
-std::string address_of_host(const std::string& host);
+// from which this host reaches another. UserError where there is none; `flag` names what gives another host.
+std::string address_of_host(const std::string& host, const std::string& flag = "MASTER_ADDR");
 std::string address_of_interface(const std::string& name);
 std::string address_that_reaches(const std::string& host);
 

@@ -19,6 +19,7 @@
 #include "device/backend.h"
 #include "device/cpu/gloo_communicator.h"
 #include "mesh/agreement.h"
+#include "mesh/hosts.h"
 #include "mesh/network.h"
 #include "mesh/sealed_store.h"
 #include "mesh/secret.h"
@@ -39,27 +40,6 @@ constexpr milliseconds kFirstLook{2}, kLastLook{100};
 
 std::string duration(double seconds) {
   return seconds < 120.0 ? fmt::format("{:g} s", seconds) : fmt::format("{:g} minutes", seconds / 60.0);
-}
-
-// Of this rank, to the others. Listening anywhere else would let in who has no business here.
-std::string own_address(const LaunchVariables& launch, const JoinSettings& settings) {
-  if (launch.is_one_host()) return "127.0.0.1";
-  if (!settings.network_interface.empty()) return address_of_interface(settings.network_interface);
-  return address_that_reaches(launch.master_address);
-}
-
-void check_hosts(const LaunchVariables& launch, const JoinSettings& settings) {
-  if (launch.is_one_host()) return;
-  TANDEM_USER_CHECK(
-      settings.trust_network || !settings.secret.empty(),
-      fmt::format("{}: the ranks are on several hosts, and whoever reaches their ports would be believed; set "
-                  "TANDEM_SECRET_FILE for all of them, or give --trust-network if nobody else is on the network "
-                  "between them",
-                  launch.source));
-  TANDEM_USER_CHECK(!is_loopback(address_of_host(launch.master_address)),
-                    fmt::format("MASTER_ADDR={}: the ranks are on several hosts, which do not reach it; set it to rank "
-                                "0's address",
-                                launch.master_address));
 }
 
 // The store as ranks with a secret use it: what is in it is theirs, and of this run.
@@ -263,7 +243,7 @@ class JoinedMesh final : public Mesh {
                                            .size = members.size,
                                            .timeout_s = settings_.timeout_s,
                                            .wait_s = wait_s,
-                                           .address = own_address(launch_, settings_),
+                                           .address = own_address(launch_, settings_.network_interface),
                                            .on_failure = std::move(on_failure)});
   }
 
@@ -282,14 +262,15 @@ class JoinedMesh final : public Mesh {
 }  // namespace
 
 std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& settings) {
-  if (launch.size == 1) {
+  if (launch.size == 1 && !settings.keeps_store) {
     if (launch.store_descriptor) OwnedDescriptor(*launch.store_descriptor).close();  // nobody comes
     return solo_mesh();
   }
-  check_hosts(launch, settings);
+  check_hosts(launch, settings.trust_network, settings.secret);
   const std::string rank_0 =
       fmt::format("{}: rank 0 at {}:{}", launch.name(), launch.master_address, launch.master_port);
   try {
+    if (launch.size == 1) return solo_mesh(std::make_shared<StorePointer>(open_store(launch, settings.timeout_s)));
     // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
     const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}/{}", launch.attempt, launch.party),
                                                               open_store(launch, settings.timeout_s));

@@ -23,9 +23,10 @@ struct JoinSettings {
   std::string secret = "";                        // of all ranks the same; seals what they say through the store
   std::string version = "";                       // of the program: of all ranks the same
   std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
-  int tensor_size = 1;                            // ranks of a replica; divides the number of ranks
-  DeviceNetwork device = {};                      // empty: Gloo, for --device cpu
-  std::string device_id = "";                     // "": ranks may share their device
+  bool keeps_store = false;    // a rank alone has it all the same: others of the launch read it (announcement.h)
+  int tensor_size = 1;         // ranks of a replica; divides the number of ranks
+  DeviceNetwork device = {};   // empty: Gloo, for --device cpu
+  std::string device_id = "";  // "": ranks may share their device
 };
 
 // Rank 0 listens (at the socket of its launcher, else at the master's address alone; nobody, where torchrun's agent

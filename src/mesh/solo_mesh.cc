@@ -1,5 +1,6 @@
 // A mesh of one rank.
 #include <map>
+#include <utility>
 
 #include "mesh/mesh.h"
 
@@ -9,6 +10,8 @@ namespace {
 
 class SoloMesh final : public Mesh {
  public:
+  explicit SoloMesh(std::shared_ptr<void> kept) : kept_(std::move(kept)) {}
+
   device::Communicator& host() const override { return *nobody_; }
   device::Communicator& savers() const override { return *nobody_; }
   Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
@@ -18,11 +21,12 @@ class SoloMesh final : public Mesh {
 
  private:
   const std::unique_ptr<device::Communicator> nobody_ = device::solo_communicator();
+  const std::shared_ptr<void> kept_;
   std::map<std::string, int64_t> next_;
 };
 
 }  // namespace
 
-std::unique_ptr<Mesh> solo_mesh() { return std::make_unique<SoloMesh>(); }
+std::unique_ptr<Mesh> solo_mesh(std::shared_ptr<void> kept) { return std::make_unique<SoloMesh>(std::move(kept)); }
 
 }  // namespace tandem::mesh

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tandem/error.h"
+
 namespace tandem::mesh {
 namespace {
 
@@ -66,6 +68,7 @@ TEST(Agreement, FactsAreWhatTheirTextSays) {
   EXPECT_EQ(with(copy), "");
   EXPECT_EQ(copy.host, kFirst.host);
   EXPECT_EQ(copy.device, "GPU-1");
+  for (const char* text : {"", "{", "[]", "{}", R"({"version": 1})"}) EXPECT_THROW(facts_of(text), EnvironmentError);
 }
 
 }  // namespace
