@@ -114,7 +114,7 @@ class Launcher {
     OwnedDescriptor store;
     if (plan_.host == 0) store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
     const int port = plan_.host == 0 ? port_of(store) : plan_.master_port;
-    if (plan_.num_workers > 0) ends_.emplace();
+    if (plan_.num_workers > 0 && plan_.host == 0) ends_.emplace();
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;
       const int store_of_it = is_first ? store.get() : -1, ends_of_it = is_first && ends_ ? ends_->theirs() : -1;
@@ -131,21 +131,25 @@ class Launcher {
     return static_cast<int>(std::ranges::count_if(ranks_, [](const auto& rank) { return !rank->status(); }));
   }
 
+  int number_of(int place) const { return plan_.host * plan_.ranks_per_host + place; }
+  int num_ranks() const { return plan_.num_hosts * plan_.ranks_per_host; }
   int num_trainers() const { return static_cast<int>(ranks_.size()) - plan_.num_workers; }
 
-  // Workers end when the others have; one that fails before is shown, and missed by nobody.
+  // Workers end when rank 0 has; one that fails before is shown, and missed by nobody.
   void look_at_workers() {
     if (plan_.num_workers == 0) return;
     const auto has_ended = [](const auto& rank) { return rank->status().has_value(); };
-    const bool others_ended = std::all_of(ranks_.begin(), ranks_.begin() + num_trainers(), has_ended);
+    const bool others_ended =
+        num_trainers() > 0 && std::all_of(ranks_.begin(), ranks_.begin() + num_trainers(), has_ended);
     for (int i = num_trainers(); i < static_cast<int>(ranks_.size()); ++i) {
       const RankProcess& worker = *ranks_[static_cast<size_t>(i)];
       if (!worker.status() || !told_.insert(i).second) continue;
-      ends_->tell(end_of(i, worker));
+      if (ends_) ends_->tell(end_of(i, worker));
       if (!others_ended && !culprit_ && !ended_well(*worker.status())) say(i, worker);
     }
-    if (std::ssize(told_) == plan_.num_workers) ends_->close();
-    if (!others_ended || num_running() == 0) return;
+    if (ends_ && std::ssize(told_) == plan_.num_workers) ends_->close();
+    // Rank 0 on another host may still say goodbye to those that are here.
+    if (plan_.host > 0 || !others_ended || num_running() == 0) return;
     if (!workers_deadline_) workers_deadline_ = Clock::now() + plan_.grace;
     if (Clock::now() < *workers_deadline_) return;
     for (int i = num_trainers(); i < static_cast<int>(ranks_.size()); ++i)
@@ -153,15 +157,15 @@ class Launcher {
     workers_deadline_ = Clock::now() + plan_.grace;
   }
 
-  void say(int number, const RankProcess& worker) const {
-    show(number, worker.last_output());
+  void say(int place, const RankProcess& worker) const {
+    show(number_of(place), worker.last_output());
     const bool is_last = std::ssize(told_) == plan_.num_workers;
-    std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s%s\n", number, plan_.ranks_per_host,
+    std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s%s\n", number_of(place), num_ranks(),
                  how_it_ended(*worker.status()).c_str(), is_last ? "" : "; the others go on");
   }
 
   // With what it said last.
-  WorkerEnd end_of(int number, const RankProcess& worker) const {
+  WorkerEnd end_of(int place, const RankProcess& worker) const {
     const int status = *worker.status();
     std::istringstream lines(worker.last_output());
     std::string last;
@@ -170,8 +174,8 @@ class Launcher {
     }
     constexpr std::string_view kError = "tandem: error: ";
     if (last.starts_with(kError)) last.erase(0, kError.size());
-    return {.code = WIFSIGNALED(status) ? kKilledCode : WEXITSTATUS(status),
-            .how = fmt::format("rank {} of {} {}{}{}", number, plan_.ranks_per_host, how_it_ended(status),
+    return {.code = code_of(status),
+            .how = fmt::format("rank {} of {} {}{}{}", number_of(place), num_ranks(), how_it_ended(status),
                                last.empty() ? "" : ": ", last)};
   }
 
@@ -253,19 +257,31 @@ class Launcher {
   }
 
   LaunchEnd end() {
+    if (num_trainers() == 0) return end_of_workers();
     if (!culprit_) note_failures();
     if (!culprit_) return {.code = interrupted_code(), .failed = false, .message = ""};
     const RankProcess& rank = *ranks_[*culprit_];
-    const int number = plan_.host * plan_.ranks_per_host + *culprit_;
-    show(number, rank.last_output());
+    show(number_of(*culprit_), rank.last_output());
     const int status = *rank.status();
-    const bool killed = WIFSIGNALED(status);
-    const int size = plan_.num_hosts * plan_.ranks_per_host;
-    return {.code = killed ? kKilledCode : WEXITSTATUS(status),
+    return {.code = code_of(status),
             .failed = true,
-            .message = fmt::format("rank {} of {} ({}) {}{}", number, size, host_name(), how_it_ended(status),
-                                   size > 1 ? "; the others were ended" : "")};
+            .message = fmt::format("rank {} of {} ({}) {}{}", number_of(*culprit_), num_ranks(), host_name(),
+                                   how_it_ended(status), num_ranks() > 1 ? "; the others were ended" : "")};
   }
+
+  // What each of them said was shown when it ended.
+  LaunchEnd end_of_workers() const {
+    const auto has_ended_well = [this](const auto& rank) { return ended_well(*rank->status()); };
+    if (std::ranges::any_of(ranks_, has_ended_well)) return {};
+    const int status = *ranks_.front()->status();
+    return {
+        .code = code_of(status),
+        .failed = true,
+        .message = fmt::format("rank {} of {} ({}), which only samples, {}{}", number_of(0), num_ranks(), host_name(),
+                               how_it_ended(status), ranks_.size() > 1 ? ", and no other one here ended well" : "")};
+  }
+
+  static int code_of(int status) { return WIFSIGNALED(status) ? kKilledCode : WEXITSTATUS(status); }
 
   // Of ranks that ended as they should: that of the lowest rank which was interrupted, or 0.
   int interrupted_code() const {

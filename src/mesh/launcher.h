@@ -3,8 +3,8 @@
 // The socket at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has
 // the terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach
 // each rank once. Ranks hold parts of one state: when one fails the others are ended. The last ranks may be workers,
-// which hold none: when one of those fails it is said, to rank 0 too (mesh/started_workers.h), and the others go on.
-// However the launcher ends, no rank is left.
+// which hold none: when one of those fails it is said, to rank 0 too where that is on this host
+// (mesh/started_workers.h), and the others go on. However the launcher ends, no rank is left.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace tandem::mesh {
 struct LaunchPlan {
   std::vector<std::string> command;  // what each rank runs; [0] is the file
   int ranks_per_host = 1;
-  int num_workers = 0;          // the last of them, on one host: the others go on without any of these
+  int num_workers = 0;          // the last of them, maybe all: the others go on without any of these
   int num_hosts = 1, host = 0;  // ours is number `host`
   std::string master_address = "127.0.0.1";
   int master_port = 0;                                        // 0: of the kernel's choice, on one host
@@ -24,7 +24,9 @@ struct LaunchPlan {
 };
 
 struct LaunchEnd {
-  int code = 0;         // 0 when all ranks ended so; else that of the first that failed, 3 where a signal killed it
+  // 0 when all ranks ended so; else that of the first that failed, 3 where a signal killed it. On a host of workers
+  // alone 0 when one of them ended so.
+  int code = 0;
   bool failed = false;  // false too where ranks ended as a signal that was passed on asks them to
   std::string message;  // what is to be said of a failure: "rank 2 of 4 (host) was killed by signal 9; ..."
 };

@@ -63,6 +63,9 @@ int count_signals() {
 constexpr std::string_view kWorker = "worker:";
 bool is_worker(std::string_view word) { return word.starts_with(kWorker); }
 
+// The launcher of the second of two hosts.
+constexpr std::string_view kSecondHost = "host:1";
+
 // What rank 0 hears of its workers.
 int hear() {
   StartedWorkers workers(number("TANDEM_WORKERS_FD"));
@@ -95,12 +98,16 @@ int do_as_told(std::string word) {
 }  // namespace
 
 int run_fake_rank(int argc, char** argv) {
-  const int place = 2 + number("RANK");
+  const int place = 2 + number("LOCAL_RANK");
   return place < argc ? do_as_told(argv[place]) : 1;
 }
 
 int run_fake_launcher(int argc, char** argv) {
   LaunchPlan plan;
+  if (argc > 2 && std::string_view(argv[2]) == kSecondHost) {
+    plan.num_hosts = 2, plan.host = 1, plan.master_port = 29500;
+    ++argv, --argc;
+  }
   plan.command = {"/proc/self/exe", "--rank"};
   plan.command.insert(plan.command.end(), argv + 2, argv + argc);
   plan.num_workers = static_cast<int>(std::count_if(argv + 2, argv + argc, is_worker));

@@ -3,9 +3,10 @@
 
 namespace tandem::mesh {
 
-// "--rank WORD WORD ...": word number RANK says what this process does. See fake_rank.cc.
+// "--rank WORD WORD ...": word number LOCAL_RANK says what this process does. See fake_rank.cc.
 int run_fake_rank(int argc, char** argv);
-// "--launch WORD ...": what `tandem launch` does, with a rank for each word; prints what it says.
+// "--launch WORD ...": what `tandem launch` does, with a rank for each word; prints what it says. The first word
+// "host:1" is no rank's: the launcher is then that of the second of two hosts.
 int run_fake_launcher(int argc, char** argv);
 
 }  // namespace tandem::mesh

@@ -194,6 +194,32 @@ TEST(Launcher, TellsOfNoWorkerThatRuns) {
   EXPECT_NE(job.printed().find("heard: 3, rank 2 of 3 was killed by signal 9\n"), std::string::npos) << job.printed();
 }
 
+// On a host without any that trains.
+TEST(Launcher, WorkersAloneEndBadlyWhereNoneEndedWell) {
+  Job some({"host:1", "worker:exit:0", "worker:say"});
+  EXPECT_EQ(some.wait(), 0) << some.printed();
+  EXPECT_NE(some.printed().find("tandem: warning: rank 3 of 4, which only samples, exited with code 9\n"),
+            std::string::npos)
+      << some.printed();
+  Job none({"host:1", "worker:exit:2", "worker:exit:2"});
+  EXPECT_EQ(none.wait(), 2);
+  EXPECT_NE(none.printed().find("which only samples, exited with code 2, and no other one here ended well\n"),
+            std::string::npos)
+      << none.printed();
+}
+
+// Rank 0, on the other host, says when it has ended.
+TEST(Launcher, WorkersOfAnotherHostOutliveThoseThatTrainHere) {
+  Job job({"host:1", "exit:0", "worker:count"});
+  job.rank(3);
+  usleep(1'000'000);  // more than the grace
+  kill(job.rank(3), SIGTERM);
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.printed().find("signal 9"), std::string::npos) << job.printed();
+  Job failing({"host:1", "exit:2", "worker:sleep"});
+  EXPECT_EQ(failing.wait(), 2) << "it ends all that are here";
+}
+
 TEST(StartedWorkers, ADescriptorThatIsNoSocketIsNamed) {
   StartedWorkers nobody_tells(std::nullopt);
   EXPECT_EQ(nobody_tells.have_all_ended(), std::nullopt);
