@@ -73,14 +73,31 @@ int say_end(const mesh::LaunchEnd& end) {
   return end.code;
 }
 
-// `workers` processes more only sample.
-mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t ranks, int64_t workers) {
+// The last `workers` of them only sample.
+mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t processes, int64_t workers) {
   mesh::LaunchPlan plan;
   plan.command = {"/proc/self/exe", "train"};
   plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
-  plan.ranks_per_host = static_cast<int>(ranks + workers);
+  plan.ranks_per_host = static_cast<int>(processes);
   plan.num_workers = static_cast<int>(workers);
   return plan;
+}
+
+// Of the `count` processes of a machine, of which the first has number `first` in the whole run: how many train.
+int64_t num_trainers_here(const config::MeshOptions& mesh, int64_t first, int64_t count) {
+  return std::clamp<int64_t>(mesh.num_ranks() - first, 0, count);
+}
+
+// Those that train come first, on machines of their own but for the last of these, where others may sample.
+void check_machine(const config::MeshOptions& mesh, int64_t first, int64_t count, const std::string& source) {
+  const int64_t trainers = num_trainers_here(mesh, first, count);
+  TANDEM_USER_CHECK(
+      trainers == 0 || trainers == mesh.actor_num_gpus_per_node,
+      fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}: the first {} processes train, and on one "
+                  "machine {} of its {} do ({}); the others sample, behind them: start so many on each machine that "
+                  "{} train where any do",
+                  mesh.actor_num_nodes, mesh.actor_num_gpus_per_node, mesh.num_ranks(), trainers, count, source,
+                  mesh.actor_num_gpus_per_node));
 }
 
 // Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
@@ -120,8 +137,9 @@ std::vector<std::string> restarted(std::vector<std::string> arguments, const con
 int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& config,
                       std::vector<std::string> arguments) {
   for (int64_t restarts = 0;; ++restarts) {
-    const int64_t num_workers = config.mesh.num_workers(config.colocate);
-    mesh::LaunchPlan plan = plan_of(arguments, launch.nproc_per_node - num_workers, num_workers);
+    const int64_t count = launch.nproc_per_node;
+    mesh::LaunchPlan plan =
+        plan_of(arguments, count, count - num_trainers_here(config.mesh, launch.node_rank * count, count));
     plan.num_hosts = static_cast<int>(launch.nnodes);
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
@@ -142,19 +160,21 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
   mesh.check_names_no_device(config.model.device);
   const int64_t num_workers = mesh.num_workers(config.colocate);
   const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
-  if (mesh.rollout_join) {  // one more engine
+  if (mesh.joins()) {  // one more engine
     if (launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
     return say_end(mesh::launch(plan_of(arguments, mesh.tensor_model_parallel_size, 0)));
   }
   if (launched) {
     TANDEM_USER_CHECK(
-        launched->size == config.num_processes() && launched->local_size == mesh.actor_num_gpus_per_node + num_workers,
+        launched->size == config.num_processes() &&
+            (num_workers > 0 || launched->local_size == mesh.actor_num_gpus_per_node),
         fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}{}: {} {} {} started, {} of them on this "
                     "machine ({}); give --actor-num-nodes and --actor-num-gpus-per-node as they were started",
                     mesh.actor_num_nodes, mesh.actor_num_gpus_per_node,
                     num_workers > 0 ? fmt::format(" + --rollout-num-gpus {}", num_workers) : "", launched->size,
                     launched->size == 1 ? "process" : "processes", launched->size == 1 ? "was" : "were",
                     launched->local_size, launched->source));
+    check_machine(mesh, launched->rank - launched->local_rank, launched->local_size, launched->source);
     return std::nullopt;
   }
   if (config.num_processes() == 1 || mode.dry_run) return std::nullopt;
@@ -163,7 +183,7 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
                                 "tandem launch (docs/MANY_DEVICES.md)",
                                 mesh.actor_num_nodes));
   config.check();
-  return say_end(mesh::launch(plan_of(arguments, mesh.actor_num_gpus_per_node, num_workers)));
+  return say_end(mesh::launch(plan_of(arguments, config.num_processes(), num_workers)));
 }
 
 void check_alone(const Verb& verb) {
@@ -188,18 +208,29 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
   std::vector<std::string> words(dashes + 2, arguments.end());
   config::TrainConfig config = train_config(words);
   const int64_t num_workers = config.mesh.num_workers(config.colocate);
-  if (config.mesh.num_ranks() == 1) {  // launch has said it
-    words.insert(words.end(), {"--actor-num-nodes", std::to_string(launch.nnodes), "--actor-num-gpus-per-node",
-                               std::to_string(launch.nproc_per_node - num_workers)});
+  const int64_t num_trainers = launch.nnodes * launch.nproc_per_node - num_workers;
+  if (config.mesh.num_ranks() == 1 && num_trainers > 1) {  // launch has said it
+    const int64_t per_node = std::min(launch.nproc_per_node, num_trainers);
+    words.insert(words.end(), {"--actor-num-nodes", std::to_string(num_trainers / per_node),
+                               "--actor-num-gpus-per-node", std::to_string(per_node)});
     config = train_config(words);
   }
   TANDEM_USER_CHECK(
-      config.mesh.actor_num_nodes == launch.nnodes &&
-          config.mesh.actor_num_gpus_per_node + num_workers == launch.nproc_per_node,
+      num_workers > 0 || (config.mesh.actor_num_nodes == launch.nnodes &&
+                          config.mesh.actor_num_gpus_per_node == launch.nproc_per_node),
       fmt::format("--nnodes {} --nproc-per-node {}: train has --actor-num-nodes {} --actor-num-gpus-per-node {}; leave "
                   "those two out",
                   launch.nnodes, launch.nproc_per_node, config.mesh.actor_num_nodes,
                   config.mesh.actor_num_gpus_per_node));
+  TANDEM_USER_CHECK(config.mesh.num_ranks() == num_trainers,
+                    fmt::format("--nnodes {} --nproc-per-node {}: are {} processes, and train has --actor-num-nodes {} "
+                                "x --actor-num-gpus-per-node {} + --rollout-num-gpus {}; start as many",
+                                launch.nnodes, launch.nproc_per_node, launch.nnodes * launch.nproc_per_node,
+                                config.mesh.actor_num_nodes, config.mesh.actor_num_gpus_per_node, num_workers));
+  for (int64_t node = 0; node < launch.nnodes; ++node) {
+    check_machine(config.mesh, node * launch.nproc_per_node, launch.nproc_per_node,
+                  fmt::format("--nnodes {} --nproc-per-node {}", launch.nnodes, launch.nproc_per_node));
+  }
   return run_with_restarts(launch, config, words);
 }
 

@@ -5,13 +5,14 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/host_port.h"
 #include "base/size.h"
 
 namespace tandem::config {
 
 namespace {
 
-constexpr int64_t kMaxNodes = 4096, kMaxDevices = 1024;
+constexpr int64_t kMaxNodes = 4096, kMaxDevices = 1024, kMaxPort = 65535;
 constexpr double kMaxMinutes = 7 * 24 * 60;
 
 }  // namespace
@@ -90,6 +91,17 @@ void MeshOptions::visit(base::Options& options) {
               "be one more process that only samples, for the run on this machine that has the same --save and goes on")
       .does_not_affect_results();
   options
+      .option(rollout_join_address, "rollout-join-address", group,
+              "be one more process that only samples, for the run on another machine that listens at this HOST:PORT")
+      .does_not_affect_results();
+  options
+      .option(rollout_listen, "rollout-listen", group,
+              "port of --network-interface at which processes that only sample may join the run from other machines; "
+              "0: any free one, which the run says")
+      .at_least(0)
+      .at_most(kMaxPort)
+      .does_not_affect_results();
+  options
       .option(rollout_health_check_timeout, "rollout-health-check-timeout", group,
               "seconds that a process which only samples may be silent while it has groups to sample; then others get "
               "them")
@@ -132,10 +144,18 @@ void MeshOptions::check_rollout(bool colocate) const {
           "--rollout-num-gpus-per-engine {} and --tensor-model-parallel-size {}: trainer and engine share their "
           "parts of the model; give both the same, or leave the first one out",
           rollout_num_gpus_per_engine.value_or(1), tensor_model_parallel_size));
+  TANDEM_USER_CHECK(
+      rollout_join_address.empty() || base::host_port(rollout_join_address),
+      fmt::format("--rollout-join-address {}: is no HOST:PORT; the run says at its start where it listens",
+                  rollout_join_address));
   if (colocate) {
-    TANDEM_USER_CHECK(!rollout_join,
-                      "--rollout-join: with --colocate the devices that train sample, and no other can join; give the "
-                      "flags of a run with --rollout-num-gpus");
+    const char* const flag = rollout_listen ? "--rollout-listen"
+                             : rollout_join ? "--rollout-join"
+                                            : "--rollout-join-address";
+    TANDEM_USER_CHECK(!joins() && !rollout_listen,
+                      fmt::format("{}: with --colocate the devices that train sample, and no other can join; give the "
+                                  "flags of a run with --rollout-num-gpus",
+                                  flag));
     TANDEM_USER_CHECK(
         !rollout_num_gpus || *rollout_num_gpus == num_ranks(),
         fmt::format("--rollout-num-gpus {} with --colocate: the {} that train sample too; leave one of "
@@ -151,14 +171,10 @@ void MeshOptions::check_rollout(bool colocate) const {
       fmt::format("--rollout-num-gpus {} with --tensor-model-parallel-size {}: so many devices hold one copy of the "
                   "model between them, to sample as to train; give a multiple of {}",
                   *rollout_num_gpus, tensor_model_parallel_size, tensor_model_parallel_size));
-  TANDEM_USER_CHECK(actor_num_nodes == 1,
-                    fmt::format("--rollout-num-gpus with --actor-num-nodes {}: devices that only sample are on the "
-                                "machine of those that train in this version; give --colocate instead",
-                                actor_num_nodes));
 }
 
 void MeshOptions::check_names_no_device(const std::string& device) const {
-  const int64_t processes = rollout_join ? tensor_model_parallel_size : num_ranks();
+  const int64_t processes = joins() ? tensor_model_parallel_size : num_ranks();
   TANDEM_USER_CHECK(processes == 1 || device.find(':') == std::string::npos,
                     fmt::format("--device {} with {} processes: a number names one device; give --device {}, and "
                                 "CUDA_VISIBLE_DEVICES says which ones there are",

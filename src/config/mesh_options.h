@@ -20,7 +20,9 @@ struct MeshOptions {
   bool trust_network = false;
   std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices that only sample
   std::optional<int64_t> rollout_num_gpus_per_engine;  // says --tensor-model-parallel-size again, as other trainers do
+  std::optional<int64_t> rollout_listen;               // port at which others may join from other machines; 0: any
   bool rollout_join = false;                           // this process is one more of them, of a run that goes on
+  std::string rollout_join_address;                    // HOST:PORT of such a run on another machine; "": on this one
   double rollout_health_check_timeout = 60.0;
   int64_t update_weight_buffer_size = int64_t{512} << 20;
 
@@ -37,6 +39,8 @@ struct MeshOptions {
   int64_t num_data_ranks() const { return num_ranks() / tensor_model_parallel_size; }
   // Processes that only sample, of those that are started together.
   int64_t num_workers(bool colocate) const { return colocate ? 0 : rollout_num_gpus.value_or(0); }
+  // Whether this process is one more of them, of a run that goes on.
+  bool joins() const { return rollout_join || !rollout_join_address.empty(); }
   double timeout_s() const { return timeout_minutes * 60.0; }
 };
 

@@ -25,6 +25,8 @@ constexpr std::string_view kMagic = "TDM1";
 constexpr size_t kChecksumBytes = 32;
 constexpr size_t kTagDigits = 32;  // of a seal, where a frame has its checksum
 static_assert(kTagDigits == kChecksumBytes);
+constexpr const char* kNotNext = "what has come is not what the other end said next: somebody else is on the network";
+constexpr size_t kStretchBytes = size_t{1} << 20;  // of bytes that have a tag of their own
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t) + kChecksumBytes;
 
 // The address of a name; a leading zero byte says that it is no file.
@@ -85,7 +87,7 @@ std::optional<std::string> FrameReader::next() {
   std::string payload = bytes_.substr(kHeaderBytes, size);
   const std::string_view checksum = std::string_view(bytes_).substr(kHeaderBytes - kChecksumBytes, kChecksumBytes);
   if (seal_ != nullptr && !seal_->is_tag_of(ChannelSeal::Kind::kFrame, payload, checksum))
-    throw ChannelClosed("a message is not what the other end said next: somebody else is on the network");
+    throw ChannelClosed(kNotNext);
   if (seal_ == nullptr && checksum != base::checksum(payload))
     throw ChannelClosed("a message has changed on its way: its checksum is another");
   bytes_.erase(0, kHeaderBytes + size);
@@ -123,8 +125,15 @@ void Channel::send(std::string_view payload) {
 }
 
 void Channel::send_bytes(std::span<const std::byte> bytes) {
-  write_all(bytes);
-  if (seal_) write_all(bytes_of(seal_->tag_of(ChannelSeal::Kind::kBytes, text_of(bytes))));
+  if (!seal_) return write_all(bytes);
+  while (!bytes.empty()) {
+    const auto stretch = bytes.first(std::min(bytes.size(), kStretchBytes));
+    const auto size = static_cast<uint64_t>(stretch.size());
+    write_all(std::as_bytes(std::span(&size, 1)));
+    write_all(stretch);
+    write_all(bytes_of(seal_->tag_of(ChannelSeal::Kind::kBytes, text_of(stretch))));
+    bytes = bytes.subspan(stretch.size());
+  }
 }
 
 void Channel::write_all(std::span<const std::byte> bytes) {
@@ -163,12 +172,34 @@ std::optional<std::string> Channel::receive(double wait_s) {
 }
 
 void Channel::receive_bytes(std::span<std::byte> into) {
+  if (!seal_) return read_all(into);
+  while (!into.empty()) {
+    if (num_taken_ == stretch_.size()) {
+      uint64_t size = 0;
+      read_all(std::as_writable_bytes(std::span(&size, 1)));
+      if (size == 0 || size > kStretchBytes) throw ChannelClosed(kNotNext);
+      if (size <= into.size()) {
+        read_stretch(into.first(size));
+        into = into.subspan(size);
+        continue;
+      }
+      stretch_.resize(size);
+      num_taken_ = 0;
+      read_stretch(stretch_);
+    }
+    const auto left = std::span(stretch_).subspan(num_taken_);
+    const size_t count = std::min(into.size(), left.size());
+    std::memcpy(into.data(), left.data(), count);
+    num_taken_ += count;
+    into = into.subspan(count);
+  }
+}
+
+void Channel::read_stretch(std::span<std::byte> into) {
   read_all(into);
-  if (!seal_) return;
   std::string tag(kTagDigits, '\0');
-  read_all({reinterpret_cast<std::byte*>(tag.data()), tag.size()});
-  if (!seal_->is_tag_of(ChannelSeal::Kind::kBytes, text_of(into), tag))
-    throw ChannelClosed("what has come is not what the other end sent next: somebody else is on the network");
+  read_all(std::as_writable_bytes(std::span(tag)));
+  if (!seal_->is_tag_of(ChannelSeal::Kind::kBytes, text_of(into), tag)) throw ChannelClosed(kNotNext);
 }
 
 void Channel::read_all(std::span<std::byte> into) {

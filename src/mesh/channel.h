@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mesh/channel_seal.h"
 #include "mesh/network.h"
@@ -56,7 +57,7 @@ class Channel {
 
   // Waits until the kernel has taken all of it.
   void send(std::string_view payload);
-  // Bytes without a frame: the frame before has said how many, and has their checksum. The other end takes them in one.
+  // Bytes without a frame: the frame before has said how many, and has their checksum.
   void send_bytes(std::span<const std::byte> bytes);
   // Waits so long for a frame: nullopt when none has come.
   std::optional<std::string> receive(double wait_s);
@@ -68,6 +69,7 @@ class Channel {
  private:
   void write_all(std::span<const std::byte> bytes);
   void read_all(std::span<std::byte> into);
+  void read_stretch(std::span<std::byte> into);
   bool read_some(double wait_s);
   void wait(int16_t events);
 
@@ -75,6 +77,8 @@ class Channel {
   const double patience_s_;
   const std::unique_ptr<ChannelSeal> seal_;
   FrameReader reader_;
+  std::vector<std::byte> stretch_;  // of sealed bytes that were asked for in part
+  size_t num_taken_ = 0;
 };
 
 // A socket of this machine without a file, by a name that holds while it listens. Only processes of the same user get

@@ -9,18 +9,19 @@
 #include "base/log.h"
 #include "device/backend.h"
 #include "device/registry.h"
+#include "mesh/hosts.h"
 #include "mesh/launch_variables.h"
 #include "mesh/network.h"
 #include "mesh/placement.h"
 #include "mesh/rendezvous.h"
-#include "mesh/secret.h"
+#include "run/run_address.h"
 
 namespace tandem::run {
 
 namespace {
 
 mesh::Placement placement_of(const config::TrainConfig& config) {
-  return {.num_trainers = config.mesh.rollout_join ? 0 : static_cast<int>(config.mesh.num_ranks()),
+  return {.num_trainers = config.mesh.joins() ? 0 : static_cast<int>(config.mesh.num_ranks()),
           .per_engine = static_cast<int>(config.mesh.tensor_model_parallel_size)};
 }
 
@@ -51,7 +52,7 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 
 bool only_samples(const config::TrainConfig& config) {
   const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  return config.mesh.rollout_join || (launch && !placement_of(config).trains(*launch));
+  return config.mesh.joins() || (launch && !placement_of(config).trains(*launch));
 }
 
 mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMode& mode) {
@@ -68,14 +69,18 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
   const config::TrainConfig own = as_this_rank(config);
   // The conductor says what all would say; what ends this rank is said all the same.
   if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
-  const std::string secret_file = base::secret_file();
-  return mesh::join(mesh::party_of(*launch, placement_of(config)),
+  const mesh::Placement placement = placement_of(config);
+  // What is wrong with the network is said before anything is read.
+  mesh::check_hosts(*launch, config.mesh.trust_network, own_secret());
+  if (launch->rank == 0) network_door(config);
+  return mesh::join(mesh::party_of(*launch, placement),
                     {.timeout_s = config.mesh.timeout_s(),
                      .network_interface = config.mesh.network_interface,
                      .trust_network = config.mesh.trust_network,
-                     .secret = secret_file.empty() ? "" : mesh::read_secret(secret_file),
+                     .secret = own_secret(),
                      .version = TANDEM_VERSION,
                      .flags = mode.result_options,
+                     .keeps_store = placement.trains(*launch) && is_on_several_hosts(config),
                      .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
                      .device = network_of(own),
                      .device_id = own_device(own)});

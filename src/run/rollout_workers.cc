@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/sha256.h"
+#include "mesh/hosts.h"
 
 namespace tandem::run {
 
@@ -23,6 +22,11 @@ RolloutWorkers::Settings with_shown_weights(RolloutWorkers::Settings settings, c
   settings.welcome.shown_trained = weights.words(/*is_base=*/false);
   settings.welcome.shown_base = weights.words(/*is_base=*/true);
   return settings;
+}
+
+// Elsewhere words of this machine's memory mean nothing, or something else.
+void forget_words(Welcome& welcome) {
+  for (auto* const words : {&welcome.shown_trained, &welcome.shown_base}) std::fill(words->begin(), words->end(), "");
 }
 
 // Work with one worker, which is gone where that fails.
@@ -38,14 +42,10 @@ void attempt(Worker& worker, const Work& work) {
 
 }  // namespace
 
-std::string workers_address(const std::string& save) {
-  return "tandem/" + base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string());
-}
-
 RolloutWorkers::RolloutWorkers(Settings settings, ReplicaWeights& weights)
     : settings_(with_shown_weights(std::move(settings), weights)),
       weights_(weights),
-      listener_(mesh::listen_locally(settings_.address)),
+      listener_(settings_.address, settings_.door, settings_.silence_s),
       started_(settings_.workers_descriptor),
       num_exceptions_(std::uncaught_exceptions()) {}
 
@@ -77,8 +77,9 @@ std::optional<Failed> RolloutWorkers::why_nobody_comes() {
   if (!workers_.empty()) return std::nullopt;
   const std::optional<bool> have_ended = started_.have_all_ended();
   if (have_ended.has_value() && !*have_ended) return std::nullopt;
-  if (failure_) return failure_;
-  if (!have_ended || has_one_joined_) return std::nullopt;
+  const bool are_seen_to_end = have_ended && settings_.are_all_here;
+  if (failure_ && (are_seen_to_end || num_greeted_ >= settings_.num_started)) return failure_;
+  if (!are_seen_to_end || has_one_joined_) return std::nullopt;
   constexpr int kUserCode = 2;
   const mesh::WorkerEnd end = started_.first_end().value_or(mesh::WorkerEnd{.how = "they have all ended"});
   return Failed{.why = fmt::format("no process that samples has joined the run, and none is left: {}; mend that and "
@@ -89,7 +90,8 @@ std::optional<Failed> RolloutWorkers::why_nobody_comes() {
 
 void RolloutWorkers::poll(double wait_s, Lender& lender) {
   if (!take_messages(lender)) {
-    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
+    std::vector<pollfd> polled;
+    for (const int descriptor : listener_.descriptors()) polled.push_back({descriptor, POLLIN, 0});
     for (const auto& [id, worker] : workers_) polled.push_back({worker.channel->descriptor(), POLLIN, 0});
     ::poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000.0));
     accept_new();
@@ -103,11 +105,10 @@ void RolloutWorkers::poll(double wait_s, Lender& lender) {
 }
 
 void RolloutWorkers::accept_new() {
-  while (std::optional<mesh::OwnedDescriptor> socket = mesh::accept_locally(listener_)) {
+  while (std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
     const WorkerId id = next_id_++;
-    workers_[id] = {.channel = std::make_unique<mesh::Channel>(std::move(*socket), settings_.silence_s),
-                    .name = fmt::format("rollout worker {}", id),
-                    .last_heard = base::Clock::now()};
+    workers_[id] = {
+        .channel = std::move(channel), .name = fmt::format("rollout worker {}", id), .last_heard = base::Clock::now()};
   }
 }
 
@@ -161,16 +162,22 @@ void RolloutWorkers::take_frame(WorkerId id, Worker& worker, std::string_view fr
 
 void RolloutWorkers::greet(Worker& worker, const Hello& hello) {
   TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
-  worker.name += fmt::format(" (process {})", hello.process);
-  std::string why = mesh::disagreement({settings_.facts, mesh::facts_of(hello.facts)});
+  ++num_greeted_;
+  const mesh::RankFacts facts = mesh::facts_of(hello.facts);
+  const bool is_here = hello.machine == mesh::machine_id();
+  worker.name += fmt::format(" (process {}{})", hello.process, is_here ? "" : " on " + facts.host);
+  std::string why = mesh::disagreement({settings_.facts, facts});
   if (why.empty() && hello.weight_hash != weights_.hash())
     why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
   if (why.empty()) {
-    worker.channel->send(to_bytes(settings_.welcome));
+    Welcome welcome = settings_.welcome;
+    if (!is_here) forget_words(welcome);
+    worker.channel->send(to_bytes(welcome));
     worker.state = State::kPreparing;
     return;
   }
   worker.channel->send(to_bytes(Refused{why}));
+  if (!has_one_joined_) failure_ = Failed{.why = why, .is_users = true};
   worker.state = State::kGone;
   worker.why_gone = "is refused: " + why;
 }

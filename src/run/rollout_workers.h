@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
+#include "mesh/channel_listener.h"
 #include "mesh/started_workers.h"
 #include "run/replica_weights.h"
 #include "run/rollout_queue.h"
@@ -20,17 +21,17 @@
 
 namespace tandem::run {
 
-// The name of the socket at which the run with this --save listens.
-std::string workers_address(const std::string& save);
-
 class RolloutWorkers {
  public:
   struct Settings {
-    std::string address;    // workers_address()
-    mesh::RankFacts facts;  // a worker's have to agree
+    std::string address;          // workers_address()
+    mesh::NetworkDoor door = {};  // for those of other machines
+    mesh::RankFacts facts;        // a worker's have to agree
     Welcome welcome;
     double silence_s = 60.0;                // that a worker may be silent for while it has groups
     std::optional<int> workers_descriptor;  // mesh::LaunchVariables has it
+    int64_t num_started = 0;                // that were started with the run
+    bool are_all_here = true;               // on this machine, whose launcher sees them end
   };
   // Listens. The weights are borrowed. EnvironmentError: another process listens for this run.
   RolloutWorkers(Settings settings, ReplicaWeights& weights);
@@ -59,6 +60,9 @@ class RolloutWorkers {
   // The trainers' weights are new, and all ranks of the replica call their update: gives them to all who have joined,
   // and waits until each has taken them, is gone, or was silent for too long.
   void update_weights();
+
+  // Where it listens for other machines; 0: it does not.
+  int port() const { return listener_.port(); }
 
   // Why none is there and none will come by itself: the last one failed, or those that were started with the run ended
   // before any had joined. Nothing while one may come, and where somebody may start another.
@@ -98,12 +102,13 @@ class RolloutWorkers {
 
   const Settings settings_;
   ReplicaWeights& weights_;
-  const mesh::OwnedDescriptor listener_;
+  mesh::ChannelListener listener_;
   std::map<WorkerId, Worker> workers_;
   WorkerId next_id_ = 0;
   mesh::StartedWorkers started_;
   std::optional<Failed> failure_;  // of the last one that was there
   bool has_one_joined_ = false;
+  int64_t num_greeted_ = 0;   // that have said who they are
   const int num_exceptions_;  // when this was made
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "run/rollout_file.h"
 #include "run/rollout_metrics.h"
 #include "run/rollout_workers.h"
+#include "run/run_address.h"
 
 namespace tandem::run {
 
@@ -49,7 +51,10 @@ class WorkersSource final : public SampleSource, private GroupSource {
     if (inputs.mesh->data().rank() > 0) return;
     weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
     if (inputs.session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
-    if (inputs.mesh->is_conductor()) workers_.emplace(settings(inputs), *weights_);
+    if (!inputs.mesh->is_conductor()) return;
+    const RolloutWorkers::Settings of_run = settings(inputs);
+    workers_.emplace(of_run, *weights_);
+    say_where(inputs.config, of_run.door, workers_->port());
   }
 
   GroupSource& groups() override { return *this; }
@@ -71,15 +76,18 @@ class WorkersSource final : public SampleSource, private GroupSource {
   static RolloutWorkers::Settings settings(const TrainInputs& inputs) {
     const config::MeshOptions& mesh = inputs.config.mesh;
     return {.address = workers_address(inputs.config.output.save),
+            .door = network_door(inputs.config),
             .facts = own_facts(inputs.config, inputs.mode),
             .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
                         .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
                         .eval_sequences = inputs.evaluation.max_sequences(),
                         .line_types = rm_types_of(inputs.prompts),
                         .eval_line_types = inputs.evaluation.line_types(),
-                        .user_output = inputs.directory.grader_output_file()},
+                        .user_output = std::filesystem::absolute(inputs.directory.grader_output_file())},
             .silence_s = mesh.rollout_health_check_timeout,
-            .workers_descriptor = workers_descriptor()};
+            .workers_descriptor = workers_descriptor(),
+            .num_started = mesh.num_workers(inputs.config.colocate) / mesh.tensor_model_parallel_size,
+            .are_all_here = !is_on_several_hosts(inputs.config)};
   }
 
   std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* /*graders*/,

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -13,13 +12,15 @@
 #include "base/log.h"
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
+#include "mesh/hosts.h"
 #include "run/engine_follower.h"
 #include "run/engine_ranks.h"
 #include "run/generator_setup.h"
 #include "run/ranks.h"
-#include "run/rollout_workers.h"
+#include "run/run_address.h"
 #include "run/served_rollout.h"
 #include "run/stop_signal.h"
+#include "run/user_output.h"
 #include "run/worker_engine.h"
 
 namespace tandem::run {
@@ -33,28 +34,13 @@ constexpr double kLookEvery = 0.2;  // seconds between two looks at the stop sig
 constexpr double kAliveEvery = 1.0;
 constexpr double kAskEvery = 1.0;
 
-// The run may still load.
-mesh::Channel find_run(const config::TrainConfig& config) {
-  const std::string address = workers_address(config.output.save);
-  const Clock::time_point begin = Clock::now();
-  while (true) {
-    if (std::optional<mesh::OwnedDescriptor> socket = mesh::connect_locally(address))
-      return {std::move(*socket), config.mesh.timeout_s()};
-    TANDEM_ENV_CHECK(
-        seconds_since(begin) < config.mesh.timeout_s(),
-        fmt::format("no run with --save {} and --rollout-num-gpus goes on on this machine (waited for {:g} "
-                    "s, --distributed-timeout-minutes)",
-                    config.output.save, config.mesh.timeout_s()));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-}
-
 // Waits as long as it takes, since the run may train meanwhile. UserError: the run refuses this process.
 Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
               const ModelSession& session) {
   run.send(to_bytes(Hello{.facts = mesh::text_of(own_facts(config, mode)),
                           .weight_hash = session.empty_store().info().hash,
-                          .process = getpid()}));
+                          .process = getpid(),
+                          .machine = mesh::machine_id()}));
   while (true) {
     const std::optional<std::string> frame = run.receive(kLookEvery);
     if (!frame) continue;
@@ -73,7 +59,7 @@ config::TrainConfig with_line_types(config::TrainConfig config, const Welcome& w
 
 RewardContext context_of(const config::TrainConfig& config, const config::RunMode& mode, const Welcome& welcome) {
   RewardContext context = reward_context(config.data, mode);
-  context.output_path = welcome.user_output;
+  context.output_path = user_output_file(welcome.user_output);
   return context;
 }
 
@@ -210,7 +196,7 @@ class Worker {
 };
 
 // What ends this process is told to the run, which says it if no other process samples.
-void tell(std::optional<mesh::Channel>& run, const std::exception& error, bool is_users) {
+void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error, bool is_users) {
   if (!run) return;
   try {
     run->send(to_bytes(Failed{.why = error.what(), .is_users = is_users}));
@@ -219,10 +205,10 @@ void tell(std::optional<mesh::Channel>& run, const std::exception& error, bool i
 }
 
 // The first process of an engine joins the run. What keeps it from that ends the others too, in the same words.
-Welcome join_run(std::optional<mesh::Channel>& run, const config::TrainConfig& config, const config::RunMode& mode,
+Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::TrainConfig& config, const config::RunMode& mode,
                  const ModelSession& session, EngineRanks& ranks) {
   try {
-    run.emplace(find_run(config));
+    run = find_run(config);
     Welcome welcome = greet(*run, config, mode, session);
     ranks.pass_on(welcome);
     return welcome;
@@ -237,7 +223,7 @@ Welcome join_run(std::optional<mesh::Channel>& run, const config::TrainConfig& c
 
 void lead_engine(const config::TrainConfig& config, const config::RunMode& mode, ModelSession& session,
                  EngineRanks& ranks) {
-  std::optional<mesh::Channel> run;
+  std::unique_ptr<mesh::Channel> run;
   try {
     const Welcome welcome = join_run(run, config, mode, session, ranks);
     base::log_info("samples for the run {}", config.output.save);

@@ -63,7 +63,7 @@ class Reading {
   WireReader& in_;
 };
 
-void fields(auto& wire, auto& m, Hello*) { wire(m.facts), wire(m.weight_hash), wire(m.process); }
+void fields(auto& wire, auto& m, Hello*) { wire(m.facts), wire(m.weight_hash), wire(m.process), wire(m.machine); }
 void fields(auto& wire, auto& m, Welcome*) {
   wire(m.longest_prompt), wire(m.eval_context_tokens), wire(m.eval_sequences);
   wire.texts(m.line_types), wire.texts(m.eval_line_types);

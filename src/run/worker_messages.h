@@ -29,13 +29,14 @@ struct Hello {
   std::string facts;        // mesh::text_of(RankFacts): version, contract, flags
   std::string weight_hash;  // WeightSpec::hash: both mean the same by the bytes of a store
   int64_t process = 0;      // its number, for messages
+  std::string machine;      // mesh::machine_id(): memory is shown to processes of the same one alone
 };
 // What a worker cannot know, since it reads no data.
 struct Welcome {
   int64_t longest_prompt = 0;
   int64_t eval_context_tokens = 0, eval_sequences = 0;
   std::set<std::string> line_types, eval_line_types;  // the rewards that lines ask for themselves
-  std::string user_output;                            // the file for what user code prints
+  std::string user_output;                            // the file for what user code prints, as an absolute path
   // Words by which each tensor rank may map its part of the trainers' weights (weights::show_weights), by rank: those
   // of what is trained, and of the frozen model beside an adapter. An empty word: it cannot; none: there is no adapter.
   std::vector<std::string> shown_trained = {}, shown_base = {};

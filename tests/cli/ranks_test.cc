@@ -142,6 +142,26 @@ TEST(Launch, SaysWhatItWasNotTold) {
   EXPECT_EQ(program({"launch", "--help"}).code, 0);
 }
 
+TEST(Launch, SaysWhereProcessesThatOnlySampleDoNotFit) {
+  const base::TemporaryDirectory folder;
+  const auto says = [&](const std::string& processes, const Arguments& more, const std::string& text) {
+    Arguments train = train_arguments(folder / "run", more);
+    std::erase(train, "--colocate");
+    expect_one_line_failure(program(launched({"--nnodes", "2", "--nproc-per-node", processes, "--master-addr",
+                                              "10.0.0.1", "--master-port", "29500"},
+                                             train)),
+                            2, text);
+  };
+  says(
+      "2", {"--rollout-num-gpus", "4"},
+      "--nnodes 2 --nproc-per-node 2: are 4 processes, and train has --actor-num-nodes 1 x --actor-num-gpus-per-node 1 "
+      "+ --rollout-num-gpus 4; start as many");
+  says("4", {"--rollout-num-gpus", "4", "--actor-num-nodes", "2", "--actor-num-gpus-per-node", "2"},
+       "--actor-num-nodes 2 x --actor-num-gpus-per-node 2: the first 4 processes train, and on one machine 4 of its 4 "
+       "do "
+       "(--nnodes 2 --nproc-per-node 4)");
+}
+
 TEST(Launch, StartsAgainAsOftenAsItMay) {
   const base::TemporaryDirectory folder;
   const Captured result =

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs tandem on two hosts: two network namespaces of this machine with a cable between them, and a second network each
 # that nobody is to be heard on. Asks: are the weights those of one process; does anything listen beyond the cable; do
-# ranks of other launchers meet; who ends, and how, when the cable is cut or the secrets differ.
+# ranks of other launchers meet; who ends, and how, when the cable is cut or the secrets differ; may a host only sample.
 #
 #   tests/mesh/two_hosts.sh build/dev/src/cli/tandem [--all]
 # --all: with the variables of torchrun, Slurm and Open MPI too.
@@ -60,12 +60,14 @@ train() {  # the arguments of a short run, but for --save
     --num-rollout 2 --rollout-max-response-len 12 --lr 1e-3 --no-use-tensorboard --dtype float32 \
     --max-tokens-per-gpu 64 --num-threads 1 --save-interval 1 --distributed-timeout-minutes 0.1 "$@"
 }
-# launch HOST ARGUMENTS...: tandem launch, as on each of two machines.
+# launch HOST ARGUMENTS...: tandem launch, as on each of two machines, with per_host processes on each.
+per_host=1
 launch() {
   local i=$1
   shift
-  on "$i" "$program" launch --nnodes 2 --node-rank "$i" --nproc-per-node 1 --master-addr 10.77.0.1 --master-port 29500 -- "$@"
+  on "$i" "$program" launch --nnodes 2 --node-rank "$i" --nproc-per-node $per_host --master-addr 10.77.0.1 --master-port 29500 -- "$@"
 }
+without_colocate() { sed 's/ --colocate / /'; }
 same_weights() {
   cmp -s "$here/alone/hf/latest/model.safetensors" "$here/$1/hf/latest/model.safetensors" ||
     fail "$1: weights are not those of one process"
@@ -142,6 +144,45 @@ strangers_are_refused() {
   grep -q "TANDEM_SECRET_FILE" "$here/out.0" || fail "no secret: the remedy is not named"
 }
 
+# Host 1 only samples.
+workers_sample_for_another_host() {
+  local i
+  for i in 0 1; do
+    TANDEM_SECRET_FILE=$here/secret launch "$i" $(train --rollout-num-gpus 1 --save "$here/worker" | without_colocate)
+  done
+  : >"$here/listening"
+  watch_listeners
+  both 0 "a worker on another host"
+  same_weights worker
+  grep -q 'worker 0 (process [0-9]*) has joined' "$here/out.0" || { fail "a worker on another host"; cat "$here/out.0"; }
+  local strangers
+  strangers=$(sed 's/:[0-9]*$//' "$here/listening" | sort -u | grep -v -e '^10\.77\.0\.[12]$' -e '^127\.')
+  [ -z "$strangers" ] || fail "somebody listens at $strangers"
+}
+
+# Three workers, two of them on host 1: the run goes on with the one that is left.
+a_cut_cable_costs_workers() {
+  local i
+  per_host=2
+  local arguments
+  arguments=$(train --rollout-num-gpus 3 --save "$here/fewer" --num-rollout 8 --rollout-health-check-timeout 2 |
+    without_colocate)
+  TANDEM_SECRET_FILE=$here/secret "$program" $(train --save "$here/alone_8" --num-rollout 8) >"$here/out.0" 2>&1
+  for i in 0 1; do TANDEM_SECRET_FILE=$here/secret launch "$i" $arguments; done
+  per_host=1
+  for _ in $(seq 600); do [ "$(grep -c 'has joined' "$here/out.0")" = 3 ] && break; sleep 0.05; done
+  ip -n "${hosts[0]}" link set cable down
+  local begin=$SECONDS
+  wait "${pids[0]}" || { fail "a cut cable ends a run that has a worker left"; cat "$here/out.0"; }
+  grep -q '"fault/lost_workers":[1-9]' "$here/fewer/metrics.jsonl" || fail "a cut cable: no worker was lost"
+  cmp -s "$here/alone_8/hf/latest/model.safetensors" "$here/fewer/hf/latest/model.safetensors" ||
+    fail "a cut cable changes weights"
+  wait "${pids[1]}"
+  [ $? = 3 ] || { fail "a cut cable: host 1 does not end with code 3"; cat "$here/out.1"; }
+  [ $((SECONDS - begin)) -le $((timeout_s + 15)) ] || fail "a cut cable: ended after $((SECONDS - begin)) s"
+  ip -n "${hosts[0]}" link set cable up
+}
+
 umask 077
 build_hosts
 head -c 32 /dev/urandom >"$here/secret"
@@ -149,7 +190,8 @@ printf 'def reward(prompts, completions, **kwargs):\n    return [float(len(c[0][
   >"$here/reward.py"
 declare -a pids
 run_alone
-questions=(trains_alike_and_is_closed a_cut_cable_ends_both strangers_are_refused)
+questions=(trains_alike_and_is_closed a_cut_cable_ends_both strangers_are_refused workers_sample_for_another_host
+  a_cut_cable_costs_workers)
 [ "${2:-}" != --all ] || questions+=(other_launchers_are_understood)
 for question in "${questions[@]}"; do
   begin=$SECONDS

@@ -11,6 +11,7 @@
 #include <future>
 #include <vector>
 
+#include "mesh/hosts.h"
 #include "run/worker_weights.h"
 #include "tests/run/small_run.h"
 #include "tests/weights/shown_memory.h"
@@ -36,8 +37,14 @@ class ScriptedWorker {
   ScriptedWorker(const std::string& address, const ModelSession& session)
       : session_(session), channel_(mesh::connect_locally(address).value(), 20.0) {}
 
-  void join() {
-    say(Hello{.facts = mesh::text_of({}), .weight_hash = session_.empty_store().info().hash, .process = 1});
+  void greet(const std::string& machine = mesh::machine_id()) {
+    say(Hello{.facts = mesh::text_of({}),
+              .weight_hash = session_.empty_store().info().hash,
+              .process = 1,
+              .machine = machine});
+  }
+  void join(const std::string& machine = mesh::machine_id()) {
+    greet(machine);
     weights_.emplace(session_, ranks_, std::get<Welcome>(next()));
     say(Prepared{.maps_weights = weights_->maps()});
     take_weights();
@@ -93,22 +100,26 @@ class NewWeights : public testing::Test {
     memory_->set_seen([](const at::Tensor& bytes) { return bytes; });
   }
 
-  std::unique_ptr<RolloutWorkers> listen(double silence_s = 20.0) {
+  std::unique_ptr<RolloutWorkers> listen(double silence_s = 20.0, int64_t num_started = 0) {
     address_ = fmt::format("tandem/test/{}/{}", getpid(), num_runs_++);
     weights_.emplace(session(), mesh::Group{.device = *alone_, .host = *alone_}, /*piece_bytes=*/5000);
-    return std::make_unique<RolloutWorkers>(
-        RolloutWorkers::Settings{
-            .address = address_, .facts = {}, .welcome = {}, .silence_s = silence_s, .workers_descriptor = {}},
-        *weights_);
+    return std::make_unique<RolloutWorkers>(RolloutWorkers::Settings{.address = address_,
+                                                                     .facts = {},
+                                                                     .welcome = {},
+                                                                     .silence_s = silence_s,
+                                                                     .workers_descriptor = {},
+                                                                     .num_started = num_started},
+                                            *weights_);
   }
   static ModelSession& session() { return run_->inputs().session; }
 
   // `work` with a worker, beside the conductor.
   std::future<void> beside(std::function<void()> work) { return std::async(std::launch::async, std::move(work)); }
-  std::unique_ptr<ScriptedWorker> joined(RolloutWorkers& workers, size_t which) {
+  std::unique_ptr<ScriptedWorker> joined(RolloutWorkers& workers, size_t which,
+                                         const std::string& machine = mesh::machine_id()) {
     auto worker = std::make_unique<ScriptedWorker>(address_, *sessions_.at(which));
     const size_t num_before = workers.ready().size();
-    std::future<void> joins = beside([&] { worker->join(); });
+    std::future<void> joins = beside([&] { worker->join(machine); });
     while (workers.ready().size() == num_before && lender_.num_lost == 0) workers.poll(0.05, lender_);
     joins.get();
     return worker;
@@ -168,6 +179,28 @@ TEST_F(NewWeights, AreCopiedByWhoMapsThemAndSentToWhoDoesNot) {
   }
   EXPECT_EQ(lender_.num_joined, 2);
   EXPECT_EQ(lender_.num_lost, 0);
+}
+
+// A word by which memory of this machine is mapped means something else there, or nothing.
+TEST_F(NewWeights, GoInPiecesToAnotherMachine) {
+  const auto workers = listen();
+  const auto other = joined(*workers, 0, "another machine");
+  EXPECT_GT(other->num_pieces, 10);
+  expect_same_weights(0);
+}
+
+// Where no launcher tells of their ends: not before as many have come as were started.
+TEST_F(NewWeights, TheLastOfThoseThatFailEndsTheRun) {
+  const auto workers = listen(/*silence_s=*/20.0, /*num_started=*/2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(workers->why_nobody_comes());
+    ScriptedWorker failing(address_, *sessions_[0]);
+    failing.greet();
+    failing.say(Failed{.why = "no memory"});
+    for (int tries = 0; tries < 20; ++tries) workers->poll(0.05, lender_);
+  }
+  ASSERT_TRUE(workers->why_nobody_comes());
+  EXPECT_EQ(workers->why_nobody_comes()->why, "no memory");
 }
 
 TEST_F(NewWeights, OneThatJoinsLateGetsTheNewest) {

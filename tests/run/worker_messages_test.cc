@@ -18,7 +18,7 @@ std::vector<WorkerMessage> one_of_each() {
   task.line.record.label = "4";
   task.line.prompt = std::make_shared<const rl::Prompt>(rl::Prompt{.tokens = {1, 2, 3}, .text = "2+2", .label = "4"});
   return {
-      Hello{.facts = "facts", .weight_hash = "hash", .process = 7},
+      Hello{.facts = "facts", .weight_hash = "hash", .process = 7, .machine = "here"},
       Welcome{.longest_prompt = 1,
               .eval_context_tokens = 2,
               .eval_sequences = 3,
