@@ -272,7 +272,8 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
   try {
     if (launch.size == 1) return solo_mesh(std::make_shared<StorePointer>(open_store(launch, settings.timeout_s)));
     // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}/{}", launch.attempt, launch.party),
+    const std::string party = launch.party.empty() ? "" : "/" + launch.party;
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}{}", launch.attempt, party),
                                                               open_store(launch, settings.timeout_s));
     const std::string run = Meeting(*sealed(store, settings, "meeting"), launch, settings).agree();
     return std::make_unique<JoinedMesh>(sealed(store, settings, run), launch, settings);
