@@ -72,7 +72,7 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
   const mesh::Placement placement = placement_of(config);
   // What is wrong with the network is said before anything is read.
   mesh::check_hosts(*launch, config.mesh.trust_network, own_secret());
-  if (launch->rank == 0) network_door(config);
+  if (launch->rank == 0 && placement.trains(*launch)) network_door(config);
   return mesh::join(mesh::party_of(*launch, placement),
                     {.timeout_s = config.mesh.timeout_s(),
                      .network_interface = config.mesh.network_interface,
