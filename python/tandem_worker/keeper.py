@@ -151,8 +151,7 @@ def try_the_group(confinement):
 
 def admit_to_group(confinement, name):
     if confinement.group is not None:
-        confinement.group.make_room(name, confinement.memory_of_room())
-        confinement.group.admit(name, os.getpid())
+        confinement.group.make_room(name, confinement.memory_of_room(), os.getpid())
 
 
 def keep(control, confinement, worker):

@@ -5,7 +5,9 @@ in a container, whose groups are read-only. Version 2 counts in a sibling of our
 processes may have no children that count; version 1 counts in a child.
 """
 
+import contextlib
 import errno
+import fcntl
 import os
 
 PREFIX = "tandem-graders-"
@@ -76,7 +78,23 @@ class MemoryGroup:
     def descriptors(self):
         return {descriptor for descriptor in (self._parent, self._group) if descriptor is not None}
 
-    def make_room(self, name, max_bytes):
+    @contextlib.contextmanager
+    def _locked(self):
+        """Against other processes: a room that is made is not removed before it has its first process."""
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._group)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def make_room(self, name, max_bytes, process):
+        """With its first process (admit())."""
+        with self._locked():
+            self._make_room(name, max_bytes)
+            self.admit(name, process)
+
+    def _make_room(self, name, max_bytes):
         os.mkdir(name, dir_fd=self._group)
         if self._version == 1:
             self._write(name + "/memory.limit_in_bytes", str(max_bytes))
@@ -100,6 +118,10 @@ class MemoryGroup:
 
     def remove_empty_rooms(self):
         """Those whose processes are gone."""
+        with self._locked():
+            self._remove_empty_rooms()
+
+    def _remove_empty_rooms(self):
         with os.scandir(self._group) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in names:
