@@ -124,6 +124,17 @@ void Channel::send(std::string_view payload) {
   write_all(bytes_of(frame));
 }
 
+void Channel::wait_until_closed(double wait_s) {
+  std::array<char, 65536> ignored;
+  const base::Clock::time_point begin = base::Clock::now();
+  for (double left = wait_s; left > 0.0; left = wait_s - base::seconds_since(begin)) {
+    pollfd polled = {socket_.get(), POLLIN, 0};
+    if (poll(&polled, 1, milliseconds(left)) <= 0) continue;
+    const ssize_t received = read(socket_.get(), ignored.data(), ignored.size());
+    if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) return;
+  }
+}
+
 void Channel::send_bytes(std::span<const std::byte> bytes) {
   if (!seal_) return write_all(bytes);
   while (!bytes.empty()) {

@@ -57,6 +57,9 @@ class Channel {
 
   // Waits until the kernel has taken all of it.
   void send(std::string_view payload);
+  // Behind the last frame of this end, which closes then: throws away what still comes, so long at most, until the
+  // other end has closed. A socket that is closed with something unread in it may lose what was said last.
+  void wait_until_closed(double wait_s);
   // Bytes without a frame: the frame before has said how many, and has their checksum.
   void send_bytes(std::span<const std::byte> bytes);
   // Waits so long for a frame: nullopt when none has come.

@@ -33,6 +33,7 @@ using base::seconds_since;
 constexpr double kLookEvery = 0.2;  // seconds between two looks at the stop signal
 constexpr double kAliveEvery = 1.0;
 constexpr double kAskEvery = 1.0;
+constexpr double kFarewell = 2.0;  // that the run has to hear the last word
 
 // Waits as long as it takes, since the run may train meanwhile. UserError: the run refuses this process.
 Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
@@ -178,6 +179,7 @@ class Worker {
     run_.send(to_bytes(Leaving{}));
     close_rollout();
     ranks_.pass_on(Stop{});
+    run_.wait_until_closed(kFarewell);
   }
 
   bool is_of_rollout(uint64_t number) const { return rollout_ && rollout_->number() == number; }
@@ -200,6 +202,7 @@ void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error
   if (!run) return;
   try {
     run->send(to_bytes(Failed{.why = error.what(), .is_users = is_users}));
+    run->wait_until_closed(kFarewell);
   } catch (const mesh::ChannelClosed&) {
   }
 }

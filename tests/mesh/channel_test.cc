@@ -78,6 +78,22 @@ TEST(Channel, AnEndThatIsGoneOrStuckEndsTheWait) {
   EXPECT_THROW(pair.b->send(std::string(3'000'000, 'x')), ChannelClosed);
 }
 
+// With much that nobody reads any more on its way to who says it.
+TEST(Channel, TheLastWordArrives) {
+  Pair pair;
+  std::jthread leaving([&] {
+    pair.a->send("leaving");
+    pair.a->wait_until_closed(5.0);
+    pair.a.reset();
+  });
+  pair.b->send(std::string(3'000'000, 'x'));
+  EXPECT_EQ(pair.b->receive(5.0), "leaving");
+  const base::Clock::time_point begin = base::Clock::now();
+  pair.b.reset();
+  leaving.join();
+  EXPECT_LT(base::seconds_since(begin), 4.0) << "the other end has closed";
+}
+
 TEST(Channel, AFrameThatIsTooLongIsRefusedBeforeItIsThere) {
   const Pair pair(1000);
   pair.a->send(std::string(1001, 'x'));
