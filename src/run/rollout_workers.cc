@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "mesh/hosts.h"
 
 namespace tandem::run {
@@ -287,8 +288,8 @@ void RolloutWorkers::remove_gone(Lender& lender) {
     }
     if (!worker.has_left && !worker.has_failed) hear_last_words(id, worker);
     std::string line = worker.name + ": " + worker.why_gone;
-    if (worker.has_joined)
-      line += fmt::format("; others get the {} groups that it had", lender.lost(id, worker.has_left));
+    const int64_t num_loans = worker.has_joined ? lender.lost(id, worker.has_left) : 0;
+    if (num_loans > 0) line += fmt::format("; others get the {} that it had", base::counted(num_loans, "group"));
     if (worker.has_left) {
       base::log_info("{}", line);
     } else {
