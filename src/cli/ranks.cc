@@ -100,7 +100,8 @@ void check_machine(const config::MeshOptions& mesh, int64_t first, int64_t count
                   mesh.actor_num_gpus_per_node));
 }
 
-// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
+// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank. What
+// contradicts itself is not looked for yet.
 config::TrainConfig train_config(const std::vector<std::string>& arguments) {
   config::TrainConfig config;
   bool ignored = false;
@@ -111,7 +112,6 @@ config::TrainConfig train_config(const std::vector<std::string>& arguments) {
   for (const config::UnsupportedFlag& flag : config::unsupported_flags()) options.unsupported(flag.name, flag.reason);
   TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
                     "launch: --help and --print-config start nothing; give them to tandem train");
-  config.check();
   return config;
 }
 
@@ -215,6 +215,7 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
                                "--actor-num-gpus-per-node", std::to_string(per_node)});
     config = train_config(words);
   }
+  config.check();
   TANDEM_USER_CHECK(
       num_workers > 0 || (config.mesh.actor_num_nodes == launch.nnodes &&
                           config.mesh.actor_num_gpus_per_node == launch.nproc_per_node),

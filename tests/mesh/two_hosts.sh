@@ -160,6 +160,22 @@ workers_sample_for_another_host() {
   [ -z "$strangers" ] || fail "somebody listens at $strangers"
 }
 
+# Host 0 trains a model that is spread over two processes, and host 1 has an engine of two that samples with it.
+an_engine_of_two_samples_for_another_host() {
+  local i
+  "$program" $(train --actor-num-gpus-per-node 2 --tensor-model-parallel-size 2 --save "$here/spread") >"$here/out.0" 2>&1 ||
+    { fail "two processes"; cat "$here/out.0"; }
+  per_host=2
+  for i in 0 1; do
+    TANDEM_SECRET_FILE=$here/secret launch "$i" \
+      $(train --rollout-num-gpus 2 --tensor-model-parallel-size 2 --save "$here/engine" | without_colocate)
+  done
+  per_host=1
+  both 0 "an engine on another host"
+  cmp -s "$here/spread/hf/latest/model.safetensors" "$here/engine/hf/latest/model.safetensors" ||
+    fail "an engine on another host: weights are not those of --colocate"
+}
+
 # Three workers, two of them on host 1: the run goes on with the one that is left.
 a_cut_cable_costs_workers() {
   local i
@@ -191,7 +207,7 @@ printf 'def reward(prompts, completions, **kwargs):\n    return [float(len(c[0][
 declare -a pids
 run_alone
 questions=(trains_alike_and_is_closed a_cut_cable_ends_both strangers_are_refused workers_sample_for_another_host
-  a_cut_cable_costs_workers)
+  an_engine_of_two_samples_for_another_host a_cut_cable_costs_workers)
 [ "${2:-}" != --all ] || questions+=(other_launchers_are_understood)
 for question in "${questions[@]}"; do
   begin=$SECONDS
