@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kBlockBytes = 64;
 constexpr char kInner = 0x36, kOuter = 0x5c;
 
-// What digits were made of.
+// The bytes that these hexadecimal digits stand for, two for each.
 std::string bytes_of(const std::string& digits) {
   std::string result;
   for (size_t at = 0; at < digits.size(); at += 2) {

@@ -83,12 +83,13 @@ mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t proc
   return plan;
 }
 
-// Of the `count` processes of a machine, of which the first has number `first` in the whole run: how many train.
+// How many processes of one machine train. It has `count`, which are numbered through the whole run, from `first` on.
 int64_t num_trainers_here(const config::MeshOptions& mesh, int64_t first, int64_t count) {
   return std::clamp<int64_t>(mesh.num_ranks() - first, 0, count);
 }
 
-// Those that train come first, on machines of their own but for the last of these, where others may sample.
+// The first processes of a run train, the others sample. UserError unless each machine where any train has
+// --actor-num-gpus-per-node that do; `source` says how the processes were started.
 void check_machine(const config::MeshOptions& mesh, int64_t first, int64_t count, const std::string& source) {
   const int64_t trainers = num_trainers_here(mesh, first, count);
   TANDEM_USER_CHECK(

@@ -79,7 +79,8 @@ class OpsPlan {
   OpBytes kv_append(Size entries) const;
   OpBytes paged_attention(const AttentionLoad& load) const;
   OpBytes attention_backward(const AttentionLoad& load) const;
-  // Of [rows, vocab] float32, which is an argument, and the gradient's memory; the backward of so many of its columns.
+  // Logits [rows, vocab] in float32 are an argument and are not counted; in the backward they are [rows, columns], and
+  // where the gradient takes their memory it is not counted either.
   OpBytes logprob(Size rows) const;
   OpBytes logprob_backward(Size rows, Size columns, bool has_entropy_gradient) const;
   // Bytes of one element of the gradient of the logits that logprob_backward() returns.

@@ -1,5 +1,5 @@
-// What rank 0 of a launch says to all processes of it, those that are no rank of its mesh too: a text in the launch's
-// store, sealed where there is a secret.
+// Rank 0 of a launch announces a text to every process of that launch, also to those that are in no mesh with it, by
+// writing it into the launch's store. Where there is a secret the text is sealed.
 #pragma once
 
 #include <string>
@@ -13,7 +13,8 @@ struct AnnouncementSettings {
   std::string secret = "";
 };
 
-// Of rank 0. `launch` is the whole one, whose store is there (JoinSettings::keeps_store). EnvironmentError.
+// Called by rank 0, whose process keeps the store by now (JoinSettings::keeps_store). `launch`: with all its processes.
+// EnvironmentError: the store is gone.
 void announce(LaunchVariables launch, const AnnouncementSettings& settings, const std::string& name,
               const std::string& text);
 

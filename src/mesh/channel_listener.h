@@ -1,5 +1,5 @@
-// Where the processes of a run connect to the one that has listened for them: at a Unix socket on its machine and,
-// where that is wanted, at an address of a network. Nobody who comes over the network is believed, waited for, or kept,
+// A process listens here for the others of its run, which connect to it: at a Unix socket on its machine and, where
+// that is wanted, at an address of a network. Nobody who comes over the network is believed, waited for, or kept,
 // before the first words (mesh/handshake.h) have shown that he is of this run. For one thread, which never waits. No
 // torch.
 #pragma once
