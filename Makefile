@@ -12,9 +12,11 @@ FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo seta
 PREFIX ?= /usr/local
 FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
-# $(call configure,PRESET): a build folder that was configured elsewhere (the clone has moved) is configured anew.
+# $(call configure,PRESET): a build folder that was configured elsewhere (the clone has moved) is configured anew, and
+# one from which a wheel was made for this clone again.
 configure = home=$$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/$(1)/CMakeCache.txt 2>/dev/null); \
-	[ -z "$$home" ] || [ "$$home" -ef . ] || rm -rf build/$(1)/CMakeCache.txt build/$(1)/CMakeFiles; cmake --preset $(1)
+	[ -z "$$home" ] || [ "$$home" -ef . ] || rm -rf build/$(1)/CMakeCache.txt build/$(1)/CMakeFiles; \
+	cmake --preset $(1) -U 'SKBUILD*'
 # $(call say_where,FOLDER): how to get the program of that build folder on the PATH.
 say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$(CURDIR)/build/$(1)/src/cli:$$PATH' \
 	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
@@ -49,21 +51,25 @@ cuda: setup  ## the program with its CUDA module: --device cuda; downloads the C
 	cmake --build build/cuda -j $(JOBS) --target tandem
 	@$(call say_where,cuda)
 
-# $(call make_wheel,FOLDER): the wheel of FOLDER/pyproject.toml in dist/. LibTorch is a wheel of its own: it is not
-# copied into ours. Its name then says the oldest glibc whose functions it uses.
-make_wheel = rm -rf build/wheel_unnamed && .venv/bin/python -m pip wheel --quiet --disable-pip-version-check \
-	--no-build-isolation --no-deps --wheel-dir build/wheel_unnamed $(1) && PATH="$(CURDIR)/.venv/bin:$$PATH" auditwheel \
-	repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcu*' --wheel-dir dist \
-	build/wheel_unnamed/*.whl
+# $(call make_wheel,FOLDER,PRESET): the wheel of FOLDER/pyproject.toml in dist/, of what has been compiled in
+# build/PRESET. LibTorch is a wheel of its own, and OpenSSL the system's, which it updates: they are not copied into ours.
+# Its name then says the oldest glibc whose functions it uses.
+make_wheel = rm -rf build/wheel_unnamed && CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip wheel \
+	--disable-pip-version-check --no-build-isolation --no-deps --config-settings=build-dir=$(CURDIR)/build/$(2) \
+	--wheel-dir build/wheel_unnamed $(1) && PATH="$(CURDIR)/.venv/bin:$$PATH" auditwheel repair --exclude 'libtorch*' \
+	--exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcu*' --exclude 'libssl*' --exclude 'libcrypto*' \
+	--wheel-dir dist build/wheel_unnamed/*.whl
 
-wheel: setup  ## dist/tandem-*.whl: the program, its workers and the Python API, for pip install
+wheel: build  ## dist/tandem-*.whl: the program, its workers and the Python API, for pip install
 	@tools/setup.sh wheel
-	$(call make_wheel,.)
+	$(call make_wheel,.,release)
+	@{ echo '# All that the wheel needs on a machine without a GPU, exactly, without the libraries of CUDA:'; \
+		echo '#   pip install --no-deps -r requirements-cpu.txt tandem-*.whl'; \
+		cat requirements-torch.txt requirements.txt; } >dist/requirements-cpu.txt
 
-wheel-cuda: setup  ## dist/tandem_cuda-*.whl: the CUDA module, to be installed beside it
+wheel-cuda: cuda  ## dist/tandem_cuda-*.whl: the CUDA module, to be installed beside it
 	@tools/setup.sh wheel
-	@tools/setup.sh cuda
-	$(call make_wheel,packaging/cuda)
+	$(call make_wheel,packaging/cuda,cuda)
 
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes; RANKS=n: as n processes
 	examples/arithmetic/demo.sh $(if $(RANKS),runs/arithmetic-$(RANKS)-ranks --actor-num-gpus-per-node $(RANKS))

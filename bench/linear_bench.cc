@@ -15,6 +15,7 @@ using tandem::device::Ops;
 
 const Ops& ops() {
   static const std::unique_ptr<Ops> instance = tandem::device::make_cpu_ops("auto", 0);
+  at::set_num_threads(instance->num_threads());  // ATen's products are on as many threads as ours
   return *instance;
 }
 

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build make ccache lld nlohmann-json3-dev libgtest-dev libbenchmark-dev libxxhash-dev
-  zlib1g-dev python3 python3-venv git ca-certificates)
+  zlib1g-dev libssl-dev python3 python3-venv git ca-certificates)
 fuzz_packages=(clang)
 # Ubuntu 22.04 has no toml++ (install_toml brings it), and its clang brings libFuzzer.
 if ! grep -qs '^UBUNTU_CODENAME=jammy' /etc/os-release; then

@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
     "report": {"report", "base", "rl", "text"},
     "run": {"run", "config", "plan", "checkpoint", "report", "base", "device", "memory", "weights", "model", "rl", "text", "trainer", "rollout", "mesh"},
-    "cli": {"cli", "run", "config", "text", "base", "mesh"},
+    "cli": {"cli", "run", "plan", "config", "text", "base", "mesh"},
 }
 
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot

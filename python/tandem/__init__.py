@@ -15,6 +15,11 @@ Everything runs in the `tandem` program, in a process of its own: this package s
 wrote. It imports neither torch nor any other package.
 """
 
+import sys
+
+if sys.version_info < (3, 10):
+    raise ImportError(f"tandem needs Python 3.10 or newer, and {sys.executable} is {sys.version.split()[0]}")
+
 from tandem._engine import Completion, Completions, Engine
 from tandem._program import EnvironmentFault, TandemError, UserFault, program_path, version
 from tandem._verbs import Run, evaluate, export, plan, sft, train

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import json
 import os
 import subprocess
-from typing import overload
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
-from tandem._program import ErrorLines, UserFault, environment, failure, flags_of, program_path
+from tandem._program import ErrorLines, UserFault, environment, failure, flags_of, pipe, program_path
 
-Prompt = str | list | dict  # a text, a list of messages, or {"tokens": [ids]}
+Message = Mapping[str, Any]
+Prompt = str | Sequence[Message] | Mapping[str, Sequence[int]]  # a text, a list of messages, or {"tokens": [ids]}
 _EXIT_USER = 2
+_END_S = 10.0  # until an engine that does not end by itself is killed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Completion:
 
 
 @dataclasses.dataclass(frozen=True)
-class Completions(collections.abc.Sequence):
+class Completions(Sequence[Completion]):
     """The completions of one prompt, in sample order, and the prompt as the model saw it."""
 
     prompt: str
@@ -39,7 +42,7 @@ class Completions(collections.abc.Sequence):
     def __getitem__(self, index: int) -> Completion: ...
     @overload
     def __getitem__(self, index: slice) -> list[Completion]: ...
-    def __getitem__(self, index):
+    def __getitem__(self, index: int | slice) -> Completion | list[Completion]:
         return self.completions[index]
 
     def __len__(self) -> int:
@@ -57,7 +60,7 @@ class Engine:
     serves one caller at a time.
     """
 
-    def __init__(self, hf_checkpoint: str | os.PathLike, **flags: object):
+    def __init__(self, hf_checkpoint: str | os.PathLike[str], **flags: object):
         words = ["engine", *flags_of({"hf_checkpoint": hf_checkpoint, **flags})]
         # A process group of its own: Ctrl-C is this program's business, and close() ends the engine.
         self._process = subprocess.Popen(
@@ -68,7 +71,10 @@ class Engine:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._requests, self._answers = pipe(self._process.stdin), pipe(self._process.stdout)
         self._errors = ErrorLines(self._process)
+        # Not __del__: this is called while the interpreter is whole, also at the end of a script.
+        self._end = weakref.finalize(self, _end_process, self._process, self._errors)
         self._next_id = 0
         ready = self._read()
         self.context_tokens: int = ready["context_tokens"]
@@ -76,7 +82,7 @@ class Engine:
 
     def generate(
         self,
-        prompts: Prompt | list[Prompt],
+        prompts: Prompt | Sequence[Prompt],
         *,
         n: int | None = None,
         temperature: float | None = None,
@@ -96,7 +102,7 @@ class Engine:
         another seed gives others. A single text is a list of one. UserFault for what cannot be sampled; the engine goes on
         after it.
         """
-        if isinstance(prompts, (str, dict)):
+        if isinstance(prompts, (str, Mapping)):
             prompts = [prompts]
         flags = {
             "n_samples_per_prompt": n,
@@ -110,7 +116,7 @@ class Engine:
             "ignore_eos": ignore_eos,
             "rollout_seed": seed,
         }
-        answer = self._ask({"prompts": prompts, "flags": flags_of(flags)})
+        answer = self._ask({"prompts": list(prompts), "flags": flags_of(flags)})
         return [
             Completions(
                 prompt=prompt["text"],
@@ -121,27 +127,18 @@ class Engine:
         ]
 
     def close(self) -> None:
-        """Ends the process. Again: nothing."""
-        if self._process.poll() is None:
-            self._close_input()
-            try:
-                self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._errors.last()  # has read all of stderr
-        self._close_input()
-        self._process.stdout.close()
-        self._process.stderr.close()
+        """Ends the process. Again: nothing. An engine that nobody closes is closed when it is no longer used, or when
+        the script ends."""
+        self._end()
 
-    def _ask(self, request: dict) -> dict:
-        if self._process.stdout.closed:
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._answers.closed:
             raise ValueError("the engine is closed")
         self._next_id += 1
         request["id"] = self._next_id
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
             answer = self._read()
         except BrokenPipeError:
             raise self._lost() from None
@@ -152,17 +149,12 @@ class Engine:
             raise UserFault(answer["error"], _EXIT_USER)
         return answer
 
-    def _close_input(self) -> None:
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it died with a request that it had not read
-
-    def _read(self) -> dict:
-        line = self._process.stdout.readline()
+    def _read(self) -> dict[str, Any]:
+        line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise self._lost()
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _lost(self) -> Exception:
         code = self._process.wait()
@@ -174,6 +166,18 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __del__(self):
-        if hasattr(self, "_process"):
-            self.close()
+
+def _end_process(process: subprocess.Popen[bytes], errors: ErrorLines) -> None:
+    """Ends an engine that has answered all it was asked: it ends by itself when its input does."""
+    try:
+        pipe(process.stdin).close()
+    except BrokenPipeError:
+        pass  # it died with a request that it had not read
+    try:
+        process.wait(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    errors.last()  # has read all of stderr
+    pipe(process.stdout).close()
+    pipe(process.stderr).close()

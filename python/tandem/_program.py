@@ -10,11 +10,16 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import IO
 
 # The program's exit codes; docs/TESTING.md has the list.
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
 # A run that a signal stopped is saved, and can go on.
 _EXIT_STOPPED = (129, 130)
+_CHUNK_BYTES = 1 << 16
+_WATCH_S = 0.05
 
 
 class TandemError(Exception):
@@ -71,7 +76,7 @@ def environment() -> dict[str, str]:
     return variables
 
 
-def flags_of(options: dict[str, object]) -> list[str]:
+def flags_of(options: Mapping[str, object]) -> list[str]:
     """Flags as they are typed: `rollout_batch_size=32` is `--rollout-batch-size=32`, True `--name`, False `--no-name`,
     a list its values one after the other. None leaves the flag out."""
     words: list[str] = []
@@ -106,29 +111,54 @@ def failure(code: int, line: str) -> TandemError:
     return kind(text, code)
 
 
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """A process's end of a pipe that it was started with."""
+    assert stream is not None
+    return stream
+
+
 class ErrorLines:
-    """Copies a process's stderr to ours, byte for byte, and keeps its last line."""
+    """Copies a process's stderr to ours, line by line, and keeps its last line."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         self._last = b""
-        self._thread = threading.Thread(target=self._copy, args=(process.stderr,), daemon=True)
+        self._thread = threading.Thread(target=self._copy, args=(pipe(process.stderr).fileno(),), daemon=True)
         self._thread.start()
 
-    def _copy(self, stream) -> None:
-        for line in stream:
-            self._last = line
+    def _copy(self, file: int) -> None:
+        # os.read, not the buffered stream: a thread that waits in a buffered stream holds its lock, and an interpreter
+        # that shuts down aborts on a lock that it cannot take.
+        rest = b""
+        while chunk := os.read(file, _CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._show(line + b"\n")
+        if rest:
+            self._show(rest)
+
+    def _show(self, line: bytes) -> None:
+        self._last = line
+        try:
             sys.stderr.write(line.decode("utf-8", "replace"))
             sys.stderr.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # this program has no stderr, or has closed it. Unless the pipe is read all the same, its writer waits
 
     def last(self) -> str:
         """The last line; waits until the process has closed its stderr."""
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # where garbage is collected is not ours to choose
+            self._thread.join()
         return self._last.decode("utf-8", "replace").strip()
 
 
-def run(words: list[str], *, output: bool = False) -> str:
+def run(words: list[str], *, output: bool = False, watch: Callable[[], bool] | None = None) -> str:
     """Runs a verb to its end and returns its standard output, or "" where that goes to ours. Ctrl-C reaches the program
-    as it does from a shell: it saves what it has and ends, and KeyboardInterrupt follows."""
+    as it does from a shell: it saves what it has and ends, and KeyboardInterrupt follows.
+
+    watch: called in this thread about twenty times a second, and once more when the program has ended. When it returns
+    True the program is asked to save and end (SIGTERM); when it raises, the same, and the exception is raised when the
+    program has ended. After either it is not called again.
+    """
     process = subprocess.Popen(
         [program_path(), *words],
         env=environment(),
@@ -139,18 +169,40 @@ def run(words: list[str], *, output: bool = False) -> str:
     with process:
         errors = ErrorLines(process)
         interrupted = False
+        raised: BaseException | None = None
         while True:
             try:
-                text = process.stdout.read().decode() if output else ""
+                if process.stdout is not None:
+                    text = process.stdout.read().decode()
+                else:
+                    text = ""
+                    while watch is not None and process.poll() is None:
+                        try:
+                            asked = watch()
+                        except Exception as error:
+                            raised, asked = error, True
+                        if asked:
+                            watch = None
+                            if not interrupted:  # a second signal would end the program at once
+                                process.terminate()
+                        else:
+                            time.sleep(_WATCH_S)
                 code = process.wait()
                 break
             except KeyboardInterrupt:
                 interrupted = True  # the terminal has sent it to the program too; a second one ends it at once
         line = errors.last()
+    try:
+        if watch is not None:
+            watch()
+    except Exception as error:
+        raised = error
+    if raised is not None:
+        raise raised from (failure(code, line) if code != 0 else None)
     if interrupted:
         raise KeyboardInterrupt
     if code in _EXIT_STOPPED:
-        raise TandemError("the run was stopped by a signal; it is saved, and load=... goes on with it", code)
+        raise TandemError("the run was stopped by a signal; it is saved, and load=... resumes it", code)
     if code != 0:
         raise failure(code, line)
     return text

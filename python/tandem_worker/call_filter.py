@@ -7,7 +7,9 @@ that it starts. A denied call answers "permission denied"; nothing is killed, so
     io_uring                             the same without the call
     ioctl TIOCSTI, TIOCLINUX             typing into somebody's terminal
     unshare, setns, clone of namespaces  the kernel as a root of one's own
-    mount and its kin                    the mount table, read-only flags
+    mount and its kin, file_setattr      the mount table, read-only flags, flags of files
+    prctl PR_SET_DUMPABLE                the worker's memory, for programs that it starts: what is off stays off
+    all that are newer than this table   what nobody has judged yet
     memfd, SysV and POSIX queues         memory that no limit counts; memory of others
     keyctl, request_key, add_key         keys of the user
     ptrace, process_vm_*, pidfd_getfd    other processes, where Landlock does not guard them
@@ -30,7 +32,8 @@ DENIED = {
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "kcmp": (312, 272),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
-    "syslog": (103, 116),
+    "syslog": (103, 116), "statmount": (457, 457), "listmount": (458, 458), "lsm_set_self_attr": (460, 460),
+    "open_tree_attr": (467, 467), "file_setattr": (469, 469), "listns": (470, 470),
 }  # fmt: skip
 # These calls hold memory that no limit of a process counts. They are denied where no control group counts it either.
 UNCOUNTED_MEMORY = {
@@ -40,6 +43,8 @@ UNCOUNTED_MEMORY = {
 TRACING = {"ptrace": (101, 117)}
 JOINING = {"setns": (308, 268)}  # a warm parent's forks join a room; nobody does after that
 SOCKET, SOCKETPAIR, IOCTL, CLONE, CLONE3 = (41, 198), (53, 199), (16, 29), (56, 220), (435, 435)
+PRCTL = (157, 167)
+NEWEST = 470  # of Linux 6.19, the same on all machines; DENIED was judged up to here
 AF_INET, AF_INET6 = 2, 10
 SOCK_TYPE_MASK, SOCK_STREAM, SOCK_SEQPACKET = 0xF, 1, 5
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
@@ -81,10 +86,15 @@ def program(machine, denied, network=False):
         (EQUAL, 1, 0, SOCK_SEQPACKET), _deny()])  # fmt: skip
     lines += _when_number_is(IOCTL[column], [
         (LOAD, 0, 0, _argument(1)), (EQUAL, 1, 0, TIOCSTI), (EQUAL, 0, 1, TIOCLINUX), _deny()])  # fmt: skip
+    # A process may make itself undumpable, as a worker does that starts anew, and not the other way round.
+    lines += _when_number_is(PRCTL[column], [
+        (LOAD, 0, 0, _argument(0)), (EQUAL, 0, 3, kernel.PR_SET_DUMPABLE), (LOAD, 0, 0, _argument(1)),
+        (EQUAL, 1, 0, 0), _deny()])  # fmt: skip
     lines += _when_number_is(CLONE[column], [
         (LOAD, 0, 0, _argument(0)), (ANY_BIT, 0, 1, ALL_CLONE_NAMESPACES), _deny()])  # fmt: skip
     # The flags of clone3 lie in memory, out of a filter's sight. C libraries fall back to clone.
-    lines += [(EQUAL, 0, 1, CLONE3[column]), _deny(ENOSYS)]
+    # Libraries take a newer call for one that the kernel lacks, and fall back too.
+    lines += [(EQUAL, 0, 1, CLONE3[column]), _deny(ENOSYS), (AT_LEAST, 0, 1, NEWEST + 1), _deny(ENOSYS)]
     return [*lines, (ANSWER, 0, 0, ALLOW)]
 
 

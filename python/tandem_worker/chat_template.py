@@ -1,28 +1,32 @@
 """A model's chat template, rendered as transformers renders it, in jinja2's immutable sandbox and within limits.
 
 A template comes with a model, from anywhere. It reaches no Python object beyond what the sandbox allows, and reading
-or rendering it ends after MAX_SECONDS and MAX_CHARACTERS. What a signal cannot interrupt, a product or a power of huge
-numbers, is refused before it is computed; the process's memory limit bounds the rest.
+or rendering it ends after MAX_SECONDS and MAX_CHARACTERS. What makes something large in one call, which no signal
+interrupts, is refused before it is computed (made_sizes.py). What grows step by step ends where the process has taken
+MAX_MEMORY_BYTES more than before.
 """
 
 import contextlib
 import datetime
 import importlib.metadata
 import json
+import functools
 import os
+import resource
 import signal
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from tandem_worker.protocol import MachineFault, UserFault, one_line
+from tandem_worker import made_sizes
+from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
 
 SAFE_JINJA = (3, 1, 6)  # the release that closed the sandbox's last known escapes (CVE-2024-56326, CVE-2025-27516)
 MAX_SECONDS = 5.0  # for one conversation
 MAX_CHARACTERS = 16 << 20  # of one rendered conversation
 MAX_TEMPLATE_CHARACTERS = 1 << 20
-MAX_POWER_BITS = 4096
+MAX_MEMORY_BYTES = 512 << 20  # of address space, while one conversation is rendered
 # transformers' mark, behind what a model is to continue. Some templates look for it.
 END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -33,8 +37,9 @@ class OverLimit(BaseException):
 
 
 @contextlib.contextmanager
-def limits(subject):
-    """UserFault, beginning with `subject`, for a block that takes too much time, memory or nesting."""
+def limits(subject, memory_bytes=None):
+    """UserFault, beginning with `subject`, for a block that takes too much time, memory or nesting. memory_bytes: what
+    the process may take meanwhile beyond what it has; None in a process that is not ours alone."""
 
     def ring(*_):
         raise OverLimit(f"takes longer than {MAX_SECONDS:g} s")
@@ -43,34 +48,77 @@ def limits(subject):
     try:
         signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
         try:
-            yield
+            with memory_limit(memory_bytes):
+                yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except OverLimit as error:
         raise UserFault(f"{subject} {error}") from None
     except MemoryError:
-        raise UserFault(f"{subject} takes more memory than a text worker has") from None
+        raise UserFault(f"{subject} takes more memory than a text worker has for it") from None
     except RecursionError:
         raise UserFault(f"{subject} nests or calls itself too deeply") from None
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def memory_limit(num_bytes):
+    if num_bytes is None:
+        yield
+        return
+    with open("/proc/self/statm", encoding="ascii") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    bounds = [taken + num_bytes, *(bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def check_size(name, size):
+    if size > MAX_CHARACTERS:
+        raise jinja2.exceptions.SecurityError(f"{with_article(name)} in it makes something too large")
+
+
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(["*", "**"])
+    intercepted_binops = frozenset(["*", "**", "+", "%"])
 
     def call_binop(self, context, operator, left, right):
-        size = 0
-        if isinstance(left, int) and isinstance(right, int):
-            bits = abs(right) * left.bit_length() if operator == "**" else left.bit_length() + right.bit_length()
-            size = 0 if bits <= MAX_POWER_BITS else MAX_CHARACTERS + 1
-        elif operator == "*":
-            for text, times in ((left, right), (right, left)):
-                if isinstance(times, int) and hasattr(text, "__len__"):
-                    size = len(text) * times
-        if size > MAX_CHARACTERS:
-            raise jinja2.exceptions.SecurityError(f"a {operator} in it makes something too large")
+        check_size(operator, made_sizes.of_operator(operator, left, right))
         return super().call_binop(context, operator, left, right)
+
+    def call(self, context, function, *arguments, **keywords):
+        name = getattr(function, "__name__", "")
+        arguments = made_sizes.countable(name, arguments)
+        check_size(name, made_sizes.of_method(name, function, arguments, keywords))
+        return super().call(context, function, *arguments, **keywords)
+
+    def wrap_str_format(self, value):
+        write = super().wrap_str_format(value)
+        if write is None:
+            return None
+
+        def checked(*arguments, **keywords):
+            check_size("format", made_sizes.of_format(value.__self__, arguments, keywords))
+            return write(*arguments, **keywords)
+
+        return functools.update_wrapper(checked, value)
+
+
+def checked_filter(name, filter):
+    """The filter, which is asked how much it would make before it makes it."""
+    num_hidden = 1 if getattr(filter, "jinja_pass_arg", None) is not None else 0  # jinja2's own first argument
+
+    @functools.wraps(filter)
+    def checked(*arguments, **keywords):
+        hidden, given = arguments[:num_hidden], made_sizes.countable(name, arguments[num_hidden:])
+        check_size(name, made_sizes.of_filter(name, given, keywords))
+        return filter(*hidden, *given, **keywords)
+
+    return checked
 
 
 class GenerationTag(jinja2.ext.Extension):
@@ -105,6 +153,8 @@ def make_environment():
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, GenerationTag]
     )
     environment.filters["tojson"] = tojson
+    for name in made_sizes.FILTERS:
+        environment.filters[name] = checked_filter(name, environment.filters[name])
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     return environment
@@ -154,9 +204,11 @@ def up_to_end_mark(rendered, content):
 
 
 class ChatTemplate:
-    """The templates of one model directory, compiled. Rendering tells the user what a template refuses."""
+    """The templates of one model directory, compiled. Rendering tells the user what a template refuses. memory_bytes: as
+    limits() has it."""
 
-    def __init__(self, directory, config):
+    def __init__(self, directory, config, memory_bytes=None):
+        self._memory_bytes = memory_bytes
         path, sources = read_templates(directory, config)
         environment = make_environment()
         self._directory = directory
@@ -166,7 +218,7 @@ class ChatTemplate:
             subject = f"{path}: chat template {name!r}"
             if len(source) > MAX_TEMPLATE_CHARACTERS:
                 raise UserFault(f"{subject} is longer than {MAX_TEMPLATE_CHARACTERS} characters")
-            with limits(subject):
+            with limits(subject, memory_bytes):
                 try:
                     self._compiled[name] = environment.from_string(source)
                 except (RecursionError, MemoryError):
@@ -197,7 +249,7 @@ class ChatTemplate:
         if is_continued and variables["add_generation_prompt"]:
             raise UserFault("add_generation_prompt opens an answer, continue_final_message goes on with one; set one of "
                             "them to false")
-        with limits(f"{self.path}: chat template for conversation {index}"):
+        with limits(f"{self.path}: chat template for conversation {index}", self._memory_bytes):
             try:
                 variables["messages"] = with_end_mark(messages) if is_continued else messages
                 rendered = self._join(self._compiled[name].generate(variables))

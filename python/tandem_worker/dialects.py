@@ -35,6 +35,7 @@ SIGNATURES = (
     "or async fn(args, sample)"
 )
 TRL_MARKS = ("completions", "completion_ids", "prompts")
+TRL_GIVEN = {*TRL_MARKS, "trainer_state", "log_extra", "log_metric", "truncated", "metadata"}  # whatever the data hold
 VERL_PARAMETERS = {"data_source", "solution_str", "ground_truth", "extra_info"}
 
 
@@ -87,8 +88,8 @@ class TrlCall(Call):
 class Function:
     """A user's function in one of the dialects."""
 
-    def __init__(self, spec, group_rm, label_key, metadata_key, arguments):
-        self._function = load_function(spec)
+    def __init__(self, spec, group_rm, label_key, metadata_key, arguments, sandboxed):
+        self._function = load_function(spec, sandboxed)
         self._path = os.path.abspath(spec.rpartition(":")[0])
         self._label_key = label_key
         self._metadata_key = metadata_key
@@ -97,7 +98,8 @@ class Function:
         self.concurrent = inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(
             getattr(self._function, "__call__", None)
         )
-        kind = self._detect(spec)
+        self.columns = []  # of the data, that a TRL function cannot do without
+        kind = self._detect(spec, group_rm)
         if kind == "verl" and group_rm:
             raise UserFault(
                 f"--custom-rm-path {spec}: a verl function of solution_str scores one sample at a time; leave out "
@@ -125,7 +127,7 @@ class Function:
     def describe(self, error):
         return describe(error, self._path)
 
-    def _detect(self, spec):
+    def _detect(self, spec, group_rm):
         try:
             parameters = inspect.signature(self._function).parameters.values()
         except (TypeError, ValueError):
@@ -150,8 +152,32 @@ class Function:
             raise UserFault(
                 f"--custom-rm-path {spec}: a function of ({', '.join(names)}) {found}; use {SIGNATURES}"
             )
-        self._check_verl(spec, marks[0], needed)
-        return marks[0]
+        kind = marks[0]
+        unnamed = [p.name for p in named if p.kind == p.POSITIONAL_ONLY and p.default is p.empty]
+        if unnamed and kind != "slime":
+            raise UserFault(
+                f"--custom-rm-path {spec}: the parameter {unnamed[0]} cannot be given by its name; leave out the / behind it"
+            )
+        if kind == "trl":
+            self.columns = [name for name in needed if name not in TRL_GIVEN]
+        elif kind == "slime":
+            self._check_slime(spec, positional[1].name, group_rm)
+        else:
+            self._check_verl(spec, kind, needed)
+        return kind
+
+    @staticmethod
+    def _check_slime(spec, parameter, group_rm):
+        if parameter == "samples" and not group_rm:
+            raise UserFault(
+                f"--custom-rm-path {spec}: a slime function of (args, samples) takes all samples of a group; add --group-rm, "
+                "or take one: fn(args, sample)"
+            )
+        if parameter == "sample" and group_rm:
+            raise UserFault(
+                f"--custom-rm-path {spec}: a slime function of (args, sample) takes one sample; leave out --group-rm, or "
+                "take all of a group: fn(args, samples)"
+            )
 
     def _check_verl(self, spec, kind, needed):
         given = {"verl": VERL_PARAMETERS, "verl_lists": {name + "s" for name in VERL_PARAMETERS}}.get(kind)
@@ -182,6 +208,8 @@ class Function:
             log_extra=log.extra,
             log_metric=log.metric,
         )
+        for name in self.columns:
+            columns.setdefault(name, [None] * len(requests))  # other lines have it
         return TrlCall(lambda: self._function(**self._accepted(columns)), len(requests), log)
 
     def _call_verl(self, requests):

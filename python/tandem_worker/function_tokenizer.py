@@ -20,9 +20,7 @@ class FunctionTokenizer:
         return self._library.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text, add_special_tokens=False):
-        if add_special_tokens:
-            raise ValueError("add_special_tokens=True: Tandem adds none; write them into the text")
-        return self._library.encode(text, add_special_tokens=False).ids
+        return self._library.encode(text, add_special_tokens=bool(add_special_tokens)).ids
 
     def __call__(self, text, add_special_tokens=False, **options):
         if options:

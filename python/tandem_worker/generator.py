@@ -14,16 +14,15 @@ import sys
 import traceback
 import types
 
-from tandem_worker import engine_calls, protocol, slime_generation, slime_sample
+from tandem_worker import engine_calls, hints, protocol, slime_generation, slime_sample
 from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType
 from tandem_worker.overlap import Overlap
 from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
-from tandem_worker.reward_file import describe, load_function, was_refused
+from tandem_worker.reward_file import describe, load_function
 
 FLAG = "--custom-generate-function-path"
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most
 MAX_LEFT_CHARACTERS = 1 << 16  # of metadata, and of other attributes, that a function leaves in the sample, as JSON
-SANDBOX_HINT = "; the function has no network and one small scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
 
 class Turns(Overlap):
@@ -55,7 +54,7 @@ class Worker:
             raise MachineFault(f"{FLAG} needs the packages tokenizers and jinja2: {one_line(error)}") from None
         slime_generation.GenerateState.tokenizer = self._tokenizer = FunctionTokenizer(model_directory)
         self._path = os.path.abspath(function.rpartition(":")[0])
-        self._function = load_function(function, FLAG)
+        self._function = load_function(function, sandboxed, FLAG)
         self._check(function)
         given = {name.replace("-", "_"): value for name, value in arguments.items()}
         self._arguments = {**slime_generation.ARGUMENTS, **given}
@@ -134,7 +133,7 @@ class Worker:
             return {**result, **made(end(), run)}
         except MemoryError as error:
             failed["out_of_memory"] = True
-            reason = describe(error, self._path)
+            reason = describe(error, self._path) + hints.hint_of(error, self._sandboxed)
         except DeadlinePassed as error:
             failed["hung"] = True
             reason = str(error)
@@ -142,8 +141,7 @@ class Worker:
             reason = str(error)
         except BaseException as error:  # sys.exit() in a function ends a sample, not the process
             print(traceback.format_exc()[-MAX_TRACE_CHARACTERS:], file=sys.stderr)
-            reason = describe(error, self._path)
-            reason += SANDBOX_HINT if self._sandboxed and was_refused(error) else ""
+            reason = describe(error, self._path) + hints.hint_of(error, self._sandboxed)
         return {**result, **failed, "failure": one_line(reason) or "the function failed"}
 
 

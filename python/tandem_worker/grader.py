@@ -7,18 +7,17 @@ import sys
 import tempfile
 import traceback
 
-from tandem_worker import outcomes, protocol, rewards, rules
+from tandem_worker import hints, outcomes, protocol, rewards, rules
 from tandem_worker.dialects import Function
 from tandem_worker.group_filter import GroupFilter
 from tandem_worker.outcomes import Failed, failure
 from tandem_worker.overlap import Overlap, seed_generators
 from tandem_worker.protocol import MachineFault, one_line
-from tandem_worker.reward_file import describe, was_refused
+from tandem_worker.reward_file import describe
 from tandem_worker.slime_sample import own_metadata
 
 MAX_DESCRIPTORS_LEFT = 64  # open after a call, more than before the first
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
-SANDBOX_HINT = "; reward code has no network and one small scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 
 
 class Worker:
@@ -43,9 +42,9 @@ class Worker:
         and whether to try it out; or None."""
         if self._facts is None:  # else this is a worker whose warm parent has done it
             if custom_rm_path:
-                self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments)
+                self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments, sandboxed)
             elif group_filter:
-                self._function = GroupFilter(group_filter, metadata_key, arguments)
+                self._function = GroupFilter(group_filter, metadata_key, arguments, sandboxed)
             elif service is not None:
                 self._function = self._load_service(**service)
             self._rules = {rm_type: rules.make(rm_type) for rm_type in rm_types}
@@ -75,8 +74,13 @@ class Worker:
     def _own_facts(self):
         function = self._function
         if function is None:
-            return {"dialect": "built-in", "takes_group": False, "concurrent": False}
-        return {"dialect": function.dialect, "takes_group": function.takes_group, "concurrent": function.concurrent}
+            return {"dialect": "built-in", "takes_group": False, "concurrent": False, "columns": []}
+        return {
+            "dialect": function.dialect,
+            "takes_group": function.takes_group,
+            "concurrent": function.concurrent,
+            "columns": getattr(function, "columns", []),
+        }
 
     def grade(self, calls, wait_s):
         """Takes in calls, {"call": number, "samples", "deadline_s"} each, and gives back {"call", "grades"} of those that
@@ -151,7 +155,7 @@ class Worker:
 
     def _describe(self, error):
         text = describe(error) if self._function is None else self._function.describe(error)
-        return text + SANDBOX_HINT if self._sandboxed and was_refused(error) else text
+        return text + hints.hint_of(error, self._sandboxed)
 
 
 def main():

@@ -58,7 +58,7 @@ class GroupFilter:
     concurrent = False
     dialect = "filter"
 
-    def __init__(self, spec, metadata_key, arguments):
+    def __init__(self, spec, metadata_key, arguments, sandboxed):
         slime_sample.STAND_INS.update(
             {
                 "slime.rollout.filter_hub.base_types": {"DynamicFilterOutput": DynamicFilterOutput},
@@ -68,7 +68,7 @@ class GroupFilter:
                 },
             }
         )
-        self._function = load_function(spec, FLAG)
+        self._function = load_function(spec, sandboxed, FLAG)
         if inspect.iscoroutinefunction(self._function):
             raise UserFault(f"{FLAG} {spec}: is async, and slime calls filters without await; write a plain def")
         check_signature(self._function, spec)

@@ -10,7 +10,8 @@
     decimal                          text, with all digits
     binary                           text, if it is UTF-8; otherwise the row is a bad one
 
-Any other type is refused with the column's name. Every struct of a list has all members that any of them has, null
+Any other type is refused with the column's name. Columns that the program does not read itself refuse nothing: what has
+no form in JSON is null there, and the answer says which column that is. Every struct of a list has all members that any of them has, null
 where it had none (a message without tool_calls), so inside lists members that are null are left out.
 
 A file comes from anywhere. What it declares is bounded by this process's memory limit, and by the sizes below.
@@ -38,7 +39,7 @@ DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 class Wrong:
-    """Stands where a value has no form in JSON, and makes its row a bad one."""
+    """Stands where a value has no form in JSON: it makes its row a bad one, or is null in a column that nobody reads."""
 
     def __init__(self, reason):
         self.reason = reason
@@ -93,6 +94,15 @@ def converter(type, name, in_list=False):
         return lambda array: lists(array, convert)
     raise UserFault(f"column {name!r} is of type {one_line(type, 80)}, which has no form in JSON; write the file "
                     "without it, or as text")
+
+
+def converter_of_unread(type, name):
+    """The same for a column that the program does not read: a type without a form in JSON has values without one."""
+    try:
+        return converter(type, name)
+    except UserFault as fault:
+        reason = str(fault)
+        return lambda array: [Wrong(reason) if valid else None for valid in array.is_valid().to_pylist()]
 
 
 def number(value, name):
@@ -220,7 +230,8 @@ def blaming(path):
 
 
 class Worker:
-    def open(self, path):
+    def open(self, path, keys=None):
+        """`keys`: what the program reads of a row, "a.b" for the member b of the column a; None: all of it."""
         self._path = path
         with blaming(path):
             pyarrow.set_cpu_count(1)
@@ -231,7 +242,11 @@ class Worker:
             )  # fmt: skip
             schema = self._file.schema_arrow
             self._names = members(schema, "")
-            self._converters = [converter(field.type, field.name) for field in schema]
+            self._is_read = [keys is None or is_read(name, keys) for name in self._names]
+            self._converters = [
+                (converter if read else converter_of_unread)(field.type, field.name)
+                for field, read in zip(schema, self._is_read)
+            ]
             metadata = self._file.metadata
             self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
             if min(self._group_rows, default=0) < 0 or sum(self._group_rows) != metadata.num_rows:
@@ -241,7 +256,7 @@ class Worker:
 
     def read(self, begin, end):
         """Of rows `begin` to `end` - 1 the first ones, at least one: a text with the JSON object of each, or
-        {"wrong": why it has none}."""
+        {"wrong": why it has none}, or {"json": the text, "left_out": what in columns that nobody reads is null}."""
         result, num_bytes = [], 0
         with blaming(self._path):
             if begin != self._next:
@@ -252,7 +267,7 @@ class Worker:
                     raise UserFault(f"ends after {begin + len(result)} rows, and says that it has "
                                     f"{sum(self._group_rows)}; take it again")
                 result.append(row)
-                num_bytes += len(row)
+                num_bytes += len(row["json"]) if isinstance(row, dict) and "json" in row else len(row)
         self._next = begin + len(result)
         return result
 
@@ -274,18 +289,31 @@ class Worker:
         columns = [convert(column) for convert, column in zip(self._converters, batch.columns)]
         rows = zip(*columns) if columns else [()] * batch.num_rows
         for row in rows:
-            yield as_json(dict(zip(self._names, row)))
+            yield as_json(self._names, row, self._is_read)
 
 
-def as_json(row):
+def is_read(name, keys):
+    return any(key == name or key.startswith(name + ".") for key in keys)
+
+
+def as_json(names, row, is_read):
+    left_out = []
+
+    def leave_out(value):
+        left_out.append(value.reason)
+
+    members = []
     try:
-        text = json.dumps(row, ensure_ascii=False, default=refuse)
+        for name, value, read in zip(names, row, is_read):
+            text = json.dumps(value, ensure_ascii=False, default=refuse if read else leave_out)
+            members.append(f"{json.dumps(name, ensure_ascii=False)}: {text}")
     except WrongRow as wrong:
         return {"wrong": str(wrong)}
+    text = "{" + ", ".join(members) + "}"
     num_bytes = len(text.encode("utf-8", "replace"))
     if num_bytes > MAX_ROW_BYTES:
         return {"wrong": f"the row is {num_bytes} bytes long as JSON, and {MAX_ROW_BYTES} are read"}
-    return text
+    return {"json": text, "left_out": left_out[0]} if left_out else text
 
 
 def main():

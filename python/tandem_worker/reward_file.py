@@ -1,22 +1,18 @@
 """The user's file with a reward function: found, imported, and quoted where it raised something."""
 
-import errno
 import importlib.util
 import inspect
 import os
-import socket
 import sys
 import traceback
 
-from tandem_worker import slime_generation, slime_sample
+from tandem_worker import hints, slime_generation, slime_sample
 from tandem_worker.protocol import UserFault, one_line, with_article
 
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)  # as the sandbox answers
-MAX_CAUSES = 100
 
-
-def load_function(spec, flag="--custom-rm-path"):
-    """FILE.py:NAME to the function; `flag` has it, for messages. The file's folder comes first on the import path, as when Python runs a file."""
+def load_function(spec, sandboxed, flag="--custom-rm-path"):
+    """FILE.py:NAME to the function; `flag` has it, for messages. The file's folder comes first on the import path, as when
+    Python runs a file."""
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
         raise UserFault(f"{flag} {spec}: write it as FILE.py:FUNCTION")
@@ -29,13 +25,15 @@ def load_function(spec, flag="--custom-rm-path"):
     module_spec = importlib.util.spec_from_file_location("tandem_custom_reward", path)
     if module_spec is None:
         raise UserFault(f"{flag} {spec}: {path} is not a Python file (its name must end in .py)")
+    if sandboxed:
+        hints.watch_lookups(path)
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[module_spec.name] = module  # dataclasses and pickle look a function's module up there
     try:
         module_spec.loader.exec_module(module)
     except BaseException as error:  # sys.exit() at import is the file's fault too
         traceback.print_exc()
-        raise UserFault(f"{flag} {spec}: {describe(error, path)}") from None
+        raise UserFault(f"{flag} {spec}: {describe(error, path)}{hints.hint_of(error, sandboxed)}") from None
     function = getattr(module, name, None)
     if function is None:
         own = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
@@ -53,20 +51,3 @@ def describe(error, path=""):
         return text
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f"{text} ({os.path.basename(path)}:{lines[-1]})" if lines else text
-
-
-def was_refused(error):
-    """Whether the error, or one that it comes from, is what a sandbox answers: a refusal, or no name server. Libraries
-    wrap such errors: in a cause or context, in `reason` (urllib), in `exceptions` (groups)."""
-    seen = []
-    waiting = [error]
-    while waiting and len(seen) < MAX_CAUSES:
-        cause = waiting.pop()
-        if not isinstance(cause, BaseException) or any(cause is other for other in seen):
-            continue
-        seen.append(cause)
-        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in REFUSALS):
-            return True
-        waiting += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
-        waiting += getattr(cause, "exceptions", ())
-    return False

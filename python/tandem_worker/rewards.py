@@ -28,6 +28,20 @@ def no_label(sample):
     return ValueError(f"the label is {text[:100] or 'empty'}, which no response can be compared with")
 
 
+THOUGHT, THOUGHT_END = "<think>", "</think>"
+
+
+def without_unfinished_thought(sample):
+    """The response without a thought that it never ends, and all that follows: a number that a completion happened to
+    hold when it was cut is no answer. Some chat templates open the thought at the end of the prompt."""
+    response = sample["response"]
+    ended = response.rfind(THOUGHT_END)
+    if ended < 0 and sample.get("prompt_text", "").rstrip().endswith(THOUGHT):
+        return ""
+    begun = response.find(THOUGHT, ended + len(THOUGHT_END) if ended >= 0 else 0)
+    return response if begun < 0 else response[:begun]
+
+
 def exact(sample):
     """1 when the response is the label, white space around both aside; else 0."""
     return float(sample["response"].strip() == label_text(sample))

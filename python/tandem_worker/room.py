@@ -219,12 +219,9 @@ class Keeper:
         return b"?"
 
     def _watch_memory(self):
-        """Of all processes together, where no control group does; what they share is counted as often as it is used,
-        so each may have what the worker had when nothing ran yet."""
-        others = self._tidiness.others()
-        if not others:
-            return
-        everyone = [*others, *self._tidiness.belong]
+        """Of all processes together, where no control group does: no limit of a process counts what it maps to share.
+        Here that is counted as often as it is used, so each may have what the worker had when nothing ran yet."""
+        everyone = [*self._tidiness.others(), *self._tidiness.belong]
         allowed = self._memory_bytes + len(everyone) * self._own_bytes
         if sum(resident_bytes(process) for process in everyone) > allowed:
             self._ran_out = True

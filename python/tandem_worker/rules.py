@@ -5,6 +5,8 @@ from tandem_worker import rewards, slime_rules
 from tandem_worker.protocol import UserFault
 
 BOXED = "boxed_"
+# They look at the whole response, or at none: an unfinished thought is wrong to `exact` as it is.
+OF_WHOLE_RESPONSES = ("exact", "random")
 MAKERS = {
     "exact": lambda: rewards.exact,
     "math": rewards.Math,
@@ -16,10 +18,21 @@ MAKERS = {
 }
 
 
+class OutsideThoughts:
+    """Another rule, for what a response says outside of a thought that it began and never ended."""
+
+    def __init__(self, rule):
+        self._rule = rule
+
+    def __call__(self, sample):
+        return self._rule({**sample, "response": rewards.without_unfinished_thought(sample)})
+
+
 def make(rm_type):
     """The reward of that name: (sample) -> number or dict. MachineFault where it lacks a package."""
     if rm_type.startswith(BOXED):
-        return slime_rules.Boxed(make(rm_type[len(BOXED) :]))
+        return OutsideThoughts(slime_rules.Boxed(make(rm_type[len(BOXED) :])))
     if rm_type not in MAKERS:
         raise UserFault(f"--rm-type {rm_type}: not one of {', '.join(MAKERS)}")
-    return MAKERS[rm_type]()
+    rule = MAKERS[rm_type]()
+    return rule if rm_type in OF_WHOLE_RESPONSES else OutsideThoughts(rule)

@@ -7,7 +7,7 @@ capability is left, and namespaces, Landlock domains and system call filters hol
 
     layer                       closes
     session                     the user's terminal; keys of the user's session
-    resource limits             memory, open files, size of a written file, number of processes, core dumps
+    resource limits             memory of a process, open files, size of a written file, number of processes, core dumps
     namespaces                  every network but an empty one; every mount is read-only; devices but null and its kin;
                                 others' processes, IPC, shared memory and scratch folders (room.py)
     Landlock                    writing outside the scratch folder; ioctl of devices; signals to and tracing of others
@@ -294,8 +294,11 @@ class Confinement:
         self.use_scratch()
 
     def _set_limits(self):
+        """Memory: what a process has for itself, not its address space, most of which is code of libraries that it never
+        reads: that of torch takes 2.9 GB, of which 0.7 GB are its own. What processes share, and what several have
+        together, is counted as they use it: by a control group, or by the keeper of the room."""
         set_limit(resource.RLIMIT_CORE, 0)
-        set_limit(resource.RLIMIT_AS, self.limits["memory_bytes"])
+        set_limit(resource.RLIMIT_DATA, self.limits["memory_bytes"])
         set_limit(resource.RLIMIT_FSIZE, self.limits["file_bytes"])
         set_limit(resource.RLIMIT_NOFILE, self.limits["open_files"])
         if self.namespaces and counts_processes_by_namespace():

@@ -8,10 +8,11 @@ import os
 import tokenizers
 
 from tandem_worker import protocol
-from tandem_worker.chat_template import ChatTemplate
+from tandem_worker.chat_template import MAX_MEMORY_BYTES, ChatTemplate
 from tandem_worker.protocol import UserFault, one_line, with_article
 
 MAX_VOCABULARY = 1 << 24  # as in src/model/config.cc; tables are as long as the largest id
+PROBE = "a"  # a text that is no special token
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -58,6 +59,11 @@ def blaming(path):
 
 
 class Worker:
+    """template_memory_bytes: what the process may take to render a conversation; None where it is not ours alone."""
+
+    def __init__(self, template_memory_bytes=None):
+        self._template_memory_bytes = template_memory_bytes
+
     def load(self, directory):
         path = self._path = os.path.join(directory, "tokenizer.json")
         description = read_json(path, required=True)
@@ -71,7 +77,7 @@ class Worker:
         config_path = os.path.join(directory, "tokenizer_config.json")
         config = read_json(config_path, required=False)
         self._add_tokens(config, config_path)
-        self._template = ChatTemplate(directory, config)
+        self._template = ChatTemplate(directory, config, self._template_memory_bytes)
         self._byte_level = (description.get("decoder") or {}).get("type") == "ByteLevel"
         added = self._tokenizer.get_added_tokens_decoder()
         vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -83,7 +89,17 @@ class Worker:
             "has_chat_template": self._template.exists,
             "template_path": self._template.path,
             "special_ids": sorted(id for id, token in added.items() if token.special),
+            **self._own_eos(config),
+            "text_prefix": self._text_prefix(),
         }
+
+    def _own_eos(self, config):
+        """The id of tokenizer_config.json's eos_token, which transformers and TRL call the tokenizer's EOS; nothing where
+        it names none, or none that is in the vocabulary."""
+        token = config.get("eos_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        id = self._tokenizer.token_to_id(token) if isinstance(token, str) else None
+        return {} if id is None else {"eos_id": id}
 
     @property
     def library(self):
@@ -124,6 +140,18 @@ class Worker:
                 return token.encode()
         return token.replace("\u2581", " ").encode()  # SentencePiece writes a space so
 
+    def _text_prefix(self):
+        """The ids that the post-processor of tokenizer.json writes before every text, such as BOS: what
+        transformers 5 has before the tokens of tokenizer(text). What it writes after a text (EOS) is left out: a
+        prompt does not end there."""
+        if self._tokenizer.post_processor is None:
+            return []
+        with blaming(self._path):
+            # A post-processor that writes tokens depends on no text, so any text shows them.
+            encoding = self._tokenizer.encode(PROBE, add_special_tokens=True)
+        text = encoding.special_tokens_mask
+        return encoding.ids[: text.index(0)] if 0 in text else []
+
     def _add_tokens(self, config, path):
         """Tokens that only tokenizer_config.json names, as transformers adds them."""
         entries = config.get("added_tokens_decoder") or {}
@@ -143,7 +171,7 @@ class Worker:
 
 
 def main():
-    worker = Worker()
+    worker = Worker(template_memory_bytes=MAX_MEMORY_BYTES)
     protocol.serve(
         {
             "load": worker.load,

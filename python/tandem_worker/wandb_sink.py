@@ -12,12 +12,21 @@ AXES = ("rollout", "train", "eval")  # each record has KIND/step
 ON_ROLLOUTS = ("rollout", "perf", "passrate", "fault")
 
 
+def is_clone():
+    """Whether this file is that of a clone, and not of an installed wheel."""
+    return os.path.isfile(os.path.join(os.path.dirname(__file__), "../../tools/setup.sh"))
+
+
+def remedy():
+    return "`tools/setup.sh wandb`" if is_clone() else "`pip install 'tandem[wandb]'`"
+
+
 def load_package():
     try:
         import wandb
     except ImportError as error:
         raise MachineFault(
-            f"--use-wandb: the package wandb cannot be imported ({error}); `tools/setup.sh wandb` installs it"
+            f"--use-wandb: the package wandb cannot be imported ({error}); {remedy()} installs it"
         ) from None
     return wandb
 
@@ -50,8 +59,8 @@ class Worker:
         settings = settings_of(load_package(), mode, host)
         if is_online(settings) and not has_key(settings):
             raise MachineFault(
-                "--use-wandb: no key of Weights & Biases; set WANDB_API_KEY, run `.venv/bin/wandb login` once, or give "
-                "--wandb-mode offline"
+                "--use-wandb: no key of Weights & Biases; set WANDB_API_KEY, run "
+                f"`{'.venv/bin/' if is_clone() else ''}wandb login` once, or give --wandb-mode offline"
             )
 
     def open(self, mode, project, team, group, host, run_id, directory, name, options):

@@ -22,9 +22,9 @@ bool is_secret(std::string_view name, std::string_view value) {
 }
 
 bool is_of_a_launcher(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "RANK",        "WORLD_SIZE",  "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
-      "MASTER_ADDR", "MASTER_PORT", "TANDEM_STORE_FD", "TANDEM_WORKERS_FD"};
+  constexpr std::array<std::string_view, 9> kNames = {
+      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+      "MASTER_PORT", "TANDEM_LAUNCH", "TANDEM_STORE_FD", "TANDEM_WORKERS_FD"};
   constexpr std::array<std::string_view, 5> kBeginnings = {"SLURM_", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
                                                            "TORCHELASTIC_"};
   const auto begins = [name](std::string_view beginning) { return name.starts_with(beginning); };
@@ -69,10 +69,17 @@ std::string reward_service_token() {
   return value == nullptr ? "" : value;
 }
 
+bool is_set(const std::string& name) { return std::getenv(name.c_str()) != nullptr; }
+
 bool ranks_share_devices() { return std::getenv("TANDEM_RANKS_SHARE_DEVICES") != nullptr; }
 
 std::string secret_file() {
   const char* const value = std::getenv("TANDEM_SECRET_FILE");
+  return value == nullptr ? "" : value;
+}
+
+std::string gloo_transport() {
+  const char* const value = std::getenv("GLOO_DEVICE_TRANSPORT");
   return value == nullptr ? "" : value;
 }
 

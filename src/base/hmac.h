@@ -1,4 +1,4 @@
-// HMAC-SHA256 (RFC 2104): who knows the key wrote the bytes.
+// HMAC-SHA256 (RFC 2104; OpenSSL's): who knows the key wrote the bytes.
 #pragma once
 
 #include <string>

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "base/quiet.h"
 
 namespace tandem::base {
 namespace {
@@ -66,6 +67,11 @@ void set_log_level(LogLevel level) {
   state().level = level;
 }
 
+bool is_quiet() {
+  const std::lock_guard lock(state().mutex);
+  return state().level > LogLevel::kInfo;
+}
+
 void set_log_sink(std::function<void(LogLevel, const std::string& line)> sink) {
   const std::lock_guard lock(state().mutex);
   state().sink = std::move(sink);
@@ -81,12 +87,13 @@ void log_line(LogLevel level, const std::string& message) {
   const std::lock_guard lock(log.mutex);
   // Counted even when the level hides it: the run's summary tells of it.
   if (level == LogLevel::kWarning) ++log.num_warnings;
-  if (level < log.level) return;
   const std::string line = to_line(level, message);
-  if (log.terminal) {
-    log.terminal(line);
-  } else {
-    write_stderr(line);
+  if (level >= log.level) {
+    if (log.terminal) {
+      log.terminal(line);
+    } else {
+      write_stderr(line);
+    }
   }
   if (log.sink) log.sink(level, line);
 }

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "base/byte_count.h"
 #include "base/check.h"
 #include "base/env.h"
 #include "base/json.h"
@@ -86,6 +87,15 @@ void parse_word(const std::string& where, const std::string& word, bool& value) 
   value = word == "true";
 }
 
+// A byte count in digits, without its unit. What is no number with a unit stays as it is where it is a number: then its
+// range is what is wrong.
+std::string whole_bytes(const std::string& where, const std::string& word) {
+  if (const std::optional<int64_t> bytes = parse_byte_count(word)) return std::to_string(*bytes);
+  const bool is_number = !word.empty() && word.find_first_not_of("-0123456789") == std::string::npos;
+  TANDEM_USER_CHECK(is_number, where + ": expects bytes, such as 1073741824 or 1GiB, not " + shown(word));
+  return word;
+}
+
 // Levenshtein's distance, one row at a time; `limit` for one that is not below it.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
   std::vector<size_t> row(b.size() + 1);
@@ -121,13 +131,9 @@ bool is_flag(const std::string& word) {
   return word.size() > 2 && word.starts_with("--") && (std::isalpha(static_cast<unsigned char>(word[2])) != 0);
 }
 
-std::string unexpected_text(const std::string& word) {
-  return "unexpected argument " + shown(word) + ": every option begins with -- and a name";
-}
-
-// `positional`: the option that words before the first flag belong to; "": none.
+// `positional`: the option that words before the first flag belong to; "": none, they are added to `unexpected`.
 std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, const std::string& positional,
-                                   OptionMistakes& mistakes) {
+                                   std::vector<std::string>& unexpected) {
   std::vector<TypedFlag> flags;
   for (const std::string& word : arguments) {
     if (is_flag(word)) {
@@ -142,7 +148,7 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, co
       flag.shown = "--" + positional;
       flag.words = {word};
     } else if (flags.empty()) {
-      mistakes.add(unexpected_text(word));
+      unexpected.push_back(word);
       continue;
     } else {
       flags.back().words.push_back(word);
@@ -155,6 +161,22 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, co
 // `pattern` ends in '*' for every name that begins so.
 bool matches(std::string_view pattern, std::string_view name) {
   return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
+}
+
+// Whether a text names "--NAME", and not only a flag that begins so.
+bool names_flag(std::string_view text, const std::string& name) {
+  const std::string flag = "--" + name;
+  for (size_t at = text.find(flag); at != std::string_view::npos; at = text.find(flag, at + 1)) {
+    const size_t end = at + flag.size();
+    const char next = end < text.size() ? text[end] : ' ';
+    if (next != '-' && std::isalnum(static_cast<unsigned char>(next)) == 0) return true;
+  }
+  return false;
+}
+
+std::string dashed(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return name;
 }
 
 // The file name that a --config flag was given.
@@ -255,6 +277,24 @@ Option& Option::default_was_new() {
   return *this;
 }
 
+Option& Option::remembered_as(std::string value, const bool& unless_is_on) {
+  idle_value_ = std::move(value);
+  condition_ = &unless_is_on;
+  return *this;
+}
+
+Option& Option::needed_by(const bool& is_on, std::string switch_name, std::string remedy) {
+  needing_ = &is_on;
+  needing_name_ = std::move(switch_name);
+  needing_remedy_ = std::move(remedy);
+  return *this;
+}
+
+std::string Option::missing_text() const {
+  if (needing_ == nullptr || !*needing_ || given_ || mentioned_) return "";
+  return fmt::format("--{}: needs --{}; {}", needing_name_, name_, needing_remedy_);
+}
+
 Option& Option::one_or_more() {
   TANDEM_CHECK(is_list(), name_);
   may_be_single_ = true;
@@ -264,6 +304,12 @@ Option& Option::one_or_more() {
 Option& Option::path() {
   TANDEM_CHECK(kind() == OptionKind::kText, name_);
   path_ = true;
+  return *this;
+}
+
+Option& Option::bytes() {
+  TANDEM_CHECK(kind() == OptionKind::kInteger, name_);
+  bytes_ = true;
   return *this;
 }
 
@@ -332,7 +378,8 @@ void Option::set(const std::string& where, const std::vector<std::string>& words
       [&](auto* field) {
         using T = std::remove_pointer_t<decltype(field)>;
         using Element = typename Traits<T>::Element;
-        const auto read = [&](const std::string& word) {
+        const auto read = [&](const std::string& typed) {
+          const std::string word = bytes_ ? whole_bytes(where, typed) : typed;
           Element value{};
           parse_word(where, word, value);
           if constexpr (std::is_same_v<Element, std::string>) {
@@ -382,6 +429,10 @@ std::map<std::string, std::string> Options::result_options() const {
   std::map<std::string, std::string> result;
   for (const Option& option : options_) {
     if (!option.may_change_numbers()) continue;
+    if (const std::string* const remembered = option.remembered()) {
+      result[option.name()] = *remembered;
+      continue;
+    }
     auto words = option.words();
     if (words && option.is_path()) {
       for (std::string& word : *words) word = shorten_home(word, home_);
@@ -412,8 +463,13 @@ Option& Options::add(Option option) {
   return options_.emplace_back(std::move(option));
 }
 
-void Options::unsupported(const std::string& name, const std::string& reason) {
-  unsupported_.emplace_back(name, reason);
+void Options::unsupported(const std::string& name, const std::string& reason,
+                          const std::vector<std::string>& companions) {
+  unsupported_.push_back({name, reason, companions});
+}
+
+void Options::known_elsewhere(const std::string& name, const std::string& answer) {
+  elsewhere_.push_back({name, answer});
 }
 
 Option* Options::find(std::string_view name) {
@@ -430,23 +486,22 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
     return ParsedAction::kHelp;
   OptionMistakes mistakes;
   const auto positional = std::ranges::find_if(options_, &Option::is_positional);
+  std::vector<std::string> unexpected;
   const std::vector<TypedFlag> flags =
-      split_flags(arguments, positional == options_.end() ? "" : positional->name(), mistakes);
+      split_flags(arguments, positional == options_.end() ? "" : positional->name(), unexpected);
+  for (const std::string& word : unexpected) mistakes.add(unexpected_text(word));
   ParsedAction action = ParsedAction::kRun;
   for (const TypedFlag& flag : flags) {
     if (flag.name == "print-config") action = ParsedAction::kPrintConfig;
     if (flag.name == "config") read_config_file(value_of(flag), mistakes);
   }
-  std::vector<std::string> remaining;
   bool has_refused = false;
   for (const TypedFlag& flag : flags) {
-    const std::string* const reason = unsupported_reason(flag.name);
-    if (reason != nullptr) {
-      mistakes.refuse(flag.shown, *reason);
+    if (const Unsupported* const row = find_unsupported(flag.name)) {
+      mistakes.refuse(flag.shown, row->reason);
       has_refused = true;
       continue;
     }
-    remaining.insert(remaining.end(), flag.typed.begin(), flag.typed.end());
     try {
       read_flag(flag);
     } catch (const UserError& error) {
@@ -457,9 +512,24 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
     const bool is_missing = option.is_required() && !option.is_given() && !option.is_mentioned();
     if (is_missing && action != ParsedAction::kPrintConfig)
       mistakes.add("--" + option.name() + ": is required: " + option.help());
+    if (const std::string missing = option.missing_text(); !missing.empty()) mistakes.add(missing);
   }
-  mistakes.raise(has_refused ? remaining : std::vector<std::string>{});
+  mistakes.raise(has_refused ? remaining_words(flags) : std::vector<std::string>{});
   return action;
+}
+
+std::vector<std::string> Options::remaining_words(const std::vector<TypedFlag>& flags) const {
+  std::vector<std::string> companions, words;
+  for (const TypedFlag& flag : flags) {
+    const Unsupported* const row = find_unsupported(flag.name);
+    if (row != nullptr) companions.insert(companions.end(), row->companions.begin(), row->companions.end());
+  }
+  for (const TypedFlag& flag : flags) {
+    const bool is_companion = std::ranges::find(companions, flag.name) != companions.end();
+    if (find_unsupported(flag.name) != nullptr || is_companion) continue;
+    words.insert(words.end(), flag.typed.begin(), flag.typed.end());
+  }
+  return words;
 }
 
 void Options::read_flag(const TypedFlag& flag) {
@@ -502,18 +572,49 @@ void Options::set(Option& option, const std::string& where, std::vector<std::str
   option.set(where, words);
 }
 
-const std::string* Options::unsupported_reason(std::string_view name) const {
+const Options::Unsupported* Options::find_unsupported(std::string_view name) const {
   const auto is_option = [&](const Option& option) {
     return option.name() == name || (option.kind() == OptionKind::kBool && name == "no-" + option.name());
   };
   if (std::ranges::any_of(options_, is_option)) return nullptr;
-  for (const auto& [pattern, reason] : unsupported_) {
-    if (matches(pattern, name) || name == "no-" + pattern) return &reason;
+  for (const Unsupported& row : unsupported_) {
+    if (matches(row.name, name) || name == "no-" + row.name) return &row;
   }
   return nullptr;
 }
 
+std::string Options::unexpected_text(const std::string& word) {
+  // "data.train_files=x", as Hydra's users write it, also with + before it to add a key.
+  const std::string_view text = word;
+  const size_t begin = std::min(text.find_first_not_of("+~"), text.size());
+  const std::string answer = elsewhere_text(shown(word), text.substr(begin, text.find('=') - begin));
+  if (!answer.empty()) return answer;
+  return "unexpected argument " + shown(word) + ": every option begins with -- and a name";
+}
+
+std::string Options::elsewhere_text(const std::string& where, std::string_view name) {
+  std::string wanted(name);
+  std::ranges::replace(wanted, '-', '_');
+  const auto is_it = [&](const Elsewhere& row) { return row.name == wanted; };
+  const auto ends_so = [&](const Elsewhere& row) { return row.name.ends_with("." + wanted); };
+  auto row = std::ranges::find_if(elsewhere_, is_it);
+  if (row == elsewhere_.end() && !wanted.empty() && std::ranges::count_if(elsewhere_, ends_so) == 1)
+    row = std::ranges::find_if(elsewhere_, ends_so);
+  if (row == elsewhere_.end()) return "";
+  bool has_flag = false;
+  for (Option& option : options_) {
+    if (!names_flag(row->answer, option.name())) continue;
+    option.set_mentioned();
+    has_flag = true;
+  }
+  // The same name here and there: it is no other trainer's word, but a flag of another command.
+  if (!has_flag && names_flag(row->answer, dashed(wanted))) return "";
+  const bool is_of_another_command = !has_flag && row->answer.find("--") != std::string::npos;
+  return where + ": " + row->answer + (is_of_another_command ? " (a flag that this command does not have)" : "");
+}
+
 std::string Options::unknown_text(const std::string& where, const std::string& name) {
+  if (const std::string answer = elsewhere_text(where, name); !answer.empty()) return answer;
   std::vector<std::string> names;
   for (const Option& option : options_) {
     names.push_back(option.name());
@@ -523,8 +624,12 @@ std::string Options::unknown_text(const std::string& where, const std::string& n
   const auto near = nearest_name(name, names);
   if (Option* const meant = near ? find(*near) : nullptr) meant->set_mentioned();
   const std::string dashes = where.starts_with("--") ? "--" : "";
-  return where + ": unknown option" +
-         (near ? "; did you mean " + dashes + *near + "?" : "; --help lists what there is");
+  if (near) return where + ": unknown option; did you mean " + dashes + *near + "?";
+  std::vector<std::string> others;
+  for (const Elsewhere& row : elsewhere_) others.push_back(dashed(row.name));
+  const auto other = nearest_name(name, others);
+  if (other) return elsewhere_text(where + ": unknown option; did you mean " + dashes + *other + "? Then", *other);
+  return where + ": unknown option; --help lists what there is";
 }
 
 }  // namespace tandem::base

@@ -67,9 +67,16 @@ class Option {
   // The program behaved otherwise before it had this option. A checkpoint of a version without the option was therefore
   // not made with the default, and a run that resumes from it is not taken to have been.
   Option& default_was_new();
+  // Does nothing unless `is_on`, another field of the same options: until then a checkpoint remembers `value` for it,
+  // whatever it is. So a default may change, and only the runs that it concerns are told.
+  Option& remembered_as(std::string value, const bool& unless_is_on);
+  // Must be given where the switch `is_on` of that name is: a mistake "--SWITCH: needs --NAME; REMEDY".
+  Option& needed_by(const bool& is_on, std::string switch_name, std::string remedy);
   // A list that mostly has one element: a single one is read and written like the value of an option that is no list,
   // and none is unset.
   Option& one_or_more();
+  // A whole number of bytes, which may be written with a unit: 1GiB (base/byte_count.h). In a file such a one is text.
+  Option& bytes();
   // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
   // configuration says nothing of whose machine it was made on.
   Option& path();
@@ -83,8 +90,13 @@ class Option {
   bool is_required() const { return required_; }
   bool may_change_numbers() const { return may_change_numbers_; }
   bool is_default_new() const { return default_is_new_; }
+  // What a checkpoint remembers in place of its value; null: its value.
+  const std::string* remembered() const { return condition_ != nullptr && !*condition_ ? &idle_value_ : nullptr; }
+  // "--SWITCH: needs --NAME; REMEDY" where needed_by() asks for what is not given; "" otherwise.
+  std::string missing_text() const;
   bool is_path() const { return path_; }
   bool is_positional() const { return positional_; }
+  bool is_bytes() const { return bytes_; }
   // Whether a checkpoint remembers the fingerprint of its value: text that nobody lists may be a secret.
   bool is_fingerprinted() const { return fingerprinted_ || (kind() == OptionKind::kText && choices_.empty()); }
   OptionKind kind() const;
@@ -114,7 +126,11 @@ class Option {
   bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
   bool default_is_new_ = false;
-  bool may_be_single_ = false, positional_ = false;
+  bool may_be_single_ = false, positional_ = false, bytes_ = false;
+  const bool* condition_ = nullptr;  // of remembered_as()
+  std::string idle_value_;
+  const bool* needing_ = nullptr;  // of needed_by()
+  std::string needing_name_, needing_remedy_;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
@@ -134,8 +150,12 @@ class Options {
   }
 
   // A flag that users of other trainers know and Tandem does not have: refused with the reason. `name` without "--";
-  // a name that ends in '*' stands for every flag that begins so ("vllm-*").
-  void unsupported(const std::string& name, const std::string& reason);
+  // a name that ends in '*' stands for every flag that begins so ("vllm-*"). `companions`: flags that mean something
+  // else without it, which the command that remains leaves out with it.
+  void unsupported(const std::string& name, const std::string& reason, const std::vector<std::string>& companions = {});
+  // What another program calls something (learning_rate, data.train_files): an unknown flag, key or argument of that
+  // name, with - or _, or of the last parts of it, is answered with `answer`, which completes "NAME: ...".
+  void known_elsewhere(const std::string& name, const std::string& answer);
 
   // Of the options so far, these must be given and no other: for a verb that needs less than the one it shares them
   // with.
@@ -160,6 +180,14 @@ class Options {
  private:
   friend class OptionTables;  // which reads tables of a file by the same rules
 
+  struct Unsupported {
+    std::string name, reason;
+    std::vector<std::string> companions;
+  };
+  struct Elsewhere {
+    std::string name, answer;
+  };
+
   Option& add(Option option);
   Option* find(std::string_view name);
   void read_config_file(const std::string& path, OptionMistakes& mistakes);
@@ -167,8 +195,13 @@ class Options {
   struct FileTable;
   void read_entries(const FileTable& table, OptionMistakes& mistakes);
   void read_flag(const TypedFlag& flag);
-  // For a name that no option has: why it is not supported, or else what is said of an unknown one.
-  const std::string* unsupported_reason(std::string_view name) const;
+  // For a name that no option has: the row that says why it is not supported, or else what is said of an unknown one.
+  const Unsupported* find_unsupported(std::string_view name) const;
+  // "WHERE: answer" of known_elsewhere(), or "" where nobody has that name; options that it names count as mentioned.
+  std::string elsewhere_text(const std::string& where, std::string_view name);
+  std::string unexpected_text(const std::string& word);
+  // The words of the flags without those that are refused, and without their companions.
+  std::vector<std::string> remaining_words(const std::vector<TypedFlag>& flags) const;
   std::string unknown_text(const std::string& where, const std::string& name);
   std::string unknown_key_text(const std::string& where) const;
 
@@ -176,7 +209,8 @@ class Options {
 
   std::string home_;
   std::vector<Option> options_;
-  std::vector<std::pair<std::string, std::string>> unsupported_;  // name, reason
+  std::vector<Unsupported> unsupported_;
+  std::vector<Elsewhere> elsewhere_;
 };
 
 // The candidate with the fewest single-character edits from `name` ('_' counts as '-'), or the first that begins with

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/byte_count.h"
 #include "base/options.h"
 
 namespace tandem::base {
@@ -34,7 +35,7 @@ std::string flag_text(const Option& option) {
   const std::string dots = option.is_list() ? " ..." : "";
   switch (option.kind()) {
     case OptionKind::kBool: return "--[no-]" + option.name();
-    case OptionKind::kInteger: return "--" + option.name() + " N" + dots;
+    case OptionKind::kInteger: return "--" + option.name() + (option.is_bytes() ? " BYTES" : " N") + dots;
     case OptionKind::kNumber: return "--" + option.name() + " X" + dots;
     case OptionKind::kText: return "--" + option.name() + " TEXT" + dots;
   }
@@ -86,6 +87,7 @@ std::string Options::help_text(const std::string& usage, const std::string& desc
     }
   }
   if (groups.empty() || groups.back() != "general") out += "\ngeneral:\n";
+  if (std::ranges::any_of(options_, &Option::is_bytes)) append_help_line(out, "BYTES", kByteUnits);
   append_help_line(out, "--config FILE", "TOML file of the same names (without --); flags win over it");
   append_help_line(out, "--print-config", "print the resulting configuration as such a file, and stop");
   append_help_line(out, "--help, -h", "print this, and stop");

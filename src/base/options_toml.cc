@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/env.h"
@@ -47,6 +49,7 @@ std::vector<std::string> to_words(const std::string& where, const toml::node& no
   const bool may_be_single = !option.is_list() || option.may_be_single();
   TANDEM_USER_CHECK(node.is_array() ? option.is_list() : may_be_single, where + ": expects",
                     option.is_list() ? "a list in [ ]" : "one value, not a list");
+  if (option.is_bytes() && node.is_string()) return {**node.as_string()};
   if (!node.is_array()) return {to_word(where, node, option.kind())};
   std::vector<std::string> words;
   for (const toml::node& element : *node.as_array()) words.push_back(to_word(where, element, option.kind()));
@@ -141,7 +144,42 @@ struct Options::FileTable {
   const toml::table& table;
   const char* remedy_for_table;  // completes "NAME: is a table; "
   bool has_help = true;          // --help shows what there is
+  std::string start = {};  // the folder in which relative paths begin that lead to something there; "": the current
 };
+
+namespace {
+
+// Where a run was started, in its config.toml. Options have no such name.
+constexpr std::string_view kWorkingDirectory = "working-directory";
+
+// The folder in which the relative paths of a run's config.toml begin, "" for the current one: where the run's
+// directory (its `save`, if that is relative) leads from there to this very file, which is so where the run was
+// started, or in a copy of that place.
+std::string start_of_paths(const std::string& path, const toml::table& table, const TomlFile& file,
+                           const std::string& home) {
+  const auto start = table[kWorkingDirectory].value<std::string>();
+  if (!start) return "";
+  const std::string save = expand_home(file.restore(table["save"].value_or(std::string())), home);
+  std::error_code none;
+  const bool is_here = !save.starts_with('/') && std::filesystem::equivalent(save + "/config.toml", path, none);
+  if (is_here) return "";
+  return expand_home(file.restore(*start), home);
+}
+
+// A word of a path option, such as "data.jsonl@[:9]" or "reward.py:f", from `start` where it leads to a file there.
+// What leads nowhere may be no path (the name of a data set), or one that is yet to be made.
+std::string from_start(const std::string& word, const std::string& start, bool is_list) {
+  if (start.empty() || word.empty() || word.starts_with('/') || word.starts_with('~')) return word;
+  const std::string path = start + "/" + word;
+  for (const size_t end : {path.size(), path.rfind("@["), path.rfind(':')}) {
+    if (end == std::string::npos || end <= start.size()) continue;
+    const std::string one = path.substr(0, end);
+    if (file_exists(one) || (!is_list && directory_exists(one))) return path;
+  }
+  return word;
+}
+
+}  // namespace
 
 void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
   // The table is sorted by name; mistakes are told in the file's order.
@@ -151,9 +189,10 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
     return a.second->source().begin.line < b.second->source().begin.line;
   });
   for (const auto& [name, node] : entries) {
+    if (name == kWorkingDirectory && from.has_help && node->is_string()) continue;
     const std::string where = from.file.place(*node) + ": " + one_line(name);
-    if (const std::string* const reason = unsupported_reason(name)) {
-      mistakes.refuse(where, *reason);
+    if (const Unsupported* const row = find_unsupported(name)) {
+      mistakes.refuse(where, row->reason);
       continue;
     }
     try {
@@ -164,6 +203,9 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
       option->set_mentioned();
       std::vector<std::string> words = to_words(where, *node, *option);
       for (std::string& word : words) word = from.file.restore(word);
+      if (option->is_path()) {
+        for (std::string& word : words) word = from_start(word, from.start, option->is_list());
+      }
       set(*option, where, words);
     } catch (const UserError& error) {
       mistakes.add(error.what());
@@ -179,7 +221,11 @@ std::string Options::unknown_key_text(const std::string& where) const {
 
 void Options::read_config_file(const std::string& path, OptionMistakes& mistakes) {
   const TomlFile file(path);
-  read_entries({file, file.table(), "write every option as name = value at the top level"}, mistakes);
+  read_entries({.file = file,
+                .table = file.table(),
+                .remedy_for_table = "write every option as name = value at the top level",
+                .start = start_of_paths(path, file.table(), file, home_)},
+               mistakes);
 }
 
 std::string Options::config_text() const {

@@ -1,69 +1,32 @@
 #include "base/sha256.h"
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
 #include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
+
+#include "base/check.h"
 
 namespace tandem::base {
 namespace {
 
-constexpr size_t kBlockBytes = 64;
 constexpr std::string_view kFingerprint = "sha256:";
-
-// FIPS 180-4, 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
-constexpr std::array<uint32_t, 64> kRounds = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-using State = std::array<uint32_t, 8>;
-
-void add_block(State& state, std::string_view block) {
-  std::array<uint32_t, 64> w;
-  for (size_t t = 0; t < 16; ++t) {
-    w[t] = 0;
-    for (size_t i = 0; i < 4; ++i) w[t] = w[t] << 8U | static_cast<unsigned char>(block[4 * t + i]);
-  }
-  for (size_t t = 16; t < 64; ++t) {
-    const uint32_t a = w[t - 15], b = w[t - 2];
-    w[t] = w[t - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3U) + w[t - 7] +
-           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10U);
-  }
-  auto [a, b, c, d, e, f, g, h] = state;
-  for (size_t t = 0; t < 64; ++t) {
-    const uint32_t first =
-        h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) + kRounds[t] + w[t];
-    const uint32_t second = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-    h = g, g = f, f = e, e = d + first;
-    d = c, c = b, b = a, a = first + second;
-  }
-  const State change = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < state.size(); ++i) state[i] += change[i];
-}
 
 }  // namespace
 
-std::string sha256(std::string_view bytes) {
-  State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::string padded(bytes);
-  padded += '\x80';
-  padded.append((kBlockBytes + kBlockBytes - 8 - padded.size() % kBlockBytes) % kBlockBytes, '\0');
-  const uint64_t num_bits = uint64_t{bytes.size()} * 8;
-  for (int shift = 56; shift >= 0; shift -= 8) padded += static_cast<char>(num_bits >> static_cast<unsigned>(shift));
-  for (size_t at = 0; at < padded.size(); at += kBlockBytes) {
-    add_block(state, std::string_view(padded).substr(at, kBlockBytes));
-  }
+std::string hex_digits(std::string_view bytes) {
   std::string digits;
-  for (const uint32_t word : state) digits += fmt::format("{:08x}", word);
+  digits.reserve(2 * bytes.size());
+  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return digits;
+}
+
+std::string sha256(std::string_view bytes) {
+  std::array<char, kSha256Bytes> digest = {};
+  TANDEM_ENV_CHECK(EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), nullptr,
+                              EVP_sha256(), nullptr) == 1,
+                   "OpenSSL computes no SHA-256; look at its configuration (openssl version -d)");
+  return hex_digits({digest.data(), digest.size()});
 }
 
 std::string fingerprint(std::string_view option, std::string_view value) {

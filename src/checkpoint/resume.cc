@@ -22,6 +22,9 @@ namespace tandem::checkpoint {
 
 namespace {
 
+// What of a learning rate that decays is compared: the optimizer step at which it reaches --min-lr, or "any".
+constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
+
 using base::Json;
 
 // A box of an HF tensor that this rank holds.
@@ -100,6 +103,9 @@ void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
   }
 }
 
+// Checkpoints of older versions name it. What a reward imports is not compared, and so is not where it comes from.
+constexpr const char* kFlagNoLongerCompared = "rm-python";
+
 // No run counts so far, and sums and products of such numbers stay within 64 bits.
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 60;
@@ -133,10 +139,14 @@ std::string identity_of(const std::string& function) {
 }
 
 // Of data, reward function, model configuration and tokenizer.
-std::map<std::string, std::string> input_checksums(const std::string& model_directory, const std::string& prompt_file,
+std::map<std::string, std::string> input_checksums(const std::string& model_directory,
+                                                   const std::vector<std::string>& prompt_data,
                                                    const std::vector<std::string>& custom_rm_paths) {
   std::map<std::string, std::string> result;
-  if (!prompt_file.empty()) result["the file of --prompt-data"] = base::file_checksum(prompt_file);
+  for (size_t i = 0; i < prompt_data.size(); ++i) {
+    const std::string which = i == 0 ? "the file" : fmt::format("file {}", i + 1);
+    result[which + " of --prompt-data"] = base::file_checksum(rl::parse_data_path(prompt_data[i]).file);
+  }
   for (size_t i = 0; i < custom_rm_paths.size(); ++i) {
     const std::string& path = custom_rm_paths[i];
     const size_t colon = std::min(path.rfind(':'), path.size());
@@ -174,11 +184,20 @@ std::string difference(const std::string& name, const std::string* saved, const 
   return fmt::format("{} was {} and is {}", flag, shown(saved), shown(now));
 }
 
+// A decaying run that is made longer: its learning rate would end elsewhere, unless it is told where it ended.
+std::string decay_hint(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now) {
+  const auto before = saved.find(kDecayEnd), after = now.find(kDecayEnd);
+  if (before == saved.end() || after == now.end() || before->second == after->second || before->second == "any")
+    return "";
+  return fmt::format(" (--lr-decay-iters {} ends the decay where it ended)", base::one_line(before->second));
+}
+
 // UserError naming each that differs, with both values, unless `allowed`.
 void check_same_inputs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                        const std::map<std::string, std::string>& where_absent, bool allowed) {
   std::vector<std::string> differences;
   for (const auto& [name, value] : saved) {
+    if (name == kFlagNoLongerCompared) continue;
     const auto found = now.find(name);
     if (found == now.end() || !is_same(name, value, found->second))
       differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second));
@@ -191,7 +210,8 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
   }
   if (differences.empty()) return;
   const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
-  TANDEM_USER_CHECK(allowed, what + "; give them as they were, or --allow-changed-config");
+  TANDEM_USER_CHECK(allowed,
+                    what + "; give them as they were" + decay_hint(saved, now) + ", or --allow-changed-config");
   base::log_warning("{} (--allow-changed-config)", what);
 }
 
@@ -202,7 +222,12 @@ BestEvaluation best_of(const Json& json, const std::string& file) {
                     file +
                         ": best must have a metric and a value; it was changed by hand: take another checkpoint "
                         "(--ckpt-step)");
-  return {.metric = metric.get<std::string>(), .step = count(json, "step", file), .value = value.get<double>()};
+  const auto judged_by = json.find("judged_by");  // absent before a flag chose the reward, and where it is ""
+  const bool has_rule = judged_by != json.end() && judged_by->is_string();
+  return {.metric = metric.get<std::string>(),
+          .step = count(json, "step", file),
+          .value = value.get<double>(),
+          .judged_by = has_rule ? judged_by->get<std::string>() : ""};
 }
 
 }  // namespace
@@ -214,12 +239,17 @@ Json RunState::to_json() const {
   json["optimizer_steps"] = optimizer.steps;
   json["skipped_in_a_row"] = skipped_in_a_row;
   json["failed_in_a_row"] = failed_in_a_row;
+  json["ungraded_in_a_row"] = ungraded_in_a_row;
+  if (rewards_differed_until) json["rewards_differed_until"] = *rewards_differed_until;
   json["evaluation_due"] = evaluation_due;
   json["weight_version"] = weight_version;
   if (reference_step > 0) json["reference_step"] = reference_step;
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
-  if (best) json["best"] = {{"metric", best->metric}, {"step", best->step}, {"value", best->value}};
+  if (best) {
+    json["best"] = {{"metric", best->metric}, {"step", best->step}, {"value", best->value}};
+    if (!best->judged_by.empty()) json["best"]["judged_by"] = best->judged_by;
+  }
   json["file_bytes"] = file_bytes;
   json["numbers"] = result_inputs;
   return json;
@@ -231,6 +261,12 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   state.optimizer = {.updates = count(json, "optimizer_updates", file), .steps = count(json, "optimizer_steps", file)};
   state.skipped_in_a_row = count(json, "skipped_in_a_row", file);
   state.failed_in_a_row = count(json, "failed_in_a_row", file);
+  const auto ungraded = json.find("ungraded_in_a_row");  // absent before it was saved
+  state.ungraded_in_a_row =
+      ungraded == json.end() ? state.failed_in_a_row : as_count(*ungraded, "ungraded_in_a_row", file, kMaxCount);
+  const auto differed = json.find("rewards_differed_until");  // absent before it was saved, and where none did
+  if (differed != json.end())
+    state.rewards_differed_until = as_count(*differed, "rewards_differed_until", file, state.step);
   const auto due = json.find("evaluation_due");  // absent before it was saved
   state.evaluation_due = due != json.end() && *due == true;
   state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
@@ -275,10 +311,12 @@ void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Train
 std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   std::map<std::string, std::string> result = std::move(inputs.flags);
   result["the kernels"] = inputs.kernels;
-  result["optimizer steps until --min-lr"] =
-      inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
-  result.merge(
-      input_checksums(inputs.model_directory, rl::parse_data_path(inputs.prompt_data).file, inputs.custom_rm_paths));
+  result[kDecayEnd] = inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
+  result.merge(input_checksums(inputs.model_directory, inputs.prompt_data, inputs.custom_rm_paths));
+  // Recorded where there are any, so that a run without them resumes from a checkpoint of before the flag.
+  if (!inputs.text_prefix.empty()) {
+    result["the tokens of --add-special-tokens"] = fmt::format("{}", fmt::join(inputs.text_prefix, " "));
+  }
   if (inputs.has_frozen_weights) {
     result["the weights of --hf-checkpoint"] = weights::weights_checksum(inputs.model_directory);
   }
@@ -288,6 +326,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   if (!inputs.generate_function.empty()) {
     result["the function of --custom-generate-function-path"] = identity_of(inputs.generate_function);
   }
+  result.merge(inputs.definitions);
   return result;
 }
 

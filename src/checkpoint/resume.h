@@ -22,15 +22,18 @@ struct BestEvaluation {
   std::string metric;
   int64_t step = 0;  // finished rollouts; their weights are RunDirectory::best(step), but for those before training
   double value = 0.0;
+  std::string judged_by;  // of pass@k: config::RewardOptions::pass_text()
 };
 
 // The small part: state.json.
 struct RunState {
   int64_t step = 0;  // finished rollouts
   trainer::OptimizerProgress optimizer;
-  int64_t skipped_in_a_row = 0;  // optimizer steps
-  int64_t failed_in_a_row = 0;   // rollouts of which every grading failed
-  bool evaluation_due = false;   // a signal ended the evaluation behind this step
+  int64_t skipped_in_a_row = 0;   // optimizer steps
+  int64_t failed_in_a_row = 0;    // rollouts of which every grading failed, or a group filter on every group
+  int64_t ungraded_in_a_row = 0;  // rollouts of which every grading failed
+  std::optional<int64_t> rewards_differed_until;  // rl::LearningHealth::differed_until()
+  bool evaluation_due = false;                    // a signal ended the evaluation behind this step
   uint64_t weight_version = 0;
   int64_t reference_step = 0;  // finished rollouts of the policy that the KL reference is a copy of; 0: of none
   rl::PromptCursor cursor;
@@ -67,10 +70,14 @@ struct ResultInputs {
   const trainer::Schedule& schedule;         // of which: where the learning rate's decay ends
   std::string model_directory;               // checksums of its configuration and tokenizer
   bool has_frozen_weights = false;           // and of its weights, which a checkpoint then does not hold
-  std::string prompt_data;                   // and of this file, or ""
+  std::vector<std::string> prompt_data;      // and of these files
+  std::vector<int32_t> text_prefix;          // what --add-special-tokens has put before texts; empty: nothing
   std::vector<std::string> custom_rm_paths;  // and of these, FILE.py:function
   std::string group_filter = {};             // a name, or FILE.py:function; "": none
   std::string generate_function = {};        // FILE.py:function, or ""
+  // What this version computes otherwise than earlier ones did under the same flags, by name, where the run depends on
+  // it: a checkpoint of an earlier one lacks the entry.
+  std::map<std::string, std::string> definitions = {};
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 

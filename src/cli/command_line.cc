@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <new>
 #include <optional>
@@ -48,10 +49,17 @@ const Verb& find_verb(const std::string& name) {
                               nearest ? fmt::format(": did you mean {}?", *nearest) : ""));
 }
 
+// Prints what somebody asked to read. A reader who has seen enough (`tandem train --help | head`) is no failure.
+void print_text(const std::string& text) {
+  errno = 0;
+  const bool is_printed = std::fputs(text.c_str(), stdout) != EOF && std::fflush(stdout) == 0;
+  if (!is_printed && errno == EPIPE) return std::clearerr(stdout);
+  check_printed();
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
-    std::fputs(usage().c_str(), stdout);
-    check_printed();
+    print_text(usage());
     return arguments.empty() ? kExitUser : 0;
   }
   if (arguments[0] == "--version") {
@@ -93,8 +101,7 @@ bool was_answered(base::ParsedAction action, const base::Options& options, const
   if (action == base::ParsedAction::kRun) return false;
   const std::string text = action == base::ParsedAction::kHelp ? options.help_text(usage, description)
                                                                : base::printable(options.config_text());
-  std::fputs(text.c_str(), stdout);
-  check_printed();
+  print_text(text);
   return true;
 }
 

@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
+#include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
 #include "mesh/launch_variables.h"
 #include "mesh/launcher.h"
@@ -45,7 +46,7 @@ void LaunchOptions::visit(base::Options& options) {
       .at_most(4096);
   options.option(node_rank, "node-rank", group, "which of them this one is, from 0").at_least(0).at_most(4095);
   options.option(master_addr, "master-addr", group, "address of machine 0 by which the others reach it");
-  options.option(master_port, "master-port", group, "port there; 0: any free one, for one machine")
+  options.option(master_port, "master-port", group, "port there; without effect on one machine")
       .at_least(0)
       .at_most(65535);
   options
@@ -74,12 +75,14 @@ int say_end(const mesh::LaunchEnd& end) {
 }
 
 // The last `workers` of them only sample.
-mesh::LaunchPlan plan_of(const std::vector<std::string>& arguments, int64_t processes, int64_t workers) {
+mesh::LaunchPlan plan_of(const config::TrainConfig& config, const std::vector<std::string>& arguments,
+                         int64_t processes, int64_t workers) {
   mesh::LaunchPlan plan;
   plan.command = {"/proc/self/exe", "train"};
   plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
   plan.ranks_per_host = static_cast<int>(processes);
   plan.num_workers = static_cast<int>(workers);
+  plan.timeout_s = config.mesh.timeout_s();
   return plan;
 }
 
@@ -110,7 +113,7 @@ config::TrainConfig train_config(const std::vector<std::string>& arguments) {
   config.visit(options);
   options.option(ignored, "dry-run", "general", "");
   options.option(ignored, "quiet", "general", "");
-  for (const config::UnsupportedFlag& flag : config::unsupported_flags()) options.unsupported(flag.name, flag.reason);
+  config::declare_other_trainers(options);
   TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
                     "launch: --help and --print-config start nothing; give them to tandem train");
   return config;
@@ -140,7 +143,7 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
   for (int64_t restarts = 0;; ++restarts) {
     const int64_t count = launch.nproc_per_node;
     mesh::LaunchPlan plan =
-        plan_of(arguments, count, count - num_trainers_here(config.mesh, launch.node_rank * count, count));
+        plan_of(config, arguments, count, count - num_trainers_here(config.mesh, launch.node_rank * count, count));
     plan.num_hosts = static_cast<int>(launch.nnodes);
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
@@ -163,7 +166,7 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
   const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
   if (mesh.joins()) {  // one more engine
     if (launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
-    return say_end(mesh::launch(plan_of(arguments, mesh.tensor_model_parallel_size, 0)));
+    return say_end(mesh::launch(plan_of(config, arguments, mesh.tensor_model_parallel_size, 0)));
   }
   if (launched) {
     TANDEM_USER_CHECK(
@@ -184,7 +187,7 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
                                 "tandem launch (docs/MANY_DEVICES.md)",
                                 mesh.actor_num_nodes));
   config.check();
-  return say_end(mesh::launch(plan_of(arguments, config.num_processes(), num_workers)));
+  return say_end(mesh::launch(plan_of(config, arguments, config.num_processes(), num_workers)));
 }
 
 void check_alone(const Verb& verb) {
@@ -193,6 +196,13 @@ void check_alone(const Verb& verb) {
                     fmt::format("tandem {} is one process, and a launcher has started {} ({}); start one, or unset the "
                                 "variables where they were left over",
                                 verb.name, launched ? launched->size : 1, launched ? launched->source : ""));
+}
+
+void check_fits_alone() {
+  const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
+  TANDEM_USER_CHECK(!launched || launched->size == 1,
+                    "--fit: changes the flags of a run of one process; for several, take the change that the refusal "
+                    "without --fit names, and give it to all");
 }
 
 int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) {

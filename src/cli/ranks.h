@@ -21,6 +21,9 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
 // UserError where a launcher has started several of what is one process.
 void check_alone(const Verb& verb);
 
+// UserError where this process is one of several: each would plan for its own device, and change other flags.
+void check_fits_alone();
+
 // `tandem launch`.
 int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments);
 

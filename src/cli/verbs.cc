@@ -3,16 +3,24 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <span>
+#include <sstream>
+#include <string>
+#include <system_error>
 #include <type_traits>
 
 #include "base/env.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/utf8.h"
 #include "cli/command_line.h"
 #include "cli/ranks.h"
+#include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
+#include "plan/plan.h"
 #include "run/verbs.h"
 
 namespace tandem::cli {
@@ -33,8 +41,31 @@ base::Json without_secrets(base::Json values) {
   return values;
 }
 
-void add_unsupported(base::Options& options, std::span<const config::UnsupportedFlag> flags) {
-  for (const config::UnsupportedFlag& flag : flags) options.unsupported(flag.name, flag.reason);
+// Where the relative paths of a run's config.toml begin (base/options_toml.cc); "" where that folder has no name in
+// UTF-8.
+std::string working_directory_text() {
+  std::error_code error;
+  const std::string path = std::filesystem::current_path(error).string();
+  if (error || !base::is_utf8(path)) return "";
+  const std::string shown = base::shorten_home(path, base::home_directory());
+  return fmt::format("\n# where the relative paths begin\nworking-directory = {}\n", base::dump_json(shown));
+}
+
+// --fit: a run that its memory plan refuses is typed again with the change that the refusal names, so that config.toml,
+// fingerprints and messages are those of the run as it is. With --no-fit: a second refusal is one.
+int run_fitting(const Verb& verb, const config::TrainConfig& config, const config::RunMode& mode,
+                std::vector<std::string> arguments) {
+  check_fits_alone();
+  try {
+    return run::train(config, mode);
+  } catch (const plan::DoesNotFit& refused) {
+    if (refused.flags().empty()) throw;
+    base::log_info("--fit: {}; it runs with {}", refused.needs(), refused.cheapest_change());
+    std::istringstream words(refused.flags());
+    for (std::string word; words >> word;) arguments.push_back(word);
+    arguments.emplace_back("--no-fit");
+  }
+  return verb.run(verb, arguments);
 }
 
 // Every verb alike: declare its options, read them, and print or run.
@@ -47,22 +78,29 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   bool quiet = false;
   options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop")
       .does_not_affect_results();
-  options.option(quiet, "quiet", "general", "no messages but warnings and errors on stderr").does_not_affect_results();
+  options
+      .option(
+          quiet, "quiet", "general",
+          "show warnings and errors, and of what the command does its result alone: no progress, no line for each step")
+      .does_not_affect_results();
   std::span<const config::UnsupportedFlag> of_verb;
   if constexpr (std::is_same_v<Config, config::SftConfig>) of_verb = config::unsupported_flags_of_sft();
-  add_unsupported(options, config::unsupported_flags());
-  add_unsupported(options, of_verb);
+  config::declare_other_trainers(options);
+  for (const config::UnsupportedFlag& flag : of_verb) options.unsupported(flag.name, flag.reason);
   mode.values_where_absent = options.values_where_absent();
   const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments, of_verb));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
-  if (quiet) base::set_log_level(base::LogLevel::kWarning);
-  mode.config_text = base::Redaction().hide_secrets(options.config_text());
+  base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
+  mode.config_text = base::Redaction().hide_secrets(options.config_text() + working_directory_text());
   mode.result_options = options.result_options();
   mode.values = without_secrets(options.values());
   if constexpr (std::is_same_v<Config, config::TrainConfig>) {
     if (const std::optional<int> code = start_ranks(config, mode, arguments)) return *code;
   } else if (verb.keeps_run) {
     check_alone(verb);
+  }
+  if constexpr (std::is_same_v<Config, config::TrainConfig>) {
+    if (config.memory.fit) return run_fitting(verb, config, mode, arguments);
   }
   return kRun(config, mode);
 }

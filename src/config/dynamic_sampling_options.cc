@@ -32,6 +32,19 @@ void DynamicSamplingOptions::visit(base::Options& options) {
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
+  options
+      .option(
+          max_sampled_groups, "max-sampled-groups", group,
+          "groups that a filter may look at for one rollout; unset: until a whole pass over the data, and ten times "
+          "--rollout-batch-size, are dropped in a row")
+      .at_least(1)
+      .at_most(base::kMaxCount);
+  options
+      .option(on_too_few_groups, "on-too-few-groups", group,
+              "when a filter has kept fewer than --rollout-batch-size groups and may look at no more: train on those "
+              "that it kept, or stop with exit code 2, as a run that has none always does")
+      .one_of({"train", "stop"})
+      .does_not_affect_results();
 }
 
 bool DynamicSamplingOptions::is_built_in() const {
@@ -50,6 +63,14 @@ void DynamicSamplingOptions::check(int64_t rollout_batch_size) const {
                     fmt::format("--over-sampling-batch-size {}: needs --dynamic-sampling-filter-path; groups are taken "
                                 "in the order of the data, so without a filter the others would be thrown away",
                                 at_once));
+  TANDEM_USER_CHECK(is_on() || !max_sampled_groups,
+                    fmt::format("--max-sampled-groups {}: needs --dynamic-sampling-filter-path; without a filter a "
+                                "rollout samples --rollout-batch-size groups",
+                                max_sampled_groups.value_or(0)));
+  TANDEM_USER_CHECK(max_sampled_groups.value_or(rollout_batch_size) >= rollout_batch_size,
+                    fmt::format("--max-sampled-groups {}: a rollout needs --rollout-batch-size {} groups; give as many "
+                                "or more",
+                                max_sampled_groups.value_or(0), rollout_batch_size));
   if (!is_on() || is_built_in()) return;
   const size_t colon = filter_path.rfind(':');
   const bool is_function = colon != std::string::npos && colon > 0 && colon + 1 < filter_path.size();

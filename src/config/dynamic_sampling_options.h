@@ -13,11 +13,14 @@ namespace tandem::config {
 struct DynamicSamplingOptions {
   std::string filter_path;  // "": every group is trained on
   std::optional<int64_t> over_sampling_batch_size;
+  std::optional<int64_t> max_sampled_groups;  // for one rollout
+  std::string on_too_few_groups = "train";
 
   void visit(base::Options& options);
-  // UserError for a filter that is neither built in nor FILE.py:function, and for too few prompts at once.
+  // UserError for a filter that is neither built in nor FILE.py:function, and for too few prompts at once or in all.
   void check(int64_t rollout_batch_size) const;
 
+  bool stops_when_too_few() const { return on_too_few_groups == "stop"; }
   bool is_on() const { return !filter_path.empty(); }
   // Groups whose rewards are all equal are dropped: nonzero_std, or slime's name for it. Else filter_path is a Python
   // function, FILE.py:function.

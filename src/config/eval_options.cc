@@ -117,6 +117,7 @@ RolloutOptions EvalOptions::rollout(RolloutOptions base) const {
 
 DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
   base.lines.path = path;
+  base.prompt_data.clear();
   rl::PromptOptions& lines = base.lines;
   lines.input_key = input_key.value_or(lines.input_key);
   lines.label_key = label_key.value_or(lines.label_key);

@@ -36,6 +36,8 @@ void EvalSet::visit_defaults(base::Options& table) {
       .path();
   table.option(reward_weights, "reward_weights", group, "weight of each reward in the sum").one_or_more().finite();
   table.option(group_rm, "group_rm", group, "a slime function takes all samples of a group at once");
+  table.option(pass_reward, "pass_reward", group, "name of the reward by which pass@k judges a sample");
+  table.option(pass_threshold, "pass_threshold", group, "value from which on it lets a sample pass").finite();
 }
 
 void EvalSet::visit(base::Options& table) {
@@ -49,6 +51,8 @@ EvalSet EvalSet::without_reward() const {
   set.rm_type.clear();
   set.custom_rm_path.clear();
   set.reward_weights.clear();
+  set.pass_reward.reset();
+  set.pass_threshold.reset();
   return set;
 }
 
@@ -57,19 +61,25 @@ void EvalSet::inherit_reward(const EvalSet& defaults) {
   rm_type = defaults.rm_type;
   custom_rm_path = defaults.custom_rm_path;
   if (reward_weights.empty()) reward_weights = defaults.reward_weights;
+  if (!pass_reward) pass_reward = defaults.pass_reward;
+  if (!pass_threshold) pass_threshold = defaults.pass_threshold;
 }
 
 RewardOptions EvalSet::reward(RewardOptions base) const {
   if (names_reward()) {
     base.rm_type = rm_type;
     base.custom_rm_path = custom_rm_path;
-    base.reward_weights.clear();  // and the next two are those of the other reward
+    base.reward_weights.clear();  // and the next four are those of the other reward
     base.reward_key.clear();
     base.group_rm = false;
+    base.pass_reward.clear();
+    base.pass_threshold = 1.0;
   }
   if (!reward_weights.empty()) base.reward_weights = reward_weights;
   base.reward_key = options.reward_key.value_or(base.reward_key);
   base.group_rm = group_rm.value_or(base.group_rm);
+  base.pass_reward = pass_reward.value_or(base.pass_reward);
+  base.pass_threshold = pass_threshold.value_or(base.pass_threshold);
   if (place.empty()) return base;
   try {
     base.check_key("reward_key", base.reward_key);

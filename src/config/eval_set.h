@@ -19,6 +19,8 @@ struct EvalSet {
   std::vector<std::string> rm_type, custom_rm_path;  // any: a reward of its own, the sum of them all
   std::vector<double> reward_weights;
   std::optional<bool> group_rm;
+  std::optional<std::string> pass_reward;
+  std::optional<double> pass_threshold;
   std::string place;  // "FILE:LINE:COLUMN" of its table; "": a pair of --eval-prompt-data
 
   bool names_reward() const { return !rm_type.empty() || !custom_rm_path.empty(); }

@@ -99,16 +99,25 @@ void LossOptions::visit_policy_term(base::Options& options) {
 void LossOptions::visit_other_terms(base::Options& options) {
   const char* const group = "policy loss";
   options.option(use_kl_loss, "use-kl-loss", group,
-                 "score the reference and report the KL; --kl-loss-coef above 0 adds it to the loss");
-  options.option(loss.kl_loss_coef, "kl-loss-coef", group, "coefficient of the KL loss; needs --use-kl-loss")
+                 "score the reference and report the KL; needs --kl-loss-coef, which adds it to the loss");
+  options
+      .option(loss.kl_loss_coef, "kl-loss-coef", group,
+              "coefficient of the KL loss, for --use-kl-loss; 0: the KL is reported and not trained on")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .needed_by(use_kl_loss, "use-kl-loss",
+                 "give --kl-loss-coef 0.001 (verl's default), or --kl-loss-coef 0 to report the KL without training on "
+                 "it");
   options
       .option(loss.kl_loss_type, "kl-loss-type", group,
               "estimate of the KL; a + behind its name takes the gradient of k2 (verl)")
       .one_of(rl::kl_loss_types())
       .fingerprinted();
-  options.option(loss.use_unbiased_kl, "use-unbiased-kl", group, "multiply the KL term by the token's policy ratio");
+  options
+      .option(loss.use_unbiased_kl, "use-unbiased-kl", group,
+              "multiply the KL of --use-kl-loss by the token's policy ratio, which makes its gradient that of the "
+              "reverse KL (TRL's use_bias_correction_kl); off: the estimate alone, as slime and verl have it")
+      .remembered_as("false", use_kl_loss);
   options.option(loss.kl_clamp, "kl-clamp", group, "bound that a token's low_var_kl is clamped to")
       .greater_than(0.0)
       .finite();
@@ -116,7 +125,8 @@ void LossOptions::visit_other_terms(base::Options& options) {
       .path();
   options
       .option(loss.entropy_coef, "entropy-coef", group,
-              "coefficient of the entropy bonus, which is subtracted from the loss")
+              "coefficient of the entropy bonus, the mean entropy over all trained tokens of the step, which is "
+              "subtracted from the loss")
       .finite();
 }
 
@@ -131,8 +141,11 @@ void LossOptions::visit_corrections(base::Options& options) {
       .at_least(0.0)
       .finite();
   options
-      .option(loss.tis_mode, "tis-mode", group,
-              "what becomes of a weight of --use-tis beyond its bounds: truncate clamps it, mask makes it 0 (IcePop)")
+      .option(
+          loss.tis_mode, "tis-mode", group,
+          "what becomes of a token whose weight of --use-tis is beyond its bounds: truncate clamps the weight, mask "
+          "makes it 0 and still counts the token in the loss's mean (IcePop), reject takes the token out of the "
+          "loss and out of its mean (slime)")
       .one_of(rl::kTisModes);
   options.option(loss.tis_level, "tis-level", group, "whether each token or each sequence has a weight of --use-tis")
       .one_of(rl::kTisLevels);

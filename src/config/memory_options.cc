@@ -15,6 +15,7 @@ void MemoryOptions::visit(base::Options& options) {
   options
       .option(train_memory_margin_bytes, "train-memory-margin-bytes", group,
               "bytes of device memory that the KV cache leaves free for training")
+      .bytes()
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();
@@ -22,6 +23,7 @@ void MemoryOptions::visit(base::Options& options) {
       .option(
           device_memory_bytes, "device-memory-bytes", group,
           "bytes of device memory to plan for; 0: the machine's (cpu), or what is free (cuda; tandem plan: unknown)")
+      .bytes()
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();
@@ -44,6 +46,11 @@ void MemoryOptions::visit(base::Options& options) {
   options
       .option(offload_reference, "offload-reference", group,
               "keep the weights of the KL reference in pinned host memory; they come to the device to score")
+      .does_not_affect_results();
+  options
+      .option(fit, "fit", group,
+              "where the memory plan would refuse the run: take the cheapest change of flags that the refusal names, "
+              "report it, and keep it in config.toml; for runs of one process")
       .does_not_affect_results();
   options
       .option(debug_unmap_idle_view, "debug-unmap-idle-view", group,

@@ -15,6 +15,7 @@ struct MemoryOptions {
   std::optional<double> arena_slack;  // of what the arena has to hold, for holes between tensors; unset: the plan's
   bool offload_train = false;         // both of the next
   bool offload_optimizer = false, offload_reference = false;
+  bool fit = false;  // what does not fit is changed until it does, and not refused
   bool debug_unmap_idle_view = false;
 
   bool offloads_optimizer() const { return offload_train || offload_optimizer; }

@@ -49,8 +49,8 @@ void MeshOptions::visit(base::Options& options) {
   options
       .option(
           timeout_minutes, "distributed-timeout-minutes", group,
-          "minutes that a process waits for others to join, for what another one computes, and for a machine that is "
-          "silent, before the run ends; it waits for samples as long as they take")
+          "minutes that a process waits for others to join, for what another one computes or saves, and for a process "
+          "or machine that is silent, before the run ends; it waits for samples as long as they take")
       .greater_than(0.0)
       .at_most(kMaxMinutes)
       .does_not_affect_results();
@@ -112,6 +112,7 @@ void MeshOptions::visit(base::Options& options) {
       .option(update_weight_buffer_size, "update-weight-buffer-size", group,
               "bytes of new weights that are sent at a time to a process which only samples and cannot map this one's "
               "GPU memory")
+      .bytes()
       .at_least(1)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();

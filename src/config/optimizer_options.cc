@@ -64,6 +64,7 @@ void OptimizerOptions::visit_memory(base::Options& options) {
   options
       .option(batch.activation_bytes, "activation-bytes", group,
               "bytes of activations that may be kept with --recompute-granularity auto; 0: no limit")
+      .bytes()
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();

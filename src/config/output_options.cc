@@ -31,8 +31,8 @@ void OutputOptions::visit_wandb(base::Options& options) {
   const char* const group = "Weights & Biases";
   options
       .option(use_wandb, "use-wandb", group,
-              "send the metrics to Weights & Biases too; needs its package (tools/setup.sh wandb) and the key in "
-              "WANDB_API_KEY or from `wandb login`")
+              "send the metrics to Weights & Biases too; needs its package (in a clone `tools/setup.sh wandb`, with an "
+              "installed wheel `pip install 'tandem[wandb]'`) and the key in WANDB_API_KEY or from `wandb login`")
       .does_not_affect_results();
   options
       .option(wandb.mode, "wandb-mode", group,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <iterator>
@@ -65,6 +66,18 @@ void check_url(const std::string& url) {
                     "--rm-url: has white space, a # or a character that is not ASCII; write it as %XX");
 }
 
+// Tandem's own say who a rank is, and where its secret lies: no reward has a use for them.
+void check_env(const std::string& name) {
+  const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  const bool is_name = !name.empty() && std::ranges::all_of(name, is_part) && std::isdigit(name.front()) == 0;
+  TANDEM_USER_CHECK(is_name,
+                    fmt::format("--rm-env {}: give the name of a variable alone, such as DATA_DIR; its value is "
+                                "the one that it has in the environment",
+                                name));
+  TANDEM_USER_CHECK(!name.starts_with("TANDEM_"),
+                    fmt::format("--rm-env {}: is Tandem's own, which no reward code sees; leave it out", name));
+}
+
 double finite_number(const std::string& text) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -115,13 +128,25 @@ void RewardOptions::visit(base::Options& options) {
   options.option(group_rm, "group-rm", group,
                  "a slime function takes all samples of a group at once (TRL functions always do)");
   options.option(python, "rm-python", group, "interpreter of the reward code, 3.9 or newer; unset: Tandem's own")
-      .path();
+      .path()
+      .does_not_affect_results();
+  options
+      .option(env, "rm-env", group,
+              "variables of the environment that reward code and generate functions see in the sandbox, beside the few "
+              "that docs/REWARDS.md lists: NAME, one or more")
+      .one_or_more()
+      .does_not_affect_results();
   options
       .option(limits.num_processes, "rm-num-workers", group,
               "processes that compute rewards, for each reward of the sum; the one that asks --rm-url is always alone")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(256)
+      .does_not_affect_results();
+  options
+      .option(limits.fork_each_call, "rm-fork-each-call", group,
+              "make each call of --custom-rm-path in a fresh fork, so that nothing that a call leaves in its process "
+              "meets the next one: for rewards that exec() what a model wrote")
       .does_not_affect_results();
   options
       .option(limits.max_calls, "rm-concurrency", group,
@@ -137,6 +162,7 @@ void RewardOptions::visit(base::Options& options) {
       .greater_than(0)
       .does_not_affect_results();
   options.option(limits.memory_bytes, "rm-memory-bytes", group, "memory limit of each process that computes rewards")
+      .bytes()
       .at_least(64 << 20)
       .does_not_affect_results();
   options
@@ -149,9 +175,19 @@ void RewardOptions::visit(base::Options& options) {
   options
       .option(failure_reward, "rm-failure-reward", group,
               "what a sample gets whose reward raised, hung, crashed or was no number: lowest (of built-in rewards "
-              "their lowest; of a function 0, or the rollout's lowest reward if that is below 0), drop (the sample "
+              "their lowest; of a function 0, or the lowest reward of its group if that is below 0), drop (the sample "
               "is left out) or a number. Faults of the machine always drop it")
       .default_was_new();
+  options
+      .option(pass_reward, "pass-reward", group,
+              "reward by which pass@k judges a sample, by its name in rewards/NAME: an rm-type or a function's name; "
+              "unset: the first")
+      .does_not_affect_results();
+  options
+      .option(pass_threshold, "pass-threshold", group,
+              "value from which on that reward, before its weight, lets a sample pass")
+      .finite()
+      .does_not_affect_results();
 }
 
 std::vector<std::string> RewardOptions::rm_types() const {
@@ -207,7 +243,39 @@ void RewardOptions::check() const {
   TANDEM_USER_CHECK(!asks_service || !rm_url.empty(), "--rm-type remote_rm: needs --rm-url http://HOST:PORT/PATH");
   if (!rm_url.empty()) check_url(rm_url);
   check_key("--reward-key", reward_key);
+  for (const std::string& name : env) check_env(name);
+  TANDEM_USER_CHECK(
+      pass_reward.empty() || std::ranges::find(names, pass_reward) != names.end(),
+      fmt::format("--pass-reward {}: no reward has that name; give one of {}", pass_reward, fmt::join(names, ", ")));
   failure();
+}
+
+RewardOptions::Source RewardOptions::pass_source() const {
+  std::vector<Source> all = sources();
+  TANDEM_CHECK(!all.empty(), "nothing gives a reward");
+  const auto named = std::ranges::find(all, pass_reward, &Source::name);
+  return named == all.end() ? all.front() : *named;
+}
+
+PassRule RewardOptions::pass_rule() const { return {.reward = pass_source().name, .threshold = pass_threshold}; }
+
+std::string PassRule::text() const { return fmt::format("{} >= {:g}", reward, threshold); }
+
+std::string RewardOptions::pass_text() const {
+  return sources().size() > 1 || pass_threshold != 1.0 ? pass_rule().text() : "";
+}
+
+void RewardOptions::check_some_pass() const {
+  const std::optional<double> lowest = lowest_of(pass_source());
+  if (!lowest) return;
+  const PassRule rule = pass_rule();
+  TANDEM_USER_CHECK(rule.passes(text::kHighestReward),
+                    fmt::format("--pass-threshold {:g}: {} is {:g} at most, so no sample could ever pass; give {:g} or "
+                                "less",
+                                rule.threshold, rule.reward, text::kHighestReward, text::kHighestReward));
+  TANDEM_USER_CHECK(!reward_key.empty() || !rule.passes(*lowest),
+                    fmt::format("--pass-threshold {:g}: {} is {:g} at least, so every sample would pass; give more",
+                                rule.threshold, rule.reward, *lowest));
 }
 
 void RewardOptions::check_key(const std::string& flag, const std::string& key) const {

@@ -16,7 +16,17 @@ namespace tandem::config {
 // The reward of a sample whose grading failed.
 struct FailureReward {
   bool drops = false;            // the sample has no reward and is left out
-  std::optional<double> reward;  // unset: the lowest of the rewards that were graded with it, or 0 if all are above
+  std::optional<double> reward;  // unset: the lowest reward of its group, or 0 if all are above
+};
+
+// When a sample passes, for pass@k: by the value of one reward, before its weight.
+struct PassRule {
+  std::string reward;  // its name, RewardOptions::Source::name
+  double threshold = 1.0;
+
+  // From the threshold on. A sum such as 0.7 + 0.2 + 0.1, which is 0.9999999999999999, reaches 1.
+  bool passes(double value) const { return value >= threshold - 1e-6; }
+  std::string text() const;  // "exact >= 1"
 };
 
 struct RewardOptions {
@@ -28,9 +38,12 @@ struct RewardOptions {
   std::string reward_key;
   bool group_rm = false;
   std::string python;
+  std::vector<std::string> env;
   text::GraderLimits limits;
   std::string sandbox = "auto";
   std::string failure_reward = "lowest";
+  std::string pass_reward;  // "": the first
+  double pass_threshold = 1.0;
 
   // No flag: the rewards that lines of the data ask for themselves (metadata.rm_type), once they are read.
   std::set<std::string> line_types;
@@ -38,7 +51,7 @@ struct RewardOptions {
   void visit(base::Options& options);
   bool given() const { return !rm_type.empty() || !custom_rm_path.empty() || !rm_url.empty(); }
   // UserError for weights that are not as many as the rewards, a service without an address or an address that is none,
-  // a key that no built-in reward has, and for failure()'s.
+  // a key that no built-in reward has, a pass_reward that is none of the rewards, and for failure()'s.
   void check() const;
   void check_key(const std::string& flag, const std::string& key) const;
   // UserError for an address that neither a flag nor line_types asks.
@@ -64,6 +77,13 @@ struct RewardOptions {
   // The lowest reward that built-in ones give; a function, or another number of a reward that is a dict, may be
   // anything.
   std::optional<double> lowest_reward() const;
+  // What pass@k counts.
+  PassRule pass_rule() const;
+  // pass_rule().text() where somebody who reads pass@k cannot guess it; "" where it is one reward's value of 1.
+  std::string pass_text() const;
+  // UserError where pass@k would be the same whatever is sampled: no value of a built-in reward reaches the threshold,
+  // or each does. Of a function and of a service nothing is known. Asked once line_types are known.
+  void check_some_pass() const;
   // What --rm-failure-reward comes to. UserError for a word that it is not.
   FailureReward failure() const;
   // `base`, whose lines must have the label that this reward compares with, and may name a reward of their own where
@@ -74,6 +94,7 @@ struct RewardOptions {
   // --rm-type; without any reward, remote_rm where there is --rm-url.
   std::vector<std::string> rm_types() const;
   std::optional<double> lowest_of(const Source& source) const;
+  Source pass_source() const;
 };
 
 }  // namespace tandem::config

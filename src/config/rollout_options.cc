@@ -59,6 +59,7 @@ void RolloutOptions::visit_engine(base::Options& options) {
   options
       .option(kv_cache_bytes, "kv-cache-bytes", engine,
               "bytes of the KV cache; 0: what the batch needs, within 1 GiB (train: and within what is left)")
+      .bytes()
       .at_least(0)
       .at_most(base::kMaxBytes)
       .does_not_affect_results();

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "base/size.h"
 #include "rl/sft_data.h"
 
@@ -18,20 +17,20 @@ SftConfig::SftConfig() {
 
 void SftConfig::visit(base::Options& options) {
   model.visit(options);
-  options
-      .option(data.lines.path, "prompt-data", "data",
-              "JSONL or Parquet file, a line {\"messages\": [...]} or {\"prompt\": ..., \"response\": ...}; FILE@[a:b] "
-              "takes "
-              "rows a to b of it")
-      .required()
-      .path()
-      .does_not_affect_results();
+  data.visit_prompt_data(options,
+                         "JSONL or Parquet files, a line {\"messages\": [...]}, {\"prompt\": ..., \"response\": ...}, "
+                         "{\"text\": ...}, ShareGPT's or Alpaca's; FILE@[a:b] takes rows a to b of it");
+  data.visit_prompt_data_weights(options);
   options.option(data.lines.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
   options.option(data.lines.label_key, "label-key", "data",
                  "key of the answer, a text or a list of messages; where response is absent, completion is read");
   data.visit_rendering(options);
+  options
+      .option(data.allow_unrendered_reasoning, "allow-unrendered-reasoning", "data",
+              "train on answers without the reasoning_content that the chat template does not render, and count them")
+      .does_not_affect_results();
   options.option(append_eos, "append-eos", "data",
-                 "the model's EOS token ends each answer that neither the data nor the chat template ends");
+                 "the tokenizer's EOS token ends each answer that neither the data nor the chat template ends");
   const char* const loop = "loop";
   options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step")
       .required()
@@ -74,6 +73,7 @@ void SftConfig::check() const {
                     eval_interval ? "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl"
                                   : "--eval-prompt-data: needs --eval-interval, or nothing would be evaluated");
   eval.data_sets();
+  data.check();
   optimizer.check();
   lora.check();
   checkpoints.check();
@@ -86,13 +86,11 @@ int64_t SftConfig::steps(int64_t num_samples) const {
                     fmt::format("--num-epoch {}: {} samples are fewer than one step of --global-batch-size {}; "
                                 "lower it, or give --num-rollout",
                                 *num_epoch, num_samples, global_batch_size));
-  if (const int64_t rest = all % global_batch_size; rest > 0) {
-    base::log_info(
-        "--num-epoch {}: the last {} of {} x {} samples fill no step of --global-batch-size {} and are left "
-        "out",
-        *num_epoch, rest, *num_epoch, num_samples, global_batch_size);
-  }
   return steps;
+}
+
+int64_t SftConfig::left_out_by_epochs(int64_t num_samples) const {
+  return num_epoch ? *num_epoch * num_samples % global_batch_size : 0;
 }
 
 }  // namespace tandem::config

@@ -40,8 +40,10 @@ struct SftConfig {
   // Flags that contradict each other: UserError with the remedy. Looks at no file.
   void check() const;
 
-  // Optimizer steps of the run over so many samples; says what --num-epoch leaves out.
+  // Optimizer steps of the run over so many samples.
   int64_t steps(int64_t num_samples) const;
+  // Samples at the end of the last epoch that fill no step.
+  int64_t left_out_by_epochs(int64_t num_samples) const;
 };
 
 }  // namespace tandem::config

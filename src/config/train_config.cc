@@ -20,7 +20,9 @@ TrainConfig::TrainConfig() { rollout.n_samples_per_prompt = 8; }
 
 void TrainConfig::visit(base::Options& options) {
   model.visit(options);
-  data.visit_prompt_data(options);
+  data.visit_prompt_data(options,
+                         "JSONL or Parquet files, one prompt a line or row; FILE@[a:b] takes rows a to b of it");
+  data.visit_prompt_data_weights(options);
   data.visit(options);
   const char* const loop = "loop";
   options
@@ -88,6 +90,7 @@ void TrainConfig::check() const {
                     "--load-debug-rollout-data: nothing is sampled; give --colocate instead of --rollout-num-gpus");
   TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
+  data.check();
   reward.check();
   custom_generate.check();
   check_dynamic_sampling();

@@ -14,6 +14,8 @@ struct UnsupportedFlag {
   const char* harmless;       // values that are accepted, separated by '|'; "" a switch given without value; null: none
   const char* reason;         // completes "--name: ..."; says what to do instead
   bool of_a_new_run = false;  // harmless in a new run alone: with --load it asks for something that is not done
+  // Flags that mean something else without it, with spaces between: the command that remains leaves them out too.
+  const char* companions = "";
 };
 
 std::span<const UnsupportedFlag> unsupported_flags();

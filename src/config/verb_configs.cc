@@ -9,7 +9,8 @@ namespace tandem::config {
 
 void GenerateConfig::visit(base::Options& options) {
   model.visit(options);
-  data.visit_prompt_data(options);
+  data.visit_prompt_data(options,
+                         "JSONL or Parquet files, one prompt a line or row; FILE@[a:b] takes rows a to b of it");
   data.visit(options);
   rollout.visit(options);
   options.option(output, "output", "output", "JSONL file, one line a prompt; -: standard output").path();
@@ -19,15 +20,29 @@ void EngineProcessConfig::visit(base::Options& options) {
   model.visit(options);
   data.visit_rendering(options);
   rollout.visit(options);
+  options
+      .option(max_request_bytes, "max-request-bytes", "rollout",
+              "bytes of a request's line; a longer one is answered with an error and not kept")
+      .at_least(1024)
+      .does_not_affect_results();
+  options
+      .option(max_request_samples, "max-request-samples", "rollout",
+              "completions of one request, those of all its prompts; more are answered with an error")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .does_not_affect_results();
 }
 
 void ScoreConfig::visit(base::Options& options) {
   model.visit(options);
   options
       .option(prompt_data, "prompt-data", "data",
-              "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text, \"response\": text}")
+              "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text or messages, \"response\": "
+              "text}")
       .required()
+      .path()
       .does_not_affect_results();
+  data.visit_template(options);
   // The engine's limit: the quotient must stay a float32 number.
   options.option(temperature, "rollout-temperature", "data", "temperature that logits are divided by").at_least(1e-4);
   visit_batch(batch, options, "memory");
@@ -64,6 +79,7 @@ void ExportConfig::visit(base::Options& options) {
   options.option(dtype, "dtype", group, "dtype of the written weights; auto: that of the source")
       .one_of({"auto", "float32", "bfloat16"});
   options.option(files.max_shard_bytes, "max-shard-bytes", group, "largest file of weights, in bytes")
+      .bytes()
       .at_least(1 << 20);
   options.option(files.overwrite, "overwrite", group, "replace a checkpoint that --output holds")
       .does_not_affect_results();
@@ -76,16 +92,11 @@ void ExportConfig::check() const {
 
 void ViewConfig::visit(base::Options& options) {
   const char* const group = "view";
-  options.option(run, "run", group, "run directory (--save of the run); two of them: side by side")
+  options.option(run, "run", group, "run directory (--save of the run); up to ten of them share the page")
       .positional()
       .path()
       .required();
   options.option(output, "output", group, "HTML file to write; unset: view.html in the first run directory").path();
-}
-
-void ViewConfig::check() const {
-  TANDEM_USER_CHECK(run.size() == 1 || run.size() == 2,
-                    fmt::format("--run: name one run directory, or two to see them side by side, not {}", run.size()));
 }
 
 void PlanConfig::visit(base::Options& options) {

@@ -33,6 +33,8 @@ struct EngineProcessConfig {
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;
+  int64_t max_request_bytes = int64_t{64} << 20;  // of a line; reading one takes about nine times as much memory
+  int64_t max_request_samples = 16384;            // of all prompts of a request together
 
   void visit(base::Options& options);
 };
@@ -40,6 +42,7 @@ struct EngineProcessConfig {
 // `tandem score`: log-probs and entropies of given sequences, as JSONL.
 struct ScoreConfig {
   ModelOptions model;
+  DataOptions data;  // of these, how prompts become tokens
   std::string prompt_data;
   std::string output = "-";
   double temperature = 1.0;
@@ -74,13 +77,12 @@ struct ExportConfig {
   void check() const;
 };
 
-// `tandem view`: one HTML page of a run, or of two.
+// `tandem view`: one HTML page of a run, or of several.
 struct ViewConfig {
   std::vector<std::string> run;
   std::string output;  // empty: RUN/view.html
 
   void visit(base::Options& options);
-  void check() const;
 };
 
 // `tandem plan`: the options of `tandem train`, of which only --hf-checkpoint must be given.

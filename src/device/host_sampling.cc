@@ -1,6 +1,5 @@
 #include "device/host_sampling.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -14,8 +13,8 @@ namespace tandem::device {
 
 namespace {
 
-// Below this many logits a thread's share is not worth waking it.
-constexpr int64_t kLogitsPerThread = int64_t{1} << 15;
+// Fewer logits are not worth waking a thread for.
+constexpr int64_t kLogitsPerChunk = int64_t{1} << 15;
 
 std::span<const Draw> as_draws(const Tensor& bytes) {
   TANDEM_CHECK(bytes.scalar_type() == at::kByte && bytes.is_contiguous(), "draws are bytes");
@@ -73,18 +72,16 @@ void HostSampling::sample(const Ops& ops, const Tensor& logits_RV, const Tensor&
   auto* behavior_logprob = behavior.mutable_data_ptr<float>();
   const float* logits = host_logits.const_data_ptr<float>();
   const auto vocab = static_cast<size_t>(host_logits.size(1));
-  samplers_.resize(std::max(samplers_.size(), static_cast<size_t>(at::get_num_threads())));
-  const int64_t grain = std::max<int64_t>(1, kLogitsPerThread / static_cast<int64_t>(vocab));
-  at::parallel_for(0, num_draws, grain, [&](int64_t begin, int64_t end) {
-    Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
-    for (int64_t i = begin; i < end; ++i) {
-      const Draw& draw = list[static_cast<size_t>(i)];
-      if (draw.row < 0) continue;
-      TANDEM_CHECK(draw.row < host_logits.size(0), "draw", i, "names row", draw.row, "of", host_logits.size(0));
-      const SampledToken result = sampler.draw({logits + static_cast<size_t>(draw.row) * vocab, vocab}, draw);
-      token[i] = result.token;
-      behavior_logprob[i] = result.behavior_logprob;
-    }
+  samplers_.resize(std::max(samplers_.size(), static_cast<size_t>(threads_.num_threads())));
+  const int64_t chunk = std::max<int64_t>(1, kLogitsPerChunk / static_cast<int64_t>(vocab));
+  threads_.for_each(num_draws, chunk, [&](int64_t i, int thread) {
+    const Draw& draw = list[static_cast<size_t>(i)];
+    if (draw.row < 0) return;
+    TANDEM_CHECK(draw.row < host_logits.size(0), "draw", i, "names row", draw.row, "of", host_logits.size(0));
+    const SampledToken result =
+        samplers_[static_cast<size_t>(thread)].draw({logits + static_cast<size_t>(draw.row) * vocab, vocab}, draw);
+    token[i] = result.token;
+    behavior_logprob[i] = result.behavior_logprob;
   });
   for (const Run& run : runs_of(list)) {
     const auto of_run = [&run](const Tensor& x) { return x.narrow(0, run.begin, run.size()); };

@@ -6,17 +6,21 @@
 
 #include "device/ops.h"
 #include "device/sampler.h"
+#include "device/thread_pool.h"
 
 namespace tandem::device {
 
 // Keeps a sampler for each thread; calls come from one thread at a time.
 class HostSampling {
  public:
+  explicit HostSampling(ThreadPool& threads) : threads_(threads) {}
+
   // As ops.sample().
   void sample(const Ops& ops, const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n,
               const Tensor& logprob_n, const Tensor& behavior_n);
 
  private:
+  ThreadPool& threads_;
   std::vector<Sampler> samplers_;
 };
 

@@ -81,7 +81,8 @@ class Ops {
   virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
                                   GradientUse use) const = 0;
 
-  // rows of `table` [V,E]; ids int32 [T]
+  // rows of `table` [V,E]; ids int32 [T], each in 0..V-1. Who gives ids has checked them on the host
+  // (trainer::pack_micro_batch, rollout::Engine::add): the CPU's operations look again and throw, a GPU's do not.
   virtual Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const = 0;
   // dtable[ids[t]] += dy[t], in order of t. dtable float32.
   virtual void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const = 0;
@@ -156,7 +157,8 @@ class Ops {
                                            const AttentionRows& rows) const = 0;
 
   // logits_RV float32. logp_R = log softmax(logits / temperature)[target] (float32), entropy_R of that softmax, and
-  // its logsumexp (of logits / temperature). targets int32; a target of -1 gives logp 0. entropy may be undefined.
+  // its logsumexp (of logits / temperature). targets int32 below V, checked as ids are; a target of -1 gives
+  // logp 0. entropy may be undefined.
   virtual void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
                        const Tensor& entropy_R, const Tensor& lse_R) const = 0;
   // d(sum_r dlogp_r logp_r + dentropy_r entropy_r) / d logits; consumes logits. What is returned is their memory,

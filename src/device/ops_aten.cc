@@ -436,7 +436,9 @@ class AtenOps final : public Ops {
   const int num_threads_;
   const AtenCallShape call_;
   const AttentionAten attention_;
-  mutable HostSampling sampling_;  // buffers; calls come from one thread at a time
+  // Calls come from one thread at a time.
+  mutable ThreadPool sampling_thread_{1};  // the caller alone
+  mutable HostSampling sampling_{sampling_thread_};
 };
 
 }  // namespace

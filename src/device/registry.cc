@@ -16,7 +16,7 @@
 #include "device/cpu/cpu_allocator_hook.h"
 #include "device/cpu/cpu_host_memory.h"
 #include "device/cpu/cpu_vmm.h"
-#include "device/thread_probe.h"
+#include "device/thread_pool.h"
 #include "device/transfer.h"
 
 namespace tandem::device {
@@ -96,7 +96,6 @@ std::string device_id(const DeviceSpec& device) {
 
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
   if (stand_in.make_ops) return stand_in.make_ops();
-  probe_threads(host.num_threads > 0 ? host.num_threads : static_cast<int>(std::thread::hardware_concurrency()));
   if (device.backend == "cpu") return make_cpu_ops(host.isa, host.num_threads);
   const ModuleRow* const row = find_module(device.backend);
   TANDEM_CHECK(row != nullptr, "no backend", device.backend);
@@ -108,6 +107,9 @@ std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host)
   TANDEM_USER_CHECK(device.index < num_devices,
                     fmt::format("--device {}:{}: this process sees {} {}{}, numbered from 0; give a smaller number",
                                 row->backend, device.index, num_devices, row->device, num_devices == 1 ? "" : "s"));
+  // LibTorch's loops on the host run on OpenMP's threads. OpenMP ends the process where the machine refuses one, so as
+  // many are started here first, and ended again: a refusal is then an error with a remedy.
+  const ThreadPool probe(host.num_threads > 0 ? host.num_threads : usable_cores());
   return backend.make_ops(device.index, host.num_threads);
 }
 

@@ -1,6 +1,7 @@
 // Frames over a stream socket between two processes of one run: a length, a checksum and bytes. What comes is not
 // trusted: a length above the bound, or bytes that do not match their checksum, end the channel with an error. Between
-// machines the checksum is the tag of a secret (mesh/channel_seal.h). No torch.
+// machines all of it goes through TLS where there is a secret (mesh/tls_session.h), so nobody else has written a length
+// that is believed. No torch.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +11,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "mesh/channel_seal.h"
 #include "mesh/network.h"
+#include "mesh/tls_session.h"
 #include "tandem/error.h"
 
 namespace tandem::mesh {
@@ -26,15 +26,13 @@ class ChannelClosed : public EnvironmentError {
 
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 
-// A frame as bytes; with a seal, the next of its channel.
-std::string frame_of(std::string_view payload, ChannelSeal* seal = nullptr);
+// A frame as bytes.
+std::string frame_of(std::string_view payload);
 
 // Finds frames in bytes that come in pieces.
 class FrameReader {
  public:
-  // `seal`: borrowed; null: checksums keep no attacker out.
-  explicit FrameReader(size_t max_bytes = kMaxFrameBytes, ChannelSeal* seal = nullptr)
-      : max_bytes_(max_bytes), seal_(seal) {}
+  explicit FrameReader(size_t max_bytes = kMaxFrameBytes) : max_bytes_(max_bytes) {}
 
   void add(std::string_view bytes) { bytes_.append(bytes); }
   // The payload of the next frame, once all of it is there. ChannelClosed: these bytes are no frame.
@@ -44,16 +42,20 @@ class FrameReader {
 
  private:
   const size_t max_bytes_;
-  ChannelSeal* const seal_;
   std::string bytes_;
 };
 
 // One end. For one thread. A wait that nothing moves in for `patience_s` seconds throws ChannelClosed.
 class Channel {
  public:
-  // `seal`: null on one machine, where the kernel says who is there, and where the network is trusted.
+  // `tls`: its handshake is done; null on one machine, where the kernel says who is there, and where the network is
+  // trusted.
   Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_bytes = kMaxFrameBytes,
-          std::unique_ptr<ChannelSeal> seal = nullptr);
+          std::unique_ptr<TlsSession> tls = nullptr);
+  // Where there is TLS, the other end learns that this one has closed and was not cut off.
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
 
   // Waits until the kernel has taken all of it.
   void send(std::string_view payload);
@@ -67,29 +69,23 @@ class Channel {
   // Straight into `into`, all of it. Where this throws, what is there is not to be believed.
   void receive_bytes(std::span<std::byte> into);
 
-  int descriptor() const { return socket_.get(); }  // to poll
+  // To poll, once receive() has had nothing more: what TLS has decrypted makes no socket readable.
+  int descriptor() const { return socket_.get(); }
 
  private:
   void write_all(std::span<const std::byte> bytes);
-  void read_all(std::span<std::byte> into);
-  void read_stretch(std::span<std::byte> into);
+  void write_to_socket(std::span<const std::byte> bytes);
+  std::optional<size_t> read_now(std::span<std::byte> into);
+  std::optional<size_t> read_from_socket(std::span<std::byte> into);
   bool read_some(double wait_s);
   void wait(int16_t events);
 
   OwnedDescriptor socket_;
   const double patience_s_;
-  const std::unique_ptr<ChannelSeal> seal_;
+  const std::unique_ptr<TlsSession> tls_;
   FrameReader reader_;
-  std::vector<std::byte> stretch_;  // of sealed bytes that were asked for in part
-  size_t num_taken_ = 0;
+  std::string encrypted_;      // as it came from the socket
+  bool is_in_record_ = false;  // a part of a record may be on its way
 };
-
-// A socket of this machine without a file, by a name that holds while it listens. Only processes of the same user get
-// through. EnvironmentError: another process listens under this name.
-OwnedDescriptor listen_locally(const std::string& name);
-// The next one that has connected, if there is one; who is of another user is turned away.
-std::optional<OwnedDescriptor> accept_locally(const OwnedDescriptor& listener);
-// nullopt: nobody listens there. EnvironmentError: who listens is of another user.
-std::optional<OwnedDescriptor> connect_locally(const std::string& name);
 
 }  // namespace tandem::mesh

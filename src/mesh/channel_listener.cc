@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "mesh/secret.h"
 
 namespace tandem::mesh {
 
@@ -25,32 +26,54 @@ void say(int socket, Handshake& handshake) {
     throw ChannelClosed("the other process is gone");
 }
 
+// A socket that is closed with something unread in it may lose what was said last.
+void throw_away_rest(int socket) {
+  std::array<char, Handshake::kMaxBytes> ignored;
+  recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT);
+}
+
 // Takes what has come, without waiting; whether the handshake is done.
 bool go_on(int socket, Handshake& handshake) {
-  std::array<char, 64> buffer;
+  std::array<char, Handshake::kMaxBytes> buffer;
   say(socket, handshake);
   while (handshake.num_wanted() > 0) {
     const size_t wanted = std::min(handshake.num_wanted(), buffer.size());
     const ssize_t received = recv(socket, buffer.data(), wanted, MSG_DONTWAIT);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (received <= 0) throw ChannelClosed("the other process is gone");
-    handshake.add({buffer.data(), static_cast<size_t>(received)});
+    try {
+      handshake.add({buffer.data(), static_cast<size_t>(received)});
+    } catch (const ChannelClosed&) {
+      say(socket, handshake);  // it is told why, as far as an end that nobody knows is told
+      throw_away_rest(socket);
+      throw;
+    }
     say(socket, handshake);
   }
   return true;
 }
 
+std::unique_ptr<TlsKey> key_of(std::string& secret, ChannelEnd end) {
+  if (secret.empty()) return nullptr;
+  auto key = std::make_unique<TlsKey>(secret, end);
+  forget(secret);
+  return key;
+}
+
 }  // namespace
 
 ChannelListener::ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s)
-    : door_(std::move(door)), patience_s_(patience_s), local_(listen_locally(local_name)) {
+    : door_(std::move(door)),
+      patience_s_(patience_s),
+      key_(key_of(door_.secret, ChannelEnd::kListens)),
+      local_(local_name, "does the run go on already?") {
   if (door_.address.empty()) return;
   network_ = listen_at(door_.address, door_.port, "--rollout-listen");
   fcntl(network_->get(), F_SETFL, O_NONBLOCK);
 }
 
 std::unique_ptr<Channel> ChannelListener::accept() {
-  if (std::optional<OwnedDescriptor> socket = accept_locally(local_))
+  if (std::optional<OwnedDescriptor> socket = local_.accept())
     return std::make_unique<Channel>(std::move(*socket), patience_s_);
   if (!network_) return nullptr;
   let_strangers_in();
@@ -66,7 +89,7 @@ std::unique_ptr<Channel> ChannelListener::accept() {
       if (!is_known) throw ChannelClosed(fmt::format("it said nothing for {:g} s", door_.stranger_patience_s));
       watch_connection(stranger.socket, patience_s_);
       channel = std::make_unique<Channel>(std::move(stranger.socket), patience_s_, kMaxFrameBytes,
-                                          stranger.handshake.take_seal());
+                                          stranger.handshake.take_session());
     } catch (const ChannelClosed& error) {
       say_turned_away(stranger, error.what());
     }
@@ -81,7 +104,7 @@ void ChannelListener::let_strangers_in() {
   while (std::optional<OwnedDescriptor> socket = accept_from(*network_, &address)) {
     strangers_.push_back({.socket = std::move(*socket),
                           .address = address,
-                          .handshake = Handshake(door_.secret, ChannelEnd::kListens),
+                          .handshake = Handshake(key_.get(), ChannelEnd::kListens),
                           .since = base::Clock::now()});
     if (strangers_.size() > kMaxStrangers) strangers_.pop_front();
   }
@@ -97,23 +120,33 @@ void ChannelListener::say_turned_away(const Stranger& stranger, const std::strin
 }
 
 std::vector<int> ChannelListener::descriptors() const {
-  std::vector<int> result = {local_.get()};
+  std::vector<int> result = {local_.descriptor()};
   if (network_) result.push_back(network_->get());
   for (const Stranger& stranger : strangers_) result.push_back(stranger.socket.get());
   return result;
 }
 
-std::unique_ptr<Channel> connect_channel(const std::string& address, int port, const std::string& secret,
-                                         double patience_s) {
+std::unique_ptr<Channel> connect_channel(const std::string& address, int port, std::string secret, double patience_s) {
   std::optional<OwnedDescriptor> socket = connect_to(address, port);
-  if (!socket) return nullptr;
+  if (!socket) {
+    forget(secret);
+    return nullptr;
+  }
   watch_connection(*socket, patience_s);
-  Handshake handshake(secret, ChannelEnd::kConnects);
+  const std::unique_ptr<TlsKey> key = key_of(secret, ChannelEnd::kConnects);
+  Handshake handshake(key.get(), ChannelEnd::kConnects);
+  const base::Clock::time_point begin = base::Clock::now();
+  bool has_said_that_it_waits = false;
   while (!go_on(socket->get(), handshake)) {
     pollfd polled = {socket->get(), POLLIN, 0};
     poll(&polled, 1, kLookEveryMs);
+    if (base::seconds_since(begin) < patience_s || std::exchange(has_said_that_it_waits, true)) continue;
+    base::log_warning(
+        "{}:{} has not answered for {:g} s: a run answers between its steps; if none listens there, stop "
+        "this process and look whose port that is",
+        address, port, patience_s);
   }
-  return std::make_unique<Channel>(std::move(*socket), patience_s, kMaxFrameBytes, handshake.take_seal());
+  return std::make_unique<Channel>(std::move(*socket), patience_s, kMaxFrameBytes, handshake.take_session());
 }
 
 }  // namespace tandem::mesh

@@ -1,4 +1,4 @@
-// A process listens here for the others of its run, which connect to it: at a Unix socket on its machine and, where
+// A process listens here for the others of its run, which connect to it: at a local socket on its machine and, where
 // that is wanted, at an address of a network. Nobody who comes over the network is believed, waited for, or kept,
 // before the first words (mesh/handshake.h) have shown that he is of this run. For one thread, which never waits. No
 // torch.
@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "mesh/channel.h"
 #include "mesh/handshake.h"
+#include "mesh/local_socket.h"
 #include "mesh/network.h"
 
 namespace tandem::mesh {
@@ -26,7 +27,7 @@ struct NetworkDoor {
 
 class ChannelListener {
  public:
-  // `local_name`: of the Unix socket. `patience_s`: of the channels, and for a machine that is silent.
+  // `local_name`: of the local socket. `patience_s`: of the channels, and for a machine that is silent.
   // EnvironmentError: another process listens there.
   ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s);
 
@@ -51,17 +52,18 @@ class ChannelListener {
   static bool hear(Stranger& stranger);
   void say_turned_away(const Stranger& stranger, const std::string& why);
 
-  const NetworkDoor door_;
+  NetworkDoor door_;  // without its secret
   const double patience_s_;
-  const OwnedDescriptor local_;
+  const std::unique_ptr<TlsKey> key_;  // null: whoever comes is trusted
+  const LocalListener local_;
   std::optional<OwnedDescriptor> network_;
   std::list<Stranger> strangers_;  // in the order in which they came
   bool has_said_turned_away_ = false;
 };
 
 // Connects to a ChannelListener of another machine; null where nobody listens there. Waits for its first words as long
-// as it takes, since it looks at its door between other work. ChannelClosed: it is not of this run.
-std::unique_ptr<Channel> connect_channel(const std::string& address, int port, const std::string& secret,
-                                         double patience_s);
+// as it takes, since it looks at its door between other work, and says so once after `patience_s`. ChannelClosed: it is
+// not of this run.
+std::unique_ptr<Channel> connect_channel(const std::string& address, int port, std::string secret, double patience_s);
 
 }  // namespace tandem::mesh

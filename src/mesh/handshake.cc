@@ -2,34 +2,58 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.h"
 #include "mesh/channel.h"
-#include "mesh/secret.h"
 
 namespace tandem::mesh {
 
 namespace {
 
-constexpr std::string_view kSealed = "TDMCHAN1", kPlain = "TDMOPEN1";  // whether the end has a secret
-constexpr size_t kDigits = 32, kProofDigits = 32;
-constexpr std::string_view kProof = "this end knows the secret";
+// The words without a secret. The listening end's says whether it has one, so that both can name what is wrong; it is
+// another word than the connecting end's, so an echo is no answer.
+constexpr std::string_view kConnects = "TDM2OPEN", kHasNoSecret = "TDM2HERE", kHasSecret = "TDM2SEAL";
+static_assert(kConnects.size() == kHasNoSecret.size() && kConnects.size() == kHasSecret.size());
+
+// The first byte of a TLS record that begins a handshake or ends it: its content type (RFC 8446, 5.1).
+bool begins_tls(char byte) { return byte == '\x16' || byte == '\x15'; }
+
+[[noreturn]] void refuse_stranger() {
+  throw ChannelClosed("the other end is no process of this program, or of another build; look whose port that is");
+}
+
+[[noreturn]] void refuse_mixed(bool has_secret) {
+  throw ChannelClosed(
+      fmt::format("the other end was started with{} TANDEM_SECRET_FILE, this one with{}; set it for all",
+                  has_secret ? "out" : "", has_secret ? "" : "out"));
+}
 
 }  // namespace
 
-Handshake::Handshake(std::string secret, ChannelEnd end)
-    : secret_(std::move(secret)), end_(end), digits_(random_digits()) {
-  static_assert(kSealed.size() == kPlain.size());
-  to_send_ = fmt::format("{}{}", secret_.empty() ? kPlain : kSealed, digits_);
+Handshake::Handshake(const TlsKey* key, ChannelEnd end) : key_(key), end_(end) {
+  TANDEM_CHECK(key_ == nullptr || key_->end() == end_);
+  if (end_ == ChannelEnd::kListens) return;
+  if (key_ == nullptr) {
+    to_send_ = kConnects;
+  } else {
+    session_ = std::make_unique<TlsSession>(*key_);
+    session_->shake_hands();
+  }
 }
 
-std::string Handshake::take_words() { return std::exchange(to_send_, ""); }
+std::string Handshake::take_words() {
+  std::string words = std::exchange(to_send_, "");
+  if (session_) words += session_->take_words();
+  return words;
+}
 
 size_t Handshake::num_wanted() const {
   switch (state_) {
-    case State::kWaitsForDigits: return kSealed.size() + kDigits - heard_.size();
-    case State::kWaitsForProof: return kProofDigits - heard_.size();
+    case State::kWaitsForFirstWord: return kConnects.size() - first_word_.size();
+    case State::kShakesHands: return kMaxBytes - num_heard_;
     case State::kDone: break;
   }
   return 0;
@@ -37,43 +61,42 @@ size_t Handshake::num_wanted() const {
 
 void Handshake::add(std::string_view bytes) {
   TANDEM_CHECK(bytes.size() <= num_wanted());
-  heard_ += bytes;
-  if (state_ == State::kWaitsForDigits) {
-    // What is no word of ours is known by its beginning, however little has come.
-    const std::string_view begin = std::string_view(heard_).substr(0, kSealed.size());
-    if (!kSealed.starts_with(begin) && !kPlain.starts_with(begin))
-      throw ChannelClosed("the other end is no process of this program, or of another build; look whose port that is");
-  }
-  if (num_wanted() > 0) return;
-  state_ == State::kWaitsForDigits ? read_digits() : read_proof();
-  heard_.clear();
+  num_heard_ += bytes.size();
+  if (state_ == State::kShakesHands) return shake_hands(bytes);
+  first_word_ += bytes;
+  if (!first_word_.empty()) read_first_word();
 }
 
-void Handshake::read_digits() {
-  const bool has_secret = heard_.starts_with(kSealed);
-  if (has_secret == secret_.empty()) {
-    throw ChannelClosed(
-        fmt::format("the other end was started with{} TANDEM_SECRET_FILE, this one with{}; set it for all",
-                    has_secret ? "" : "out", has_secret ? "out" : ""));
-  }
-  const std::string theirs = heard_.substr(kSealed.size());
-  if (theirs == digits_) throw ChannelClosed("what this end says is sent back to it; look whose port that is");
-  if (!has_secret) {
-    state_ = State::kDone;
-    return;
-  }
+void Handshake::read_first_word() {
   const bool listens = end_ == ChannelEnd::kListens;
-  seal_ = std::make_unique<ChannelSeal>(
-      secret_, end_,
-      ChannelSeal::Digits{.of_listening = listens ? digits_ : theirs, .of_connecting = listens ? theirs : digits_});
-  to_send_ += seal_->tag_of(ChannelSeal::Kind::kProof, kProof);
-  state_ = State::kWaitsForProof;
+  if (begins_tls(first_word_[0])) {
+    if (key_ == nullptr && !listens) refuse_stranger();
+    if (key_ == nullptr) {
+      to_send_ = kHasNoSecret;
+      refuse_mixed(/*has_secret=*/false);
+    }
+    if (!session_) session_ = std::make_unique<TlsSession>(*key_);
+    state_ = State::kShakesHands;
+    return shake_hands(first_word_);
+  }
+  // What is no word of ours is known by its beginning, however little has come.
+  const auto may_become = [&](std::string_view word) { return word.starts_with(first_word_); };
+  if (listens ? !may_become(kConnects) : !may_become(kHasNoSecret) && !may_become(kHasSecret)) refuse_stranger();
+  if (first_word_.size() < kConnects.size()) return;
+  const bool they_have_one = listens ? false : first_word_ == kHasSecret;
+  if (listens) to_send_ = key_ == nullptr ? kHasNoSecret : kHasSecret;
+  if (they_have_one != (key_ != nullptr)) refuse_mixed(key_ != nullptr);
+  if (they_have_one) refuse_stranger();  // it was spoken to by TLS, and answers with a word
+  state_ = State::kDone;
 }
 
-void Handshake::read_proof() {
-  if (!seal_->is_tag_of(ChannelSeal::Kind::kProof, kProof, heard_))
-    throw ChannelClosed("TANDEM_SECRET_FILE: the other end has another secret; give all the same file");
-  state_ = State::kDone;
+void Handshake::shake_hands(std::string_view heard) {
+  session_->add(heard);
+  if (session_->shake_hands()) {
+    state_ = State::kDone;
+  } else if (num_heard_ >= kMaxBytes) {
+    refuse_stranger();
+  }
 }
 
 }  // namespace tandem::mesh

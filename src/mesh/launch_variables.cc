@@ -80,8 +80,11 @@ void read_master(const Reader& reader, LaunchVariables& launch) {
 }
 
 LaunchVariables of_torchrun(const Reader& reader) {
-  const std::vector<std::string> names = {"RANK",        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-                                          "MASTER_ADDR", "MASTER_PORT"};
+  std::vector<std::string> names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+  const bool is_ours = reader.has("TANDEM_LAUNCH");
+  if (!is_ours || reader.text("WORLD_SIZE") != reader.text("LOCAL_WORLD_SIZE")) {
+    names.insert(names.end(), {"MASTER_ADDR", "MASTER_PORT"});
+  }
   reader.need(names);
   LaunchVariables launch;
   launch.source = reader.say({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
@@ -90,6 +93,7 @@ LaunchVariables of_torchrun(const Reader& reader) {
   launch.local_rank = reader.integer("LOCAL_RANK", 0, kMaxRanks);
   launch.local_size = reader.integer("LOCAL_WORLD_SIZE", 1, kMaxRanks);
   read_master(reader, launch);
+  launch.id = reader.text("TANDEM_LAUNCH");
   launch.store_is_anothers = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (reader.has("TORCHELASTIC_RESTART_COUNT")) {
     launch.attempt = reader.integer("TORCHELASTIC_RESTART_COUNT", 0, kMaxRanks);

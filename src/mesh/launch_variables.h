@@ -1,7 +1,8 @@
 // Which rank this process is, as the variables of whoever started it say. No torch.
 //
 // The first that applies wins:
-//   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT   torchrun, `tandem launch`
+//   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT   torchrun, `tandem launch`; with TANDEM_LAUNCH
+//                                                                         the last two may be missing on one host
 //   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, in a step of srun             Slurm
 //   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE                  Open MPI
 //   PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS                      MPICH
@@ -26,12 +27,11 @@ struct LaunchVariables {
   int master_port = 0;
   std::optional<int> store_descriptor;    // a socket that listens already, given to rank 0 by its launcher
   std::optional<int> workers_descriptor;  // of rank 0: its launcher tells it which workers have ended (started_workers)
-  // None of these ranks may listen at the master's address: torchrun's agent does, or rank 0 of more ranks
-  // (placement.h).
-  bool store_is_anothers = false;
-  std::string party = "";  // "engine 0": of ranks that share the store with others, which know these by this name
-  int64_t attempt = 0;     // how often torchrun has started the ranks again; its store stays
-  std::string source;      // "RANK=0 WORLD_SIZE=4 ...", for messages
+  bool store_is_anothers = false;         // on several hosts none of these ranks listens: torchrun's agent does
+  std::string party = "";                 // "engine 0": of ranks that are a part of those of their launch (placement.h)
+  std::string id = "";  // digits that this launch alone has, on this machine, from its launcher; "": it gives none
+  int64_t attempt = 0;  // how often torchrun has started the ranks again; its store stays
+  std::string source;   // "RANK=0 WORLD_SIZE=4 ...", for messages
 
   bool is_one_host() const { return local_size == size; }
   // "rank 2 of 4", "rank 1 of 2 of engine 0".

@@ -18,8 +18,10 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/running_time.h"
 #include "mesh/network.h"
 #include "mesh/rank_process.h"
+#include "mesh/secret.h"
 #include "mesh/started_workers.h"
 
 extern char** environ;
@@ -70,23 +72,28 @@ class Signals {
   OwnedDescriptor descriptor_;
 };
 
-// Our environment, with the variables that say which rank it is.
-std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank, int port, int store, int workers) {
+// Our environment, with the variables that say which rank it is. `id`: of the launch.
+std::vector<std::string> environment_of(const LaunchPlan& plan, const std::string& id, int local_rank, int port,
+                                        int store, int workers) {
   std::vector<std::string> set = {
       fmt::format("RANK={}", plan.host * plan.ranks_per_host + local_rank),
       fmt::format("WORLD_SIZE={}", plan.num_hosts * plan.ranks_per_host),
       fmt::format("LOCAL_RANK={}", local_rank),
       fmt::format("LOCAL_WORLD_SIZE={}", plan.ranks_per_host),
-      "MASTER_ADDR=" + plan.master_address,
-      fmt::format("MASTER_PORT={}", port),
+      "TANDEM_LAUNCH=" + id,
   };
+  if (plan.num_hosts > 1) {
+    set.push_back("MASTER_ADDR=" + plan.master_address);
+    set.push_back(fmt::format("MASTER_PORT={}", port));
+  }
   if (store >= 0) set.push_back(fmt::format("TANDEM_STORE_FD={}", store));
   if (workers >= 0) set.push_back(fmt::format("TANDEM_WORKERS_FD={}", workers));
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
     const auto is_name = [&](const std::string& variable) { return variable.starts_with(name + "="); };
-    const bool is_ours = name == "TANDEM_STORE_FD" || name == "TANDEM_WORKERS_FD" || name.starts_with("TORCHELASTIC_");
+    const bool is_ours = name == "TANDEM_STORE_FD" || name == "TANDEM_WORKERS_FD" || name == "MASTER_ADDR" ||
+                         name == "MASTER_PORT" || name.starts_with("TORCHELASTIC_");
     if (!is_ours && std::ranges::none_of(set, is_name)) result.emplace_back(*entry);
   }
   result.insert(result.end(), set.begin(), set.end());
@@ -104,6 +111,8 @@ class Launcher {
       obey_signals();
       for (const auto& rank : ranks_) rank->look();
       look_at_workers();
+      watch_rank_0();
+      insist();
       if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
     }
     return end();
@@ -112,17 +121,18 @@ class Launcher {
  private:
   void start() {
     OwnedDescriptor store;
-    if (plan_.host == 0) store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
-    const int port = plan_.host == 0 ? port_of(store) : plan_.master_port;
+    if (plan_.num_hosts > 1 && plan_.host == 0)
+      store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
+    const std::string id = random_digits();
     if (plan_.num_workers > 0 && plan_.host == 0) ends_.emplace();
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;
       const int store_of_it = is_first ? store.get() : -1, ends_of_it = is_first && ends_ ? ends_->theirs() : -1;
       std::vector<int> kept_open = {store_of_it, ends_of_it};
       std::erase(kept_open, -1);
-      ranks_.push_back(std::make_unique<RankProcess>(plan_.command,
-                                                     environment_of(plan_, i, port, store_of_it, ends_of_it),
-                                                     /*output_is_kept=*/!is_first, kept_open));
+      ranks_.push_back(std::make_unique<RankProcess>(
+          plan_.command, environment_of(plan_, id, i, plan_.master_port, store_of_it, ends_of_it),
+          /*output_is_kept=*/!is_first, kept_open));
     }
     if (ends_) ends_->close_theirs();
   }
@@ -157,6 +167,21 @@ class Launcher {
     workers_deadline_ = Clock::now() + plan_.grace;
   }
 
+  // From its first beat on: it is killed when it is silent for too long.
+  void watch_rank_0() {
+    if (!ends_ || ranks_.front()->status() || is_frozen_) return;
+    if (ends_->has_beaten()) rank_0_silence_.emplace();
+    is_frozen_ = rank_0_silence_ && rank_0_silence_->seconds() > plan_.timeout_s;
+    if (is_frozen_) ranks_.front()->signal(SIGKILL);
+  }
+
+  // Ranks that were told twice to end, and do not hear it, are killed.
+  void insist() {
+    if (!insist_deadline_ || Clock::now() < *insist_deadline_) return;
+    for (const auto& rank : ranks_) rank->signal(SIGKILL);
+    insist_deadline_ = Clock::now() + plan_.grace;
+  }
+
   void say(int place, const RankProcess& worker) const {
     show(number_of(place), worker.last_output());
     const bool is_last = std::ssize(told_) == plan_.num_workers;
@@ -187,15 +212,23 @@ class Launcher {
   void wait() {
     std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
     for (const auto& rank : ranks_) polled.push_back({rank->output(), POLLIN, 0});  // -1 is skipped
-    int patience = -1;
-    if (const auto deadline = next_deadline_ ? next_deadline_ : workers_deadline_) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
-      patience = static_cast<int>(std::max<int64_t>(left.count(), 0));
-    }
-    if (poll(polled.data(), polled.size(), patience) <= 0) return;
+    if (poll(polled.data(), polled.size(), patience_ms()) <= 0) return;
     for (size_t i = 0; i < ranks_.size(); ++i) {
       if (polled[i + 1].revents != 0) ranks_[i]->read_output();
     }
+  }
+
+  // Until something is due, if anything is.
+  int patience_ms() const {
+    constexpr int kBetweenLooksAtRank0 = 500;
+    int64_t patience = ends_ && !is_frozen_ ? kBetweenLooksAtRank0 : -1;
+    for (const auto& deadline : {next_deadline_, workers_deadline_, insist_deadline_}) {
+      if (!deadline) continue;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+      const int64_t due = std::max<int64_t>(left.count(), 0);
+      patience = patience < 0 ? due : std::min(patience, due);
+    }
+    return static_cast<int>(patience);
   }
 
   void obey_signals() {
@@ -207,8 +240,12 @@ class Launcher {
         for (const auto& rank : ranks_) rank->signal(SIGCONT);
         continue;
       }
+      if (!passed_on_.empty() && !insist_deadline_) insist_deadline_ = Clock::now() + plan_.grace;
       passed_on_.insert(signal);
-      for (const auto& rank : ranks_) kill_one(*rank, signal);
+      for (const auto& rank : ranks_) {
+        kill_one(*rank, signal);
+        kill_one(*rank, SIGCONT);  // one that is stopped would not hear it
+      }
     }
   }
 
@@ -263,10 +300,18 @@ class Launcher {
     const RankProcess& rank = *ranks_[*culprit_];
     show(number_of(*culprit_), rank.last_output());
     const int status = *rank.status();
-    return {.code = code_of(status),
-            .failed = true,
-            .message = fmt::format("rank {} of {} ({}) {}{}", number_of(*culprit_), num_ranks(), host_name(),
-                                   how_it_ended(status), num_ranks() > 1 ? "; the others were ended" : "")};
+    return {
+        .code = code_of(status),
+        .failed = true,
+        .message = fmt::format("rank {} of {} ({}) {}{}", number_of(*culprit_), num_ranks(), host_name(),
+                               is_frozen_ && *culprit_ == 0
+                                   ? fmt::format("has said nothing for {:g} s (--distributed-timeout-minutes): it was "
+                                                 "stopped or frozen, and was killed",
+                                                 plan_.timeout_s)
+                                   : how_it_ended(status),
+                               num_ranks() == 1    ? ""
+                               : WIFEXITED(status) ? "; the others were ended; its own error, above, says why"
+                                                   : "; the others were ended")};
   }
 
   // What each of them said was shown when it ended.
@@ -308,6 +353,9 @@ class Launcher {
   std::set<int> told_;                    // workers that have ended
   std::optional<WorkerEndsTeller> ends_;  // where there are workers
   std::optional<Clock::time_point> workers_deadline_;
+  std::optional<base::RunningTime> rank_0_silence_;  // since its last beat, of a run that has workers
+  bool is_frozen_ = false;                           // rank 0, which was killed for it
+  std::optional<Clock::time_point> insist_deadline_;
   bool terminated_ = false;
   std::optional<Clock::time_point> next_deadline_;
 };

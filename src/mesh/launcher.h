@@ -1,10 +1,12 @@
 // Starts the ranks of this host as child processes and waits for them. No torch.
 //
-// The socket at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has
-// the terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach
-// each rank once. Ranks hold parts of one state: when one fails the others are ended. The last ranks may be workers,
-// which hold none: when one of those fails it is said, to rank 0 too where that is on this host
-// (mesh/started_workers.h), and the others go on. However the launcher ends, no rank is left.
+// The ranks of a launch on one host know each other by random digits that it gives them. For several hosts the socket
+// at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has the
+// terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach each
+// rank once. Ranks hold parts of one state: when one fails the others are ended. The last ranks may be workers, which
+// hold none: when one of those fails it is said, to rank 0 too where that is on this host (mesh/started_workers.h), and
+// the others go on. Ranks that train miss one that is frozen themselves; of a run that has workers the launcher watches
+// rank 0, which may train alone. However the launcher ends, no rank is left.
 #pragma once
 
 #include <chrono>
@@ -19,8 +21,9 @@ struct LaunchPlan {
   int num_workers = 0;          // the last of them, maybe all: the others go on without any of these
   int num_hosts = 1, host = 0;  // ours is number `host`
   std::string master_address = "127.0.0.1";
-  int master_port = 0;                                        // 0: of the kernel's choice, on one host
+  int master_port = 0;                                        // of several hosts
   std::chrono::milliseconds grace = std::chrono::seconds(2);  // from SIGTERM to SIGKILL of those who did not fail
+  double timeout_s = 600.0;  // of silence after which rank 0 is killed where there are workers: it is frozen
 };
 
 struct LaunchEnd {

@@ -29,8 +29,6 @@ LaunchVariables engine_of(LaunchVariables launch, const Placement& placement) {
                     fmt::format("{}: the {} processes of an engine (--tensor-model-parallel-size) are on several "
                                 "machines; start a multiple of {} on each",
                                 launch.source, size, size));
-  // Whoever keeps the store of the launch keeps it for all.
-  if (first > 0) launch.store_is_anothers = true;
   launch.party = fmt::format("engine {}", engine);
   launch.rank -= first;
   launch.local_rank -= first - first_here;

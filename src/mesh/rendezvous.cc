@@ -23,6 +23,7 @@
 #include "mesh/network.h"
 #include "mesh/sealed_store.h"
 #include "mesh/secret.h"
+#include "mesh/socket_communicator.h"
 #include "mesh/store.h"
 
 namespace tandem::mesh {
@@ -127,11 +128,11 @@ class Meeting {
     const int here = launch_.size - static_cast<int>(missing.size());
     const std::string why = fmt::format(
         "rank{} {} of {}{} {} not joined within {} (--distributed-timeout-minutes); look whether they were started, "
-        "and "
-        "reach {}:{}",
+        "and {}",
         missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), launch_.size,
         launch_.party.empty() ? "" : " of " + launch_.party, missing.size() == 1 ? "has" : "have",
-        duration(settings_.timeout_s), launch_.master_address, launch_.master_port);
+        duration(settings_.timeout_s),
+        launch_.is_one_host() ? "share /tmp" : fmt::format("reach {}:{}", launch_.master_address, launch_.master_port));
     store_.set("given_up", why);
     leave(here);
     throw EnvironmentError(why);
@@ -173,14 +174,17 @@ class DeviceLinks {
   std::vector<std::weak_ptr<device::Communicator>> links_;
 };
 
+// How the ranks of a launch were brought together.
+struct Joined {
+  StorePointer store;                         // in which nothing is but what these ranks have said
+  c10::intrusive_ptr<LocalStore> local = {};  // the same where all are on one machine, unsealed
+  StorePointer kept = {};                     // that this process has for others of the launch
+};
+
 class JoinedMesh final : public Mesh {
  public:
-  // Ranks wait for one that still samples, and for the conductor that alone exports, for as long as that takes. A rank
-  // that dies meanwhile is missed at once, its host after timeout_s.
-  static constexpr double kHostsWait = 30 * 24 * 3600.0;
-
-  JoinedMesh(StorePointer store, const LaunchVariables& launch, const JoinSettings& settings)
-      : store_(std::move(store)),
+  JoinedMesh(Joined joined, const LaunchVariables& launch, const JoinSettings& settings)
+      : joined_(std::move(joined)),
         launch_(launch),
         settings_(settings),
         host_(over_hosts("host", everyone())),
@@ -211,7 +215,9 @@ class JoinedMesh final : public Mesh {
 
   int64_t take_ticket(const std::string& series) override {
     try {
-      return store_->add("ticket/" + series, 1) - 1;
+      return joined_.store->add("ticket/" + series, 1) - 1;
+    } catch (const EnvironmentError& error) {
+      throw device::PeerLost(fmt::format("ticket of {}: {}", series, error.what()));
     } catch (const std::exception&) {  // c10d's tells of sockets
       throw device::PeerLost(fmt::format("ticket of {}: rank 0 is gone", series));
     }
@@ -226,29 +232,46 @@ class JoinedMesh final : public Mesh {
   Members everyone() const { return {.name = "", .rank = launch_.rank, .size = launch_.size}; }
 
   std::unique_ptr<device::Communicator> over_hosts(const std::string& what, const Members& members) {
-    return over_gloo(what, members, kHostsWait, [this] { links_.end(); });
+    return connected(what, members, [this] { links_.end(); });
   }
   std::shared_ptr<device::Communicator> over_devices(const Members& members, device::Communicator& hosts) {
-    if (!settings_.device || members.size == 1) return over_gloo("device", members, settings_.timeout_s, {});
+    if (!settings_.device || members.size == 1) return connected("device", members, {});
     const bool is_one_host = &hosts == tensor_host_.get() || launch_.is_one_host();
     std::shared_ptr<device::Communicator> link = settings_.device(hosts, is_one_host);
     links_.add(link);
     return link;
   }
-  std::unique_ptr<device::Communicator> over_gloo(const std::string& what, const Members& members, double wait_s,
+  // `what`, and of whom: a text that these ranks alone have, in this order.
+  std::unique_ptr<device::Communicator> connected(const std::string& what, const Members& members,
                                                   std::function<void()> on_failure) const {
     if (members.size == 1) return device::solo_communicator();
-    return device::make_gloo_communicator(store_, members.name.empty() ? what : what + " of " + members.name,
+    const std::string name = members.name.empty() ? what : what + " of " + members.name;
+    if (joined_.local) return over_local_sockets(name, members, std::move(on_failure));
+    return device::make_gloo_communicator(joined_.store, name,
                                           {.rank = members.rank,
                                            .size = members.size,
                                            .timeout_s = settings_.timeout_s,
-                                           .wait_s = wait_s,
                                            .address = own_address(launch_, settings_.network_interface),
                                            .on_failure = std::move(on_failure)});
   }
+  std::unique_ptr<device::Communicator> over_local_sockets(const std::string& name, const Members& members,
+                                                           std::function<void()> on_failure) const {
+    std::vector<OwnedDescriptor> sockets(static_cast<size_t>(members.size));
+    for (int rank = 0; rank < members.size; ++rank) {
+      if (rank == members.rank) continue;
+      sockets[static_cast<size_t>(rank)] = joined_.local->connect(
+          fmt::format("{} {} {}", name, std::min(rank, members.rank), std::max(rank, members.rank)));
+    }
+    return make_socket_communicator({.name = name,
+                                     .rank = members.rank,
+                                     .sockets = std::move(sockets),
+                                     .wait_s = settings_.timeout_s,
+                                     .silence_s = settings_.timeout_s,
+                                     .on_failure = std::move(on_failure)});
+  }
 
   // On rank 0 it serves the others: it goes last.
-  StorePointer store_;
+  const Joined joined_;
   const LaunchVariables launch_;
   const JoinSettings settings_;
   DeviceLinks links_;
@@ -270,13 +293,20 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
   const std::string rank_0 =
       fmt::format("{}: rank 0 at {}:{}", launch.name(), launch.master_address, launch.master_port);
   try {
-    if (launch.size == 1) return solo_mesh(std::make_shared<StorePointer>(open_store(launch, settings.timeout_s)));
-    // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
-    const std::string party = launch.party.empty() ? "" : "/" + launch.party;
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}{}", launch.attempt, party),
-                                                              open_store(launch, settings.timeout_s));
-    const std::string run = Meeting(*sealed(store, settings, "meeting"), launch, settings).agree();
-    return std::make_unique<JoinedMesh>(sealed(store, settings, run), launch, settings);
+    Joined joined;
+    if (settings.keeps_store && launch.rank == 0) joined.kept = open_store(launch, settings.timeout_s);
+    if (launch.size == 1) return solo_mesh(std::make_shared<StorePointer>(joined.kept));
+    if (launch.is_one_host()) {
+      joined.local = open_local_store(launch, settings.timeout_s);
+      joined.store = joined.local;
+    } else {
+      // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
+      joined.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}", launch.attempt),
+                                                            open_store(launch, settings.timeout_s));
+    }
+    const std::string run = Meeting(*sealed(joined.store, settings, "meeting"), launch, settings).agree();
+    joined.store = sealed(joined.store, settings, run);
+    return std::make_unique<JoinedMesh>(std::move(joined), launch, settings);
   } catch (const c10::Error&) {  // its text tells of sockets
     throw EnvironmentError(rank_0 + " is gone; look at what it said");
   }

@@ -29,10 +29,12 @@ struct JoinSettings {
   std::string device_id = "";  // "": ranks may share their device
 };
 
-// Rank 0 listens (at the socket of its launcher, else at the master's address alone; nobody, where torchrun's agent
-// does), the others connect. Returns when all ranks have, on every rank. UserError, on every rank: they were not
-// started alike, or are on several hosts with neither a secret nor --trust-network. EnvironmentError: ranks are
-// missing, and which; a port is in use; somebody else's word is in the store. A launch of one rank asks nobody.
+// On one machine rank 0 listens where only processes of its user find it (mesh/local_socket.h), and ranks talk through
+// sockets that nobody else can open. On several it listens at the socket of its launcher, else at the master's address
+// alone (nobody does where torchrun's agent does). The others connect. Returns when all ranks have, on every rank.
+// UserError, on every rank: they were not started alike, or are on several hosts with neither a secret nor
+// --trust-network. EnvironmentError: ranks are missing, and which; a port is in use; somebody else's word is in the
+// store. A launch of one rank asks nobody.
 std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& settings);
 
 }  // namespace tandem::mesh

@@ -1,12 +1,14 @@
 #include "mesh/secret.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -15,7 +17,13 @@ namespace tandem::mesh {
 
 namespace {
 
-constexpr size_t kMinBytes = 16;
+constexpr size_t kMinBytes = 32;
+// 32 random hexadecimal digits have fewer different ones less than once in 10^7 times.
+constexpr size_t kMinDifferent = 8;
+// Whoever pretends to listen for a run gets a proof of the secret, and may try guesses against it on computers of his
+// own: what a person makes up is found so, random bytes are not.
+constexpr const char* kRemedy =
+    "make a random one: (umask 077; openssl rand -hex 32 > FILE), the same for all machines";
 constexpr int64_t kMaxBytes = 1 << 20;
 
 }  // namespace
@@ -23,19 +31,25 @@ constexpr int64_t kMaxBytes = 1 << 20;
 std::string read_secret(const std::string& path) {
   struct stat facts = {};
   TANDEM_USER_CHECK(stat(path.c_str(), &facts) == 0,
-                    fmt::format("TANDEM_SECRET_FILE={}: {}; make it with (umask 077; head -c 32 /dev/urandom > FILE) "
-                                "and give all machines the same",
-                                path, std::strerror(errno)));
+                    fmt::format("TANDEM_SECRET_FILE={}: {}; {}", path, std::strerror(errno), kRemedy));
   TANDEM_USER_CHECK((facts.st_mode & (S_IRWXG | S_IRWXO)) == 0,
                     fmt::format("TANDEM_SECRET_FILE={}: others than its owner may read or write it; chmod 600 it, or "
                                 "make another one where they have read it",
                                 path));
   std::string secret = base::read_file(path, kMaxBytes);
   TANDEM_USER_CHECK(secret.size() >= kMinBytes,
-                    fmt::format("TANDEM_SECRET_FILE={}: has {} bytes, and can be guessed; give it {} random ones or "
-                                "more: head -c 32 /dev/urandom > FILE",
-                                path, secret.size(), kMinBytes));
+                    fmt::format("TANDEM_SECRET_FILE={}: has {} bytes, and can be guessed; {} are the least: {}", path,
+                                secret.size(), kMinBytes, kRemedy));
+  const size_t num_different = std::set<char>(secret.begin(), secret.end()).size();
+  TANDEM_USER_CHECK(num_different >= kMinDifferent,
+                    fmt::format("TANDEM_SECRET_FILE={}: has {} different bytes, and can be guessed; {}", path,
+                                num_different, kRemedy));
   return secret;
+}
+
+void forget(std::string& secret) {
+  OPENSSL_cleanse(secret.data(), secret.size());
+  secret.clear();
 }
 
 std::string random_digits() {

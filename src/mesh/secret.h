@@ -6,8 +6,11 @@
 namespace tandem::mesh {
 
 // The bytes of this file. UserError, which names TANDEM_SECRET_FILE: there is none, others than its owner may read it,
-// or it has fewer than 16 bytes.
+// it has fewer than 32 bytes, or they are so few different ones that it can be guessed.
 std::string read_secret(const std::string& path);
+
+// Overwrites the bytes of a secret that is used no more, and leaves it empty.
+void forget(std::string& secret);
 
 // 32 hexadecimal digits of the kernel's random numbers. EnvironmentError.
 std::string random_digits();

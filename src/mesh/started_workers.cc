@@ -33,6 +33,20 @@ void WorkerEndsTeller::tell(const WorkerEnd& end) const {
   send(ours_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+void WorkerEndsTeller::close() const { shutdown(ours_.get(), SHUT_WR); }
+
+bool WorkerEndsTeller::has_beaten() const {
+  bool has_beaten = false;
+  char beat = 0;
+  while (recv(ours_.get(), &beat, sizeof beat, MSG_DONTWAIT) > 0) has_beaten = true;
+  return has_beaten;
+}
+
+void StartedWorkers::beat() const {
+  const char beat = 1;
+  if (socket_.get() >= 0) send(socket_.get(), &beat, sizeof beat, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 StartedWorkers::StartedWorkers(std::optional<int> descriptor) {
   if (!descriptor) return;
   socket_ = OwnedDescriptor(*descriptor);

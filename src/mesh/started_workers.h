@@ -1,5 +1,6 @@
 // How a run's conductor learns that the workers (processes that only sample) which were started with it have ended: the
-// launcher, whose children they are, tells it through a socket. Under another launcher nobody does. No torch.
+// launcher, whose children they are, tells it through a socket. The other way the conductor tells the launcher every
+// second that its process runs. Under another launcher nobody does. No torch.
 #pragma once
 
 #include <optional>
@@ -26,7 +27,9 @@ class WorkerEndsTeller {
   // Of each worker once. Does not wait, and a conductor that is gone misses nothing.
   void tell(const WorkerEnd& end) const;
   // No worker is left.
-  void close() { ours_.close(); }
+  void close() const;
+  // Whether the conductor has said since the last call that its process runs.
+  bool has_beaten() const;
 
  private:
   OwnedDescriptor ours_, theirs_;
@@ -40,6 +43,8 @@ class StartedWorkers {
 
   // Whether each of them has ended; nothing where nobody tells. EnvironmentError: the descriptor is no such socket.
   std::optional<bool> have_all_ended();
+  // Tells the launcher that this process runs. Does not wait.
+  void beat() const;
   // The first that failed, else the first that ended.
   const std::optional<WorkerEnd>& first_end() const { return first_end_; }
 

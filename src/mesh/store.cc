@@ -4,11 +4,16 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
 #include "base/check.h"
+#include "base/sha256.h"
+#include "mesh/local_socket.h"
 #include "mesh/network.h"
 
 namespace tandem::mesh {
@@ -34,7 +39,40 @@ void wait_until_reachable(const LaunchVariables& launch, const std::string& addr
   }
 }
 
+// What all ranks of a launch on this machine know, and no other launch that is there.
+std::string local_name(const LaunchVariables& launch) {
+  const std::string launch_id = launch.id.empty()
+                                    ? fmt::format("{}:{} {}", launch.master_address, launch.master_port, launch.attempt)
+                                    : launch.id;
+  constexpr size_t kDigits = 32;
+  return "ranks-" + base::sha256(launch_id + "\n" + launch.party).substr(0, kDigits);
+}
+
+OwnedDescriptor connect_to_rank_0(const LaunchVariables& launch, milliseconds patience) {
+  const auto give_up = Clock::now() + patience;
+  while (true) {
+    if (std::optional<OwnedDescriptor> socket = connect_locally(local_name(launch))) return std::move(*socket);
+    TANDEM_ENV_CHECK(
+        Clock::now() < give_up,
+        fmt::format("{}: rank 0 does not answer on this machine within {:g} s (--distributed-timeout-minutes); look "
+                    "whether it runs; in containers, let all ranks share /tmp",
+                    launch.name(), static_cast<double>(patience.count()) / 1000.0));
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+}
+
 }  // namespace
+
+c10::intrusive_ptr<LocalStore> open_local_store(const LaunchVariables& launch, double timeout_s) {
+  const milliseconds patience(static_cast<int64_t>(timeout_s * 1000.0));
+  std::unique_ptr<LocalStoreServer> server;
+  if (launch.rank == 0) {
+    const std::string remedy = "wait until that launch has ended, or give this one another MASTER_PORT";
+    server = std::make_unique<LocalStoreServer>(local_name(launch), remedy);
+  }
+  OwnedDescriptor socket = connect_to_rank_0(launch, patience);
+  return c10::make_intrusive<LocalStore>(std::move(socket), launch.name(), patience, std::move(server));
+}
 
 c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double timeout_s) {
   const milliseconds patience(static_cast<int64_t>(timeout_s * 1000.0));

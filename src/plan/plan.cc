@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <thread>
 #include <vector>
 
 #include "base/check.h"
@@ -14,6 +13,7 @@
 #include "base/size.h"
 #include "device/block.h"
 #include "device/ops_plan.h"
+#include "device/thread_pool.h"
 #include "model/lora.h"
 #include "model/model_plan.h"
 #include "model/registry.h"
@@ -232,8 +232,7 @@ class MemoryEstimate {
     load.logits_rows = trains ? std::min<Size>(config_.optimizer.batch.logprob_chunk_rows, batch_.targets) : Size(0);
     load.context = std::max(trains ? batch_.context_tokens : Size(0), samples ? engine_context_ : Size(0));
     load.trains = trains;
-    const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads
-                                                          : std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+    const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads : device::usable_cores();
     return device::cpu_kernel_bytes(model::ops_shape(model_), load, threads);
   }
 
@@ -460,9 +459,11 @@ void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const 
     remedy = "give " + remedy;
   }
   const Phase peak = plan.memory.peak_phase();
-  throw UserError(fmt::format("this run needs {} in the {} phase ({}), and {} has {}: {}", gib_text(plan.peak_bytes()),
-                              memory::to_string(peak), plan.memory.peak_name(peak), plan.device.name,
-                              gib_text(plan.limit_bytes()), remedy));
+  const std::string needs =
+      fmt::format("this run needs {} in the {} phase ({}), and {} has {}", gib_text(plan.peak_bytes()),
+                  memory::to_string(peak), plan.memory.peak_name(peak), plan.device.name, gib_text(plan.limit_bytes()));
+  throw DoesNotFit(fmt::format("{}: {}", needs, remedy), needs, changes.empty() ? "" : changes.front().flags,
+                   changes.empty() ? "" : to_string(changes.front()));
 }
 
 TrainPlan plan_or_refuse(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,

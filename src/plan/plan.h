@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "config/train_config.h"
 #include "device/vmm.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
+#include "tandem/error.h"
 #include "trainer/trainer_plan.h"
 
 namespace tandem::plan {
@@ -79,7 +81,21 @@ model::ModelConfig model_in_training(const config::TrainConfig& config, const mo
 TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device);
 
-// UserError, in one line, where the plan does not fit: by how much, and the cheapest changes that make it fit.
+// A run is refused for its memory. what() names all changes that would make it fit, cheapest_change() the first alone.
+class DoesNotFit : public UserError {
+ public:
+  DoesNotFit(const std::string& message, std::string needs, std::string flags, std::string change)
+      : UserError(message), needs_(std::move(needs)), flags_(std::move(flags)), cheapest_change_(std::move(change)) {}
+
+  const std::string& needs() const { return needs_; }  // "this run needs 2.10 GiB in the train phase ..."
+  const std::string& flags() const { return flags_; }  // of that change, as they are typed; empty: nothing helps
+  const std::string& cheapest_change() const { return cheapest_change_; }  // the flags and what they cost
+
+ private:
+  std::string needs_, flags_, cheapest_change_;
+};
+
+// DoesNotFit, in one line, where the plan does not fit: by how much, and the cheapest changes that make it fit.
 void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
                 const PlanInputs& facts);
 

@@ -85,7 +85,8 @@ struct Drawn {
   std::string path, lone;
 };
 
-Drawn drawn(const ChartLine& line, const std::vector<size_t>& kept, Axis axis, const Scale& scale) {
+Drawn drawn(const ChartLine& line, const std::vector<double>& values, const std::vector<size_t>& kept, Axis axis,
+            const Scale& scale) {
   Drawn drawn;
   size_t run_length = 0;  // points since the last gap
   double x = 0, y = 0;
@@ -94,7 +95,7 @@ Drawn drawn(const ChartLine& line, const std::vector<size_t>& kept, Axis axis, c
     run_length = 0;
   };
   for (const size_t i : kept) {
-    const double value = line.curve->values[i];
+    const double value = values[i];
     if (!std::isfinite(value)) {
       end_run();
       continue;
@@ -204,6 +205,24 @@ std::vector<double> ticks(double begin, double end, int count, double least) {
   return result;
 }
 
+std::vector<double> smoothed(const std::vector<double>& values) {
+  constexpr double kShare = 40;
+  if (values.size() < kLeastSmoothed) return {};
+  const double keep = 1.0 - kShare / static_cast<double>(values.size());  // of the mean so far
+  std::vector<double> result;
+  double mean = 0.0, weight = 0.0;
+  for (const double value : values) {
+    if (!std::isfinite(value)) {
+      result.push_back(value);
+      continue;
+    }
+    mean = keep * mean + (1.0 - keep) * value;
+    weight = keep * weight + (1.0 - keep);
+    result.push_back(mean / weight);
+  }
+  return result;
+}
+
 std::string line_chart(const std::string& label, std::span<const ChartLine> lines, const AxisRanges& ranges,
                        const std::string& rollouts_title, size_t max_points) {
   Range y;
@@ -218,7 +237,11 @@ std::string line_chart(const std::string& label, std::span<const ChartLine> line
   svg += y_marks(scale);
   svg += fmt::format("<path class=\"frame\" d=\"M{} {}v{}h{}\"/>", kLeft, kTop, kPlotHeight, kPlotWidth);
   std::vector<std::vector<size_t>> kept;
-  for (const ChartLine& line : lines) kept.push_back(thinned(line.curve->values, max_points));
+  std::vector<std::vector<double>> smooth;  // of a line without marks; empty: it is drawn as it is alone
+  for (const ChartLine& line : lines) {
+    kept.push_back(thinned(line.curve->values, max_points));
+    smooth.push_back(line.mark < 0 ? smoothed(line.curve->values) : std::vector<double>());
+  }
   for (const Axis axis : kAxes) {
     scale.x = ranges[static_cast<size_t>(axis)];
     svg += fmt::format("<g class=\"{}\" data-axis=\"{}\" data-begin=\"{}\" data-end=\"{}\">", css_class(axis),
@@ -229,9 +252,13 @@ std::string line_chart(const std::string& label, std::span<const ChartLine> line
     svg += axis_marks(axis, scale, rollouts_title);
     for (size_t i = 0; i < lines.size(); ++i) {
       const ChartLine& line = lines[i];
-      const auto [path, lone] = drawn(line, kept[i], axis, scale);
-      svg += fmt::format("<path class=\"line run-{}{}\" data-label=\"{}\" d=\"{}\"/>", line.run,
-                         line.mark < 0 ? "" : " joins", line.label, path);
+      const auto [path, lone] = drawn(line, line.curve->values, kept[i], axis, scale);
+      const char* const kind = line.mark >= 0 ? " joins" : smooth[i].empty() ? "" : " rough";
+      svg +=
+          fmt::format("<path class=\"line run-{}{}\" data-label=\"{}\" d=\"{}\"/>", line.run, kind, line.label, path);
+      if (!smooth[i].empty())
+        svg += fmt::format("<path class=\"smooth run-{}\" d=\"{}\"/>", line.run,
+                           drawn(line, smooth[i], kept[i], axis, scale).path);
       if (line.mark < 0) {
         if (!lone.empty()) svg += fmt::format("<path class=\"mark run-{}\" d=\"{}\"/>", line.run, lone);
         continue;

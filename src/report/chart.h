@@ -25,11 +25,17 @@ using AxisRanges = std::array<AxisRange, kAxes.size()>;
 // One curve as it is drawn. Both pointers are borrowed for the call.
 struct ChartLine {
   std::string label;  // HTML, as PageText makes it
-  int run = 0;        // 0: solid; 1: dashed
+  int run = 0;        // of the page's runs: it chooses colour and dashes
   int mark = -1;      // 0 to 3: each point wears this mark, as evaluations do; -1: a line alone
   const Curve* curve = nullptr;
   const std::vector<Position>* positions = nullptr;
 };
+
+// The values with their short waves taken out: the exponential moving average of as many values as make a fortieth of
+// the curve, without its bias towards 0 at the beginning (the smoothing of TensorBoard's scalars). A value that is not
+// finite stays and counts for nothing. A curve of fewer than kLeastSmoothed values has none.
+constexpr size_t kLeastSmoothed = 80;
+std::vector<double> smoothed(const std::vector<double>& values);
 
 // `max_points` of a line at most: of longer ones the least and the greatest of each stretch stay. A value that is not
 // finite leaves a gap. `label`: HTML, what somebody hears who does not see the chart.

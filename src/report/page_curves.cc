@@ -108,7 +108,7 @@ class Figure {
     const Curve* const curve = find_curve(runs_[run], metric);
     if (curve == nullptr) return false;
     const std::string name = label.empty() ? "" : runs_.text()(label);
-    const std::string in_run = runs_.is_pair() ? runs_.name_of(run) : "";
+    const std::string in_run = runs_.are_several() ? runs_.name_of(run) : "";
     std::string read = name.empty() ? in_run : in_run.empty() ? name : name + ", " + in_run;
     if (read.empty()) read = "value";
     lines_.push_back({.label = read,
@@ -129,7 +129,8 @@ class Figure {
   std::string html(const std::string& title, const std::string& says, size_t max_points) const {
     return fmt::format("<figure class=\"line-chart\"><h3>{}{}</h3>\n", title,
                        says.empty() ? "" : " <span class=\"faint\">" + says + "</span>") +
-           line_chart(title, lines_, runs_.ranges(), runs_.rollouts_title(), max_points) +
+           line_chart(title, lines_, runs_.ranges(), runs_.rollouts_title(),
+                      max_points / std::max<size_t>(1, runs_.size() / 2)) +
            fmt::format("<output></output><figcaption>{}</figcaption></figure>\n", fmt::join(captions_, "<br>"));
   }
 

@@ -66,7 +66,8 @@ std::string page_head(const PageRuns& runs) {
   std::string html = kPageMark;
   std::vector<std::string> names;
   for (size_t i = 0; i < runs.size(); ++i) names.push_back(runs.name_of(i));
-  const std::string title = fmt::format("{}", fmt::join(names, " and "));
+  std::string title = names.back();
+  if (runs.are_several()) title = fmt::format("{} and {}", fmt::join(names.begin(), names.end() - 1, ", "), title);
   html += fmt::format(
       "<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src {}; script-src {}; "
@@ -90,11 +91,13 @@ std::string page_head(const PageRuns& runs) {
   html += fmt::format(
       "<input class=\"axis\" type=\"radio\" name=\"x\" id=\"x-rollouts\" checked>"
       "<input class=\"axis\" type=\"radio\" name=\"x\" id=\"x-time\">"
-      "<input class=\"axis\" type=\"radio\" name=\"x\" id=\"x-tokens\">\n"
+      "<input class=\"axis\" type=\"radio\" name=\"x\" id=\"x-tokens\">"
+      "<input class=\"axis\" type=\"checkbox\" id=\"smooth\" checked>\n"
       "<div class=\"axes\"><span>Curves by</span><label for=\"x-rollouts\">{}</label>"
-      "<label for=\"x-time\">time</label><label for=\"x-tokens\">tokens</label>",
+      "<label for=\"x-time\">time</label><label for=\"x-tokens\">tokens</label>"
+      "<label for=\"smooth\">smoothed</label>",
       runs.rollouts_title());
-  for (size_t i = 0; i < runs.size() && runs.is_pair(); ++i) {
+  for (size_t i = 0; i < runs.size() && runs.are_several(); ++i) {
     html += fmt::format("<span>{} {}</span>", PageRuns::stroke(i), runs.name_of(i));
   }
   html += "</div>\n<main>\n";

@@ -11,7 +11,7 @@ std::string left_out_part(const PageRuns& runs, const PageNotes& notes) {
   std::string items;
   for (size_t i = 0; i < runs.size(); ++i) {
     for (const std::string& note : runs[i].left_out) {
-      items += fmt::format("<li>{}{}</li>\n", runs.is_pair() ? runs.name_of(i) + ": " : "", runs.text()(note));
+      items += fmt::format("<li>{}{}</li>\n", runs.are_several() ? runs.name_of(i) + ": " : "", runs.text()(note));
     }
   }
   for (const std::string& note : notes.left_out) items += fmt::format("<li>{}</li>\n", note);

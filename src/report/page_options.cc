@@ -1,8 +1,10 @@
-// The options of a run and the end of its log, on a page of `tandem view`; of two runs, what differs comes first.
+// The options of a run and the end of its log, on a page of `tandem view`; of several runs, what differs comes first.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
+#include <vector>
 
 #include "report/page_parts.h"
 
@@ -10,7 +12,7 @@ namespace tandem::report {
 
 std::string options_part(const PageRuns& runs) {
   std::string html = "<h2>Options</h2>\n";
-  if (runs.is_pair()) {
+  if (runs.are_several()) {
     std::set<std::string> names;
     for (const RunFiles* run : runs.all()) {
       for (const auto& [name, value] : run->config) names.insert(name);
@@ -21,15 +23,19 @@ std::string options_part(const PageRuns& runs) {
         const auto found = runs[run].config.find(name);
         return found == runs[run].config.end() ? std::string("unset") : runs.text()(found->second);
       };
-      if (value_in(0) == value_in(1)) continue;
-      rows += fmt::format("<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>\n", runs.text()(name), value_in(0),
-                          value_in(1));
+      std::vector<std::string> values;
+      for (size_t i = 0; i < runs.size(); ++i) values.push_back(value_in(i));
+      if (std::ranges::all_of(values, [&](const std::string& value) { return value == values.front(); })) continue;
+      rows += fmt::format("<tr><td><code>{}</code></td><td>{}</td></tr>\n", runs.text()(name),
+                          fmt::join(values, "</td><td>"));
     }
-    html += rows.empty() ? "<p>The options of both runs are the same.</p>\n"
+    std::vector<std::string> run_names;
+    for (size_t i = 0; i < runs.size(); ++i) run_names.push_back(runs.name_of(i));
+    html += rows.empty() ? "<p>The options of these runs are the same.</p>\n"
                          : fmt::format(
                                "<p>What differs:</p><div class=\"scroll\"><table><thead><tr><th>option</th><th>{}"
-                               "</th><th>{}</th></tr></thead>\n{}</table></div>\n",
-                               runs.name_of(0), runs.name_of(1), rows);
+                               "</th></tr></thead>\n{}</table></div>\n",
+                               fmt::join(run_names, "</th><th>"), rows);
   }
   for (size_t i = 0; i < runs.size(); ++i) {
     if (runs[i].config_text.empty()) continue;

@@ -17,9 +17,8 @@ std::string last_folder(const std::string& path) {
 
 }  // namespace
 
-PageRuns::PageRuns(const RunFiles& run, const RunFiles* other) {
-  runs_.push_back(&run);
-  if (other != nullptr) runs_.push_back(other);
+PageRuns::PageRuns(std::span<const RunFiles> runs) {
+  for (const RunFiles& run : runs) runs_.push_back(&run);
   const bool has_steps = std::ranges::none_of(runs_, &RunFiles::has_rollouts);
   rollouts_title_ = has_steps ? "steps" : "rollouts";
   for (const Axis axis : kAxes) {
@@ -34,11 +33,12 @@ PageRuns::PageRuns(const RunFiles& run, const RunFiles* other) {
     // From where the first rollout began: a run may go on from another one's checkpoint.
     range.begin = axis == Axis::kRollouts ? std::max(0.0, std::ceil(range.begin) - 1) : 0.0;
   }
-  has_equal_names_ = is_pair() && last_folder(runs_[0]->path) == last_folder(runs_[1]->path);
 }
 
 std::string PageRuns::name_of(size_t run) const {
-  return has_equal_names_ ? text_.path(runs_[run]->path) : text_(last_folder(runs_[run]->path));
+  const std::string name = last_folder(runs_[run]->path);
+  const auto has_name = [&](const RunFiles* each) { return last_folder(each->path) == name; };
+  return std::ranges::count_if(runs_, has_name) > 1 ? text_.path(runs_[run]->path) : text_(name);
 }
 
 std::string PageRuns::stroke(size_t run) {
@@ -49,11 +49,11 @@ std::string PageRuns::stroke(size_t run) {
 }
 
 std::string PageRuns::heading(size_t run) const {
-  return is_pair() ? fmt::format("<h3>{} {}</h3>", stroke(run), name_of(run)) : "";
+  return are_several() ? fmt::format("<h3>{} {}</h3>", stroke(run), name_of(run)) : "";
 }
 
 std::string PageRuns::tag(size_t run) const {
-  return is_pair() ? fmt::format("{} {}: ", stroke(run), name_of(run)) : "";
+  return are_several() ? fmt::format("{} {}: ", stroke(run), name_of(run)) : "";
 }
 
 const Curve* find_curve(const RunFiles& run, const std::string& name) {

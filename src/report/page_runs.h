@@ -1,7 +1,8 @@
-// The run or the two runs that a page of `tandem view` shows: what they are called on it, and the axes they share.
+// The runs that a page of `tandem view` shows: what they are called on it, and the axes they share.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,21 +14,21 @@ namespace tandem::report {
 
 class PageRuns {
  public:
-  // Both are borrowed; `other` may be null.
-  PageRuns(const RunFiles& run, const RunFiles* other);
+  // One run or more, borrowed.
+  explicit PageRuns(std::span<const RunFiles> runs);
 
   size_t size() const { return runs_.size(); }
-  bool is_pair() const { return size() == 2; }
+  bool are_several() const { return size() > 1; }
   const RunFiles& operator[](size_t run) const { return *runs_[run]; }
   const std::vector<const RunFiles*>& all() const { return runs_; }
 
-  // HTML. The name of a run is that of its folder; of two with the same name, the path.
+  // HTML. The name of a run is that of its folder; of several with the same name, the path.
   std::string name_of(size_t run) const;
-  // A short stroke as the run's curves are drawn: solid or dashed.
+  // A short stroke in the colour and the dashes of the run's curves.
   static std::string stroke(size_t run);
-  // What stands above that which is told of one run of two; nothing for a run alone.
+  // A heading above what is told of one run of several; nothing for a run alone.
   std::string heading(size_t run) const;
-  // What stands in a line before that which is told of one run of two: its stroke and its name.
+  // The stroke and the name of a run, in a line before what is told of one run of several.
   std::string tag(size_t run) const;
 
   // For what the files say, whatever it is.
@@ -41,7 +42,6 @@ class PageRuns {
   PageText text_;
   AxisRanges ranges_ = {};
   std::string rollouts_title_;
-  bool has_equal_names_ = false;
 };
 
 // Null where the run has no such metric.

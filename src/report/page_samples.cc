@@ -11,6 +11,30 @@ namespace tandem::report {
 
 namespace {
 
+// How much of a piece is trained on, as its shade says it too.
+const char* shade_of(const ShownPiece& piece) {
+  if (piece.trained_length == 0) return "untrained";
+  return piece.trained_length < piece.length ? "partly" : "trained";
+}
+
+// The pieces of a response of several turns: who gave each, and, shaded, whether it is trained on.
+std::string pieces_html(const ShownSample& sample, const PageText& text) {
+  std::string html = fmt::format("<p class=\"faint\">response of {}</p>\n", base::counted(sample.num_turns, "turn"));
+  const size_t num_hidden = sample.num_pieces - sample.pieces.size();
+  for (size_t i = 0; i < sample.pieces.size(); ++i) {
+    const ShownPiece& piece = sample.pieces[i];
+    if (num_hidden > 0 && i == sample.pieces.size() / 2)
+      html += fmt::format("<p class=\"faint\">{} left out here</p>\n",
+                          base::counted(static_cast<int64_t>(num_hidden), "piece"));
+    const std::string shade = shade_of(piece);
+    const std::string trained =
+        shade == "partly" ? base::with_commas(piece.trained_length) + " of them trained" : shade;
+    html += fmt::format("<div class=\"piece {}\"><p class=\"faint\">{}, {}, {}</p><pre>{}</pre></div>\n", shade,
+                        text(piece.from), base::counted(piece.length, "token"), trained, text(piece.text));
+  }
+  return html;
+}
+
 // `prompt_above`: that of the sample before it.
 std::string sample_html(const ShownSample& sample, const std::string& prompt_above, const PageText& text) {
   std::string html = "<article><p>";
@@ -26,7 +50,8 @@ std::string sample_html(const ShownSample& sample, const std::string& prompt_abo
     html +=
         fmt::format("<p class=\"faint\">prompt of group {}</p><pre>{}</pre>\n", sample.group_id, text(sample.prompt));
   if (sample.prompt == prompt_above) html += "<p class=\"faint\">the same prompt</p>\n";
-  html += fmt::format("<p class=\"faint\">response</p><pre>{}</pre>\n", text(sample.response));
+  html += sample.pieces.empty() ? fmt::format("<p class=\"faint\">response</p><pre>{}</pre>\n", text(sample.response))
+                                : pieces_html(sample, text);
   if (!sample.label.empty()) html += fmt::format("<p class=\"faint\">label: {}</p>\n", text(sample.label));
   return html + "</article>\n";
 }
@@ -36,7 +61,7 @@ std::string sample_html(const ShownSample& sample, const std::string& prompt_abo
 std::string samples_part(const PageRuns& runs) {
   if (std::ranges::all_of(runs.all(), [](const RunFiles* run) { return run->samples.empty(); })) return "";
   // The first samples of a page of one run can be seen at once; all others are folded.
-  const auto is_open = [&](const SampleSet& set) { return !runs.is_pair() && &set == &runs[0].samples.front(); };
+  const auto is_open = [&](const SampleSet& set) { return !runs.are_several() && &set == &runs[0].samples.front(); };
   std::string html = "<h2>Samples</h2>\n<div class=\"halves\">\n";
   for (size_t i = 0; i < runs.size(); ++i) {
     html += fmt::format("<div>{}\n", runs.heading(i));

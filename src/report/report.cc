@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
+#include <ctime>
 
 #include "base/json.h"
 #include "base/log.h"
 #include "base/message_text.h"
 #include "base/printable.h"
+#include "base/quiet.h"
 #include "tandem/error.h"
 
 namespace tandem::report {
@@ -26,6 +29,16 @@ std::string record(const std::string& kind, int64_t step, double seconds, const 
   for (const auto& [name, value] : metrics) members.emplace_back(name, value);
   members.emplace_back("time_s", seconds);
   return base::dump_json(line);
+}
+
+// "2026-11-24 02:15:08", the machine's local time.
+std::string time_of_day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local = {};
+  ::localtime_r(&now, &local);
+  std::array<char, 32> text = {};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
+  return text.data();
 }
 
 }  // namespace
@@ -49,7 +62,7 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   if (!log_) return;
   base::set_log_sink([this](base::LogLevel, const std::string& line) {
     try {
-      log_->write_or_keep_line(redaction_.apply(line));
+      log_->write_or_keep_line(logged(line));
     } catch (const std::exception&) {
       // Must not throw out of whoever logs, on whatever thread.
     }
@@ -87,18 +100,26 @@ void Report::log_memory(const std::vector<std::string>& lines) {
 }
 
 void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
-  if (is_silent_ || !terminal_.wants_live()) return;
+  if (is_silent_ || base::is_quiet() || !terminal_.wants_live()) return;
   if (total == 0) return terminal_.live(prefix);
   terminal_.live(fmt::format("{} {} {}/{} {}", prefix,
                              progress_bar(static_cast<double>(done), static_cast<double>(total), kBarCells),
                              base::with_commas(done), base::with_commas(total), unit));
 }
 
-void Report::print(const std::string& text) {
+void Report::print(const std::string& text) { write_line(text, !base::is_quiet()); }
+
+void Report::print_result(const std::string& text) { write_line(text, /*is_shown=*/true); }
+
+void Report::write_line(const std::string& text, bool is_shown) {
   if (is_silent_) return;
   const std::string lines = wrapped(base::printable(text), terminal_.line_columns());
-  terminal_.line(lines);
-  if (log_) write(*log_, redaction_.apply(lines));
+  if (is_shown) terminal_.line(lines);
+  if (log_) write(*log_, logged(lines));
+}
+
+std::string Report::logged(const std::string& lines) const {
+  return fmt::format("{}  {}", time_of_day(), redaction_.apply(lines));
 }
 
 void Report::write(base::LineFile& file, const std::string& line) {

@@ -51,9 +51,11 @@ class Report {
   void log_memory(const std::vector<std::string>& lines);
   // The live line: "PREFIX [####----] 128/256 UNIT"; PREFIX alone where the total is 0, because nobody knows it yet.
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
-  // A line that stays, on the terminal and in log.txt; there without secrets and home directory. What is too wide for
-  // the terminal goes on in a second line.
+  // A line that stays, on the terminal and in log.txt; there with the time of day, and without secrets and home
+  // directory. What is too wide for the terminal goes on in a second line. With --quiet it is in log.txt alone.
   void print(const std::string& text);
+  // The same for what the command was called for, which --quiet shows too: a run's last line, an evaluation's rewards.
+  void print_result(const std::string& text);
   // Makes all that was written durable; before a checkpoint and at the end. EnvironmentError where the disk still
   // refuses.
   void sync();
@@ -62,7 +64,10 @@ class Report {
   double seconds() const { return base::seconds_since(begin_); }    // since construction
 
  private:
+  void write_line(const std::string& text, bool is_shown);
   void write(base::LineFile& file, const std::string& line);
+  // As log.txt has it: after the time of day, without secrets and home directory.
+  std::string logged(const std::string& lines) const;
 
   base::Clock::time_point begin_ = base::Clock::now();
   bool keep_unwritten_ = false;

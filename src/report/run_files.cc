@@ -18,6 +18,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/message_text.h"
+#include "report/step_line.h"
 
 namespace tandem::report {
 
@@ -26,6 +27,7 @@ namespace {
 using base::Json;
 
 constexpr size_t kMaxRolloutFiles = 12, kMaxEvalSets = 4, kSamplesPerFile = 8;
+constexpr size_t kMaxPieces = 40;  // of one sample
 constexpr int64_t kMaxSampleFileBytes = int64_t{256} << 20;
 constexpr int64_t kTailBytes = int64_t{8} << 20;  // of memory_timeline.jsonl: some thousand events end in a step
 constexpr int64_t kLogTailBytes = int64_t{64} << 10;
@@ -237,7 +239,7 @@ void read_metrics(const std::string& path, RunFiles& run) {
       if (!number) continue;
       Curve& curve = run.curves[name];
       curve.at.push_back(at);
-      curve.values.push_back(*number);
+      curve.values.push_back(without_rounding(name, *number));
     }
   }
   placing.end();
@@ -296,9 +298,9 @@ void read_memory(const std::string& path, RunFiles& run) {
 }
 
 // Long texts are cut where a character ends.
-std::string shortened(const std::string& text) {
-  if (text.size() <= kTextBeginBytes + kTextEndBytes + 64) return text;
-  size_t begin = kTextBeginBytes, end = text.size() - kTextEndBytes;
+std::string shortened(const std::string& text, size_t begin_bytes = kTextBeginBytes, size_t end_bytes = kTextEndBytes) {
+  if (text.size() <= begin_bytes + end_bytes + 64) return text;
+  size_t begin = begin_bytes, end = text.size() - end_bytes;
   const auto is_inside = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
   while (begin > 0 && is_inside(begin)) --begin;
   while (end < text.size() && is_inside(end)) ++end;
@@ -306,11 +308,13 @@ std::string shortened(const std::string& text) {
                      base::with_commas(static_cast<int64_t>(end - begin)), text.substr(end));
 }
 
-std::string text_at(const Json& record, const char* name) {
+std::string whole_text_at(const Json& record, const char* name) {
   const auto found = record.find(name);
   if (found == record.end() || found->is_null()) return "";
-  return shortened(found->is_string() ? found->get<std::string>() : base::dump_json(*found));
+  return found->is_string() ? found->get<std::string>() : base::dump_json(*found);
 }
+
+std::string text_at(const Json& record, const char* name) { return shortened(whole_text_at(record, name)); }
 
 std::optional<double> optional_at(const Json& record, const char* name) {
   const auto found = record.find(name);
@@ -320,6 +324,29 @@ std::optional<double> optional_at(const Json& record, const char* name) {
 int64_t count_at(const Json& record, const char* name) {
   const auto found = record.find(name);
   return found != record.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+// The first pieces and the last: what was asked first, and how it ended. Each may be as long as a text of a sample may,
+// shared out.
+std::vector<ShownPiece> shown_pieces(const Json& pieces) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i < kMaxPieces / 2 || i + kMaxPieces / 2 >= pieces.size()) places.push_back(i);
+  }
+  size_t bytes = 0;
+  for (const size_t i : places) bytes += pieces[i].is_object() ? whole_text_at(pieces[i], "text").size() : 0;
+  const bool is_long = bytes > kTextBeginBytes + kTextEndBytes;
+  std::vector<ShownPiece> shown;
+  for (const size_t i : places) {
+    if (!pieces[i].is_object()) continue;
+    const std::string text = whole_text_at(pieces[i], "text");
+    shown.push_back(
+        {.from = text_at(pieces[i], "from"),
+         .text = is_long ? shortened(text, kTextBeginBytes / places.size(), kTextEndBytes / places.size()) : text,
+         .length = count_at(pieces[i], "length"),
+         .trained_length = count_at(pieces[i], "trained_length")});
+  }
+  return shown;
 }
 
 ShownSample shown_sample(const Json& record) {
@@ -334,6 +361,11 @@ ShownSample shown_sample(const Json& record) {
   sample.mean_logprob = optional_at(record, "mean_logprob");
   sample.group_id = count_at(record, "group_id");
   sample.response_length = count_at(record, "response_length");
+  sample.num_turns = count_at(record, "turns");
+  if (const auto pieces = record.find("pieces"); pieces != record.end() && pieces->is_array()) {
+    sample.pieces = shown_pieces(*pieces);
+    sample.num_pieces = pieces->size();
+  }
   return sample;
 }
 
@@ -411,7 +443,7 @@ std::string series_of(const std::string& file) {
   return are_digits ? file.substr(0, last) : "";
 }
 
-void read_all_samples(const std::string& folder, RunFiles& run) {
+void read_all_samples(const std::string& folder, size_t num_runs, RunFiles& run) {
   if (!base::directory_exists(folder)) return;
   std::map<std::string, std::vector<std::string>> files;  // by series
   for (const std::string& file : base::list_directory(folder)) {
@@ -420,15 +452,18 @@ void read_all_samples(const std::string& folder, RunFiles& run) {
   }
   std::vector<std::string> chosen, evaluations;
   size_t num_rollout_files = 0, num_eval_files = 0;
+  // Ten runs have as many samples on their page as two, but for the first and the last rollout of each.
+  const auto share_of = [&](size_t most) { return std::max<size_t>(1, 2 * most / std::max<size_t>(2, num_runs)); };
   for (auto& [series, names] : files) {
     // A number of more digits than the zeros fill up to is a later one.
     std::ranges::stable_sort(names, {}, [](const std::string& name) { return name.size(); });
     if (series == "rollout") {
       num_rollout_files = names.size();
-      for (const size_t i : evenly_spread(names.size(), kMaxRolloutFiles)) chosen.push_back(names[i]);
+      for (const size_t i : evenly_spread(names.size(), std::max<size_t>(2, share_of(kMaxRolloutFiles))))
+        chosen.push_back(names[i]);
     } else {
       num_eval_files += names.size();
-      if (evaluations.size() < kMaxEvalSets) evaluations.push_back(names.back());
+      if (evaluations.size() < share_of(kMaxEvalSets)) evaluations.push_back(names.back());
     }
   }
   if (num_rollout_files > chosen.size())
@@ -478,7 +513,7 @@ std::vector<size_t> evenly_spread(size_t total, size_t count) {
   return places;
 }
 
-RunFiles read_run(const std::string& path) {
+RunFiles read_run(const std::string& path, size_t num_runs) {
   RunFiles run;
   run.path = base::without_trailing_slashes(path);
   TANDEM_USER_CHECK(base::directory_exists(run.path),
@@ -493,7 +528,7 @@ RunFiles read_run(const std::string& path) {
   read_metrics(run.path + "/metrics.jsonl", run);
   drop_long_names(run);
   read_memory(run.path + "/memory_timeline.jsonl", run);
-  read_all_samples(run.path + "/samples", run);
+  read_all_samples(run.path + "/samples", num_runs, run);
   if (is_regular(run.path + "/log.txt")) {
     run.log_tail = tail_of(run.path + "/log.txt", kLogTailBytes);
     if (base::ReadableFile(run.path + "/log.txt").size() > kLogTailBytes)

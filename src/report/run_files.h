@@ -24,11 +24,20 @@ struct Curve {
   std::vector<double> values;  // as many; NaN and infinite ones too
 };
 
+// A piece of a response of several turns, its long text cut.
+struct ShownPiece {
+  std::string from, text;  // from: "model" or "function"
+  int64_t length = 0, trained_length = 0;
+};
+
 // One line of samples/, its long texts cut.
 struct ShownSample {
   std::string prompt, response, label, status, failure;
   std::optional<double> reward, advantage, mean_logprob;
   int64_t group_id = 0, response_length = 0;
+  int64_t num_turns = 0;
+  std::vector<ShownPiece> pieces;  // those that are shown; none: sampled in one go
+  size_t num_pieces = 0;           // in the file
   std::vector<std::string> marks;  // why it was chosen: "highest reward"
 };
 
@@ -64,8 +73,9 @@ constexpr int64_t kMaxLineBytes = int64_t{16} << 20;
 // What is kept of a text of a sample: its beginning, its end, and how much is between them.
 constexpr size_t kTextBeginBytes = 4096, kTextEndBytes = 1024;
 
-// UserError: not the directory of a run, or one without a record.
-RunFiles read_run(const std::string& path);
+// UserError: not the directory of a run, or one without a record. `num_runs`: how many runs share the page; of more
+// than two, fewer samples of each are read.
+RunFiles read_run(const std::string& path, size_t num_runs = 1);
 
 // `count` of `total` places or fewer, evenly spread, with the first and the last.
 std::vector<size_t> evenly_spread(size_t total, size_t count);

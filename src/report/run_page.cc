@@ -2,14 +2,16 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "report/page_parts.h"
 #include "report/page_runs.h"
 #include "report/run_page_assets.h"
 
 namespace tandem::report {
 
-std::string run_page(const RunFiles& run, const RunFiles* other) {
-  const PageRuns runs(run, other);
+std::string run_page(std::span<const RunFiles> read) {
+  TANDEM_CHECK(!read.empty() && read.size() <= kMaxPageRuns);
+  const PageRuns runs(read);
   PageNotes notes;
   std::string page = page_head(runs);
   page += curves_part(runs, notes);

@@ -32,6 +32,24 @@ base::Json versions_of(const rl::Sample& sample) {
   return versions;
 }
 
+// Each piece with its speaker, its text, and how many of its tokens are trained on.
+base::Json pieces_of(const rl::Sample& sample) {
+  base::Json pieces = base::Json::array();
+  for (size_t i = 0; i < sample.pieces.size(); ++i) {
+    const rl::SamplePiece& piece = sample.pieces[i];
+    const auto begin = static_cast<size_t>(piece.begin);
+    const size_t end =
+        i + 1 < sample.pieces.size() ? static_cast<size_t>(sample.pieces[i + 1].begin) : sample.completion.size();
+    int64_t num_trained = 0;
+    for (size_t t = begin; t < end; ++t) num_trained += sample.is_trained(t) ? 1 : 0;
+    pieces.push_back({{"from", piece.is_sampled ? kFromModel : kFromFunction},
+                      {"text", piece.text},
+                      {"length", end - begin},
+                      {"trained_length", num_trained}});
+  }
+  return pieces;
+}
+
 }  // namespace
 
 base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail) {
@@ -61,6 +79,7 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
     record["turns"] = sample.num_turns;
     record["trained_length"] = std::ranges::count(sample.loss_mask, uint8_t{1});
   }
+  if (!sample.pieces.empty()) record["pieces"] = pieces_of(sample);
   if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
   record["weight_versions"] = versions_of(sample);
   if (detail == SampleDetail::kReadable) return record;
@@ -76,13 +95,15 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
 }
 
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
-                   SampleDetail detail) {
+                   SampleDetail detail, std::span<const std::string> sources) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (!folder.empty()) base::make_directories(folder);
   base::DurableFile file(path);
   for (size_t i = 0; i < samples.size(); ++i) {
     const text::Grade* grade = grades.empty() ? nullptr : &grades[i];
-    file.write(base::dump_json(sample_record(samples[i], grade, detail)) + "\n");
+    base::Json record = sample_record(samples[i], grade, detail);
+    if (!sources.empty()) record["source"] = sources[i];
+    file.write(base::dump_json(record) + "\n");
   }
   file.commit();
 }

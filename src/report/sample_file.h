@@ -13,18 +13,22 @@
 namespace tandem::report {
 
 // "readable": prompt, response, label, reward (null: dropped), rewards (of a sum, what each gave), failure (why grading
-// failed) and failure_class, status, length, mean log-prob, advantage, weight versions. "full": also tokens, log-probs
+// failed) and failure_class, status, length, mean log-prob, advantage, weight versions; of several turns the pieces of
+// the response, each with who gave it and how much of it is trained on. "full": also tokens, log-probs
 // (policy, sampled, reference), advantages and the loss mask.
 enum class SampleDetail : uint8_t { kReadable, kFull };
 
 // Before the names of the other numbers of a reward that is a dict.
 inline constexpr std::string_view kRewardPrefix = "reward_";
+// Who gave a piece of a response: the engine, or the user's generate function.
+inline constexpr std::string_view kFromModel = "model", kFromFunction = "function";
 
 base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
 
 // Writes all samples of a rollout, durably, and makes the folders of `path`. `grades`: one a sample, or none at all.
+// `sources`: the line of the data that each is of, FILE:LINE, or none at all.
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
-                   SampleDetail detail);
+                   SampleDetail detail, std::span<const std::string> sources = {});
 
 // "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names
 // where the pattern is from.

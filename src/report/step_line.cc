@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/message_text.h"
@@ -10,9 +12,10 @@ namespace tandem::report {
 
 namespace {
 
-// Loss and KL are sums of terms of order 1 that cancel, on policy to the last bit but one: below this they are
-// rounding.
+// Loss and KL are sums of terms of order 1 that cancel, on policy to the last bit but one.
 constexpr double kRounding = 1e-9;
+constexpr std::array<std::string_view, 5> kSumsThatCancel = {"train/loss", "train/pg_loss", "train/kl", "train/kl_loss",
+                                                             "train/ppo_kl"};
 
 // "27 of 32 groups have equal rewards", or "give no signal" where equal rewards are not what it is for all of them;
 // empty where every group gives the estimator a signal.
@@ -33,19 +36,23 @@ std::string filter_text(Metrics& metrics, const Progress& progress) {
   std::string text = fmt::format("{} of {} groups kept", progress.num_groups, groups->second);
   const auto reward = metrics.find("rollout/dynamic_filter/raw_reward");
   if (reward != metrics.end()) text += fmt::format(" (reward of all {})", number_text(reward->second, 3));
+  const double missing = metrics["rollout/dynamic_filter/missing_groups"];
+  if (missing > 0) text += fmt::format(", {} too few", missing);
   if (progress.num_excess > 0) text += fmt::format(", {} in excess", progress.num_excess);
   return text + "  ";
 }
 
 }  // namespace
 
+double without_rounding(std::string_view metric, double value) {
+  const bool cancels = std::ranges::find(kSumsThatCancel, metric) != kSumsThatCancel.end();
+  return cancels && std::abs(value) < kRounding ? 0.0 : value;
+}
+
 std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns) {
   Metrics shown = metrics;
   shown.insert(last_step.begin(), last_step.end());
-  for (const char* name : {"train/loss", "train/kl"}) {
-    const auto found = shown.find(name);
-    if (found != shown.end() && std::abs(found->second) < kRounding) found->second = 0.0;
-  }
+  for (auto& [name, value] : shown) value = without_rounding(name, value);
   if (shown["rollout/truncated_ratio"] == 0.0) shown.erase("rollout/truncated_ratio");
   std::string numbers = fmt::format("rollout {}/{}  {}", progress.rollout, progress.num_rollouts,
                                     summary(shown,

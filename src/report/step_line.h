@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "report/report.h"
 
@@ -18,6 +19,10 @@ struct Progress {
   int64_t num_excess = 0;                 // groups that were sampled and not looked at, by dynamic sampling
   double elapsed_s = 0.0;                 // of this process
 };
+
+// The value of this metric as it is shown: 0 where it is a sum that cancels and what is left is rounding (a loss of
+// 1e-17, on policy).
+double without_rounding(std::string_view metric, double value);
 
 // "rollout 3/300  reward 0.431  length 5.2  ...  2 of 32 groups have equal rewards  0.21 s  elapsed 0:04  ETA 1:02".
 // What is 0 because nothing of the kind happened (truncated, failed, groups) is left out. `metrics` are the rollout's,

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/hub_name.h"
+#include "base/message_text.h"
 
 namespace tandem::rl {
 namespace {
@@ -16,6 +18,20 @@ using base::Json;
 
 constexpr int64_t kMaxFileBytes = int64_t{8} << 30;  // of JSONL, or of what a Parquet file's rows come to as JSONL
 constexpr size_t kMaxMessages = 10;
+
+// What published data sets call a prompt and a label, the most telling names first: GSM8K, MATH, DAPO, verl, TRL,
+// OpenR1, Alpaca.
+constexpr std::array kPromptKeys = {"prompt",   "question",    "problem", "query",
+                                    "messages", "instruction", "input",   "text"};
+constexpr std::array kLabelKeys = {"label",        "answer",          "solution", "reward_model.ground_truth",
+                                   "ground_truth", "expected_answer", "target",   "response",
+                                   "completion",   "output"};
+
+template <typename Keys>
+std::string first_of(const Keys& keys, const Json& object) {
+  const auto found = std::ranges::find_if(keys, [&](const char* key) { return find_value(object, key) != nullptr; });
+  return found == keys.end() ? "" : *found;
+}
 
 struct Line {
   int64_t number = 0;
@@ -73,7 +89,7 @@ void take_rows(const Table& table, const DataPath& path, Take take) {
       num_bytes += std::ssize(row.text) + 1;
       TANDEM_USER_CHECK(num_bytes <= kMaxFileBytes, path.file + ": its rows come to more than", kMaxFileBytes,
                         "bytes as JSON, the most that is read here; is it the right file? PATH@[a:b] takes rows of it");
-      take(Place{path.file, next, row.text, /*has_columns=*/false}, row.wrong);
+      take(Place{path.file, next, row.text, /*has_columns=*/false}, row);
     }
   }
 }
@@ -136,9 +152,26 @@ const Json* find_value(const Json& object, std::string_view key) {
   return found == object.end() ? nullptr : find_value(*found, key.substr(dot + 1));
 }
 
-LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const OpenTable& open_parquet,
-                     const std::function<void(const Place&)>& read) {
+std::string keys_text(const Json& object) {
+  constexpr size_t kMaxKeys = 12;
+  if (object.empty()) return "there are none";
+  std::string text = object.size() == 1 ? "there is " : "there are ";
+  size_t count = 0;
+  for (const auto& [key, value] : object.items()) {
+    if (count == kMaxKeys) return text + " and " + std::to_string(object.size() - count) + " more";
+    text += (count++ > 0 ? ", " : "") + base::one_line(key, 40);
+  }
+  return text;
+}
+
+std::string likely_prompt_key(const Json& object) { return first_of(kPromptKeys, object); }
+std::string likely_label_key(const Json& object) { return first_of(kLabelKeys, object); }
+
+LeftOut for_each_row(const std::string& data_path, const std::vector<std::string>& keys, bool skip_bad_lines,
+                     const OpenTable& open_parquet, const std::function<void(const Place&)>& read) {
   const DataPath path = parse_data_path(data_path);
+  const std::string remedy = base::file_exists(path.file) ? "" : base::hub_remedy(path.file, base::HubKind::kDataSet);
+  TANDEM_USER_CHECK(remedy.empty(), path.file + ": no such file" + remedy);
   LeftOut left_out;
   BadLines& bad = left_out.bad_lines;
   int64_t num_rows = 0;
@@ -153,8 +186,15 @@ LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const Op
       if (bad.messages.size() < kMaxMessages) bad.messages.emplace_back(error.what());
     }
   };
-  if (open_parquet && is_parquet(path.file)) {
-    take_rows(open_parquet(path.file), path, take);
+  const bool is_table = open_parquet && is_parquet(path.file);
+  if (is_table) {
+    const Table table = open_parquet(path.file, keys);
+    take_rows(table, path, [&](const Place& place, const TableRow& row) {
+      take(place, row.wrong);
+      if (!row.left_out.empty() && left_out.num_rows_without_value++ == 0) {
+        left_out.first_without_value = path.file + ":" + std::to_string(place.line) + ": " + row.left_out;
+      }
+    });
   } else {
     const std::string text = base::read_file(path.file, kMaxFileBytes);
     const std::vector<Line> rows = split_rows(text, left_out.num_blank_lines);
@@ -165,8 +205,9 @@ LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const Op
     }
   }
   const std::string first = bad.messages.empty() ? "" : "; the first bad one: " + bad.messages[0];
-  TANDEM_USER_CHECK(bad.count < num_rows, data_path + ": no record to work on:", left_out.num_blank_lines, "blank and",
-                    bad.count, "bad lines - add JSON lines, or widen the slice" + first);
+  TANDEM_USER_CHECK(
+      bad.count < num_rows, data_path + ": no record to work on:", left_out.num_blank_lines, "blank and", bad.count,
+      "bad lines - add " + std::string(is_table ? "rows" : "JSON lines") + ", or widen the slice" + first);
   return left_out;
 }
 

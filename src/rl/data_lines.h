@@ -56,31 +56,40 @@ base::Json parse_object(const Place& place);
 // a); nullptr where there is none.
 const base::Json* find_value(const base::Json& object, std::string_view key);
 
+// "there are question, answer": the keys of a line that lacks one, for messages.
+std::string keys_text(const base::Json& object);
+// The key of the line that most likely holds its prompt, or its label, by the names that published data use; "": none.
+std::string likely_prompt_key(const base::Json& object);
+std::string likely_label_key(const base::Json& object);
+
 // Whether the text is empty or all white space.
 bool is_blank(std::string_view text);
 
-// The lines of a file that became no record.
+// The lines of a file that became no record, and the values of lines that became none.
 struct LeftOut {
   int64_t num_blank_lines = 0;
-  BadLines bad_lines;  // only with skip_bad_lines
+  int64_t num_rows_without_value = 0;  // of Parquet: rows with a value, of a column that is not read, that is now null
+  std::string first_without_value;     // the first of them: "FILE:ROW: why"
+  BadLines bad_lines;                  // only with skip_bad_lines
 };
 
 // The rows of a file that is no text, each as the line of a JSONL file that it would be.
 struct TableRow {
   std::string text;
-  std::string wrong;  // why it cannot be one; empty: `text` is
+  std::string wrong;          // why it cannot be one; empty: `text` is
+  std::string left_out = {};  // why a value of a column that is not read is null in it; empty: none is
 };
 struct Table {
   int64_t num_rows = 0;
   // Of the rows from `begin` to `end` - 1 the first ones, at least one.
   std::function<std::vector<TableRow>(int64_t begin, int64_t end)> read;
 };
-using OpenTable = std::function<Table(const std::string& file)>;
+using OpenTable = std::function<Table(const std::string& file, const std::vector<std::string>& keys)>;
 
 // Gives each wanted row to `read`, whose UserErrors are bad lines. A file that begins as Parquet does ("PAR1") is read
-// through `open_parquet`; without that, every file is JSONL. UserError: the file cannot be read, a line is wrong, or no
-// row is good.
-LeftOut for_each_row(const std::string& data_path, bool skip_bad_lines, const OpenTable& open_parquet,
-                     const std::function<void(const Place&)>& read);
+// through `open_parquet`, where values under `keys` must have a form in JSON; without that, every file is JSONL.
+// UserError: the file cannot be read, a line is wrong, or no row is good.
+LeftOut for_each_row(const std::string& data_path, const std::vector<std::string>& keys, bool skip_bad_lines,
+                     const OpenTable& open_parquet, const std::function<void(const Place&)>& read);
 
 }  // namespace tandem::rl

@@ -30,10 +30,22 @@ std::string limit_flag(const HealthSettings& settings, const Streak& stretch) {
 }
 
 std::string truncated(const HealthSettings& settings, const Streak& stretch) {
-  return fmt::format("{}: {} were cut at {} tokens, so {}: raise {}", title(stretch),
-                     share(stretch.num_affected, stretch.num_samples, "completions"), stretch.longest_tokens,
-                     stretch.all_affected() ? "no answer was ever finished" : "their answers are not finished",
-                     limit_flag(settings, stretch));
+  const std::string opening =
+      fmt::format("{}: {} were cut at {} tokens", title(stretch),
+                  share(stretch.num_affected, stretch.num_samples, "completions"), stretch.longest_tokens);
+  const std::string limit = limit_flag(settings, stretch);
+  if (stretch.came_later.value_or(false)) {
+    return fmt::format(
+        "{}, and most ended by themselves before: if answers have only grown longer, raise {}; if rewards fell with "
+        "it, "
+        "lower --lr {:g}",
+        opening, limit, settings.lr);
+  }
+  return fmt::format("{}, so {}: raise {}", opening,
+                     !stretch.all_affected() ? "their answers are not finished"
+                     : stretch.came_later    ? "no answer was ever finished"
+                                             : "no answer is finished",
+                     limit);
 }
 
 std::string eos_never_sampled(const HealthSettings& settings, const Streak& stretch) {
@@ -61,6 +73,12 @@ std::string eos_never_sampled(const HealthSettings& settings, const Streak& stre
 }
 
 std::string empty(const HealthSettings& settings, const Streak& stretch) {
+  if (stretch.came_later.value_or(false)) {
+    return fmt::format(
+        "{}: {} are empty, which was not so before: the policy has learnt to say nothing: check what the reward gives "
+        "for an empty answer; if rewards fell with it, lower --lr {:g}",
+        title(stretch), share(stretch.num_affected, stretch.num_samples, "completions"), settings.lr);
+  }
   const std::string stop = settings.has_stop_texts ? ", and that --rollout-stop does not match at once" : "";
   return fmt::format(
       "{}: {} are empty, the model ends its answer before it begins: check that prompts are rendered as the model "
@@ -93,9 +111,21 @@ std::string effect(const HealthSettings& settings, const Streak& stretch) {
                                 : "so no completion is preferred to another";
 }
 
+// Rewards differed before, so labels and grader are not the cause.
+std::string collapsed(const HealthSettings& settings, const Streak& stretch, const std::string& opening) {
+  const bool is_lowest = stretch.highest_reward == settings.lowest_reward.value_or(0.0);
+  const std::string before = is_lowest ? fmt::format("above {:.6g}", stretch.lowest_reward) : "not all equal";
+  return fmt::format(
+      "{}: rewards were {} until rollout {}, so most likely the steps since then were too large and the policy has "
+      "collapsed: lower --lr {:g}, and resume from an earlier checkpoint (--load RUN --ckpt-step N "
+      "--allow-changed-config) or begin again",
+      opening, before, *stretch.differed_until + 1, settings.lr);
+}
+
 std::string answer_never_right(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
                                           stretch.lowest_reward, effect(settings, stretch));
+  if (stretch.differed_until) return collapsed(settings, stretch, opening);
   if (settings.ignore_eos) {
     return fmt::format(
         "{}: --ignore-eos lets every completion run on to {} tokens, past its answer: leave it out, unless {} finds an "
@@ -114,9 +144,10 @@ std::string answer_never_right(const HealthSettings& settings, const Streak& str
 }
 
 std::string rewards_equal(const HealthSettings& settings, const Streak& stretch) {
-  return fmt::format("{}: all {} rewards are {:.6g}, {}: {} does not tell completions apart: check what it looks at",
-                     title(stretch), stretch.num_samples, stretch.lowest_reward, effect(settings, stretch),
-                     settings.grader);
+  const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
+                                          stretch.lowest_reward, effect(settings, stretch));
+  if (stretch.differed_until) return collapsed(settings, stretch, opening);
+  return fmt::format("{}: {} does not tell completions apart: check what it looks at", opening, settings.grader);
 }
 
 std::string group_rewards_equal(const HealthSettings& settings, const Streak& stretch) {
@@ -167,7 +198,9 @@ std::string fault_sentence(Fault fault, const HealthSettings& settings, const St
     case Fault::kAdvantagesZero: return advantages_zero(stretch);
     case Fault::kTaskSolved:
     case Fault::kLearningRateZero:
-    case Fault::kLossMaskZero: break;
+    case Fault::kLossMaskZero:
+    case Fault::kFilterDropsMost:
+    case Fault::kTooFewGroups: break;
   }
   TANDEM_CHECK(false, "this fault has a sentence of its own", key(fault));
   return "";
@@ -183,6 +216,23 @@ std::string solved_sentence(const HealthSettings& settings, const Streak& stretc
         opening, effect(settings, stretch), settings.grader);
   }
   return fmt::format("{}: the task is solved and more steps teach nothing: stop here, or give harder prompts", opening);
+}
+
+std::string filter_drops_most_sentence(const HealthSettings& settings, int64_t rollout, const FilterStats& stats) {
+  return fmt::format(
+      "rollout {}: --dynamic-sampling-filter-path {} kept {} of {} groups, {:.3g} are sampled for each that is trained "
+      "on: give prompts that are sometimes answered right, or raise --n-samples-per-prompt{}",
+      rollout + 1, settings.filter, stats.num_kept, stats.num_sampled,
+      static_cast<double>(stats.num_sampled) / static_cast<double>(std::max<int64_t>(stats.num_kept, 1)),
+      settings.has_filter_budget ? "" : "; --max-sampled-groups bounds it");
+}
+
+std::string too_few_groups_sentence(const HealthSettings& settings, int64_t rollout, const FilterStats& stats) {
+  return fmt::format(
+      "rollout {}: of {} groups --dynamic-sampling-filter-path {} kept {}, fewer than --rollout-batch-size {}, and the "
+      "rollout is trained on those (--on-too-few-groups): raise --max-sampled-groups, or give prompts that are "
+      "sometimes answered right",
+      rollout + 1, stats.num_sampled, settings.filter, stats.num_kept, stats.num_wanted);
 }
 
 std::string learning_rate_sentence(const HealthSettings& settings, int64_t step) {

@@ -22,7 +22,7 @@ constexpr double kChance = 1e-6;
 
 constexpr double kTruncatedShare = 0.5, kEmptyShare = 0.2, kDroppedShare = 0.01;
 
-constexpr double kSolvedReward = 1.0;  // as pass@k counts
+constexpr double kSolvedReward = 1.0;  // what most rewards give for a right answer
 
 bool is_above(int64_t part, int64_t whole, double limit) {
   return static_cast<double>(part) > limit * static_cast<double>(whole);
@@ -74,12 +74,17 @@ const char* key(Fault fault) {
     case Fault::kTaskSolved: return "task_solved";
     case Fault::kAdvantagesZero: return "advantages_zero";
     case Fault::kLearningRateZero: return "learning_rate_zero";
+    case Fault::kFilterDropsMost: return "filter_drops_most";
+    case Fault::kTooFewGroups: return "too_few_groups";
   }
   return "unknown";
 }
 
 LearningHealth::LearningHealth(HealthSettings settings, Say warn, Say inform)
-    : settings_(std::move(settings)), warn_(std::move(warn)), inform_(std::move(inform)) {}
+    : settings_(std::move(settings)),
+      differed_until_(settings_.differed_until),
+      warn_(std::move(warn)),
+      inform_(std::move(inform)) {}
 
 LearningHealth::LearningHealth(HealthSettings settings)
     : LearningHealth(
@@ -89,10 +94,26 @@ LearningHealth::LearningHealth(HealthSettings settings)
 LearningHealth::Counts LearningHealth::observe_rollout(int64_t rollout, std::span<const Sample* const> samples) {
   Counts counts;
   const RolloutStats signal = measure_signal(samples);
+  saw_the_start_ = saw_the_start_ || rollout == 0;
   see_prompts(rollout, signal, counts);
   see_graders(rollout, signal, counts);
   see_completions(rollout, signal, counts);
   see_rewards(rollout, signal, counts);
+  return counts;
+}
+
+LearningHealth::Counts LearningHealth::observe_filter(int64_t rollout, const FilterStats& stats) {
+  Counts counts;
+  if (stats.num_sampled >= kWastefulFilter * stats.num_kept) {
+    counts[metric(Fault::kFilterDropsMost)] = static_cast<double>(stats.num_sampled - stats.num_kept);
+    extend_streak(Fault::kFilterDropsMost, rollout);
+    say(Fault::kFilterDropsMost, rollout, filter_drops_most_sentence(settings_, rollout, stats), warn_);
+  }
+  if (stats.num_kept < stats.num_wanted) {
+    counts[metric(Fault::kTooFewGroups)] = static_cast<double>(stats.num_wanted - stats.num_kept);
+    extend_streak(Fault::kTooFewGroups, rollout);
+    say(Fault::kTooFewGroups, rollout, too_few_groups_sentence(settings_, rollout, stats), warn_);
+  }
   return counts;
 }
 
@@ -175,20 +196,35 @@ void LearningHealth::see_completions(int64_t rollout, const RolloutStats& signal
         all && (!settings_.can_stop || generous) ? Fault::kEosNeverSampled : Fault::kCompletionsTruncated;
     counts[metric(Fault::kCompletionsTruncated)] = static_cast<double>(signal.num_truncated);
     if (cause == Fault::kEosNeverSampled) counts[metric(cause)] = static_cast<double>(signal.num_samples);
-    const Streak& stretch = hold(cause, rollout, signal, signal.num_samples, signal.num_truncated);
-    if (is_enough(stretch)) say(cause, rollout, fault_sentence(cause, settings_, stretch), warn_);
+    // A model whose completions have ended knows its EOS.
+    const bool may_know_eos = have_ended_ || !saw_the_start_;
+    const Fault said = settings_.can_stop && may_know_eos ? Fault::kCompletionsTruncated : cause;
+    Streak stretch = hold(said, rollout, signal, signal.num_samples, signal.num_truncated);
+    stretch.came_later = came_later(have_ended_);
+    if (is_enough(stretch)) say(said, rollout, fault_sentence(said, settings_, stretch), warn_);
+  } else {
+    have_ended_ = true;
   }
   if (is_above(signal.num_empty, signal.num_samples, kEmptyShare)) {
     counts[metric(Fault::kCompletionsEmpty)] = static_cast<double>(signal.num_empty);
-    const Streak& stretch = hold(Fault::kCompletionsEmpty, rollout, signal, signal.num_samples, signal.num_empty);
+    Streak stretch = hold(Fault::kCompletionsEmpty, rollout, signal, signal.num_samples, signal.num_empty);
+    stretch.came_later = came_later(have_text_);
     if (is_enough(stretch)) {
       say(Fault::kCompletionsEmpty, rollout, fault_sentence(Fault::kCompletionsEmpty, settings_, stretch), warn_);
     }
+  } else {
+    have_text_ = true;
   }
+}
+
+std::optional<bool> LearningHealth::came_later(bool was_well) const {
+  return was_well || saw_the_start_ ? std::optional(was_well) : std::nullopt;
 }
 
 void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   const int64_t num_rewarded = signal.num_rewarded();
+  const std::optional<int64_t> differed_until = differed_until_;
+  if (!signal.all_failed() && num_rewarded > 0 && !signal.all_rewards_equal()) differed_until_ = rollout;
   if (num_rewarded < 2 || signal.all_failed()) return;  // what failed gradings are given tells nothing of answers
   if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
   const bool is_flat = signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal());
@@ -201,16 +237,26 @@ void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Co
   }
   const Fault here = reward_fault(signal.lowest_reward, signal.highest_reward);
   counts[metric(here)] = static_cast<double>(here == Fault::kGroupRewardsEqual ? signal.num_groups : num_rewarded);
+  if (flat_.num_rollouts == 0) flat_.differed_until = differed_until;
   add(flat_, rollout, signal, num_rewarded, num_rewarded);
-  if (!is_significant()) return;
+  const bool from_the_start = saw_the_start_ && !highest_reward_seen_;
+  const bool is_whole_run = from_the_start && rollout + 1 == settings_.num_rollouts;
+  if (!is_significant() && !is_whole_run) return;
   const Fault fault = flat_fault();
-  const bool has_differed = highest_reward_seen_.has_value();
   extend_streak(fault, rollout);
   if (fault == Fault::kTaskSolved) {
-    say(fault, rollout, solved_sentence(settings_, flat_, !has_differed), inform_);
+    say_solved(rollout, from_the_start, is_whole_run || flat_.num_samples >= kSamplesOfOneRollout);
   } else {
     say(fault, rollout, fault_sentence(fault, settings_, flat_), warn_);
   }
+}
+
+// A good policy may begin with some rollouts that are all right. Many, or nothing else in a whole run, are a warning.
+void LearningHealth::say_solved(int64_t rollout, bool from_the_start, bool are_many) {
+  const std::string line = solved_sentence(settings_, flat_, from_the_start);
+  const bool warns = from_the_start && are_many;
+  if (warns && !std::exchange(has_warned_of_start_, true)) cases_[Fault::kTaskSolved].voice.said = false;
+  say(Fault::kTaskSolved, rollout, line, warns ? warn_ : inform_);
 }
 
 // A rollout whose rewards differ ends the flat stretch before it. To an estimator that does not compare within groups

@@ -41,6 +41,15 @@ void check_clips(const LossConfig& config) {
 
 }  // namespace
 
+std::map<std::string, std::string> new_definitions(const LossConfig& config) {
+  std::map<std::string, std::string> result;
+  if (config.entropy_coef != 0.0 && loss_aggregation(config) != Aggregation::kTokenMean)
+    result["the mean of --entropy-coef"] = "over all tokens";
+  if (config.kl_loss_coef != 0.0 && config.use_unbiased_kl && config.kl_loss_type.ends_with('+'))
+    result["the gradient of --use-unbiased-kl --kl-loss-type " + config.kl_loss_type] = "that of k2 times the ratio";
+  return result;
+}
+
 void check_loss_config(const LossConfig& config) {
   check_names(config);
   check_clips(config);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -10,7 +11,7 @@ namespace tandem::rl {
 
 // The names that some fields may hold; those of the others are in the tables of losses.h.
 inline constexpr std::string_view kLossTypes[] = {"policy_loss", "sft_loss"};
-inline constexpr std::string_view kTisModes[] = {"truncate", "mask"};
+inline constexpr std::string_view kTisModes[] = {"truncate", "mask", "reject"};
 inline constexpr std::string_view kTisLevels[] = {"token", "sequence"};
 inline constexpr std::string_view kRewardStdScopes[] = {"group", "batch"};
 
@@ -54,17 +55,22 @@ struct LossConfig {
   // of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
   double kl_loss_coef = 0.0;  // 0: where there are reference log-probs, the KL is a metric and not in the loss
   std::string kl_loss_type = "low_var_kl";
-  bool use_unbiased_kl = false;  // multiplied by the token's ratio, which has a gradient
-  double kl_clamp = 10.0;        // of low_var_kl
+  // Multiplied by the token's ratio, whose gradient makes the expected gradient that of the reverse KL, also on policy
+  // (DeepSeek-V3.2, arXiv 2512.02556; TRL's use_bias_correction_kl). With a "+" the ratio is a constant factor, because
+  // the gradient of k2 is that of the reverse KL already.
+  bool use_unbiased_kl = true;
+  double kl_clamp = 10.0;  // of low_var_kl
 
-  double entropy_coef = 0.0;
+  double entropy_coef = 0.0;  // of the mean over all trained tokens of the step, whatever loss_aggregation is (TRL)
 
   // Truncated importance sampling: each token's policy term times a constant weight made of w = exp(old - sampled).
   bool use_tis = false;
   double tis_clip = 2.0;
   double tis_clip_low = 0.0;
-  std::string tis_mode = "truncate";  // "truncate": w clamped to [low, high]; "mask" (IcePop): w inside it, 0 outside
-  std::string tis_level = "token";    // "token", or "sequence": w is the product over the sample
+  // "truncate": w clamped to [low, high]; "mask" (IcePop): w inside it, 0 outside; "reject" (slime): a token outside
+  // leaves the loss mask, and so the denominators of the means, the KL and the entropy too.
+  std::string tis_mode = "truncate";
+  std::string tis_level = "token";  // "token", or "sequence": w is the product over the sample
   // The old log-probs are the engine's (always so in Tandem's training). The difference metric then compares the
   // engine's with the current ones, otherwise with the old ones.
   bool use_rollout_logprobs = true;
@@ -97,6 +103,9 @@ struct LossConfig {
   // The longest completion that the run allows. 0: nobody has set it; `tandem train` takes --rollout-max-response-len.
   int64_t max_response_tokens = 0;
 };
+
+// What earlier versions computed otherwise under these fields, by name, and how it is computed now. Empty for most.
+std::map<std::string, std::string> new_definitions(const LossConfig& config);
 
 // BugError when a name is unknown, a constant out of range, or two fields contradict: the options refuse it before.
 void check_loss_config(const LossConfig& config);

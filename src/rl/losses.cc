@@ -37,15 +37,39 @@ Term kl_term(const LossConfig& config, double d, double log_ratio) {
   const bool straight_through = kind.ends_with('+');
   if (straight_through) kind.remove_suffix(1);
   Term kl = kl_estimate(kind, d);
-  if (straight_through) kl.dlogprob = d;
   if (config.use_unbiased_kl) {
     const double ratio = std::exp(log_ratio);
-    kl = {ratio * kl.value, ratio * (kl.value + kl.dlogprob)};
+    kl = {ratio * kl.value, ratio * (straight_through ? d : kl.value + kl.dlogprob)};
+  } else if (straight_through) {
+    kl.dlogprob = d;
   }
   if (kind == "low_var_kl" && std::abs(kl.value) > config.kl_clamp) {
     kl = {std::copysign(config.kl_clamp, kl.value), straight_through ? kl.dlogprob : 0.0};
   }
   return kl;
+}
+
+double clamped(const LossConfig& config, double log_ratio) {
+  return std::clamp(log_ratio, -config.max_log_ratio, config.max_log_ratio);
+}
+
+// The weight of use_tis before its bounds, of each token where `mask` is not 0: exp(old - sampled), or with tis_level
+// "sequence" the product over the sample.
+std::vector<double> importance_weights(const LossConfig& config, const LossInput& input, const uint8_t* mask) {
+  const float* sampled = input.behavior_logprobs != nullptr ? input.behavior_logprobs : input.rollout_logprobs;
+  std::vector<double> gaps(static_cast<size_t>(input.length), 0.0);
+  double sum = 0.0;
+  for (int64_t t = 0; t < input.length; ++t) {
+    if (mask[t] == 0) continue;
+    gaps[static_cast<size_t>(t)] = double{input.old_logprobs[t]} - double{sampled[t]};
+    sum += gaps[static_cast<size_t>(t)];
+  }
+  const bool whole = config.tis_level == "sequence";
+  std::vector<double> weights(gaps.size(), 1.0);
+  for (size_t t = 0; t < gaps.size(); ++t) {
+    if (mask[t] != 0) weights[t] = std::exp(clamped(config, whole ? sum : gaps[t]));
+  }
+  return weights;
 }
 
 // One sample's loss: what it adds to the sums and the gradient.
@@ -101,9 +125,7 @@ class SampleLoss {
   }
 
   double log_ratio(int64_t t) const { return double{input_.logprobs[t]} - double{input_.old_logprobs[t]}; }
-  double clamped(double log_ratio) const {
-    return std::clamp(log_ratio, -config_.max_log_ratio, config_.max_log_ratio);
-  }
+  double clamped(double log_ratio) const { return rl::clamped(config_, log_ratio); }
   const float* behavior_logprobs() const {
     return input_.behavior_logprobs != nullptr ? input_.behavior_logprobs : input_.rollout_logprobs;
   }
@@ -173,20 +195,18 @@ class SampleLoss {
   }
 
   void weigh_importance(std::vector<double>& weights) {
-    const float* sampled = behavior_logprobs();
-    const auto gap = [&](int64_t t) { return double{input_.old_logprobs[t]} - double{sampled[t]}; };
-    const bool whole = config_.tis_level == "sequence";
-    const double sequence_gap = whole ? sum_tokens(gap) : 0.0;
-    const auto importance = [&](int64_t t) { return std::exp(clamped(whole ? sequence_gap : gap(t))); };
+    const std::vector<double> exact = importance_weights(config_, input_, input_.mask);
+    const auto importance = [&](int64_t t) { return exact[static_cast<size_t>(t)]; };
     const auto bounded = [&](double w) {
       const double inside = std::clamp(w, config_.tis_clip_low, config_.tis_clip);
-      return config_.tis_mode == "mask" && inside != w ? 0.0 : inside;
+      return config_.tis_mode != "truncate" && inside != w ? 0.0 : inside;
     };
     add_metric("ois", [&](int64_t t) { return std::exp(clamped(log_ratio(t))); });
     add_metric("tis", importance);
     add_metric("tis_abs", [&](int64_t t) { return std::abs(importance(t) - 1.0); });
     add_metric("tis_clipfrac", [&](int64_t t) { return bounded(importance(t)) != importance(t) ? 1.0 : 0.0; });
     if (!config_.use_tis) return;
+    if (config_.tis_mode == "reject") sums_["tis_rejected_frac"] += static_cast<double>(input_.num_rejected);
     sum_tokens([&](int64_t t) { return weights[static_cast<size_t>(t)] *= bounded(importance(t)); });
   }
 
@@ -215,11 +235,12 @@ class SampleLoss {
 
   void add_entropy() {
     const double sum = sum_tokens([&](int64_t t) {
-      if (gradient_.dentropy != nullptr) gradient_.dentropy[t] = -config_.entropy_coef * loss_share_;
+      if (gradient_.dentropy != nullptr) gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
       return double{input_.entropy[t]};
     });
-    add_part("entropy_loss", sum, -config_.entropy_coef);
+    sums_["entropy_loss"] += loss_share_ * sum;  // vime's metric; what the loss has is "entropy"
     sums_["entropy"] += sum;
+    if (config_.entropy_coef != 0.0) sums_["loss"] -= config_.entropy_coef * input_.entropy_share * sum;
   }
 
   void add_engine_difference() {
@@ -238,11 +259,25 @@ class SampleLoss {
   double metric_share_ = 1.0;  // the same for diagnostics
 };
 
-bool is_objective_part(std::string_view name) {
+bool is_aggregated_as_loss(std::string_view name) {
   return name == "loss" || name == "pg_loss" || name == "kl_loss" || name == "entropy_loss";
 }
 
 }  // namespace
+
+int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask) {
+  if (!config.use_tis || config.tis_mode != "reject" || mask.empty()) return 0;
+  TANDEM_CHECK(input.old_logprobs != nullptr &&
+               (input.behavior_logprobs != nullptr || input.rollout_logprobs != nullptr));
+  const std::vector<double> weights = importance_weights(config, input, mask.data());
+  int64_t num_rejected = 0;
+  for (size_t t = 0; t < mask.size(); ++t) {
+    if (mask[t] == 0 || (weights[t] >= config.tis_clip_low && weights[t] <= config.tis_clip)) continue;
+    mask[t] = 0;
+    ++num_rejected;
+  }
+  return num_rejected;
+}
 
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums) {
   TANDEM_CHECK(input.length == 0 || (input.logprobs != nullptr && input.mask != nullptr));
@@ -276,7 +311,8 @@ LossNormaliser::LossNormaliser(const LossConfig& config)
       count_removed_samples_(config.count_removed_samples),
       norm_tokens_(config.loss_norm_tokens) {}
 
-void LossNormaliser::add(std::span<const uint8_t> mask) {
+void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected) {
+  num_rejected_ += num_rejected;
   const int64_t num_tokens = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
   num_tokens_ += num_tokens;
   if (num_tokens == 0 && !count_removed_samples_) return;
@@ -298,16 +334,21 @@ double LossNormaliser::loss_scale() const {
   return 0.0;
 }
 
+double LossNormaliser::entropy_share() const {
+  return num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) / loss_scale() : 0.0;
+}
+
 double LossNormaliser::metric_scale() const {
   const int64_t count = aggregation_ == Aggregation::kTokenMean ? num_counted_tokens_ : num_samples_;
   return count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
 }
 
 double LossNormaliser::scale_of(std::string_view metric) const {
-  if (is_objective_part(metric)) return loss_scale();
+  if (is_aggregated_as_loss(metric)) return loss_scale();
+  const auto share_of = [](int64_t count) { return count > 0 ? 1.0 / static_cast<double>(count) : 0.0; };
+  if (metric == "tis_rejected_frac") return share_of(num_tokens_ + num_rejected_);
   const bool is_token_mean = metric == "kl" || metric == "entropy";
-  if (!is_token_mean) return metric_scale();
-  return num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) : 0.0;
+  return is_token_mean ? share_of(num_tokens_) : metric_scale();
 }
 
 std::map<std::string, double> LossNormaliser::metrics(const LossSums& sums) const {

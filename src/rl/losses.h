@@ -2,7 +2,7 @@
 // per-token terms and their analytic gradients d loss / d logp and d loss / d entropy. docs/LOSSES.md names for each
 // row the formula's source and the golden cases it reproduces. Torch-free.
 //
-//   loss = agg(policy term) + kl_loss_coef agg(kl) - entropy_coef agg(entropy)
+//   loss = agg(policy term) + kl_loss_coef agg(kl) - entropy_coef mean over tokens(entropy)
 //
 // Normalisation: accumulate_loss() works on one sample and knows nothing of the others. What it adds up is multiplied
 // once, after the last sample of the optimizer step, by LossNormaliser::loss_scale(): so any split into micro-batches
@@ -31,6 +31,9 @@ struct LossInput {
   const uint8_t* mask = nullptr;             // 1 where the loss counts
   const double* advantages = nullptr;        // per token; unused by sft_loss
   const float* weights = nullptr;            // a constant factor of each token's policy term; null: 1
+  // What a token's entropy counts before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
+  double entropy_share = 1.0;
+  int64_t num_rejected = 0;  // tokens that reject_tokens() took out of `mask`
 };
 
 // Where the gradient goes, unnormalised: `length` entries, overwritten, 0 outside the mask.
@@ -41,8 +44,14 @@ struct LossGradient {
 
 // Unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss", "pg_clipfrac",
 // "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs",
-// "tis_clipfrac", "opsm_clipfrac", "off_policy_mask_frac". LossNormaliser::metrics() makes them values.
+// "tis_clipfrac", "tis_rejected_frac", "opsm_clipfrac", "off_policy_mask_frac". LossNormaliser::metrics() makes them
+// values.
 using LossSums = std::map<std::string, double>;
+
+// Takes the tokens out of `mask` [input.length] that use_tis with tis_mode "reject" rejects: those whose weight, or
+// whose sample's with tis_level "sequence", is beyond its bounds. Needs no current log-probs, so the counts of a step
+// are known before its first forward. Returns how many; 0 where nothing is rejected. `input.mask` is not read.
+int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask);
 
 // Adds one sample to `sums` and writes its gradient. BugError when an array that the configuration needs is null.
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums);
@@ -63,15 +72,19 @@ class LossNormaliser {
  public:
   explicit LossNormaliser(const LossConfig& config);
 
-  void add(std::span<const uint8_t> mask);  // one sample's loss mask
+  // One sample's loss mask, and how many tokens were rejected from it.
+  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0);
 
   int64_t num_samples() const { return num_samples_; }  // G, as the loss counts it
   int64_t num_tokens() const { return num_tokens_; }    // trained tokens
   // The factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss" and "entropy_loss" final.
   // 0 when there is nothing to train on.
   double loss_scale() const;
-  // Values of all sums: the four above by loss_scale(), "entropy" and "kl" as means over all trained tokens, the other
-  // diagnostics as means over samples of their token means, or over tokens where the loss is a token mean.
+  // Times loss_scale(), this is 1 / num_tokens(): the loss's entropy term is a mean over tokens in every aggregation.
+  double entropy_share() const;
+  // Values of all sums: the four above by loss_scale(), "entropy" and "kl" as means over all trained tokens,
+  // "tis_rejected_frac" as a share of those and the rejected ones, the other diagnostics as means over samples of their
+  // token means, or over tokens where the loss is a token mean.
   std::map<std::string, double> metrics(const LossSums& sums) const;
 
  private:
@@ -83,6 +96,7 @@ class LossNormaliser {
   double norm_tokens_;
   int64_t num_samples_ = 0;
   int64_t num_tokens_ = 0;
+  int64_t num_rejected_ = 0;
   int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
 };
 

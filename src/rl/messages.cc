@@ -52,8 +52,13 @@ Json read_messages(const Json& messages, const std::string& key, const Place& pl
 
 Json read_prompt_value(const Json& object, const std::string& key, const Place& place) {
   const Json* const found = find_value(object, key);
-  if (found == nullptr)
-    place.fail("", "the key", key, "is missing - add it, or name the prompt's key with --input-key");
+  if (found == nullptr) {
+    const std::string prompt_key = likely_prompt_key(object), label_key = likely_label_key(object);
+    const std::string name = prompt_key.empty() ? "" : " " + prompt_key;
+    const std::string label = prompt_key.empty() || label_key.empty() ? "" : " --label-key " + label_key;
+    place.fail("", "the key", key, "is missing:", keys_text(object),
+               "- add it, or name the prompt's key with --input-key" + name + label);
+  }
   const Json& prompt = *found;
   if (prompt.is_array()) return read_messages(prompt, key, place);
   if (!prompt.is_string()) {

@@ -198,24 +198,25 @@ double pass_at_k(int64_t n, int64_t c, int64_t k) {
   return 1.0 - all_wrong;
 }
 
-std::map<std::string, double> pass_rates(std::span<const Sample* const> samples) {
-  std::vector<const Sample*> rewarded;
-  std::copy_if(samples.begin(), samples.end(), std::back_inserter(rewarded),
-               [](const Sample* s) { return s->has_reward; });
-  const Groups groups = by_group(rewarded);
-  if (groups.empty()) return {};
-  size_t smallest = rewarded.size();
-  for (const auto& [id, group] : groups) smallest = std::min(smallest, group.size());
+std::map<std::string, double> pass_rates(std::span<const PassResult> results) {
+  struct Group {
+    int64_t size = 0, num_passed = 0;
+  };
+  std::map<uint64_t, Group> groups;
+  for (const PassResult& result : results) {
+    Group& group = groups[result.group_id];
+    group.size += 1;
+    group.num_passed += result.passed ? 1 : 0;
+  }
   std::map<std::string, double> rates;
-  for (size_t k = 1; k <= smallest; k *= 2) {
+  if (groups.empty()) return rates;
+  int64_t smallest = std::ssize(results);
+  for (const auto& [id, group] : groups) smallest = std::min(smallest, group.size);
+  for (int64_t k = 1; k <= smallest; k *= 2) {
     double sum = 0.0;
-    for (const auto& [id, group] : groups) {
-      const auto passes = [](const Sample* s) { return !s->grading_failed && s->reward == 1.0; };
-      const int64_t num_passed = std::count_if(group.begin(), group.end(), passes);
-      const auto size = static_cast<int64_t>(group.size());
-      sum += static_cast<double>(size) * pass_at_k(size, num_passed, static_cast<int64_t>(k));
-    }
-    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(rewarded.size());
+    for (const auto& [id, group] : groups)
+      sum += static_cast<double>(group.size) * pass_at_k(group.size, group.num_passed, k);
+    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(results.size());
   }
   return rates;
 }

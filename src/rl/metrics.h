@@ -48,10 +48,14 @@ bool has_repetition(std::string_view text);
 // 2021, "Evaluating Large Language Models Trained on Code", equation 1). 0 <= c <= n, 1 <= k <= n.
 double pass_at_k(int64_t n, int64_t c, int64_t k);
 
-// The mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A sample passes when its
-// reward is exactly 1, as in vime; one whose grading failed does not. Samples without a reward count nowhere, and a
-// group weighs as many samples as count in it, so that pass@1 is the share of the very samples that raw_reward
-// averages.
-std::map<std::string, double> pass_rates(std::span<const Sample* const> samples);
+// Whether a sample passed. Samples that pass@k leaves out have none.
+struct PassResult {
+  uint64_t group_id = 0;
+  bool passed = false;
+};
+
+// The mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A group weighs as many
+// samples as it has results, so that pass@1 is the share of the samples that passed. Empty of no results.
+std::map<std::string, double> pass_rates(std::span<const PassResult> results);
 
 }  // namespace tandem::rl

@@ -1,6 +1,7 @@
 #include "rl/prompt_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -11,15 +12,16 @@
 namespace tandem::rl {
 namespace {
 
-// Keeps the shuffle's random stream apart from the samples', which count from 0 under the same seed.
+// Keeps the shuffles' random streams apart from the samples', which count from 0 under the same seed. The first file's
+// are those of a run with one file; the others have their number in bits that no epoch reaches.
 constexpr uint64_t kShuffleStream = uint64_t{1} << 63;
+constexpr int kFileShift = 44;
+// The draws of files, by weight: counters are the numbers of the records in the run.
+constexpr uint64_t kFileStream = uint64_t{3} << 62;
 
-}  // namespace
-
-std::vector<int64_t> shuffled_indices(int64_t size, uint64_t seed, int64_t epoch) {
+std::vector<int64_t> shuffled(int64_t size, uint64_t seed, uint64_t stream) {
   std::vector<int64_t> order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
-  const uint64_t stream = kShuffleStream | static_cast<uint64_t>(epoch);
   for (int64_t i = size - 1; i > 0; --i) {
     const double u = base::uniform(seed, stream, static_cast<uint64_t>(i));
     const auto j = std::min(i, static_cast<int64_t>(u * static_cast<double>(i + 1)));
@@ -28,16 +30,55 @@ std::vector<int64_t> shuffled_indices(int64_t size, uint64_t seed, int64_t epoch
   return order;
 }
 
-PromptOrder::PromptOrder(int64_t size, bool shuffle, uint64_t seed) : size_(size), shuffle_(shuffle), seed_(seed) {
-  TANDEM_CHECK(size > 0, size);
+}  // namespace
+
+std::vector<int64_t> shuffled_indices(int64_t size, uint64_t seed, int64_t epoch) {
+  return shuffled(size, seed, kShuffleStream | static_cast<uint64_t>(epoch));
+}
+
+PromptOrder::PromptOrder(std::vector<int64_t> file_sizes, std::vector<double> weights, bool shuffle, uint64_t seed)
+    : shuffle_(shuffle), seed_(seed) {
+  TANDEM_CHECK(weights.empty() || weights.size() == file_sizes.size(), weights.size(), file_sizes.size());
+  for (const int64_t size : file_sizes) {
+    TANDEM_CHECK(size > 0, size);
+    if (!weights.empty()) files_.push_back({.begin = size_, .size = size, .order = {}});
+    size_ += size;
+  }
+  if (weights.empty()) files_.push_back({.begin = 0, .size = size_, .order = {}});
+  TANDEM_CHECK(size_ > 0, size_);
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double up_to = 0.0;
+  for (const double weight : weights) {
+    TANDEM_CHECK(weight > 0.0 && std::isfinite(sum), weight, sum);
+    shares_.push_back((up_to += weight) / sum);
+  }
+}
+
+// The file that the record of that number in the run is of.
+size_t PromptOrder::drawn_file(int64_t number) const {
+  if (shares_.empty()) return 0;
+  const double u = base::uniform(seed_, kFileStream, static_cast<uint64_t>(number));
+  const auto at = std::upper_bound(shares_.begin(), shares_.end(), u);
+  return std::min(static_cast<size_t>(at - shares_.begin()), files_.size() - 1);  // sums are rounded
+}
+
+// The record of the file that comes next.
+int64_t PromptOrder::record_of(size_t index) {
+  File& file = files_[index];
+  const int64_t epoch = file.num_taken / file.size, offset = file.num_taken % file.size;
+  if (!shuffle_) return file.begin + offset;
+  if (file.order_epoch != epoch) {
+    file.order =
+        shuffled(file.size, seed_, kShuffleStream | (uint64_t{index} << kFileShift) | static_cast<uint64_t>(epoch));
+    file.order_epoch = epoch;
+  }
+  return file.begin + file.order[static_cast<size_t>(offset)];
 }
 
 int64_t PromptOrder::next() {
-  if (shuffle_ && order_epoch_ != cursor_.epoch) {
-    order_ = shuffled_indices(size_, seed_, cursor_.epoch);
-    order_epoch_ = cursor_.epoch;
-  }
-  const int64_t index = shuffle_ ? order_[static_cast<size_t>(cursor_.offset)] : cursor_.offset;
+  const size_t file = drawn_file(num_taken());
+  const int64_t index = record_of(file);
+  ++files_[file].num_taken;
   if (++cursor_.offset == size_) cursor_ = {.epoch = base::Size(cursor_.epoch) + 1, .offset = 0};
   return index;
 }
@@ -46,7 +87,16 @@ int64_t PromptOrder::num_taken() const { return base::Size(cursor_.epoch) * size
 
 void PromptOrder::set_cursor(const PromptCursor& cursor) {
   TANDEM_CHECK(cursor.epoch >= 0 && cursor.offset >= 0 && cursor.offset < size_, cursor.epoch, cursor.offset, size_);
+  int64_t from = num_taken();
   cursor_ = cursor;
+  const int64_t to = num_taken();
+  if (shares_.empty()) {
+    files_.front().num_taken = to;
+    return;
+  }
+  // How many records of each file were taken: all draws between the two, which cost some 20 ns each.
+  for (; from < to; ++from) ++files_[drawn_file(from)].num_taken;
+  for (; from > to; --from) --files_[drawn_file(from - 1)].num_taken;
 }
 
 }  // namespace tandem::rl

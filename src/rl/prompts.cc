@@ -18,12 +18,17 @@ using base::Json;
 
 // Completions that are compared with a label need one: an empty label would pay for saying nothing. `needed_by` is the
 // reward that compares.
-void check_label(const Json* label, const PromptOptions& options, const std::string& needed_by, const Place& place) {
+void check_label(const Json* label, const Json& object, const PromptOptions& options, const std::string& needed_by,
+                 const Place& place) {
   const std::string& key = options.label_key;
   const std::string remedy =
       fmt::format("and {} compares completions with the label - give the line one, or name its key with {}", needed_by,
                   options.label_flag);
-  if (label == nullptr) place.fail("", "the key", key, "is missing,", remedy);
+  if (label == nullptr) {
+    const std::string likely = likely_label_key(object);
+    place.fail("", "the key", key, "is missing:", keys_text(object) + ",",
+               remedy + (likely.empty() ? "" : " " + likely));
+  }
   if (label->is_null()) place.fail(key, key, "is null,", remedy);
   if (label->is_string() && is_blank(label->get_ref<const std::string&>())) place.fail(key, key, "is empty,", remedy);
   if (label->is_structured()) {
@@ -40,7 +45,7 @@ Json read_label(const Json& object, const PromptOptions& options, const std::str
     const bool needs_label = std::ranges::find(options.rewards.need_label, rm_type) != options.rewards.need_label.end();
     needed_by = needs_label ? "the rm_type " + rm_type : "";
   }
-  if (!needed_by.empty()) check_label(label, options, needed_by, place);
+  if (!needed_by.empty()) check_label(label, object, options, needed_by, place);
   return label == nullptr ? Json(nullptr) : *label;
 }
 
@@ -119,9 +124,12 @@ std::string label_text(const Json& label) {
 
 PromptData read_prompts(const PromptOptions& options, const OpenTable& open_parquet) {
   PromptData data;
-  LeftOut left_out = for_each_row(options.path, options.skip_bad_lines, open_parquet, [&](const Place& place) {
-    data.records.push_back(read_prompt_record(options, place));
-  });
+  LeftOut left_out =
+      for_each_row(options.path, {options.input_key, options.label_key, options.metadata_key, options.tool_key},
+                   options.skip_bad_lines, open_parquet,
+                   [&](const Place& place) { data.records.push_back(read_prompt_record(options, place)); });
+  data.num_rows_without_value = left_out.num_rows_without_value;
+  data.first_without_value = std::move(left_out.first_without_value);
   data.num_blank_lines = left_out.num_blank_lines;
   data.bad_lines = std::move(left_out.bad_lines);
   return data;

@@ -49,7 +49,9 @@ std::string label_text(const base::Json& label);
 struct PromptData {
   std::vector<PromptRecord> records;  // never empty
   int64_t num_blank_lines = 0;
-  BadLines bad_lines;  // only with skip_bad_lines
+  BadLines bad_lines;                  // only with skip_bad_lines
+  int64_t num_rows_without_value = 0;  // as LeftOut says
+  std::string first_without_value = {};
 };
 // UserError: the file cannot be read, a line is wrong, or no record is left.
 PromptData read_prompts(const PromptOptions& options, const OpenTable& open_parquet = {});

@@ -74,6 +74,13 @@ struct Group {
 enum class SampleStatus : uint8_t { kCompleted, kTruncated, kAborted };
 const char* to_string(SampleStatus status);  // "completed", "truncated", "aborted"
 
+// Neighbouring tokens of a completion that one speaker gave, in a sample of several turns.
+struct SamplePiece {
+  int64_t begin = 0;        // the first of its tokens in the completion; it ends where the next piece begins
+  bool is_sampled = false;  // the engine sampled it in one call; false: the user's function inserted it
+  std::string text;         // decoded with its special tokens, for dumps
+};
+
 // A completion that is scored and ready to train on.
 struct Sample {
   uint64_t group_id = 0;
@@ -93,8 +100,9 @@ struct Sample {
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // out of the loss, still counted in G
   std::vector<VersionSpan> versions;
-  int64_t num_turns = 0;  // calls of the engine by --custom-generate-function-path; 0: sampled in one go
-  std::string text;       // of the completion, for dumps
+  int64_t num_turns = 0;            // calls of the engine by --custom-generate-function-path; 0: sampled in one go
+  std::string text;                 // of the completion, for dumps
+  std::vector<SamplePiece> pieces;  // the completion in parts, in order; none: sampled in one go
 
   bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
   double shaped_reward() const { return reward - overlong_penalty - kl_penalty; }

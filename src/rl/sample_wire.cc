@@ -27,6 +27,12 @@ void write_sample(const Sample& sample, base::WireWriter& out) {
   }
   out.number(sample.num_turns);
   out.text(sample.text);
+  out.count(sample.pieces.size());
+  for (const SamplePiece& piece : sample.pieces) {
+    out.number(piece.begin);
+    out.flag(piece.is_sampled);
+    out.text(piece.text);
+  }
 }
 
 Sample read_sample(base::WireReader& in, SharedPrompt prompt) {
@@ -55,6 +61,15 @@ Sample read_sample(base::WireReader& in, SharedPrompt prompt) {
   }
   sample.num_turns = in.number<int64_t>();
   sample.text = in.text();
+  sample.pieces.resize(in.count(sizeof(int64_t) + 1));
+  for (int64_t least = 0; SamplePiece & piece : sample.pieces) {
+    piece.begin = in.number<int64_t>();
+    if (piece.begin < least || piece.begin >= std::ssize(sample.completion))
+      base::WireReader::refuse("pieces of a completion that are out of order");
+    least = piece.begin + 1;
+    piece.is_sampled = in.flag();
+    piece.text = in.text();
+  }
   return sample;
 }
 

@@ -1,6 +1,8 @@
 #include "rl/sft_data.h"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/message_text.h"
@@ -13,6 +15,12 @@ using base::Json;
 
 // What takes a message out of the loss when it is false or 0: our word, slime's and OpenAI's.
 constexpr std::array<const char*, 3> kLossKeys = {"train", "step_loss_mask", "weight"};
+
+// Keys of lines in the formats of others.
+constexpr const char* kConversations = "conversations";
+constexpr const char* kInstruction = "instruction";
+constexpr const char* kOutput = "output";
+constexpr const char* kText = "text";
 
 bool read_switch(const Json& value, const std::string& which, const char* name, const std::string& key,
                  const Place& place) {
@@ -81,8 +89,10 @@ std::string find_response(const Json& object, const SftOptions& options, const P
   if (find_value(object, key) != nullptr) return key;
   const bool is_default = key == SftOptions().response_key;
   if (is_default && object.contains("completion")) return "completion";
-  place.fail("", "the key", key, "is missing - add the answer to train on:",
-             is_default ? "\"response\", \"completion\" or \"messages\"" : "its key is --label-key's");
+  const std::string likely = likely_label_key(object);
+  const std::string named = likely.empty() ? "" : ", or name its key with --label-key " + likely;
+  place.fail("", "the key", key, "is missing:", keys_text(object), "- add the answer to train on:",
+             (is_default ? "\"response\", \"completion\" or \"messages\"" : "its key is --label-key's") + named);
 }
 
 void read_answer(SftRecord& record, const Json& object, const SftOptions& options, const Place& place) {
@@ -111,6 +121,117 @@ void read_answer(SftRecord& record, const Json& object, const SftOptions& option
   check_conversation(record, key, place);
 }
 
+// ShareGPT's words for who speaks, and those of the programs that write it.
+const char* role_of(std::string_view from) {
+  constexpr auto kRoles = std::to_array<std::pair<std::string_view, const char*>>({{"human", "user"},
+                                                                                   {"user", "user"},
+                                                                                   {"gpt", "assistant"},
+                                                                                   {"chatgpt", "assistant"},
+                                                                                   {"assistant", "assistant"},
+                                                                                   {"model", "assistant"},
+                                                                                   {"system", "system"},
+                                                                                   {"tool", "tool"},
+                                                                                   {"observation", "tool"}});
+  const auto found = std::ranges::find(kRoles, from, &std::pair<std::string_view, const char*>::first);
+  return found == kRoles.end() ? nullptr : found->second;
+}
+
+// One turn of a ShareGPT conversation as a message; what else it holds stays with it.
+Json message_of(const Json& turn, const std::string& which, const Place& place) {
+  if (!turn.is_object() || !turn.contains("from") || !turn["from"].is_string() || !turn.contains("value")) {
+    place.fail(kConversations, which, "is no turn - write {\"from\": \"human\", \"value\": \"...\"}");
+  }
+  const auto& from = turn["from"].get_ref<const std::string&>();
+  const char* const role = role_of(from);
+  if (role == nullptr) {
+    place.fail(kConversations, which, "is from", base::one_line(from, 40),
+               "- write human, gpt, system or tool, or the conversation as \"messages\"");
+  }
+  Json message = {{"role", role}, {"content", turn["value"]}};
+  for (const auto& [key, value] : turn.items()) {
+    if (key != "from" && key != "value") message[key] = value;
+  }
+  return message;
+}
+
+// A system message before the conversation, where the line has one in a key of its own.
+void add_system(Json& messages, const Json& object, const Place& place) {
+  const auto found = object.find("system");
+  if (found == object.end() || found->is_null() || *found == "") return;
+  if (!found->is_string()) place.fail("system", "system is", base::with_article(found->type_name()), "- write a text");
+  messages.push_back({{"role", "system"}, {"content", *found}});
+}
+
+void read_share_gpt(SftRecord& record, const Json& object, const Place& place) {
+  const Json& turns = object[kConversations];
+  if (!turns.is_array() || turns.empty()) {
+    place.fail(kConversations, kConversations, "is no list of turns - write [{\"from\": \"human\", \"value\": ...}]");
+  }
+  Json messages = Json::array();
+  add_system(messages, object, place);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const bool is_message = turns[i].is_object() && turns[i].contains("role");  // OpenAI's, under ShareGPT's key
+    messages.push_back(is_message ? turns[i] : message_of(turns[i], "turn " + std::to_string(i + 1), place));
+  }
+  add_messages(record, read_messages(messages, kConversations, place), /*by_default=*/true, kConversations, place);
+  check_conversation(record, kConversations, place);
+}
+
+const std::string& text_at(const Json& value, const char* key, const Place& place) {
+  if (!value.is_string()) place.fail(key, key, "is", base::with_article(value.type_name()), "- write a text");
+  return value.get_ref<const std::string&>();
+}
+
+// The pairs of question and answer that come before Alpaca's instruction, as LLaMA-Factory writes them.
+void add_history(Json& messages, const Json& object, const Place& place) {
+  const auto history = object.find("history");
+  if (history == object.end() || history->is_null()) return;
+  for (const Json& pair : *history) {
+    if (!history->is_array() || !pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
+      place.fail("history", "history is no list of [question, answer] - write [[\"...\", \"...\"]]");
+    }
+    messages.push_back({{"role", "user"}, {"content", pair[0]}});
+    messages.push_back({{"role", "assistant"}, {"content", pair[1]}});
+  }
+}
+
+// The user's message is the instruction, and below it the input where there is one.
+void read_alpaca(SftRecord& record, const Json& object, const Place& place) {
+  std::string asked = text_at(object[kInstruction], kInstruction, place);
+  if (const auto input = object.find("input"); input != object.end() && !input->is_null()) {
+    const std::string& text = text_at(*input, "input", place);
+    if (!text.empty()) asked += (asked.empty() ? "" : "\n") + text;
+  }
+  if (asked.empty()) place.fail(kInstruction, "instruction and input are empty - write one, or delete the line");
+  Json messages = Json::array();
+  add_system(messages, object, place);
+  add_history(messages, object, place);
+  messages.push_back({{"role", "user"}, {"content", asked}});
+  messages.push_back({{"role", "assistant"}, {"content", text_at(object[kOutput], kOutput, place)}});
+  add_messages(record, std::move(messages), /*by_default=*/true, kInstruction, place);
+}
+
+void read_text(SftRecord& record, const Json& object, const Place& place) {
+  record.response = text_at(object[kText], kText, place);
+  if (record.response.empty()) place.fail(kText, "text is empty - write one, or delete the line");
+}
+
+// Whatever a line of any format may hold that is read.
+std::vector<std::string> keys_read(const SftOptions& options) {
+  return {options.prompt_key,
+          options.response_key,
+          options.messages_key,
+          options.tool_key,
+          "completion",
+          kConversations,
+          kInstruction,
+          "input",
+          kOutput,
+          kText,
+          "system",
+          "history"};
+}
+
 SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   const Json object = parse_object(place);
   SftRecord record;
@@ -118,8 +239,16 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   record.tools = read_tools(object, options.tool_key, place);
   if (object.contains(options.messages_key)) {
     read_conversation(record, object, options.messages_key, place);
-  } else {
+  } else if (find_value(object, options.prompt_key) != nullptr || options.prompt_key != SftOptions().prompt_key) {
     read_answer(record, object, options, place);
+  } else if (object.contains(kConversations)) {
+    read_share_gpt(record, object, place);
+  } else if (object.contains(kInstruction) && object.contains(kOutput)) {
+    read_alpaca(record, object, place);
+  } else if (object.contains(kText)) {
+    read_text(record, object, place);
+  } else {
+    read_answer(record, object, options, place);  // which says what is missing
   }
   return record;
 }
@@ -128,7 +257,7 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
 
 SftData read_sft(const SftOptions& options, const OpenTable& open_parquet) {
   SftData data;
-  LeftOut left_out = for_each_row(options.path, options.skip_bad_lines, open_parquet,
+  LeftOut left_out = for_each_row(options.path, keys_read(options), options.skip_bad_lines, open_parquet,
                                   [&](const Place& place) { data.records.push_back(read_sft_record(options, place)); });
   data.num_blank_lines = left_out.num_blank_lines;
   data.bad_lines = std::move(left_out.bad_lines);

@@ -4,6 +4,9 @@
 //   {"prompt": [messages], "completion": [messages]}  on every assistant's message of the completion (TRL's format)
 //   {"prompt": [messages], "response": text}          on the text, as an assistant's message
 //   {"prompt": text, "response": text}                on the text; "completion" is read like "response"
+//   {"conversations": [{"from", "value"}, ...]}       on every assistant's turn (ShareGPT's format)
+//   {"instruction", "input", "output"}                on the output, as an assistant's message (Alpaca's format)
+//   {"text": text}                                    on all of it
 //
 // A message with "train": false, slime's "step_loss_mask": 0 or OpenAI's "weight": 0 is not trained on and stays in the
 // conversation; true or 1 has a message of the prompt trained on too.
@@ -31,7 +34,7 @@ struct SftRecord {
   int64_t line = 0;              // in the file, from 1; of Parquet the row
   base::Json messages;           // a conversation that ends with an assistant's message, or null
   std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
-  std::string prompt, response;  // without messages: the two texts
+  std::string prompt, response;  // without messages: the two texts; of a {"text"} line the prompt is empty
   base::Json tools;              // list, or null
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/waits_for_samples.h"
 #include "memory/arena_allocator.h"
 
 namespace tandem::rollout {
@@ -119,6 +120,7 @@ void follow(Engine& engine, device::Communicator& hosts, const std::function<boo
     std::string bytes;
     {
       const memory::BypassArena message;
+      const device::WaitsForSamples as_long_as_it_takes(hosts);  // the first rank may wait for rewards
       bytes = device::broadcast_text(hosts, kFirst, "");
     }
     for (const ReplicaCall& call : replica_calls(bytes)) {

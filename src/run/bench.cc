@@ -75,6 +75,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
   }
   Ceilings ceilings;
   if (config.measures_speed()) {  // each measurement is judged by them
+    const LibTorchThreads threads(bench);
     ceilings = measure_ceilings(bench);
     show_ceilings(ceilings, bench.config(), table);
   }

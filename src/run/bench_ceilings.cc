@@ -9,6 +9,9 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "model/dtype.h"
 
@@ -29,33 +32,56 @@ double best_seconds(const BenchModel& bench, int calls, const std::function<void
   return std::max(best, 1e-9) / calls;
 }
 
+constexpr int64_t kManyBytes = int64_t{256} << 20;  // far more than any cache holds
+
+int64_t weight_bytes(const BenchModel& bench) { return static_cast<int64_t>(ModelWork(bench.config()).weight_bytes()); }
+
+void measure_memory(const BenchModel& bench, int64_t bytes, Ceilings& ceilings) {
+  const at::TensorOptions on_device = at::TensorOptions().device(bench.ops().device()).dtype(at::kFloat);
+  const at::Tensor from = at::full({std::max<int64_t>(1, bytes / 4)}, 1.0, on_device), to = at::empty_like(from);
+  const auto moved = static_cast<double>(from.nbytes());
+  // So many that the clock's own time does not count.
+  const int calls = static_cast<int>(std::clamp<int64_t>(2 * kManyBytes / bytes, 1, 200)) * (bench.is_on_cpu() ? 1 : 8);
+  const auto take = [&](double& ceiling, double per_call, const std::function<void()>& call) {
+    ceiling = std::max(ceiling, per_call / best_seconds(bench, calls, call));
+  };
+  take(ceilings.copy_bytes_per_s, 2.0 * moved, [&] { to.copy_(from); });
+  take(ceilings.read_bytes_per_s, moved, [&] { at::sum(from); });
+}
+
+// LibTorch's product of two n x n matrices in the model's dtype. On the CPU, whose units for a dtype LibTorch may not
+// use, also Tandem's.
+void measure_product(const BenchModel& bench, int64_t n, Ceilings& ceilings) {
+  const at::ScalarType dtype = model::scalar_type(bench.config().dtype);
+  // Not all alike: a GPU takes less power, and so runs faster, where nothing changes.
+  const at::Tensor a = at::empty({n, n}, at::TensorOptions().device(bench.ops().device()).dtype(dtype)).normal_();
+  const at::Tensor b = at::empty_like(a).normal_();
+  at::Tensor c = at::empty_like(a);
+  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+  const int calls = n <= 256 ? 16 : bench.is_on_cpu() ? 1 : 4;
+  const auto take = [&](const std::function<void()>& call) {
+    ceilings.flops_per_s = std::max(ceilings.flops_per_s, flops / best_seconds(bench, calls, call));
+  };
+  take([&] { at::mm_out(c, a, b); });
+  if (bench.is_on_cpu()) take([&] { c = bench.ops().linear(a, b, dtype); });
+}
+
 }  // namespace
 
 Ceilings measure_ceilings(const BenchModel& bench) {
   const at::NoGradGuard without_graph;
-  const bool is_cpu = bench.is_on_cpu();
-  const at::TensorOptions on_device = at::TensorOptions().device(bench.ops().device());
   Ceilings ceilings;
-  {
-    // Far larger than any cache.
-    const int64_t elements = (is_cpu ? int64_t{64} : int64_t{1024}) << 18;  // of 4 bytes
-    const at::Tensor from = at::full({elements}, 1.0, on_device.dtype(at::kFloat)), to = at::empty_like(from);
-    const auto bytes = static_cast<double>(from.nbytes());
-    const int calls = is_cpu ? 1 : 8;
-    ceilings.copy_bytes_per_s = 2.0 * bytes / best_seconds(bench, calls, [&] { to.copy_(from); });
-    ceilings.read_bytes_per_s = bytes / best_seconds(bench, calls, [&] { at::sum(from); });
+  // A tiny model lies in the CPU's caches, which give more than the memory behind them: the faster of both counts.
+  for (const int64_t bytes : bench.is_on_cpu() ? std::vector<int64_t>{kManyBytes, weight_bytes(bench)}
+                                               : std::vector<int64_t>{int64_t{16} * kManyBytes}) {
+    measure_memory(bench, bytes, ceilings);
+    bench.release_unused();
   }
-  bench.release_unused();
-  {
-    const int64_t n = is_cpu ? 1024 : 8192;
-    // Not all alike: a GPU takes less power, and so runs faster, where nothing changes.
-    const at::Tensor a = at::empty({n, n}, on_device.dtype(model::scalar_type(bench.config().dtype))).normal_();
-    const at::Tensor b = at::empty_like(a).normal_();
-    at::Tensor c = at::empty_like(a);
-    const double seconds = best_seconds(bench, is_cpu ? 1 : 4, [&] { at::mm_out(c, a, b); });
-    ceilings.flops_per_s = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
+  // Beyond the caches, and within them.
+  for (const int64_t n : bench.is_on_cpu() ? std::vector<int64_t>{1024, 256} : std::vector<int64_t>{8192}) {
+    measure_product(bench, n, ceilings);
+    bench.release_unused();
   }
-  bench.release_unused();
   return ceilings;
 }
 

@@ -273,6 +273,7 @@ at::Tensor free_product(const at::Tensor& x_TK, const at::Tensor& weight_NK, at:
 // the same bits in every batch, and by LibTorch's choice, which does not.
 void show_price(const BenchModel& bench, BenchTable& table) {
   constexpr int kRounds = 5;
+  const LibTorchThreads threads(bench);
   using Multiply = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, at::ScalarType)>;
   const auto best_seconds = [&](const Product& product, const at::Tensor& x_TK, const Multiply& multiply) {
     double best = 0.0;

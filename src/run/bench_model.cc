@@ -1,6 +1,7 @@
 #include "run/bench_model.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
@@ -13,6 +14,7 @@
 #include "model/registry.h"
 #include "run/bench_shapes.h"
 #include "run/read_model.h"
+#include "weights/initialize_random.h"
 
 namespace tandem::run {
 
@@ -62,7 +64,7 @@ void BenchModel::load_weights() {
   if (!options_.hf_checkpoint.empty() && !options_.random_init) {
     weights::load_hf_checkpoint(options_.hf_checkpoint, *store_);
   } else if (is_on_cpu()) {
-    weights::initialize_random(*store_, config_.initializer_range, seed);
+    weights::initialize_random(*store_, config_.initializer_range, seed, /*first_stream=*/0, ops_->num_threads());
   } else {
     draw_on_device(*store_, config_.initializer_range, seed);
   }
@@ -84,5 +86,10 @@ void BenchModel::release_unused() const {
   memory_.synchronize();
   if (memory_.release_unused != nullptr) memory_.release_unused();
 }
+
+LibTorchThreads::LibTorchThreads(const BenchModel& bench) : before_(at::get_num_threads()) {
+  at::set_num_threads(bench.ops().num_threads());
+}
+LibTorchThreads::~LibTorchThreads() { at::set_num_threads(before_); }
 
 }  // namespace tandem::run

@@ -41,4 +41,16 @@ class BenchModel {
   std::unique_ptr<weights::WeightStore> store_;
 };
 
+// LibTorch on as many threads as the kernels, for what is compared with them: a run on the CPU leaves it one.
+class LibTorchThreads {
+ public:
+  explicit LibTorchThreads(const BenchModel& bench);
+  ~LibTorchThreads();
+  LibTorchThreads(const LibTorchThreads&) = delete;
+  LibTorchThreads& operator=(const LibTorchThreads&) = delete;
+
+ private:
+  const int before_;
+};
+
 }  // namespace tandem::run

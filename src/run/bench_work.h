@@ -9,7 +9,7 @@
 
 namespace tandem::run {
 
-// Of one machine: the fastest that LibTorch's own operations moved and multiplied.
+// The fastest that one machine was seen to move and to multiply (run/bench_ceilings.h).
 struct Ceilings {
   double copy_bytes_per_s = 0;  // read and written bytes of a copy
   double read_bytes_per_s = 0;  // of a sum

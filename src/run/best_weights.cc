@@ -11,10 +11,25 @@
 
 namespace tandem::run {
 
-BestWeights::BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory,
-                         const mesh::Mesh& mesh, RunLog& log, const checkpoint::RunState& start)
-    : metric_(std::move(metric)), session_(session), directory_(directory), mesh_(mesh), log_(log), best_(start.best) {
+BestWeights::BestWeights(std::string metric, std::string judged_by, const ModelSession& session,
+                         const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
+                         const checkpoint::RunState& start)
+    : metric_(std::move(metric)),
+      judged_by_(std::move(judged_by)),
+      session_(session),
+      directory_(directory),
+      mesh_(mesh),
+      log_(log),
+      best_(start.best) {
   if (metric_.empty() || (best_ && best_->metric != metric_)) best_.reset();
+  if (best_ && best_->judged_by != judged_by_) {
+    const auto shown = [](const std::string& rule) { return rule.empty() ? "reward 1" : rule; };
+    base::log_warning(
+        "--save-best {}: samples passed by {} when the checkpoint was made and pass by {} now (--pass-reward, "
+        "--pass-threshold), so the next evaluation is the one to beat",
+        metric_, shown(best_->judged_by), shown(judged_by_));
+    best_.reset();
+  }
   if (best_ && best_->step > 0 && !base::directory_exists(directory_.best(best_->step))) {
     base::log_warning(
         "--save-best: the best weights so far, of rollout {}, are not in {}, so the next evaluation is the "
@@ -29,7 +44,8 @@ void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
   const auto found = metrics.find(metric_);
   // Where grading failed for a whole data set there is no number.
   if (found == metrics.end() || (best_ && found->second <= best_->value)) return;
-  const checkpoint::BestEvaluation best = {.metric = metric_, .step = step, .value = found->second};
+  const checkpoint::BestEvaluation best = {
+      .metric = metric_, .step = step, .value = found->second, .judged_by = judged_by_};
   if (step == 0 || mesh_.data().rank() > 0) {
     best_ = best;
     return;

@@ -16,11 +16,13 @@ namespace tandem::run {
 
 class BestWeights {
  public:
-  // `metric`: of evaluations; "": nothing is kept. All but the text and `start` are borrowed. Where the best weights of
-  // the checkpoint are not in this run directory, because the run came from another one, the search begins again.
-  // Every rank of the mesh has one; the first replica writes.
-  BestWeights(std::string metric, const ModelSession& session, const checkpoint::RunDirectory& directory,
-              const mesh::Mesh& mesh, RunLog& log, const checkpoint::RunState& start);
+  // `metric`: of evaluations; "": nothing is kept. `judged_by`: of pass@k, when a sample passes. All but the texts and
+  // `start` are borrowed. Where the best weights of the checkpoint are not in this run directory, because the run came
+  // from another one, or samples passed by another rule then, the search begins again. Every rank of the mesh has one;
+  // the first replica writes.
+  BestWeights(std::string metric, std::string judged_by, const ModelSession& session,
+              const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
+              const checkpoint::RunState& start);
 
   // After an evaluation of the weights of `step`. Larger is better, and of equal values the first. What the metric was
   // before training is a number to beat, whose weights are --hf-checkpoint and not written again.
@@ -29,7 +31,7 @@ class BestWeights {
   void save(checkpoint::RunState& state) const { state.best = best_; }
 
  private:
-  const std::string metric_;
+  const std::string metric_, judged_by_;
   const ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const mesh::Mesh& mesh_;

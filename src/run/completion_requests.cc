@@ -80,10 +80,19 @@ base::Json request_id(const base::Json& line) {
 }
 
 CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
-                               const config::DataOptions& data, int64_t vocab, text::TextWorker& text) {
+                               const config::DataOptions& data, int64_t max_samples, int64_t vocab,
+                               text::TextWorker& text) {
   check_members(line);
   CompletionRequest request{.id = request_id(line), .sampling = read_flags(line, sampling), .prompts = {}};
   const base::Json& prompts = line.at("prompts");
+  const auto num_prompts = static_cast<int64_t>(prompts.size());
+  const int64_t n = request.sampling.n_samples_per_prompt;
+  TANDEM_USER_CHECK(
+      n <= max_samples / num_prompts,
+      fmt::format(
+          "a request may have {} completions, and this one asks for {} for each of {}: ask for fewer at a time, "
+          "or start the engine with more --max-request-samples",
+          max_samples, n, base::counted(num_prompts, "prompt")));
   std::vector<std::vector<int32_t>> tokens(prompts.size());
   std::vector<Conversation> conversations;
   std::vector<size_t> with_text;
@@ -106,7 +115,8 @@ CompletionRequest read_request(const base::Json& line, const rl::Place& place, c
   std::vector<std::vector<int32_t>> encoded = text.encode(texts);
   std::vector<std::string> text_of_prompt(prompts.size());
   for (size_t j = 0; j < with_text.size(); ++j) {
-    tokens[with_text[j]] = std::move(encoded[j]);
+    const bool is_plain = !is_rendered(data, conversations[j].prompt);
+    tokens[with_text[j]] = is_plain ? plain_text_tokens(data, text, std::move(encoded[j])) : std::move(encoded[j]);
     text_of_prompt[with_text[j]] = std::move(texts[j]);
   }
   for (size_t i = 0; i < prompts.size(); ++i) {

@@ -34,10 +34,11 @@ struct CompletionRequest {
 base::Json request_id(const base::Json& line);
 
 // `place` is where the line stands. UserError "prompts[2]: ..." for a prompt that is none, that the chat template
-// refuses, or whose token ids the model has not (they are 0 to vocab - 1); "--rollout-top-p: ..." for flags; and for a
-// member that requests do not have.
+// refuses, or whose token ids the model has not (they are 0 to vocab - 1); "--rollout-top-p: ..." for flags; for more
+// than max_samples completions of all prompts together; and for a member that requests do not have.
 CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
-                               const config::DataOptions& data, int64_t vocab, text::TextWorker& text);
+                               const config::DataOptions& data, int64_t max_samples, int64_t vocab,
+                               text::TextWorker& text);
 
 // A completion as JSON shows it, in the answers of `tandem engine` and the lines of `tandem generate`: text,
 // finish_reason ("stop" or "length"), tokens, log_probs (of the policy, at the sampling temperature) and, where top-p,

@@ -56,7 +56,7 @@ base::Json user_message(const base::Json& text) { return base::Json({{"role", "u
 base::Json messages_of(const config::DataOptions& options, const text::TextWorker& text,
                        const Conversation& conversation) {
   const bool is_list = conversation.prompt.is_array();
-  const bool use_template = options.apply_chat_template.value_or(is_list);
+  const bool use_template = is_rendered(options, conversation.prompt);
   TANDEM_USER_CHECK(
       use_template || !is_list,
       fmt::format("{}: the prompt is a list of messages, which only the chat template makes a text; leave "
@@ -94,6 +94,18 @@ base::Json answered_question() {
 
 Ending ending_of(const base::Json& prompt) {
   return prompt.is_array() && prompt.back()["role"] == "assistant" ? Ending::kContinued : Ending::kOpen;
+}
+
+bool is_rendered(const config::DataOptions& options, const base::Json& prompt) {
+  return options.apply_chat_template.value_or(prompt.is_array());
+}
+
+std::vector<int32_t> plain_text_tokens(const config::DataOptions& options, const text::TextWorker& text,
+                                       std::vector<int32_t> tokens) {
+  const std::vector<int32_t>& prefix = text.text_prefix();
+  const bool begins_so = tokens.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), tokens.begin());
+  if (options.add_special_tokens && !begins_so) tokens.insert(tokens.begin(), prefix.begin(), prefix.end());
+  return tokens;
 }
 
 bool has_system_message(const base::Json& prompt) {

@@ -31,6 +31,14 @@ struct Conversation {
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations);
 
+// Whether the template renders a prompt, by the rule of --apply-chat-template; it is a plain text otherwise.
+bool is_rendered(const config::DataOptions& options, const base::Json& prompt);
+// The tokens of a plain text as a model reads it: behind text.text_prefix(), which --no-add-special-tokens leaves out
+// and which is there once where the text spells it out. Nothing is written behind the text, whatever the tokenizer does
+// there: a prompt does not end with EOS.
+std::vector<int32_t> plain_text_tokens(const config::DataOptions& options, const text::TextWorker& text,
+                                       std::vector<int32_t> tokens);
+
 bool has_system_message(const base::Json& prompt);
 // UserError where a prompt that no template renders is to have a system message.
 void check_plain_text(const config::DataOptions& options, const std::string& place);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <new>
 #include <string>
 
 #include "base/check.h"
@@ -15,6 +16,7 @@
 #include "run/completion_requests.h"
 #include "run/model_session.h"
 #include "run/read_model.h"
+#include "run/request_lines.h"
 #include "run/rollout_phase.h"
 
 namespace tandem::run {
@@ -65,7 +67,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
       plan::choose_kv_bytes(config.rollout, session.config(), config.rollout.limits.max_running, context);
   if (mode.dry_run) {
     session.check_weights();
-    report::Report().print(
+    report::Report().print_result(
         fmt::format("context {} tokens, KV cache {} bytes; nothing was read from standard input "
                     "(--dry-run)",
                     context, kv_bytes));
@@ -83,23 +85,31 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
   output.write({{"ready", true}, {"context_tokens", context}, {"vocab_size", session.config().vocab}});
   output.finish();
   const std::string input = "standard input";
-  int64_t line_number = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    ++line_number;
-    if (is_blank(line)) continue;
+  std::ios::sync_with_stdio(false);  // which would read a byte at a time
+  for (RequestLines lines(std::cin, config.max_request_bytes); lines.next();) {
+    if (!lines.is_too_long() && is_blank(lines.text())) continue;
     base::Json id, answer;
     try {
-      const base::Json parsed = base::parse_json(line, input, line_number);
+      TANDEM_USER_CHECK(!lines.is_too_long(),
+                        fmt::format("{}:{}: the line has {} bytes; a request may have {}: ask for less at a time, or "
+                                    "start the engine with more --max-request-bytes",
+                                    input, lines.number(), lines.num_bytes(), config.max_request_bytes));
+      const base::Json parsed = base::parse_json(lines.text(), input, lines.number());
       id = request_id(parsed);
       const CompletionRequest request =
-          read_request(parsed, {.file = input, .line = line_number, .text = line}, config.rollout, config.data,
-                       session.config().vocab, session.text());
+          read_request(parsed, {.file = input, .line = lines.number(), .text = lines.text()}, config.rollout,
+                       config.data, config.max_request_samples, session.config().vocab, session.text());
       check_stop_tokens(request.sampling, session.config());
       const auto rollout = phase.run(rollout_request(request), nullptr, report);
       answer = answer_of(request, *rollout);
     } catch (const UserError& error) {
       drop_all(*engine);
       answer = {{"id", id}, {"error", error.what()}};
+    } catch (const std::bad_alloc&) {
+      throw EnvironmentError(
+          fmt::format("{}:{}: out of memory while the request was answered: ask for fewer or shorter "
+                      "completions at a time, or raise the limit (ulimit -v)",
+                      input, lines.number()));
     }
     output.write(answer);
     output.finish();

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "device/waits_for_samples.h"
 #include "memory/arena_allocator.h"
 
 namespace tandem::run {
@@ -16,6 +17,7 @@ void EngineRanks::pass_on(const WorkerMessage& message) {
 
 WorkerMessage EngineRanks::next() {
   const memory::BypassArena outside;
+  const device::WaitsForSamples as_long_as_it_takes(hosts_);
   return worker_message(device::broadcast_text(hosts_, kFirst, ""));
 }
 

@@ -45,7 +45,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
     session.check_weights();
     report.print(
         fmt::format("{} completions at most in one data set; KV cache {} bytes", evaluation.max_sequences(), kv_bytes));
-    report.print("everything is in order; nothing was written (--dry-run)");
+    report.print_result("everything is in order; nothing was written (--dry-run)");
     return 0;
   }
   session.load_weights();
@@ -66,6 +66,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                                         .function = config.custom_generate.function,
                                         .metadata_key = told.metadata_key,
                                         .context_tokens = session.config().max_positions,
+                                        .vocab = session.config().vocab,
                                         .is_evaluation = true});
   }
   RolloutPhase phase(*engine, session.text());
@@ -75,7 +76,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
 
   base::Json record = base::Json::object();
   for (const Evaluation::Result& result : *results) {
-    if (result.is_scored()) report.print(eval_line(result));
+    if (result.is_scored()) report.print_result(eval_line(result));
     for (const auto& [name, value] : result.metrics) record[name] = value;
   }
   if (!config.output.empty()) {

@@ -25,7 +25,7 @@ constexpr uint64_t kFirstEvalSample = uint64_t{1} << 52;
 constexpr uint64_t kSamplesPerSet = uint64_t{1} << 40;
 constexpr size_t kMaxSets = kFirstEvalSample / kSamplesPerSet;
 
-report::Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
+report::Metrics eval_metrics(const std::string& name, const Rollout& rollout, const config::PassRule& pass) {
   const std::string prefix = "eval/" + name;
   report::Metrics metrics = failure_metrics(rollout, prefix);
   std::vector<const rl::Sample*> samples = rollout.views();
@@ -37,7 +37,7 @@ report::Metrics eval_metrics(const std::string& name, const Rollout& rollout) {
   for (const char* key : {"response_len/mean", "response_len/median", "response_len/max", "response_len/min"}) {
     metrics[prefix + "/" + key] = raw[key];
   }
-  for (const auto& [key, value] : rl::pass_rates(samples)) metrics[prefix + "-" + key] = value;
+  for (const auto& [key, value] : pass_metrics(rollout, pass)) metrics[prefix + "-" + key] = value;
   for (const auto& [key, value] : logged_metrics(rollout)) metrics[prefix + "/reward_metric/" + key] = value;
   for (const auto& [key, value] : part_metrics(rollout)) metrics[prefix + "/rewards/" + key] = value;
   return metrics;
@@ -87,7 +87,15 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOpt
   }
   // A process can give all that any line asks for, whichever data sets it serves: a rule more costs microseconds. Where
   // it is the only one that needs math-verify, its pool begins half a second later.
-  for (DataSet& set : sets_) set.grading.reward.line_types = line_types_;
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    sets_[i].grading.reward.line_types = line_types_;
+    try {
+      sets_[i].grading.reward.check_some_pass();
+    } catch (const UserError& error) {
+      if (sets[i].place.empty()) throw;
+      throw UserError(fmt::format("{}: {}", sets[i].place, error.what()));
+    }
+  }
 }
 
 bool Evaluation::Grading::operator==(const Grading& other) const {
@@ -122,6 +130,14 @@ std::vector<Evaluation::Grading> Evaluation::gradings() const {
   return result;
 }
 
+std::vector<const PromptSet*> Evaluation::prompts_graded(const Grading& grading) const {
+  std::vector<const PromptSet*> result;
+  for (const DataSet& set : sets_) {
+    if (set.grading == grading) result.push_back(&set.prompts);
+  }
+  return result;
+}
+
 void Evaluation::try_out(const std::optional<Grading>& training, const RewardContext& context) const {
   std::vector<Grading> tried;
   if (training) tried.push_back(*training);
@@ -130,7 +146,7 @@ void Evaluation::try_out(const std::optional<Grading>& training, const RewardCon
     tried.push_back(set.grading);
     RewardContext own = context;
     own.label_key = set.grading.label_key;
-    try_out_reward(set.grading.reward, own);
+    try_out_reward(set.grading.reward, own, prompts_graded(set.grading));
   }
 }
 
@@ -152,14 +168,16 @@ int64_t Evaluation::max_sequences() const {
   return most;
 }
 
-std::vector<std::string> Evaluation::reward_metrics() const {
-  std::vector<std::string> names;
+std::vector<Evaluation::RewardMetric> Evaluation::reward_metrics() const {
+  std::vector<RewardMetric> metrics;
   for (const DataSet& set : sets_) {
-    names.push_back("eval/" + set.name);
-    for (int64_t k = 1; k <= set.rollout.n_samples_per_prompt; k *= 2)
-      names.push_back(fmt::format("eval/{}-pass@{}", set.name, k));
+    metrics.push_back({.name = "eval/" + set.name, .judged_by = ""});
+    for (int64_t k = 1; k <= set.rollout.n_samples_per_prompt; k *= 2) {
+      metrics.push_back(
+          {.name = fmt::format("eval/{}-pass@{}", set.name, k), .judged_by = set.grading.reward.pass_text()});
+    }
   }
-  return names;
+  return metrics;
 }
 
 std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& phase,
@@ -185,7 +203,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     std::optional<Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;
     if (phase.speaks() && !rollout->all_failed()) warn_of_failures(*rollout, request.title);
-    report::Metrics metrics = eval_metrics(set.name, *rollout);
+    report::Metrics metrics = eval_metrics(set.name, *rollout, set.grading.reward.pass_rule());
     results.push_back({set.name, std::move(*rollout), std::move(metrics)});
   }
   return results;

@@ -46,6 +46,8 @@ class Evaluation {
   };
   // Of each data set.
   std::vector<Grading> gradings() const;
+  // Of the data sets that are graded so.
+  std::vector<const PromptSet*> prompts_graded(const Grading& grading) const;
   // Tries out the rewards that are not training's, where there is training. UserError.
   void try_out(const std::optional<Grading>& training, const RewardContext& context) const;
   // The reward of training, whose processes may serve data sets too: with what the lines of all of them ask for.
@@ -53,8 +55,13 @@ class Evaluation {
   // UserError for --rm-url that neither training nor a data set asks.
   void check_url_is_asked(const config::RewardOptions& training) const;
 
-  // The metrics that --save-best may name, as far as they are known beforehand.
-  std::vector<std::string> reward_metrics() const;
+  // A metric that --save-best may name.
+  struct RewardMetric {
+    std::string name;
+    std::string judged_by;  // of pass@k: config::RewardOptions::pass_text(); "" of a mean reward
+  };
+  // As far as they are known beforehand.
+  std::vector<RewardMetric> reward_metrics() const;
 
   struct Result {
     std::string name;

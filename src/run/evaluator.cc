@@ -25,6 +25,7 @@ std::optional<CustomGeneration> Evaluator::generation() const {
                           .function = inputs_.config.custom_generate.function,
                           .metadata_key = inputs_.config.data.lines.metadata_key,
                           .context_tokens = inputs_.session.config().max_positions,
+                          .vocab = inputs_.session.config().vocab,
                           .is_evaluation = true};
 }
 

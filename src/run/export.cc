@@ -75,8 +75,8 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   report::Report report;
   const std::string merged = place.adapter.empty() ? "" : fmt::format(", merged into {}", place.directory);
   if (mode.dry_run) {
-    report.print(fmt::format("{}{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, merged,
-                             config.output, bytes, model::to_string(shape.dtype)));
+    report.print_result(fmt::format("{}{} -> {}: {} bytes in {}; nothing was written (--dry-run)", source, merged,
+                                    config.output, bytes, model::to_string(shape.dtype)));
     return 0;
   }
   const weights::WeightStore store = read_merged(place, shape);
@@ -84,9 +84,9 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   weights::ExportOptions files = config.files;
   files.source_directory = place.directory;
   weights::export_hf_checkpoint(config.output, store, files);
-  report.print(fmt::format("wrote {}: {} parameters in {}{}", config.output, shape.num_parameters(),
-                           model::to_string(shape.dtype),
-                           place.adapter.empty() ? "" : ", the adapter merged into them"));
+  report.print_result(fmt::format("wrote {}: {} parameters in {}{}", config.output, shape.num_parameters(),
+                                  model::to_string(shape.dtype),
+                                  place.adapter.empty() ? "" : ", the adapter merged into them"));
   return 0;
 }
 

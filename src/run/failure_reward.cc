@@ -21,14 +21,19 @@ std::optional<double> failure_reward_among(const config::FailureReward& policy, 
 void put_failure_rewards(const config::FailureReward& policy, std::span<const text::Grade> grades,
                          std::span<rl::Sample> samples) {
   TANDEM_CHECK_EQ(grades.size(), samples.size());
-  const std::optional<double> reward = failure_reward_among(policy, grades);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!grades[i].failed) continue;
-    rl::Sample& sample = samples[i];
-    sample.grading_failed = true;
-    sample.has_reward = reward.has_value() && !grades[i].gives_none();
-    sample.reward = sample.has_reward ? *reward : 0.0;
-    if (!sample.has_reward) sample.remove = true;
+  const std::optional<double> among_all = failure_reward_among(policy, grades);
+  for (size_t begin = 0, end = 0; begin < samples.size(); begin = end) {
+    while (end < samples.size() && samples[end].group_id == samples[begin].group_id) ++end;
+    std::optional<double> reward = failure_reward_among(policy, grades.subspan(begin, end - begin));
+    if (!reward) reward = among_all;
+    for (size_t i = begin; i < end; ++i) {
+      if (!grades[i].failed) continue;
+      rl::Sample& sample = samples[i];
+      sample.grading_failed = true;
+      sample.has_reward = reward.has_value() && !grades[i].gives_none();
+      sample.reward = sample.has_reward ? *reward : 0.0;
+      if (!sample.has_reward) sample.remove = true;
+    }
   }
 }
 

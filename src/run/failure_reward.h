@@ -11,11 +11,12 @@
 
 namespace tandem::run {
 
-// The reward of the samples whose grading failed, among these; nullopt: they have none. `grades`: as below, or of one
-// group, which is all that a filter knows when it judges it.
+// The reward of the samples of one group whose grading failed: a filter of groups and training ask here, so both have
+// the same number. nullopt: they have none, or nothing of the group was graded.
 std::optional<double> failure_reward_among(const config::FailureReward& policy, std::span<const text::Grade> grades);
 
-// Marks the samples whose grade failed and gives them their reward. Dropped whatever the policy says: samples that
+// Marks the samples whose grade failed and gives them their reward: that of their group, or where the whole group
+// failed, which no filter is asked about, the one among all `grades`. Dropped whatever the policy says: samples that
 // failed by no fault of the reward, and all of them where not one was graded, since there is nothing to compare with.
 // `grades`: one a sample, of one rollout or one evaluation set.
 void put_failure_rewards(const config::FailureReward& policy, std::span<const text::Grade> grades,

@@ -26,12 +26,14 @@ namespace {
 // Prompts of one batch: its lines are written when it is finished, in the order of the data.
 constexpr size_t kPromptsPerBatch = 1024;
 
-void write_batch(const RolloutRequest& request, const Rollout& rollout, report::JsonOutput& output) {
+void write_batch(const PromptSet& data, const RolloutRequest& request, const Rollout& rollout,
+                 report::JsonOutput& output) {
   const auto n = static_cast<size_t>(request.n_samples_per_prompt);
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     const auto& [line, prompt] = *request.prompts[p];
     base::Json record = base::Json::object();
     record["line"] = line.line;
+    if (!data.sources.empty()) record["source"] = data.sources.at(prompt.get());
     record["prompt"] = prompt->text;
     if (!line.label.is_null()) record["label"] = line.label;
     record["prompt_tokens"] = prompt->tokens;
@@ -47,7 +49,7 @@ void write_batch(const RolloutRequest& request, const Rollout& rollout, report::
 int generate(const config::GenerateConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
   ModelSession session(config.model);
-  const PromptSet prompts = load_prompts(config.data, session.text());
+  const PromptSet prompts = load_all_prompts(config.data, session.text());
   const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
   const int64_t n = config.rollout.n_samples_per_prompt;
   const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
@@ -60,7 +62,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
     session.check_weights();
     report.print(fmt::format("{} prompts, the longest of {} tokens; KV cache {} bytes", prompts.prompts.size(),
                              prompts.longest_tokens, kv_bytes));
-    report.print("everything is in order; nothing was written (--dry-run)");
+    report.print_result("everything is in order; nothing was written (--dry-run)");
     return 0;
   }
   session.load_weights();
@@ -86,7 +88,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
                         : fmt::format("generate {} to {} of {}", begin + 1, end, prompts.prompts.size());
     const std::optional<Rollout> rollout = phase.run(request, nullptr, report);
     if (!rollout) break;
-    write_batch(request, *rollout, output);
+    write_batch(prompts, request, *rollout, output);
     for (const rl::Sample& sample : rollout->samples) num_tokens += static_cast<int64_t>(sample.completion.size());
     num_completions += static_cast<int64_t>(rollout->samples.size());
     seconds += rollout->seconds;

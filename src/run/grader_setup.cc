@@ -1,15 +1,20 @@
 #include "run/grader_setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/env.h"
 #include "base/message_text.h"
+#include "base/options.h"
 #include "text/reward_rules.h"
 
 namespace tandem::run {
@@ -26,7 +31,8 @@ std::string checked_token() {
 text::GraderConfig service_config(const config::RewardOptions& options, text::GraderConfig base) {
   base.service =
       text::RewardService{.url = options.rm_url, .token = checked_token(), .max_retries = options.rm_retries};
-  base.python.clear();            // which is that of the user's code
+  base.python.clear();            // which is that of the user's code,
+  base.worker.variables.reset();  // as are these
   base.limits.num_processes = 1;  // which has as many requests under way as it may; it waits, and computes nothing
   return base;
 }
@@ -58,8 +64,33 @@ text::RewardSource source_config(const config::RewardOptions& options, const con
   });
   result.graders = base;
   result.graders->rm_types = std::move(rules);
+  result.graders->limits.fork_each_call = false;  // nothing that a model wrote runs in ours
   if (!has_key) result.graders->reward_key.clear();
   return result;
+}
+
+// What a TRL function is given beside columns of the data; what else it may name, nobody needs.
+constexpr std::array<std::string_view, 3> kOfEveryLine = {"prompts", "completions", "completion_ids"};
+constexpr size_t kMaxNames = 20;
+
+void check_columns(const std::string& function, const std::vector<std::string>& needed, const std::string& label_key,
+                   const std::vector<const PromptSet*>& data) {
+  for (const PromptSet* set : data) {
+    for (const std::string& name : needed) {
+      if (has_column(*set, label_key, name)) continue;
+      const std::set<std::string> columns = columns_of(*set, label_key);
+      std::vector<std::string> names(kOfEveryLine.begin(), kOfEveryLine.end());
+      names.insert(names.end(), columns.begin(), columns.end());
+      const std::optional<std::string> nearest = base::nearest_name(name, names);
+      const size_t num_more = names.size() - std::min(names.size(), kMaxNames);
+      names.resize(names.size() - num_more);
+      for (std::string& shown : names) shown = base::one_line(shown, 80);
+      throw UserError(fmt::format("--custom-rm-path {}: there is no column {} in {}; there are {}{}{}", function, name,
+                                  set->path, fmt::join(names, ", "),
+                                  num_more > 0 ? fmt::format(" and {} more", num_more) : "",
+                                  nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+    }
+  }
 }
 
 }  // namespace
@@ -71,6 +102,11 @@ RewardContext reward_context(const config::DataOptions& data, const config::RunM
 text::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context) {
   text::GraderConfig config;
   config.worker = text::default_worker_config();
+  for (const std::string& name : options.env) {
+    TANDEM_USER_CHECK(base::is_set(name),
+                      fmt::format("--rm-env {}: is not set in the environment; export it, or leave it out", name));
+  }
+  if (options.sandbox != "off") config.worker.variables = options.env;
   config.reward_key = options.reward_key;
   config.group_rm = options.group_rm;
   config.label_key = context.label_key;
@@ -97,7 +133,8 @@ text::ScorerConfig scorer_config(const config::RewardOptions& options, const Rew
   return config;
 }
 
-void try_out_reward(const config::RewardOptions& options, const RewardContext& context) {
+void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
+                    const std::vector<const PromptSet*>& data) {
   RewardContext quiet = context;
   quiet.output_path.clear();
   for (text::RewardSource& source : scorer_config(options, quiet).sources) {
@@ -108,6 +145,7 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
       (*config)->warn_of_missing_layers = false;  // the run's own graders say it
       if ((*config)->service) (*config)->service->try_connection = true;
       const text::Graders graders(**config);
+      check_columns((*config)->custom_rm_path, graders.columns(), context.label_key, data);
     }
   }
 }
@@ -115,6 +153,8 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
 void print_rewards(const config::RewardOptions& options, report::Report& report) {
   const std::string sum = options.sum_text();
   if (!sum.empty()) report.print(sum);
+  const std::string pass = options.pass_text();
+  if (!pass.empty()) report.print("pass@k counts samples with " + pass);
   if (!asks_service(options)) return;
   report.print(fmt::format(
       "remote_rm asks {}: the process that asks may open sockets, no other of this run can; what the service answers "

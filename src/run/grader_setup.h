@@ -2,12 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "config/data_options.h"
 #include "config/reward_options.h"
 #include "config/run_mode.h"
 #include "report/report.h"
+#include "run/prompt_set.h"
 #include "text/scorer.h"
 
 namespace tandem::run {
@@ -26,10 +28,13 @@ text::GraderConfig grader_config(const config::RewardOptions& options, const Rew
 text::ScorerConfig scorer_config(const config::RewardOptions& options, const RewardContext& context);
 
 // Loads each function, in --rm-python, and connects to --rm-url, once, so that what is missing or wrong is found before
-// weights are read and folders made. UserError, and EnvironmentError for a service that cannot be reached.
-void try_out_reward(const config::RewardOptions& options, const RewardContext& context);
+// weights are read and folders made. UserError, also for a function that needs a column which one of `data` has not,
+// and EnvironmentError for a service that cannot be reached.
+void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
+                    const std::vector<const PromptSet*>& data);
 
-// Says what is added up to the reward, and which service is asked; nothing of a reward that is neither.
+// Says what is added up to the reward, what pass@k counts, and which service is asked; nothing where there is nothing
+// to choose.
 void print_rewards(const config::RewardOptions& options, report::Report& report);
 
 }  // namespace tandem::run

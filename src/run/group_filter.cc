@@ -22,6 +22,7 @@ text::GraderConfig filter_config(const config::DynamicSamplingOptions& options, 
   text::GraderConfig config = grader_config(reward, context);
   config.group_filter = options.filter_path;
   config.limits.num_processes = 1;        // it has rewards to look at, not texts to judge
+  config.limits.fork_each_call = false;   // and no program to run
   config.warn_of_missing_layers = false;  // the reward's own processes say it
   return config;
 }

@@ -7,15 +7,17 @@
 
 namespace tandem::run {
 
-GroupSelection::GroupSelection(int64_t wanted, int64_t at_once)
-    : wanted_(wanted), at_once_(at_once), end_of_useful_(std::numeric_limits<size_t>::max()) {
+GroupSelection::GroupSelection(int64_t wanted, int64_t at_once, const SearchLimits& limits)
+    : wanted_(wanted), at_once_(at_once), limits_(limits), end_of_useful_(std::numeric_limits<size_t>::max()) {
   TANDEM_CHECK(wanted > 0 && at_once >= wanted, wanted, at_once);
+  TANDEM_CHECK(limits.max_groups > 0 && limits.max_dropped_in_a_row > 0, limits.max_groups,
+               limits.max_dropped_in_a_row);
 }
 
 int64_t GroupSelection::num_to_draw() const {
   // With enough kept ones, only those before the last of them are waited for.
-  if (num_kept_ >= wanted_) return 0;
-  return at_once_ - num_kept_ - num_undecided_;
+  if (num_kept_ >= wanted_ || has_given_up_) return 0;
+  return std::min(at_once_ - num_kept_ - num_undecided_, limits_.max_groups - std::ssize(states_));
 }
 
 void GroupSelection::draw() {
@@ -29,9 +31,22 @@ void GroupSelection::decide(size_t group, bool is_kept) {
   --num_undecided_;
   num_kept_ += is_kept ? 1 : 0;
   if (num_kept_ >= wanted_) find_end();
-  while (num_judged_ < std::min(states_.size(), end_of_useful_) && states_[num_judged_] != State::kUndecided) {
-    if (states_[num_judged_++] == State::kKept) ++num_taken_;
+  judge();
+}
+
+// Goes through the groups in their order, so that a limit ends the search at the same group whenever they are decided.
+void GroupSelection::judge() {
+  while (!is_over() && num_judged_ < states_.size() && states_[num_judged_] != State::kUndecided) {
+    const bool is_kept = states_[num_judged_++] == State::kKept;
+    num_taken_ += is_kept ? 1 : 0;
+    num_dropped_in_a_row_ = is_kept ? 0 : num_dropped_in_a_row_ + 1;
+    has_given_up_ = !is_full() && (static_cast<int64_t>(num_judged_) >= limits_.max_groups ||
+                                   num_dropped_in_a_row_ >= limits_.max_dropped_in_a_row);
   }
+  if (!has_given_up_) return;
+  end_of_useful_ = num_judged_;
+  num_kept_ = num_taken_;
+  num_undecided_ = 0;
 }
 
 void GroupSelection::find_end() {
@@ -52,12 +67,6 @@ std::vector<size_t> GroupSelection::taken() const {
     if (states_[i] == State::kKept) groups.push_back(i);
   }
   return groups;
-}
-
-int64_t GroupSelection::num_dropped_in_a_row() const {
-  size_t i = num_judged_;
-  while (i > 0 && states_[i - 1] == State::kDropped) --i;
-  return static_cast<int64_t>(num_judged_ - i);
 }
 
 }  // namespace tandem::run

@@ -44,6 +44,9 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
   settings.has_stop_texts = !config.rollout.stop.empty();
   settings.can_stop = !model.eos_token_ids.empty() || !config.rollout.stop_token_ids.empty() || settings.has_stop_texts;
   settings.eos_token_ids = fmt::format("{}", fmt::join(model.eos_token_ids, ", "));
+  settings.filter = config.dynamic_sampling.filter_path;
+  settings.has_filter_budget = config.dynamic_sampling.max_sampled_groups.has_value();
+  settings.num_rollouts = num_steps / config.steps_per_rollout();
   settings.template_opens_answer = prompts.template_opens_answer;
   settings.template_told_not_to = !prompts.template_opens_answer && told_not_to_open(config.data);
   settings.num_prompts_dropped = prompts.num_too_long;

@@ -25,14 +25,20 @@ using base::seconds_since;
 
 constexpr double kGiB = int64_t{1} << 30;
 
+rl::HealthSettings health_settings(const TrainInputs& inputs) {
+  rl::HealthSettings settings = signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
+                                                inputs.num_rollouts * inputs.config.steps_per_rollout());
+  if (inputs.checkpoint) settings.differed_until = checkpoint::read_state(*inputs.checkpoint).rewards_differed_until;
+  return settings;
+}
+
 }  // namespace
 
 Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
     : inputs_(inputs),
       ranks_{
           .device = inputs.mesh->data().device, .host = inputs.mesh->data().host, .parts = inputs.mesh->tensor().host},
-      health_(signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
-                              inputs.num_rollouts * inputs.config.steps_per_rollout())),
+      health_(health_settings(inputs)),
       model_(inputs.session.make_model(plan::model_in_training(inputs.config, inputs.session.config()),
                                        inputs.session.view())) {
   const ModelSession& session = inputs.session;
@@ -75,11 +81,18 @@ void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& lo
   rl::assign_advantages(loss, rollout.samples);
   warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
-  log.add(rollout_report(rollout, per_token, inputs_.config.output.log_passrate));
+  std::optional<config::PassRule> pass;
+  if (inputs_.config.output.log_passrate) pass = inputs_.config.reward.pass_rule();
+  log.add(rollout_report(rollout, per_token, pass));
   for (const auto& [name, value] : rl::shaping_metrics(loss, rollout.views(), per_token)) {
     log.add({{"rollout/" + name, value}});
   }
   log.add(health_.observe_rollout(rollout_id, rollout.views()));
+  if (rollout.filtered) {
+    log.add(health_.observe_filter(rollout_id, {.num_sampled = rollout.filtered->num_groups,
+                                                .num_kept = rollout.filtered->num_kept,
+                                                .num_wanted = rollout.filtered->num_wanted}));
+  }
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
 
@@ -93,11 +106,15 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   double tokens = 0.0, flops = 0.0;
   const model::ModelConfig whole = model::whole_of(inputs_.session.config());
   try {
-    for (int64_t k = 0; k < config.steps_per_rollout(); ++k) {
-      log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k,
-                            config.steps_per_rollout(), "steps");
-      const auto first = samples.begin() + k % config.steps_per_epoch() * config.samples_per_step();
-      const std::vector<const rl::Sample*> batch(first, first + config.samples_per_step());
+    const int64_t num_samples = std::ssize(samples);
+    // Of fewer samples, where a filter kept too few groups, each step has an equal share.
+    const int64_t per_epoch = std::min(config.steps_per_epoch(), num_samples);
+    const int64_t num_steps = per_epoch * config.num_epochs_per_rollout;
+    for (int64_t k = 0; k < num_steps; ++k) {
+      log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k, num_steps, "steps");
+      const int64_t share = k % per_epoch;
+      const std::vector<const rl::Sample*> batch(samples.begin() + share * num_samples / per_epoch,
+                                                 samples.begin() + (share + 1) * num_samples / per_epoch);
       const bool is_first = k == 0 && rollout.is_sampled;
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
       patience.observe_step(rollout_id, last, rollout);
@@ -136,6 +153,7 @@ void Learner::update_reference(int64_t num_finished, RunLog& log) {
 }
 
 void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
+  state.rewards_differed_until = health_.differed_until();
   if (!reference_) return;
   std::vector<checkpoint::SavedTensor> of_reference;
   reference_->save(state, of_reference);

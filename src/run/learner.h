@@ -43,7 +43,7 @@ class Learner {
 
   // Behind `num_finished` rollouts: the reference becomes the policy where --ref-update-interval says so.
   void update_reference(int64_t num_finished, RunLog& log);
-  // Adds what a checkpoint of this moment has to hold beside the optimizer.
+  // Adds what a checkpoint of this moment has to hold beside the optimizer: the reference, and when rewards differed.
   void save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const;
 
   trainer::Trainer& trainer() { return *trainer_; }

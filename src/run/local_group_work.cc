@@ -1,6 +1,7 @@
 #include "run/local_group_work.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -51,7 +52,8 @@ std::unique_ptr<GroupSampler> make_sampler(const RolloutRequest& request, rollou
                                                              .skip_special_tokens = request.skip_special_tokens,
                                                              .is_evaluation = request.generation->is_evaluation,
                                                              .metadata_key = request.generation->metadata_key,
-                                                             .context_tokens = request.generation->context_tokens});
+                                                             .context_tokens = request.generation->context_tokens,
+                                                             .vocab = request.generation->vocab});
 }
 
 }  // namespace
@@ -151,11 +153,12 @@ void LocalGroupWork::take_sampled(SampledGroup group) {
   under_way.members = std::move(group.members);
   std::vector<std::vector<int32_t>> tokens;
   for (const SampledGroup::Member& member : under_way.members) tokens.push_back(member.sample.completion);
-  std::vector<std::string> texts = decode(tokens);
+  std::vector<std::string> texts = decode(tokens, request_.skip_special_tokens);
   for (size_t i = 0; i < n_; ++i) {
     under_way.members[i].sample.text = std::move(texts[i]);
     under_way.result.longest = std::max(under_way.result.longest, std::ssize(tokens[i]));
   }
+  decode_pieces(under_way.members);
   if (graders_ == nullptr) return hand_over(index);
   under_way.grades.resize(n_);
   std::vector<text::GradeRequest> requests;
@@ -165,6 +168,7 @@ void LocalGroupWork::take_sampled(SampledGroup group) {
       requests.push_back(grade_request(under_way.line->record, member));
     } else {
       member.sample.text.clear();
+      member.sample.pieces.clear();
       under_way.grades[i] = failed_grade(member);
       ++under_way.num_graded;
       ++num_graded_;
@@ -244,12 +248,30 @@ void LocalGroupWork::hand_over(size_t index) {
   done_(index, std::move(result));
 }
 
-std::vector<std::string> LocalGroupWork::decode(const std::vector<std::vector<int32_t>>& tokens) {
+void LocalGroupWork::decode_pieces(std::vector<SampledGroup::Member>& members) {
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<rl::SamplePiece*> pieces;
+  for (SampledGroup::Member& member : members) {
+    const std::vector<int32_t>& completion = member.sample.completion;
+    auto end = completion.end();
+    for (rl::SamplePiece& piece : std::views::reverse(member.sample.pieces)) {
+      const auto begin = completion.begin() + piece.begin;
+      tokens.emplace_back(begin, std::exchange(end, begin));
+      pieces.push_back(&piece);
+    }
+  }
+  if (pieces.empty()) return;
+  std::vector<std::string> texts = decode(tokens, /*skip_special_tokens=*/false);
+  for (size_t i = 0; i < pieces.size(); ++i) pieces[i]->text = std::move(texts[i]);
+}
+
+std::vector<std::string> LocalGroupWork::decode(const std::vector<std::vector<int32_t>>& tokens,
+                                                bool skip_special_tokens) {
   try {
-    return text_.decode(tokens, request_.skip_special_tokens);
+    return text_.decode(tokens, skip_special_tokens);
   } catch (const text::WorkerError& error) {
     base::log_warning("the text worker was lost and replaced: {}", error.what());
-    return text_.decode(tokens, request_.skip_special_tokens);
+    return text_.decode(tokens, skip_special_tokens);
   }
 }
 

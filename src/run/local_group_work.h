@@ -57,7 +57,9 @@ class LocalGroupWork final : public GroupWork {
   void judge(size_t index);
   void take_judged();
   void hand_over(size_t index);
-  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens);
+  // Gives the pieces of samples of several turns their texts.
+  void decode_pieces(std::vector<SampledGroup::Member>& members);
+  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
 
   uint64_t group_id(size_t index) const { return request_.first_sample_id / n_ + index; }
   size_t index_of_group(uint64_t id) const { return id - request_.first_sample_id / n_; }

@@ -11,6 +11,7 @@
 #include "model/peft.h"
 #include "model/registry.h"
 #include "weights/checkpoint_files.h"
+#include "weights/initialize_random.h"
 #include "weights/not_finite.h"
 
 namespace tandem::run {
@@ -80,7 +81,8 @@ weights::WeightStore ModelSession::empty_adapter() const {
 
 void ModelSession::read_weights(weights::WeightStore& store) const {
   if (options_.random_init) {
-    weights::initialize_random(store, config_.initializer_range, static_cast<uint64_t>(options_.seed));
+    weights::initialize_random(store, config_.initializer_range, static_cast<uint64_t>(options_.seed),
+                               /*first_stream=*/0, ops_->num_threads());
   } else {
     weights::load_hf_checkpoint(directory(), store);
   }
@@ -120,8 +122,8 @@ void ModelSession::load_adapter() {
   constexpr uint64_t kFirstStream = uint64_t{1} << 32;
   adapter_ = std::make_unique<weights::WeightStore>(empty_adapter());
   if (place_.adapter.empty()) {
-    weights::initialize_random(*adapter_, config_.initializer_range, static_cast<uint64_t>(options_.seed),
-                               kFirstStream);
+    weights::initialize_random(*adapter_, config_.initializer_range, static_cast<uint64_t>(options_.seed), kFirstStream,
+                               ops_->num_threads());
   } else {
     weights::load_adapter(place_.adapter, *adapter_);
   }

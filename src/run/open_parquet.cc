@@ -9,12 +9,12 @@
 
 namespace tandem::run {
 
-rl::Table open_parquet(const std::string& file) {
-  const auto parquet = std::make_shared<text::ParquetFile>(text::default_worker_config(), file);
+rl::Table open_parquet(const std::string& file, const std::vector<std::string>& keys) {
+  const auto parquet = std::make_shared<text::ParquetFile>(text::default_worker_config(), file, keys);
   const auto read = [parquet](int64_t begin, int64_t end) {
     std::vector<rl::TableRow> rows;
     for (text::ParquetRow& row : parquet->read(begin, end)) {
-      rows.push_back({std::move(row.json), std::move(row.wrong)});
+      rows.push_back({std::move(row.json), std::move(row.wrong), std::move(row.left_out)});
     }
     return rows;
   };

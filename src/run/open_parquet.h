@@ -2,12 +2,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "rl/data_lines.h"
 
 namespace tandem::run {
 
 // UserError and EnvironmentError as text::ParquetFile.
-rl::Table open_parquet(const std::string& file);
+rl::Table open_parquet(const std::string& file, const std::vector<std::string>& keys);
 
 }  // namespace tandem::run

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "report/sample_file.h"
 #include "run/rollout_metrics.h"
 
@@ -41,6 +42,8 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
 
 void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
   const bool has_filter_failed = rollout.filtered && rollout.filtered->always_failed();
+  ungraded_rollouts_ = rollout.all_failed() ? ungraded_rollouts_ + 1 : 0;
+  last_failure_ = rollout.first_failure;
   failed_rollouts_ = rollout.all_failed() || has_filter_failed ? failed_rollouts_ + 1 : 0;
   TANDEM_USER_CHECK(!has_filter_failed || failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: the filter of --dynamic-sampling-filter-path failed on every group, the "
@@ -56,9 +59,19 @@ void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
                                 rollout_id + 1, cause, failed_rollouts_, rollout.first_failure));
 }
 
+void Patience::check_that_some_were_graded(int64_t num_finished) const {
+  if (num_finished == 0 || ungraded_rollouts_ < num_finished) return;
+  throw UserError(
+      fmt::format("no sample of the run's {} was graded, because grading failed for all of them, so nothing "
+                  "was learnt: mend the reward{}",
+                  base::counted(num_finished, "rollout"),
+                  last_failure_.empty() ? "" : "; the first of the last rollout: " + last_failure_));
+}
+
 void Patience::save(checkpoint::RunState& state) const {
   state.skipped_in_a_row = skipped_steps_;
   state.failed_in_a_row = failed_rollouts_;
+  state.ungraded_in_a_row = ungraded_rollouts_;
 }
 
 }  // namespace tandem::run

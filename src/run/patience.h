@@ -1,6 +1,6 @@
 // When a run that only goes wrong ends: after too many optimizer steps in a row that were skipped, or too many rollouts
-// in a row in which the reward failed on every sample, or a group filter on every group. Both counts are part of a
-// checkpoint.
+// in a row in which the reward failed on every sample, or a group filter on every group; and at its end, where the
+// reward never worked. The counts are part of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class Patience {
         directory_(directory),
         session_(session),
         skipped_steps_(start.skipped_in_a_row),
-        failed_rollouts_(start.failed_in_a_row) {}
+        failed_rollouts_(start.failed_in_a_row),
+        ungraded_rollouts_(start.ungraded_in_a_row) {}
 
   // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
@@ -39,7 +40,11 @@ class Patience {
   // After a rollout was trained on and logged. UserError after --max-failed-rollouts.
   void observe_rollout(int64_t rollout_id, const Rollout& rollout);
 
-  // Puts both counts into what a checkpoint holds.
+  // After the last rollout of the run, of which `num_finished` are finished. UserError where grading failed for every
+  // sample of all of them, however few they are.
+  void check_that_some_were_graded(int64_t num_finished) const;
+
+  // Puts the counts into what a checkpoint holds.
   void save(checkpoint::RunState& state) const;
 
  private:
@@ -47,6 +52,8 @@ class Patience {
   const checkpoint::RunDirectory& directory_;
   const ModelSession& session_;
   int64_t skipped_steps_, failed_rollouts_;  // in a row, up to now
+  int64_t ungraded_rollouts_;                // of those: the reward failed, not the filter alone
+  std::string last_failure_;                 // Rollout::first_failure of the last one
 };
 
 }  // namespace tandem::run

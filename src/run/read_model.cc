@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/hub_name.h"
 #include "model/config_reader.h"
 #include "model/lora.h"
 #include "model/peft.h"
@@ -26,14 +27,15 @@ model::ModelConfig read_base(const std::string& directory, const std::string& dt
 ModelPlace find_model(const std::string& hf_checkpoint) {
   TANDEM_USER_CHECK(base::directory_exists(hf_checkpoint),
                     fmt::format("--hf-checkpoint {}: no such directory; name a folder with config.json, "
-                                "model.safetensors and tokenizer.json",
-                                hf_checkpoint));
+                                "model.safetensors and tokenizer.json{}",
+                                hf_checkpoint, base::hub_remedy(hf_checkpoint, base::HubKind::kModel)));
   if (!model::is_adapter_directory(hf_checkpoint)) return {.directory = hf_checkpoint};
   const std::string base = model::read_adapter_config(hf_checkpoint).base;
-  TANDEM_USER_CHECK(base::directory_exists(base) && !model::is_adapter_directory(base),
-                    fmt::format("{}/adapter_config.json: base_model_name_or_path: {} is no directory of a model; "
-                                "correct it there, or start where it leads to one",
-                                hf_checkpoint, model::ConfigReader::shown(base)));
+  TANDEM_USER_CHECK(
+      base::directory_exists(base) && !model::is_adapter_directory(base),
+      fmt::format("{}/adapter_config.json: base_model_name_or_path: {} is no directory of a model; "
+                  "correct it there, or start where it leads to one{}",
+                  hf_checkpoint, model::ConfigReader::shown(base), base::hub_remedy(base, base::HubKind::kModel)));
   return {.directory = base, .adapter = hf_checkpoint};
 }
 

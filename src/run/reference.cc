@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/hub_name.h"
 #include "model/registry.h"
 #include "weights/checkpoint_files.h"
 
@@ -14,7 +15,8 @@ namespace tandem::run {
 void check_reference(const ModelSession& session, const std::string& directory) {
   if (directory.empty()) return;
   TANDEM_USER_CHECK(base::directory_exists(directory),
-                    fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory", directory));
+                    fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory{}", directory,
+                                base::hub_remedy(directory, base::HubKind::kModel)));
   const model::ModelConfig config = model::read_model_config(directory), &own = session.config();
   TANDEM_USER_CHECK(config.architecture == own.architecture && config.vocab == own.vocab &&
                         config.hidden == own.hidden && config.num_layers == own.num_layers,

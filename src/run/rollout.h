@@ -21,6 +21,7 @@ inline constexpr const char* kGenerateFailure = "generate";
 // the same whenever the run is repeated; the others depend on what was under way when it was full.
 struct FilteredGroups {
   int64_t num_groups = 0;
+  int64_t num_kept = 0, num_wanted = 0;    // fewer are kept than wanted where a limit ended the search
   int64_t num_judged = 0;                  // by the filter: groups with a reward
   std::map<std::string, int64_t> dropped;  // by reason
   int64_t num_failures = 0;                // of the filter: groups that it could not judge
@@ -32,6 +33,7 @@ struct FilteredGroups {
   int64_t num_aborted = 0;  // of those: had not ended
 
   int64_t num_dropped() const;
+  int64_t num_missing() const { return num_wanted - num_kept; }
   bool always_failed() const { return num_judged > 0 && num_failures == num_judged; }
 };
 

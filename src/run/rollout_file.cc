@@ -57,6 +57,7 @@ class SampleReader {
     sample.remove = remove.get<bool>();
     if (const auto turns = record_.find("turns"); turns != record_.end())
       sample.num_turns = static_cast<int64_t>(unsigned_number("turns", *turns));
+    if (record_.contains("pieces")) sample.pieces = pieces(length);
     for (const Json& version : list("weight_versions"))
       sample.versions.push_back({.begin = 0, .version = unsigned_number("weight_versions", version)});
     return sample;
@@ -184,6 +185,33 @@ class SampleReader {
       if (!value.is_number_unsigned() || value.get<uint64_t>() > 1) fail(key, "must hold 0 and 1, not " + shown(value));
       result.push_back(value.get<uint8_t>());
     }
+    return result;
+  }
+
+  // How many tokens of a piece are trained on is not read: the mask says so.
+  std::vector<rl::SamplePiece> pieces(size_t length) const {
+    std::vector<rl::SamplePiece> result;
+    size_t begin = 0;
+    for (const Json& value : list("pieces")) {
+      const auto has = [&](const char* key, Json::value_t type) {
+        const auto found = value.is_object() ? value.find(key) : value.end();
+        return value.is_object() && found != value.end() && found->type() == type;
+      };
+      const bool is_whole = has("from", Json::value_t::string) && has("text", Json::value_t::string) &&
+                            has("length", Json::value_t::number_unsigned) && value["length"].get<uint64_t>() > 0 &&
+                            value["length"].get<uint64_t>() <= length - begin;
+      const std::string from = is_whole ? value["from"].get<std::string>() : "";
+      if (from != report::kFromModel && from != report::kFromFunction)
+        fail("pieces", fmt::format("{} is no piece: write from ({} or {}), text and length, which add up to the {} "
+                                   "tokens of the response",
+                                   shown(value), report::kFromModel, report::kFromFunction, length));
+      result.push_back({.begin = static_cast<int64_t>(begin),
+                        .is_sampled = from == report::kFromModel,
+                        .text = value["text"].get<std::string>()});
+      begin += value["length"].get<size_t>();
+    }
+    if (!result.empty() && begin != length)
+      fail("pieces", fmt::format("have {} tokens in all, and the response has {}", begin, length));
     return result;
   }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "base/files.h"
 #include "base/log.h"
 #include "report/sample_file.h"
@@ -42,21 +44,23 @@ void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
   log_.report().log_memory(memory_.timeline(rollout_id));
   log_.report().log("rollout", rollout_id, record_);
   const config::OutputOptions& output = inputs_.config.output;
+  const std::vector<std::string> sources = inputs_.prompts.sources_of(rollout.samples);
   if (output.sample_dump_interval > 0 && rollout_id % output.sample_dump_interval == 0) {
     log_.write_samples(fmt::format("{}/rollout_{:06}.jsonl", inputs_.directory.samples_folder(), rollout_id),
-                       rollout.samples, rollout.grades, report::SampleDetail::kReadable);
+                       rollout.samples, rollout.grades, report::SampleDetail::kReadable, sources);
   }
   if (const std::string& pattern = output.save_debug_rollout_data; !pattern.empty()) {
     log_.write_samples(report::rollout_path("--save-debug-rollout-data", pattern, rollout_id), rollout.samples,
-                       rollout.grades, report::SampleDetail::kFull);
+                       rollout.grades, report::SampleDetail::kFull, sources);
   }
 }
 
 void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const report::Metrics& last_step) {
+  const int64_t n = inputs_.config.rollout.n_samples_per_prompt;
   log_.report().print(report::step_line({.rollout = num_finished,
                                          .num_rollouts = inputs_.num_rollouts,
                                          .first_rollout = first_rollout_,
-                                         .num_groups = inputs_.config.rollout_batch_size,
+                                         .num_groups = std::ssize(rollout.samples) / n,
                                          .num_failed = rollout.num_failed,
                                          .num_dropped = rollout.num_dropped,
                                          .num_excess = rollout.filtered ? rollout.filtered->num_excess : 0,

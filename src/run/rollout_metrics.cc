@@ -49,12 +49,30 @@ report::Metrics part_metrics(const Rollout& rollout) {
   return metrics;
 }
 
-report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate) {
+report::Metrics pass_metrics(const Rollout& rollout, const config::PassRule& rule) {
+  std::vector<rl::PassResult> results;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    const rl::Sample& sample = rollout.samples[i];
+    if (!sample.has_reward) continue;
+    std::optional<double> value = sample.reward;
+    if (!rollout.grades.empty() && !rollout.grades[i].parts.empty()) {
+      const std::vector<text::RewardPart>& parts = rollout.grades[i].parts;
+      const auto part = std::ranges::find(parts, rule.reward, &text::RewardPart::name);
+      value = part == parts.end() ? std::nullopt : part->reward;
+    }
+    // That reward does not apply to the sample.
+    if (!value && !sample.grading_failed) continue;
+    results.push_back({.group_id = sample.group_id, .passed = !sample.grading_failed && rule.passes(*value)});
+  }
+  return rl::pass_rates(results);
+}
+
+report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std::optional<config::PassRule>& pass) {
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics metrics;
   for (const auto& [name, value] : rl::rollout_metrics(samples, per_token)) metrics["rollout/" + name] = value;
-  if (log_passrate) {
-    for (const auto& [name, value] : rl::pass_rates(samples)) metrics["passrate/" + name] = value;
+  if (pass) {
+    for (const auto& [name, value] : pass_metrics(rollout, *pass)) metrics["passrate/" + name] = value;
   }
   std::map<std::string, std::pair<double, int64_t>> extras;
   for (const text::Grade& grade : rollout.grades) {
@@ -95,6 +113,8 @@ report::Metrics filter_metrics(const Rollout& rollout) {
   for (const auto& [reason, count] : filtered.dropped) {
     metrics["rollout/dynamic_filter/drop_" + reason] = static_cast<double>(count);
   }
+  if (filtered.num_missing() > 0)
+    metrics["rollout/dynamic_filter/missing_groups"] = static_cast<double>(filtered.num_missing());
   if (filtered.has_mean_reward) metrics["rollout/dynamic_filter/raw_reward"] = filtered.mean_reward;
   if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
   return metrics;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "config/reward_options.h"
 #include "report/report.h"
 #include "run/rollout_phase.h"
 
@@ -21,9 +23,12 @@ report::Metrics turn_metrics(const Rollout& rollout);
 // Of each reward of a sum: "NAME/mean" and "NAME/std" (n - 1) over the samples that it applied to, as
 // TRL names them; std of two samples or more.
 report::Metrics part_metrics(const Rollout& rollout);
-// rollout/* and passrate/* of a rollout, with their prefixes: rl::rollout_metrics, grader failures by class, means of
-// the other numbers that rewards return or log.
-report::Metrics rollout_report(const Rollout& rollout, bool per_token, bool log_passrate);
+// "pass@1", "pass@2", ...: rl::pass_rates of the samples that have a reward and to which the rule's reward applies. A
+// sample whose grading failed has not passed, whatever reward it was given.
+report::Metrics pass_metrics(const Rollout& rollout, const config::PassRule& rule);
+// rollout/* of a rollout, with the prefix: rl::rollout_metrics, grader failures by class, means of the other numbers
+// that rewards return or log. passrate/* by `pass`, where it is given.
+report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std::optional<config::PassRule>& pass);
 // perf/* of its generation.
 report::Metrics rollout_times(const Rollout& rollout);
 

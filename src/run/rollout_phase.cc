@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "device/waits_for_samples.h"
 #include "run/group_selection.h"
 #include "run/group_shares.h"
 #include "run/group_work.h"
@@ -45,13 +46,15 @@ class Sampling {
         work_(
             source.start(request, graders, [this](size_t index, GradedGroup group) { done(index, std::move(group)); })),
         selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
-                   request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts)) {}
+                   request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts),
+                   request.dynamic ? request.dynamic->limits : SearchLimits()) {}
 
   // False when the run was asked to stop.
   bool sample_alone();
   // The same with the other ranks: the groups that may be drawn now are shared out, and each rank tells the others what
   // it has made of its own, until the rollout is full. `name` is that of this rollout among all of the run.
   bool sample_with_others(const std::string& name, KnownLengths& lengths);
+  // What was sampled. UserError where a filter kept too few groups of it.
   Rollout rollout();
 
  private:
@@ -71,7 +74,7 @@ class Sampling {
   bool take_messages(RankMessage mine, size_t first, KnownLengths& lengths);
   void decide(size_t index, GradedGroup group);
   void abort_excess();
-  void check_that_some_pass() const;
+  void check_that_enough_passed() const;
   void show_progress() const;
   FilteredGroups filtered() const;
   uint64_t first_group_id() const {
@@ -119,7 +122,7 @@ bool Sampling::sample_alone() {
       work_->abort_all();
       return false;
     }
-    if (selection_.is_full()) break;
+    if (selection_.is_over()) break;
     show_progress();
     work_->advance();
   }
@@ -130,7 +133,7 @@ bool Sampling::sample_alone() {
 }
 
 bool Sampling::sample_with_others(const std::string& name, KnownLengths& lengths) {
-  for (int64_t wave = 0; !selection_.is_full(); ++wave) {
+  for (int64_t wave = 0; !selection_.is_over(); ++wave) {
     const size_t first = draw();
     std::vector<GroupLength> expected;
     for (size_t index = first; index < groups_.size(); ++index) {
@@ -191,7 +194,10 @@ bool Sampling::take_messages(RankMessage mine, size_t first, KnownLengths& lengt
     return groups_[index].line->prompt;
   };
   std::vector<RankMessage> messages;
-  const std::vector<std::string> texts = device::all_gather_text(mesh_.host(), to_bytes(mine, prompt_of));
+  const std::vector<std::string> texts = [&] {
+    const device::WaitsForSamples as_long_as_it_takes(mesh_.host());
+    return device::all_gather_text(mesh_.host(), to_bytes(mine, prompt_of));
+  }();
   for (int rank = 0; rank < mesh_.size(); ++rank) {
     const bool is_mine = rank == mesh_.rank();
     messages.push_back(is_mine ? std::move(mine) : rank_message(texts[static_cast<size_t>(rank)], prompt_of));
@@ -207,9 +213,15 @@ bool Sampling::take_messages(RankMessage mine, size_t first, KnownLengths& lengt
     idle_s_ += slowest - message.seconds;
     ranks_s_ += slowest;
     groups.merge(message.groups);
-    TANDEM_CHECK(message.groups.empty(), "two ranks sampled one group");
+    TANDEM_ENV_CHECK(message.groups.empty(),
+                     "two ranks were given one group: somebody else has written into the ranks' store; look who is on "
+                     "the network between the machines");
   }
-  TANDEM_CHECK_EQ(groups.size(), groups_.size() - first, "groups that no rank sampled");
+  // Ranks take groups by numbers from their store.
+  TANDEM_ENV_CHECK(groups.size() == groups_.size() - first, groups_.size() - first - groups.size(), "of",
+                   groups_.size() - first,
+                   "groups were taken by no rank: somebody else has written into the ranks' store; look who is on the "
+                   "network between the machines");
   for (auto& [index, group] : groups) {
     lengths[groups_[index].line->prompt.get()] = group.longest;
     if (selection_.may_be_taken(index)) decide(index, std::move(group));
@@ -221,9 +233,7 @@ void Sampling::decide(size_t index, GradedGroup group) {
   const bool is_kept = group.verdict.is_kept;
   groups_[index].graded = std::move(group);
   selection_.decide(index, is_kept);
-  if (!request_.dynamic) return;
-  check_that_some_pass();
-  if (mesh_.is_alone()) abort_excess();
+  if (request_.dynamic && mesh_.is_alone()) abort_excess();
 }
 
 // Groups that can no longer be taken need not be finished. None is drawn behind them.
@@ -233,23 +243,30 @@ void Sampling::abort_excess() {
   if (begin < groups_.size()) excess_begin_ = begin;
 }
 
-void Sampling::check_that_some_pass() const {
+void Sampling::check_that_enough_passed() const {
+  if (!request_.dynamic || selection_.is_full()) return;
   const DynamicSampling& dynamic = *request_.dynamic;
-  if (selection_.num_dropped_in_a_row() < dynamic.max_dropped) return;
-  std::map<std::string, int64_t> reasons;
-  for (size_t i = selection_.num_judged() - static_cast<size_t>(dynamic.max_dropped); i < selection_.num_judged(); ++i)
-    ++reasons[groups_[i].graded.verdict.reason];
+  const FilteredGroups found = filtered();
+  if (found.num_kept > 0 && !dynamic.stops_when_too_few) return;
   std::vector<std::pair<int64_t, std::string>> sorted;
-  for (const auto& [reason, count] : reasons) sorted.emplace_back(count, reason);
+  for (const auto& [reason, count] : found.dropped) sorted.emplace_back(count, reason);
   std::ranges::sort(sorted, std::greater());
   std::string shown;
   for (size_t i = 0; i < std::min<size_t>(sorted.size(), 3); ++i)
     shown += fmt::format("{}{} {}", i == 0 ? "" : ", ", sorted[i].first, sorted[i].second);
+  const bool is_budget = found.num_groups >= dynamic.limits.max_groups;
+  const std::string limit = is_budget ? fmt::format("--max-sampled-groups {}", dynamic.limits.max_groups)
+                                      : fmt::format("{} dropped in a row, at least a whole pass over the data",
+                                                    dynamic.limits.max_dropped_in_a_row);
   throw UserError(fmt::format(
-      "{}: {} groups in a row, at least a whole pass over the data, were dropped by --dynamic-sampling-filter-path {} "
-      "({}), so there is nothing to train on: give prompts that are sometimes answered right, raise "
-      "--n-samples-per-prompt or --rollout-temperature, or leave the filter out",
-      request_.title, dynamic.max_dropped, dynamic.filter_name, shown));
+      "{}: --dynamic-sampling-filter-path {} kept {} of the {} groups that a rollout needs, and dropped {} ({}), until "
+      "a limit ended the search ({}): give prompts that are sometimes answered right, raise --n-samples-per-prompt or "
+      "--rollout-temperature, {}",
+      request_.title, dynamic.filter_name, found.num_kept == 0 ? "none" : std::to_string(found.num_kept),
+      dynamic.num_groups, found.num_dropped(), shown, limit,
+      found.num_kept > 0 ? "or give --on-too-few-groups train to train on those"
+      : is_budget        ? "raise --max-sampled-groups, or leave the filter out"
+                         : "or leave the filter out"));
 }
 
 void Sampling::show_progress() const {
@@ -273,6 +290,8 @@ void Sampling::show_progress() const {
 // Of the groups up to the last one taken, which the order alone decides.
 FilteredGroups Sampling::filtered() const {
   FilteredGroups result;
+  result.num_kept = std::ssize(selection_.taken());
+  result.num_wanted = request_.dynamic->num_groups;
   double reward_sum = 0.0;
   int64_t num_rewarded = 0;
   for (size_t i = 0; i < selection_.num_judged(); ++i) {
@@ -296,6 +315,7 @@ FilteredGroups Sampling::filtered() const {
 }
 
 Rollout Sampling::rollout() {
+  check_that_enough_passed();
   Rollout rollout;
   for (const size_t index : selection_.taken()) {
     std::ranges::move(groups_[index].graded.samples, std::back_inserter(rollout.samples));

@@ -42,7 +42,7 @@ class RolloutPhase {
 
   // nullopt when the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
   // dropped. `graders`: null where nothing is graded, or others do it. `report` shows the live line. UserError when
-  // dynamic sampling finds nothing that passes; with several ranks, EnvironmentError when another one is lost. Another
+  // dynamic sampling finds too few groups; with several ranks, EnvironmentError when another one is lost. Another
   // error ends this rank, and leaves the others waiting: the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, text::Scorer* graders, report::Report& report);
 

@@ -10,6 +10,7 @@
 #include "rl/sample.h"
 #include "run/failure_reward.h"
 #include "run/group_filter.h"
+#include "run/group_selection.h"
 #include "run/prompt_set.h"
 #include "text/generators.h"
 
@@ -23,7 +24,8 @@ struct DynamicSampling {
   std::function<const PromptLine*()> next_prompt;
   int64_t num_groups = 0;      // to be kept
   int64_t groups_at_once = 0;  // kept or under way, at least num_groups
-  int64_t max_dropped = 0;     // in a row, then the run ends: nothing passes
+  SearchLimits limits;
+  bool stops_when_too_few = false;  // a limit was reached: the run ends; else it trains on what there is, if anything
 };
 
 // Samples that the user's function makes in several turns (run/turn_sampler.h).
@@ -32,6 +34,7 @@ struct CustomGeneration {
   std::string function;                   // FILE.py:function
   std::string metadata_key;
   int64_t context_tokens = 0;  // the model's
+  int64_t vocab = 0;           // the model's: a token id is below it
   bool is_evaluation = false;
 };
 

@@ -17,7 +17,9 @@ namespace tandem::run {
 
 namespace {
 
-constexpr double kFarewell = 2.0;  // seconds that a worker has to answer Stop
+constexpr double kFarewell = 2.0;   // seconds that a worker has to answer Stop
+constexpr double kBeatEvery = 1.0;  // seconds
+constexpr std::chrono::milliseconds kBetweenLooks{200};
 
 RolloutWorkers::Settings with_shown_weights(RolloutWorkers::Settings settings, const ReplicaWeights& weights) {
   settings.welcome.shown_trained = weights.words(/*is_base=*/false);
@@ -48,9 +50,12 @@ RolloutWorkers::RolloutWorkers(Settings settings, ReplicaWeights& weights)
       weights_(weights),
       listener_(settings_.address, settings_.door, settings_.silence_s),
       started_(settings_.workers_descriptor),
-      num_exceptions_(std::uncaught_exceptions()) {}
+      num_exceptions_(std::uncaught_exceptions()),
+      beats_([this](const std::stop_token& end) { beat_until(end); }) {}
 
 RolloutWorkers::~RolloutWorkers() {
+  beats_.request_stop();
+  beats_.join();
   if (std::uncaught_exceptions() > num_exceptions_) return;
   accept_new();  // who has only just come
   for (auto& [id, worker] : workers_) {
@@ -66,7 +71,32 @@ RolloutWorkers::~RolloutWorkers() {
   }
 }
 
+void RolloutWorkers::beat_until(const std::stop_token& end) {
+  while (!end.stop_requested()) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) continue;  // who has it beats
+    try {
+      accept_new();
+      beat();
+    } catch (const EnvironmentError&) {  // poll() meets it too, and says it
+    }
+  }
+}
+
+void RolloutWorkers::beat() {
+  if (base::seconds_since(last_beat_) < kBeatEvery) return;
+  last_beat_ = base::Clock::now();
+  started_.beat();
+  for (auto& [id, worker] : workers_) {
+    pollfd polled = {worker.channel->descriptor(), POLLOUT, 0};
+    const bool takes_it = worker.state != State::kGone && ::poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT;
+    if (takes_it) attempt(worker, [&channel = worker.channel] { channel->send(to_bytes(Alive{})); });
+  }
+}
+
 std::vector<WorkerId> RolloutWorkers::ready() const {
+  const std::scoped_lock lock(mutex_);
   std::vector<WorkerId> result;
   for (const auto& [id, worker] : workers_) {
     if (worker.state == State::kReady) result.push_back(id);
@@ -75,6 +105,7 @@ std::vector<WorkerId> RolloutWorkers::ready() const {
 }
 
 std::optional<Failed> RolloutWorkers::why_nobody_comes() {
+  const std::scoped_lock lock(mutex_);
   if (!workers_.empty()) return std::nullopt;
   const std::optional<bool> have_ended = started_.have_all_ended();
   if (have_ended.has_value() && !*have_ended) return std::nullopt;
@@ -90,11 +121,15 @@ std::optional<Failed> RolloutWorkers::why_nobody_comes() {
 }
 
 void RolloutWorkers::poll(double wait_s, Lender& lender) {
+  std::unique_lock lock(mutex_);
+  beat();
   if (!take_messages(lender)) {
     std::vector<pollfd> polled;
     for (const int descriptor : listener_.descriptors()) polled.push_back({descriptor, POLLIN, 0});
     for (const auto& [id, worker] : workers_) polled.push_back({worker.channel->descriptor(), POLLIN, 0});
+    lock.unlock();
     ::poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000.0));
+    lock.lock();
     accept_new();
     take_messages(lender);
   }
@@ -190,11 +225,16 @@ void RolloutWorkers::check_heard(const Worker& worker, base::Clock::time_point s
 
 void RolloutWorkers::update_weights() {
   const std::vector<WorkerId> ids = ready();
-  weights_.update([&] { show_weights(ids, /*is_base=*/false); },
-                  [&] {
-                    give_weights(ids, /*is_base=*/false);
-                    wait_until_taken(ids);
-                  });
+  weights_.update(
+      [&] {
+        const std::scoped_lock lock(mutex_);
+        show_weights(ids, /*is_base=*/false);
+      },
+      [&] {
+        const std::scoped_lock lock(mutex_);
+        give_weights(ids, /*is_base=*/false);
+        wait_until_taken(ids);
+      });
 }
 
 void RolloutWorkers::give_first_weights(WorkerId id) {
@@ -246,7 +286,8 @@ void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since
   attempt(worker, [&] {
     while (worker.is_to_take && worker.state != State::kGone) {
       const double silent_s = base::seconds_since(std::max(since, worker.last_heard));
-      if (const auto frame = worker.channel->receive(std::max(settings_.silence_s - silent_s, 0.0))) {
+      beat();
+      if (const auto frame = worker.channel->receive(std::clamp(settings_.silence_s - silent_s, 0.0, kBeatEvery))) {
         take_frame(id, worker, *frame, /*lender=*/nullptr);
       } else {
         check_heard(worker, since);
@@ -257,12 +298,14 @@ void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since
 
 void RolloutWorkers::send_pieces(Worker& worker, bool is_base) {
   weights_.send(is_base, [&](const Weights& piece, std::span<const std::byte> bytes) {
+    beat();
     worker.channel->send(to_bytes(piece));
     worker.channel->send_bytes(bytes);
   });
 }
 
 void RolloutWorkers::send(WorkerId id, const WorkerMessage& message) {
+  const std::scoped_lock lock(mutex_);
   Worker& worker = workers_.at(id);
   if (worker.state != State::kReady) return;
   attempt(worker, [&] { worker.channel->send(to_bytes(message)); });

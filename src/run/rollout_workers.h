@@ -1,13 +1,18 @@
 // The processes that only sample (workers), as the conductor of a run sees them: they join, get weights, are given work
-// by whoever holds the queue, and are missed when they die, hang or leave. One thread.
+// by whoever holds the queue, and are missed when they die, hang or leave. For one thread. Another one, of this object,
+// tells them and the launcher every second that this process runs, also while it trains: a conductor that is frozen is
+// missed.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -81,6 +86,10 @@ class RolloutWorkers {
     base::Clock::time_point last_heard;
   };
 
+  // While the conductor is busy with something else.
+  void beat_until(const std::stop_token& end);
+  // All that follow, and every public function, have mutex_ locked; so no frame is torn by a beat.
+  void beat();
   void accept_new();
   // Whether something has come.
   bool take_messages(Lender& lender);
@@ -103,6 +112,8 @@ class RolloutWorkers {
   const Settings settings_;
   ReplicaWeights& weights_;
   mesh::ChannelListener listener_;
+  mutable std::recursive_mutex mutex_;  // a lender that is called calls back
+  base::Clock::time_point last_beat_ = base::Clock::now();
   std::map<WorkerId, Worker> workers_;
   WorkerId next_id_ = 0;
   mesh::StartedWorkers started_;
@@ -110,6 +121,7 @@ class RolloutWorkers {
   bool has_one_joined_ = false;
   int64_t num_greeted_ = 0;   // that have said who they are
   const int num_exceptions_;  // when this was made
+  std::jthread beats_;        // ends before what it uses
 };
 
 }  // namespace tandem::run

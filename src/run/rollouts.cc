@@ -103,6 +103,14 @@ class WorkersSource final : public SampleSource, private GroupSource {
   uint64_t next_rollout_ = 0;
 };
 
+// Without --max-sampled-groups a filter that drops everything is waited for as long as the data may still have a group
+// that it keeps.
+SearchLimits search_limits(const config::TrainConfig& config, int64_t num_prompts) {
+  constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
+  if (const std::optional<int64_t> budget = config.dynamic_sampling.max_sampled_groups) return {.max_groups = *budget};
+  return {.max_dropped_in_a_row = std::max(kMinBatches * config.rollout_batch_size, num_prompts)};
+}
+
 std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh) {
   if (inputs.config.colocate) return std::make_unique<OwnSource>(inputs, memory, mesh);
   return std::make_unique<WorkersSource>(inputs, memory);
@@ -113,7 +121,7 @@ std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, RunMemory& memory
 Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
       source_(make_source(inputs, memory, mesh)),
-      order_(static_cast<int64_t>(inputs.prompts.prompts.size()), inputs.config.rollout_shuffle,
+      order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
       phase_(source_->groups(), mesh) {}
 
@@ -164,19 +172,19 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
                                                 .function = config.custom_generate.function,
                                                 .metadata_key = config.data.lines.metadata_key,
                                                 .context_tokens = inputs_.session.config().max_positions,
+                                                .vocab = inputs_.session.config().vocab,
                                                 .is_evaluation = false});
   }
   if (config.dynamic_sampling.is_on()) {
-    constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
     cursors_.clear();
-    request.dynamic.emplace(DynamicSampling{
-        .filter = rewards.filter(),
-        .filter_name = config.dynamic_sampling.filter_path,
-        .next_prompt = [this] { return next_prompt(); },
-        .num_groups = config.rollout_batch_size,
-        .groups_at_once = config.dynamic_sampling.groups_at_once(config.rollout_batch_size),
-        .max_dropped =
-            std::max(kMinBatches * config.rollout_batch_size, static_cast<int64_t>(inputs_.prompts.prompts.size()))});
+    request.dynamic.emplace(
+        DynamicSampling{.filter = rewards.filter(),
+                        .filter_name = config.dynamic_sampling.filter_path,
+                        .next_prompt = [this] { return next_prompt(); },
+                        .num_groups = config.rollout_batch_size,
+                        .groups_at_once = config.dynamic_sampling.groups_at_once(config.rollout_batch_size),
+                        .limits = search_limits(config, std::ssize(inputs_.prompts.prompts)),
+                        .stops_when_too_few = config.dynamic_sampling.stops_when_too_few()});
   } else {
     for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
       request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);

@@ -33,8 +33,9 @@ class Rollouts {
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
   // --load-debug-rollout-data as the file has them. With dynamic sampling they are of the first prompts whose groups
-  // the filter keeps, and the next rollout begins behind the last of these. nullopt: the run was asked to stop. All
-  // ranks ask for the same rollouts and get the same, but for the time that they took.
+  // the filter keeps, and the next rollout begins after the last of these, or after the last group looked at where a
+  // limit ended the search. nullopt: the run was asked to stop. All ranks ask for the same rollouts and get the same,
+  // but for the time that they took.
   std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
   // Whoever samples goes on with the weights that are in the session's store now. Returns the seconds that other
   // processes took to get them; nullopt where this process samples. All ranks call it together.

@@ -18,6 +18,7 @@
 #include "mesh/announcement.h"
 #include "mesh/hosts.h"
 #include "mesh/launch_variables.h"
+#include "mesh/local_socket.h"
 #include "mesh/network.h"
 #include "mesh/secret.h"
 
@@ -92,7 +93,9 @@ std::unique_ptr<mesh::Channel> find_at(const std::string& place, const config::T
 }  // namespace
 
 std::string workers_address(const std::string& save) {
-  return "tandem/" + base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string());
+  constexpr size_t kDigits = 32;
+  return "run-" +
+         base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string()).substr(0, kDigits);
 }
 
 std::string own_secret() {

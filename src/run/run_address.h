@@ -1,6 +1,5 @@
-// Where a run is found by the processes that only sample for it: on its machine at a Unix socket that is named after
-// its
-// --save, on others at an address of a network, which is read in the launch's store or was given to them.
+// Where a run is found by the processes that only sample for it: on its machine at a socket of its user that is named
+// after its --save, on others at an address of a network, which is read in the launch's store or was given to them.
 #pragma once
 
 #include <memory>

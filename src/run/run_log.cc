@@ -50,13 +50,15 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
 }
 
 void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> samples,
-                           std::span<const text::Grade> grades, report::SampleDetail detail) {
+                           std::span<const text::Grade> grades, report::SampleDetail detail,
+                           std::span<const std::string> sources) {
   if (!is_conductor_) return;
-  write_or_count(path, "fault/unwritten_samples", [&] { report::write_samples(path, samples, grades, detail); });
+  write_or_count(path, "fault/unwritten_samples",
+                 [&] { report::write_samples(path, samples, grades, detail, sources); });
 }
 
 int RunLog::finish(bool is_interrupted, const std::string& line) {
-  report_.print(line);
+  report_.print_result(line);
   report_.sync();
   return is_interrupted ? stop_exit_code() : 0;
 }

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "report/json_output.h"
 #include "report/report.h"
+#include "run/conversations.h"
 #include "run/model_session.h"
 #include "run/score_lines.h"
 #include "run/stop_signal.h"
@@ -23,23 +24,31 @@ namespace {
 // Sequences that are read, scored and written together.
 constexpr size_t kSequencesPerBatch = 256;
 
-std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, ModelSession& session) {
+std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const config::DataOptions& data,
+                                     ModelSession& session) {
   std::vector<rl::Sample> samples(lines.size());
   std::vector<size_t> with_text;
-  std::vector<std::string> texts;
+  std::vector<Conversation> prompts;
+  std::vector<std::string> responses;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].has_tokens()) {
       samples[i] = token_sample(lines[i], session.config().vocab);
       continue;
     }
     with_text.push_back(i);
-    texts.push_back(text_of(lines[i], "prompt"));
-    texts.push_back(text_of(lines[i], "response"));
+    const base::Json prompt = prompt_of(lines[i]);
+    prompts.push_back({prompt, tools_of(lines[i], data.lines.tool_key), lines[i].place, ending_of(prompt)});
+    responses.push_back(text_of(lines[i], "response"));
   }
-  std::vector<std::vector<int32_t>> tokens = session.text().encode(texts);
-  for (size_t j = 0; j < with_text.size(); ++j) {
-    samples[with_text[j]].prompt = rl::make_prompt(std::move(tokens[2 * j]));
-    samples[with_text[j]].completion = std::move(tokens[2 * j + 1]);
+  if (!with_text.empty()) {
+    text::TextWorker& text = session.text();
+    std::vector<std::vector<int32_t>> asked = text.encode(render_prompts(data, text, prompts));
+    std::vector<std::vector<int32_t>> answered = text.encode(responses);
+    for (size_t j = 0; j < with_text.size(); ++j) {
+      if (!is_rendered(data, prompts[j].prompt)) asked[j] = plain_text_tokens(data, text, std::move(asked[j]));
+      samples[with_text[j]].prompt = rl::make_prompt(std::move(asked[j]));
+      samples[with_text[j]].completion = std::move(answered[j]);
+    }
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     rl::Sample& sample = samples[i];
@@ -70,10 +79,10 @@ int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
   ModelSession session(config.model);
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
-  const std::vector<rl::Sample> samples = load_samples(lines, session);
+  const std::vector<rl::Sample> samples = load_samples(lines, config.data, session);
   if (mode.dry_run) {
     session.check_weights();
-    report::Report().print(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
+    report::Report().print_result(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
     return 0;
   }
   session.load_weights();

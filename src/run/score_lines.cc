@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/message_text.h"
+#include "rl/messages.h"
 
 namespace tandem::run {
 
@@ -38,7 +39,7 @@ std::vector<ScoreLine> read_score_lines(const std::string& path) {
     ++number;
     begin = end + 1;
     if (one.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    lines.push_back({fmt::format("{}:{}", path, number), base::parse_json(one, path, number)});
+    lines.push_back({path, number, fmt::format("{}:{}", path, number), base::parse_json(one, path, number)});
     TANDEM_USER_CHECK(lines.back().record.is_object(),
                       fmt::format("{}: not a JSON object; each line is one sequence", lines.back().place));
   }
@@ -64,9 +65,19 @@ rl::Sample token_sample(const ScoreLine& line, int64_t vocab) {
   return sample;
 }
 
+base::Json prompt_of(const ScoreLine& line) {
+  if (!line.record.contains("prompt") || !line.record.at("prompt").is_array()) return text_of(line, "prompt");
+  return rl::read_messages(line.record.at("prompt"), "prompt", line.at());
+}
+
+base::Json tools_of(const ScoreLine& line, const std::string& key) {
+  return rl::read_tools(line.record, key, line.at());
+}
+
 const std::string& text_of(const ScoreLine& line, const char* key) {
   TANDEM_USER_CHECK(line.record.contains(key) && line.record.at(key).is_string(),
-                    fmt::format("{}: has no text under \"{}\"; give tokens, or prompt and response", line.place, key));
+                    fmt::format("{}: has no text under \"{}\": {}; give tokens, or prompt and response", line.place,
+                                key, rl::keys_text(line.record)));
   return line.record.at(key).get_ref<const std::string&>();
 }
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/running_time.h"
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
 #include "mesh/hosts.h"
@@ -35,6 +36,25 @@ constexpr double kAliveEvery = 1.0;
 constexpr double kAskEvery = 1.0;
 constexpr double kFarewell = 2.0;  // that the run has to hear the last word
 
+// A run that trains for long says all the while that it runs.
+class RunSilence {
+ public:
+  explicit RunSilence(double timeout_s) : timeout_s_(timeout_s) {}
+  // After each look for a message, all of which have been taken. EnvironmentError: the run is silent for too long.
+  void look(bool has_spoken) {
+    if (has_spoken) silence_.reset();
+    TANDEM_ENV_CHECK(
+        silence_.seconds() <= timeout_s_,
+        fmt::format("the run has said nothing for {:g} s (--distributed-timeout-minutes): its first process "
+                    "is stopped or frozen",
+                    timeout_s_));
+  }
+
+ private:
+  const double timeout_s_;
+  base::RunningTime silence_;
+};
+
 // Waits as long as it takes, since the run may train meanwhile. UserError: the run refuses this process.
 Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
               const ModelSession& session) {
@@ -42,10 +62,13 @@ Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const confi
                           .weight_hash = session.empty_store().info().hash,
                           .process = getpid(),
                           .machine = mesh::machine_id()}));
+  RunSilence silence(config.mesh.timeout_s());
   while (true) {
     const std::optional<std::string> frame = run.receive(kLookEvery);
+    silence.look(frame.has_value());
     if (!frame) continue;
     WorkerMessage message = worker_message(*frame);
+    if (std::holds_alternative<Alive>(message)) continue;
     if (auto* const welcome = std::get_if<Welcome>(&message)) return std::move(*welcome);
     if (const auto* const refused = std::get_if<Refused>(&message)) throw UserError(refused->why);
     TANDEM_ENV_CHECK(std::holds_alternative<Stop>(message), "the run does not answer as this program's would");
@@ -99,6 +122,7 @@ class Worker {
   void take_messages() {
     const bool waits = !rollout_ || !rollout_->has_work();
     std::optional<std::string> frame = run_.receive(waits ? kLookEvery : 0.0);
+    silence_.look(frame.has_value());
     while (frame) {
       WorkerMessage message = worker_message(*frame);
       std::visit([this](auto& m) { take(m); }, message);
@@ -136,6 +160,7 @@ class Worker {
     rollout_.emplace(open, WorkerParts{.config = config_,
                                        .evaluation = evaluation_,
                                        .context_tokens = session_.config().max_positions,
+                                       .vocab = session_.config().vocab,
                                        .engine = engine,
                                        .text = session_.text(),
                                        .rewards = rewards_});
@@ -154,6 +179,7 @@ class Worker {
     is_over_ = true;
     leave();
   }
+  void take(const Alive& /*beat*/) {}
   template <typename Other>
   void take(const Other& /*message*/) {
     TANDEM_ENV_CHECK(false, "the run says what only a process that samples does");
@@ -186,6 +212,7 @@ class Worker {
 
   const config::TrainConfig config_;
   mesh::Channel& run_;
+  RunSilence silence_{config_.mesh.timeout_s()};
   ModelSession& session_;
   EngineRanks& ranks_;
   WorkerEngine engine_;

@@ -43,6 +43,7 @@ RolloutRequest ServedRollout::request() const {
                                                 .function = config.custom_generate.function,
                                                 .metadata_key = config.data.lines.metadata_key,
                                                 .context_tokens = parts_.context_tokens,
+                                                .vocab = parts_.vocab,
                                                 .is_evaluation = open_.is_evaluation});
   }
   if (open_.is_filtered) {

@@ -23,6 +23,7 @@ struct WorkerParts {
   const config::TrainConfig& config;
   const Evaluation& evaluation;
   int64_t context_tokens = 0;  // the model's
+  int64_t vocab = 0;           // the model's: a token id is below it
   rollout::Engine& engine;
   text::TextWorker& text;
   Rewards& rewards;

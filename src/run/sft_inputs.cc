@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
 #include "run/run_space.h"
+#include "run/train_warnings.h"
 #include "run/trainer_setup.h"
 #include "run/wandb_run.h"
 #include "weights/store.h"
@@ -41,10 +43,19 @@ checkpoint::RunDirectory run_directory(const ModelSession& session, const config
           space.what_for()};
 }
 
+// Earlier versions ended plain answers by the first EOS of the model's files, whatever the tokenizer's is.
+std::map<std::string, std::string> new_definitions(const SftSamples& data, const model::ModelConfig& model) {
+  if (!data.appended_eos || (!model.eos_token_ids.empty() && *data.appended_eos == model.eos_token_ids.front()))
+    return {};
+  return {{"the token that ends plain answers", std::to_string(*data.appended_eos)}};
+}
+
 std::string data_text(const SftInputs& inputs) {
-  return fmt::format("{} samples of {} lines, {} trained tokens; {} optimizer steps of {} samples",
+  const int64_t left_out = inputs.config.left_out_by_epochs(inputs.num_samples());
+  return fmt::format("{} samples of {} lines, {} trained tokens; {} optimizer steps of {} samples{}",
                      inputs.num_samples(), inputs.data.num_records, inputs.data.num_trained_tokens, inputs.num_steps,
-                     inputs.config.global_batch_size);
+                     inputs.config.global_batch_size,
+                     left_out > 0 ? fmt::format(", the last {} of the last epoch left out", left_out) : "");
 }
 
 }  // namespace
@@ -52,7 +63,7 @@ std::string data_text(const SftInputs& inputs) {
 SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
     : config(checked(given)),
       session(config.model, config.lora),
-      data(load_sft_samples(config.data, config.append_eos, session.text(), session.config())),
+      data(load_all_sft_samples(config.data, config.append_eos, session.text(), session.config())),
       held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
       num_steps(config.steps(num_samples())),
       trainer(trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
@@ -62,13 +73,18 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .schedule = trainer.schedule,
                                                .model_directory = session.directory(),
                                                .has_frozen_weights = session.config().lora && !config.model.random_init,
-                                               .prompt_data = config.data.lines.path,
-                                               .custom_rm_paths = {}})),
+                                               .prompt_data = config.data.prompt_data,
+                                               .text_prefix = data.text_prefix,
+                                               .custom_rm_paths = {},
+                                               .definitions = new_definitions(data, session.config())})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   check_wandb(config.output);
   if (checkpoint)
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_samples());
+  const double full_lr = config::SftConfig().optimizer.schedule.max_lr;
+  if (const auto text = adapter_lr_warning(config.lora, config.optimizer.schedule.max_lr, full_lr))
+    base::log_warning("{}", *text);
 }
 
 int print_dry_run(const SftInputs& inputs) {
@@ -79,7 +95,7 @@ int print_dry_run(const SftInputs& inputs) {
       fmt::format("{} parameters in {}; {}", model.num_parameters(), model::to_string(model.dtype), data_text(inputs)));
   if (model.lora) report.print(lora_text(model));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
-  report.print("everything is in order; nothing was written (--dry-run)");
+  report.print_result("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
 

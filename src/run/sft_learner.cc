@@ -17,7 +17,8 @@ namespace tandem::run {
 
 SftLearner::SftLearner(const SftInputs& inputs)
     : inputs_(inputs),
-      order_(inputs.num_samples(), inputs.config.rollout_shuffle, static_cast<uint64_t>(inputs.config.rollout_seed)),
+      order_(inputs.data.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
+             static_cast<uint64_t>(inputs.config.rollout_seed)),
       health_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
       model_(inputs.session.make_model()) {
   trainer::TrainerConfig config = inputs.trainer;
@@ -67,12 +68,12 @@ void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const
   const std::string what = skipped_text(metrics, inputs_.session);
   base::log_warning("step {}: was skipped: {}; nothing was changed", step + 1, what);
   if (skipped_in_a_row_ < inputs_.config.checkpoints.max_skipped_steps) return;
-  std::set<int64_t> lines;
-  for (const int64_t index : indices) lines.insert(inputs_.data.lines[static_cast<size_t>(index)]);
+  std::set<std::string> places;
+  for (const int64_t index : indices) places.insert(inputs_.data.places[static_cast<size_t>(index)]);
   throw UserError(fmt::format(
       "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
-      "made of, lines {} of {}; it had {}",
-      skipped_in_a_row_, fmt::join(lines, ", "), inputs_.config.data.lines.path, what));
+      "made of, {}; it had {}",
+      skipped_in_a_row_, fmt::join(places, ", "), what));
 }
 
 std::optional<HeldOut::Result> SftLearner::evaluate(report::Report& report) const {

@@ -42,13 +42,20 @@ rl::SftData read_data(const config::DataOptions& data) {
 
 // One assistant's message, or one response, on its way to tokens.
 struct Answer {
-  int64_t line = 0;
   std::string place;              // FILE:LINE
   bool continues_record = false;  // an earlier answer is of the same record
   std::string prompt_text, text;
-  bool is_rendered = false;  // by the chat template, which ends answers itself
+  bool is_rendered = false;    // by the chat template, which ends answers itself
+  bool is_whole_text = false;  // of a line {"text"}, which has no prompt
   std::vector<int32_t> prompt, tokens;
 };
+
+constexpr const char* kReasoning = "reasoning_content";
+
+bool has_reasoning(const base::Json& message) {
+  const auto found = message.find(kReasoning);
+  return found != message.end() && found->is_string() && !rl::is_blank(found->get_ref<const std::string&>());
+}
 
 std::string_view without_space_at_end(std::string_view text) {
   const size_t end = text.find_last_not_of(" \t\r\n");
@@ -81,14 +88,19 @@ class SampleMaker {
                         const Answer& form);
   void flush();
   void render();
+  void check_reasoning();
   void encode();
+  void begin_text(std::vector<int32_t>& prompt);
+  void split_text(Answer& answer);
   void end_answer(Answer& answer);
   bool ends_answer(int32_t token) const;
   bool is_eos(int32_t token) const;
+  std::optional<int32_t> own_eos() const;
   void join(const Answer& answer);
   void begin_sample(const Answer& answer);
   void log_left_out() const;
   void warn_of_ends();
+  void warn_of_reasoning() const;
 
   const config::DataOptions& data_;
   const bool append_eos_;
@@ -99,7 +111,8 @@ class SampleMaker {
   SftSamples result_;
   bool joins_ = false;  // the last sample is of the record whose answers are being joined
   int64_t num_answers_ = 0, num_too_long_ = 0;
-  std::map<int32_t, int64_t> ends_;  // tokens with which the template ends answers, to how many
+  int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers: that have reasoning, and whose text lacks it
+  std::map<int32_t, int64_t> ends_;                      // tokens with which the template ends answers, to how many
 };
 
 SftSamples SampleMaker::make() {
@@ -117,15 +130,20 @@ SftSamples SampleMaker::make() {
   flush();
   log_left_out();
   warn_of_ends();
+  warn_of_reasoning();
+  result_.file_sizes = {std::ssize(result_.samples)};
   return std::move(result_);
 }
 
 void SampleMaker::add(const rl::SftRecord& record) {
   Answer form;
-  form.line = record.line;
   form.place = fmt::format("{}:{}", rl::parse_data_path(data_.lines.path).file, record.line);
   if (!record.messages.is_null()) return add_conversation(record.messages, record.trained, record.tools, form);
+  const bool is_whole_text = record.prompt.empty();
   if (data_.apply_chat_template.value_or(false)) {
+    TANDEM_USER_CHECK(!is_whole_text, fmt::format("{}: a line of text alone asks nothing that a chat template could "
+                                                  "render; leave --apply-chat-template out",
+                                                  form.place));
     const base::Json messages = base::Json::array(
         {{{"role", "user"}, {"content", record.prompt}}, {{"role", "assistant"}, {"content", record.response}}});
     return add_conversation(messages, {1}, record.tools, form);
@@ -133,6 +151,7 @@ void SampleMaker::add(const rl::SftRecord& record) {
   check_plain_text(data_, form.place);
   form.prompt_text = record.prompt;
   form.text = record.response;
+  form.is_whole_text = is_whole_text;
   answers_.push_back(std::move(form));
 }
 
@@ -153,6 +172,7 @@ void SampleMaker::add_conversation(const base::Json& messages, const std::vector
 
 void SampleMaker::flush() {
   render();
+  check_reasoning();
   encode();
   for (Answer& answer : answers_) {
     end_answer(answer);
@@ -172,7 +192,43 @@ void SampleMaker::render() {
     ++next;
   }
   prompts_.clear();
+}
+
+// Reasoning that the template leaves out is no part of what is trained on, and may be most of the data. It is left out
+// where the answer is rendered alike without it.
+void SampleMaker::check_reasoning() {
+  std::vector<Conversation> without;
+  std::vector<const Answer*> answers;
+  size_t next = 0;
+  for (const Answer& answer : answers_) {
+    if (!answer.is_rendered) continue;
+    const Conversation& whole = wholes_[next++];
+    if (!has_reasoning(whole.prompt.back())) continue;
+    without.push_back(whole);
+    without.back().prompt.back().erase(kReasoning);
+    answers.push_back(&answer);
+  }
   wholes_.clear();
+  num_with_reasoning_ += std::ssize(without);
+  const std::vector<std::string> texts = render_prompts(data_, text_, without);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i] != answers[i]->prompt_text + answers[i]->text) continue;
+    ++num_without_it_;
+    TANDEM_USER_CHECK(data_.allow_unrendered_reasoning,
+                      fmt::format("{}: an answer has reasoning_content, which the chat template does not render, so it "
+                                  "would not be trained on; give a checkpoint whose template renders it, write it into "
+                                  "content, or give --allow-unrendered-reasoning to train without it",
+                                  answers[i]->place));
+  }
+}
+
+void SampleMaker::warn_of_reasoning() const {
+  if (num_without_it_ == 0) return;
+  base::log_warning(
+      "{}: {} of {} answers with reasoning_content are trained on without it, because the chat template does not "
+      "render "
+      "it (--allow-unrendered-reasoning)",
+      data_.lines.path, num_without_it_, num_with_reasoning_);
 }
 
 // Space that a template writes behind the token that ends an answer is no part of it: generation has stopped there.
@@ -189,6 +245,11 @@ void SampleMaker::encode() {
   for (size_t i = 0; i < answers_.size(); ++i) {
     answers_[i].prompt = std::move(prompt_tokens[i]);
     answers_[i].tokens = std::move(tokens[i]);
+    if (answers_[i].is_whole_text) {
+      split_text(answers_[i]);
+    } else if (!answers_[i].is_rendered) {
+      begin_text(answers_[i].prompt);
+    }
     const bool is_ended = !answers_[i].tokens.empty() && ends_answer(answers_[i].tokens.back());
     if (is_ended || texts[i].size() == answers_[i].text.size()) continue;
     again.push_back(i);
@@ -198,8 +259,32 @@ void SampleMaker::encode() {
   for (size_t i = 0; i < again.size(); ++i) answers_[again[i]].tokens = std::move(tokens[i]);
 }
 
+void SampleMaker::begin_text(std::vector<int32_t>& prompt) {
+  const size_t num_written = prompt.size();
+  prompt = plain_text_tokens(data_, text_, std::move(prompt));
+  if (prompt.size() > num_written) result_.text_prefix = text_.text_prefix();
+}
+
+// Nothing comes before the first token of a text that it could be predicted from, so that token is the prompt: BOS
+// where texts begin with it.
+void SampleMaker::split_text(Answer& answer) {
+  if (answer.tokens.empty()) return;
+  begin_text(answer.tokens);
+  const size_t num_prefix = data_.add_special_tokens ? text_.text_prefix().size() : 0;
+  const auto begin = answer.tokens.begin() + static_cast<std::ptrdiff_t>(std::max<size_t>(num_prefix, 1));
+  answer.prompt.assign(answer.tokens.begin(), begin);
+  answer.tokens.erase(answer.tokens.begin(), begin);
+}
+
 bool SampleMaker::is_eos(int32_t token) const {
   return std::ranges::find(model_.eos_token_ids, token) != model_.eos_token_ids.end();
+}
+
+// As TRL does it: eos_token_id of the model's files may name several, or another than its publisher trained texts with.
+std::optional<int32_t> SampleMaker::own_eos() const {
+  if (text_.eos_id()) return text_.eos_id();
+  if (!model_.eos_token_ids.empty()) return model_.eos_token_ids.front();
+  return std::nullopt;
 }
 
 // Templates end answers with the model's EOS, or with a special token that is not among them (Base checkpoints).
@@ -213,12 +298,15 @@ void SampleMaker::end_answer(Answer& answer) {
     ++ends_[tokens.back()];
     return;
   }
-  if (!append_eos_ || (!tokens.empty() && is_eos(tokens.back()))) return;
-  TANDEM_USER_CHECK(!model_.eos_token_ids.empty(),
-                    fmt::format("{}: nothing ends the answer, and the checkpoint names no EOS token; add eos_token_id "
-                                "to its generation_config.json, or give --no-append-eos",
-                                answer.place));
-  tokens.push_back(model_.eos_token_ids.front());
+  const std::optional<int32_t> eos = own_eos();
+  if (!append_eos_ || (!tokens.empty() && (is_eos(tokens.back()) || tokens.back() == eos))) return;
+  TANDEM_USER_CHECK(
+      eos.has_value(),
+      fmt::format("{}: nothing ends the answer, and the checkpoint names no EOS token; add eos_token to its "
+                  "tokenizer_config.json, or give --no-append-eos",
+                  answer.place));
+  tokens.push_back(*eos);
+  result_.appended_eos = eos;
 }
 
 // Whether `prompt` begins with all tokens of the sample.
@@ -263,7 +351,7 @@ void SampleMaker::begin_sample(const Answer& answer) {
   sample.group_id = sample.sample_id = result_.samples.size();
   sample.prompt = rl::make_prompt(answer.prompt);
   result_.samples.push_back(std::move(sample));
-  result_.lines.push_back(answer.line);
+  result_.places.push_back(answer.place);
   joins_ = true;
 }
 
@@ -286,6 +374,12 @@ void SampleMaker::warn_of_ends() {
         "generation_config.json, so generation will not stop there: add it, or give --rollout-stop-token-ids {}",
         data_.lines.path, count, num_answers_, text_.decode({{token}}, false).front(), token, token);
   }
+  if (const std::optional<int32_t> eos = result_.appended_eos; eos && !is_eos(*eos)) {
+    base::log_warning(
+        "{}: plain answers end with the tokenizer's EOS {} ({}), which is not among eos_token_id of config.json and "
+        "generation_config.json, so generation will not stop there: add it, or give --rollout-stop-token-ids {}",
+        data_.lines.path, text_.decode({{*eos}}, false).front(), *eos, *eos);
+  }
 }
 
 }  // namespace
@@ -293,6 +387,25 @@ void SampleMaker::warn_of_ends() {
 SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                             const model::ModelConfig& model) {
   return SampleMaker(data, append_eos, text, model).make();
+}
+
+SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
+                                const model::ModelConfig& model) {
+  SftSamples all;
+  for (const std::string& path : data.prompt_data) {
+    SftSamples one = load_sft_samples(data.for_file(path), append_eos, text, model);
+    for (rl::Sample& sample : one.samples) {
+      sample.group_id = sample.sample_id = all.samples.size();
+      all.samples.push_back(std::move(sample));
+    }
+    std::ranges::move(one.places, std::back_inserter(all.places));
+    all.file_sizes.push_back(one.file_sizes.front());
+    if (all.text_prefix.empty()) all.text_prefix = one.text_prefix;
+    if (!all.appended_eos) all.appended_eos = one.appended_eos;
+    all.num_records += one.num_records;
+    all.num_trained_tokens += one.num_trained_tokens;
+  }
+  return all;
 }
 
 }  // namespace tandem::run

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,17 +24,25 @@
 namespace tandem::run {
 
 struct SftSamples {
-  std::vector<rl::Sample> samples;  // never empty; the loss mask is 1 on answers
-  std::vector<int64_t> lines;       // of each sample in the data file
+  std::vector<rl::Sample> samples;   // never empty; the loss mask is 1 on answers
+  std::vector<std::string> places;   // of each sample in the data: FILE:LINE
+  std::vector<int64_t> file_sizes;   // of `samples`, how many are of each file, which follow each other: 1 or more
+  std::vector<int32_t> text_prefix;  // what --add-special-tokens has put before plain texts; empty: nothing
   int64_t num_records = 0;
   int64_t num_trained_tokens = 0;
+  std::optional<int32_t> appended_eos;  // the token that was put after answers that nothing ended
 };
 
 // `data.lines.path` is the file, `data.lines.label_key` the key of the response. `append_eos`: an answer that neither
-// the template nor the data ends with a token for that gets the model's EOS. Says what was left out. UserError with
-// FILE:LINE for a line that is wrong, whose rendered prompt is no beginning of the rendered conversation, or that is
-// longer than the model's context; and when nothing is left.
+// the template nor the data ends with a token for that gets the tokenizer's EOS (eos_token of tokenizer_config.json),
+// or the model's first where it has none. Says what was left out. UserError with FILE:LINE for a line that is wrong,
+// whose reasoning_content is not rendered, whose rendered prompt is no beginning of the rendered conversation, or that
+// is longer than the model's context; and when nothing is left.
 SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                             const model::ModelConfig& model);
+
+// Those of all files of data.prompt_data, one after another.
+SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
+                                const model::ModelConfig& model);
 
 }  // namespace tandem::run

@@ -53,7 +53,8 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error(),
                                 .is_conductor = mesh.is_conductor()});
   Rewards rewards = inputs.start_rewards();
-  BestWeights best(config.output.save_best, inputs.session, inputs.directory, mesh, log, start);
+  BestWeights best(config.output.save_best, inputs.save_best_rule(), inputs.session, inputs.directory, mesh, log,
+                   start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
   Checkpointer checkpointer(
       inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
@@ -107,6 +108,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
       // On a thread, while the next rollout runs.
       if (const auto parts = config.output.parts_due(rollout_id, inputs.num_rollouts)) checkpointer.start(*parts);
     }
+    if (rollout_id == inputs.num_rollouts) patience.check_that_some_were_graded(rollout_id);
   });
   return finish_run(inputs, memory, log, rollout_id, checkpointer.saved_step());
 }

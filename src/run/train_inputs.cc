@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -77,7 +79,8 @@ void check_start(const config::TrainConfig& config, const ModelSession& session,
 
 void check_best(const std::string& metric, const Evaluation& evaluation) {
   if (metric.empty()) return;
-  const std::vector<std::string> names = evaluation.reward_metrics();
+  std::vector<std::string> names;
+  for (const Evaluation::RewardMetric& known : evaluation.reward_metrics()) names.push_back(known.name);
   TANDEM_USER_CHECK(
       std::ranges::find(names, metric) != names.end(),
       fmt::format("--save-best {}: no such metric of the evaluations; give one of {}", metric, fmt::join(names, ", ")));
@@ -91,7 +94,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       config(checked(given)),
       mode(run_mode),
       session(config.model, config.lora, mesh->tensor()),
-      prompts(load_prompts(config.reward.data(config.data), session.text())),
+      prompts(load_all_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),
       plan(plan_of(config, session, prompts, evaluation, *mesh)),
@@ -103,10 +106,13 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                 space.what_for()) {
   check_wandb(config.output);
   config.reward.line_types = rm_types_of(prompts);
+  config.reward.check_some_pass();
   evaluation.check_url_is_asked(config.reward);
-  try_out_reward(evaluation.reward_of_run(config.reward), reward_context());
-  evaluation.try_out(Evaluation::Grading{.reward = config.reward, .label_key = config.data.lines.label_key},
-                     reward_context());
+  const Evaluation::Grading grading = {.reward = config.reward, .label_key = config.data.lines.label_key};
+  std::vector<const PromptSet*> graded = evaluation.prompts_graded(grading);
+  graded.insert(graded.begin(), &prompts);
+  try_out_reward(evaluation.reward_of_run(config.reward), reward_context(), graded);
+  evaluation.try_out(grading, reward_context());
   try_out_filter(config.dynamic_sampling, config.reward, reward_context());
   try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
@@ -117,10 +123,12 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
                                              .schedule = trainer.schedule,
                                              .model_directory = session.directory(),
                                              .has_frozen_weights = session.config().lora && !config.model.random_init,
-                                             .prompt_data = config.data.lines.path,
+                                             .prompt_data = config.data.prompt_data,
+                                             .text_prefix = prompts.text_prefix,
                                              .custom_rm_paths = config.reward.custom_rm_path,
                                              .group_filter = config.dynamic_sampling.name(),
-                                             .generate_function = config.custom_generate.function});
+                                             .generate_function = config.custom_generate.function,
+                                             .definitions = rl::new_definitions(config.loss.loss)});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_prompts(prompts));
@@ -129,6 +137,13 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   if (prompts.is_rendered || evaluation.is_rendered()) {
     warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }
+}
+
+std::string TrainInputs::save_best_rule() const {
+  for (const Evaluation::RewardMetric& metric : evaluation.reward_metrics()) {
+    if (metric.name == config.output.save_best) return metric.judged_by;
+  }
+  return "";
 }
 
 Rewards TrainInputs::start_rewards() const {
@@ -164,9 +179,11 @@ int print_dry_run(const TrainInputs& inputs) {
                            epochs > 1 ? fmt::format(" ({} epochs over each rollout)", epochs) : ""));
   print_rewards(inputs.evaluation.reward_of_run(config.reward), report);
   report.print(plan::plan_text(inputs.plan, model));
-  report.print(fmt::format("bytes on disk: about {}{}", inputs.space.bytes(), inputs.space.what_for()));
+  report.print(fmt::format("on disk: about {:.1f} MiB, {} bytes{}",
+                           static_cast<double>(inputs.space.bytes()) / (1 << 20), inputs.space.bytes(),
+                           inputs.space.what_for()));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
-  report.print("everything is in order; nothing was written (--dry-run)");
+  report.print_result("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
 

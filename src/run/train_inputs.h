@@ -32,6 +32,8 @@ struct TrainInputs {
 
   // What the reward is told; what it prints goes into the run directory.
   RewardContext reward_context() const;
+  // When a sample passes for the metric of --save-best; "" where that is no pass@k, or there is nothing to choose.
+  std::string save_best_rule() const;
   // The processes that run the user's code; none where this process does not sample.
   Rewards start_rewards() const;
 

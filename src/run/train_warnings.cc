@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <utility>
 
 #include "rl/losses.h"
 
@@ -37,9 +38,8 @@ void warn_of_kl(const config::LossOptions& options, std::vector<std::string>& wa
   }
   if (loss.kl_loss_coef == 0.0 || loss.kl_loss_type != "k1" || loss.use_unbiased_kl) return;
   warnings.push_back(
-      "--kl-loss-type k1: its expected gradient on policy is 0, so it holds nothing near the reference; give "
-      "low_var_kl, "
-      "k2 or k1+, or --use-unbiased-kl");
+      "--kl-loss-type k1 --no-use-unbiased-kl: its expected gradient on policy is 0, so it holds nothing near the "
+      "reference; leave out --no-use-unbiased-kl, or give low_var_kl, k2 or k1+");
 }
 
 // Where the constants of a row are not those of its paper.
@@ -64,13 +64,38 @@ void warn_of_constants(const rl::LossConfig& loss, std::vector<std::string>& war
   }
 }
 
+void warn_of_old_samples(const config::TrainConfig& config, std::vector<std::string>& warnings) {
+  const int64_t steps = config.steps_per_rollout();
+  if (rl::find_surrogate(config.loss.loss).name != "reinforce" || steps == 1) return;
+  warnings.push_back(fmt::format(
+      "reinforce with {} optimizer steps for each rollout: its loss has no ratio to the policy that sampled, "
+      "so all steps but the first train on samples of older weights as if they were new; give one step "
+      "(--num-steps-per-rollout 1 --num-epochs-per-rollout 1), or --pg-loss-type ppo",
+      steps));
+}
+
 }  // namespace
+
+std::optional<std::string> adapter_lr_warning(const config::LoraOptions& lora, double lr, double full_lr) {
+  // The learning rate that suits an adapter is about ten times that of full training (Schulman et al., 2025, "LoRA
+  // Without Regret"); half of that is still one.
+  constexpr double kFactor = 10.0;
+  if (!lora.rank || lr == 0.0 || lr >= 0.5 * kFactor * full_lr) return std::nullopt;
+  return fmt::format(
+      "--lora-rank {} with --lr {:g}: that is a learning rate for all weights, with which an adapter hardly changes; "
+      "give about ten times as much, such as --lr {:g}",
+      *lora.rank, lr, kFactor * full_lr);
+}
 
 std::vector<std::string> train_warnings(const config::TrainConfig& config) {
   std::vector<std::string> warnings;
   warn_of_truncation(config, warnings);
   warn_of_kl(config.loss, warnings);
   warn_of_constants(config.loss.loss, warnings);
+  const double full_lr = config::TrainConfig().optimizer.schedule.max_lr;
+  if (auto text = adapter_lr_warning(config.lora, config.optimizer.schedule.max_lr, full_lr))
+    warnings.push_back(std::move(*text));
+  warn_of_old_samples(config, warnings);
   return warnings;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -43,6 +44,17 @@ base::Json with_own_metadata(const base::Json& line, const std::string& metadata
   base::Json metadata = line;
   metadata[metadata_key] = own;
   return metadata;
+}
+
+// The model has no row for any other id, whether it is trained on or not.
+void check_ids(std::span<const int32_t> response, int64_t vocab) {
+  for (size_t i = 0; i < response.size(); ++i) {
+    TANDEM_USER_CHECK(
+        response[i] >= 0 && response[i] < vocab,
+        fmt::format("token {} of the response is {}, which is no token id of this model; ids are 0 to {}: "
+                    "encode what tools say with tandem.rollout.tokenizer()",
+                    i, response[i], vocab - 1));
+  }
 }
 
 }  // namespace
@@ -86,7 +98,8 @@ rl::SamplingParams sampling_of_call(const rl::SamplingParams& base, const base::
 }
 
 rl::Sample sample_of_turns(const text::Generated& made, const rl::SharedPrompt& prompt, uint64_t group_id,
-                           const std::vector<TurnRecord>& turns, int64_t max_tokens, bool has_behavior_logprobs) {
+                           const std::vector<TurnRecord>& turns, int64_t max_tokens, int64_t vocab,
+                           bool has_behavior_logprobs) {
   const size_t num_prompt = made.tokens.size() - static_cast<size_t>(made.response_length);
   TANDEM_USER_CHECK(made.response_length > 0,
                     "the function returned no response: sample.response_length is 0; return at least one token");
@@ -96,6 +109,7 @@ rl::Sample sample_of_turns(const text::Generated& made, const rl::SharedPrompt& 
                                         "sample.response_length of the response, and {} other tokens come before the "
                                         "last {}; what the function adds to a prompt belongs into --prompt-data",
                                         prompt->tokens.size(), num_prompt, made.response_length));
+  check_ids(std::span(made.tokens).subspan(num_prompt), vocab);
   rl::Sample sample;
   sample.group_id = group_id;
   sample.sample_id = made.sample_id;
@@ -120,13 +134,14 @@ rl::Sample sample_of_turns(const text::Generated& made, const rl::SharedPrompt& 
     hashes.push_back(hash.value());
     if (i < length) hash.add(sample.completion[i]);
   }
-  std::vector<uint8_t> is_sampled(length, 0);
+  std::vector<uint8_t> is_sampled(length, 0), begins_turn(length, 0);
   const rl::Completion* last = nullptr;  // the call that sampled the response's last token, so far
   for (const TurnRecord& turn : turns) {
     if (!turn.is_policy || turn.num_prefix < num_prompt || turn.num_prefix - num_prompt >= length) continue;
     const size_t begin = turn.num_prefix - num_prompt;
     if (hashes[begin] != turn.prefix) continue;
     const rl::Completion& completion = turn.completion;
+    begins_turn[begin] = 1;
     for (size_t i = 0; i < completion.tokens.size() && begin + i < length; ++i) {
       if (completion.tokens[i] != sample.completion[begin + i]) break;
       is_sampled[begin + i] = 1;
@@ -142,6 +157,11 @@ rl::Sample sample_of_turns(const text::Generated& made, const rl::SharedPrompt& 
                                   "behind exactly the tokens before it, as the run samples; give tokens of tools 0, "
                                   "and keep those of the model as the engine returned them",
                                   i, sample.completion[i]));
+  }
+  for (size_t i = 0; i < length; ++i) {
+    const bool goes_on = i > 0 && is_sampled[i] == is_sampled[i - 1] && (is_sampled[i] == 0 || begins_turn[i] == 0);
+    if (!goes_on)
+      sample.pieces.push_back({.begin = static_cast<int64_t>(i), .is_sampled = is_sampled[i] != 0, .text = {}});
   }
   if (!made.status.empty()) {
     sample.status = made.status == "truncated" ? rl::SampleStatus::kTruncated
@@ -309,7 +329,7 @@ SampledGroup::Member TurnSampler::member_of(const text::Generated& made, Session
     try {
       SampledGroup::Member member;
       member.sample = sample_of_turns(made, group.prompt, session.group_id, session.turns, group.max_tokens,
-                                      group.sampling.truncates());
+                                      settings_.vocab, group.sampling.truncates());
       member.metadata = with_own_metadata(group.record->metadata, settings_.metadata_key, made.metadata);
       member.attributes = made.attributes;
       return member;

@@ -42,9 +42,11 @@ struct TurnRecord {
 };
 
 // The sample that a function made, from what it returned and what the engine sampled for it. UserError, one line, for
-// one that cannot be trained on. `max_tokens`: of prompt and response, where a longer response is cut.
+// one that cannot be trained on. `max_tokens`: of prompt and response, where a longer response is cut. `vocab`: the
+// model's, which may be larger than its tokenizer's; no token id may be as large, masked or not.
 rl::Sample sample_of_turns(const text::Generated& made, const rl::SharedPrompt& prompt, uint64_t group_id,
-                           const std::vector<TurnRecord>& turns, int64_t max_tokens, bool has_behavior_logprobs);
+                           const std::vector<TurnRecord>& turns, int64_t max_tokens, int64_t vocab,
+                           bool has_behavior_logprobs);
 
 class TurnSampler final : public GroupSampler {
  public:
@@ -54,6 +56,7 @@ class TurnSampler final : public GroupSampler {
     bool is_evaluation = false;
     std::string metadata_key;
     int64_t context_tokens = 0;  // the model's
+    int64_t vocab = 0;           // the model's
   };
   // Engine and processes are borrowed; the engine does nothing else meanwhile.
   TurnSampler(rollout::Engine& engine, text::Generators& generators, Settings settings)

@@ -1,10 +1,10 @@
-// `tandem view`: a run, or two side by side, as one HTML page.
+// `tandem view`: a run, or several side by side, as one HTML page.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -32,20 +32,21 @@ void check_replaceable(const std::string& path) {
 }  // namespace
 
 int view(const config::ViewConfig& config, const config::RunMode& mode) {
-  config.check();
-  const report::RunFiles run = report::read_run(config.run.front());
-  std::optional<report::RunFiles> other;
-  if (config.run.size() == 2) other = report::read_run(config.run.back());
-  const std::string output = config.output.empty() ? run.path + "/view.html" : config.output;
+  TANDEM_USER_CHECK(config.run.size() <= report::kMaxPageRuns,
+                    fmt::format("--run: names {} run directories, and a page shows {} at most; leave some out",
+                                config.run.size(), report::kMaxPageRuns));
+  std::vector<report::RunFiles> runs;
+  for (const std::string& path : config.run) runs.push_back(report::read_run(path, config.run.size()));
+  const std::string output = config.output.empty() ? runs.front().path + "/view.html" : config.output;
   report::check_output(output);
   check_replaceable(output);
   report::Report report;
   if (mode.dry_run) {
-    report.print(fmt::format("{} would be written; nothing was (--dry-run)", output));
+    report.print_result(fmt::format("{} would be written; nothing was (--dry-run)", output));
     return 0;
   }
-  base::write_file_durably(output, report::run_page(run, other ? &*other : nullptr));
-  report.print(fmt::format("wrote {}: open it in a browser", output));
+  base::write_file_durably(output, report::run_page(runs));
+  report.print_result(fmt::format("wrote {}: open it in a browser", output));
   return 0;
 }
 

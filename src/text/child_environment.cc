@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -13,22 +12,16 @@ extern char** environ;
 namespace tandem::text {
 namespace {
 
-bool may_reach_a_sandbox(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kNames = {"PATH",        "HOME",       "USER",       "LOGNAME",
-                                                       "LANG",        "LANGUAGE",   "TZ",         "TERMINFO",
-                                                       "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name.starts_with("LC_") ||
-         name.ends_with("_NUM_THREADS");
-}
-
-bool is_named(const std::vector<std::string>& patterns, std::string_view name) {
+template <typename Patterns>
+bool is_named(const Patterns& patterns, std::string_view name) {
   return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view pattern) {
+    if (pattern.starts_with('*')) return name.ends_with(pattern.substr(1));
     return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
   });
 }
 
 bool may_reach(const WorkerConfig& config, std::string_view name) {
-  if (may_reach_a_sandbox(name)) return true;
+  if (is_named(kKeptVariables, name)) return true;
   return config.variables ? is_named(*config.variables, name) : !config.sandboxed;
 }
 

@@ -278,7 +278,8 @@ void ChildProcess::lose(LossCause cause, const std::string& what) {
   }
   const std::string how = end(/*let_it_finish=*/cause == LossCause::kDied && !interrupted_);
   std::string message = fmt::format("{} worker (process {}) {}", mode_, pid, what.empty() ? how : what);
-  if (cause == LossCause::kMemory) message += ": with what it had started it took more memory than it may have";
+  if (cause == LossCause::kMemory)
+    message += ": with what it had started it took more memory than it may have (--rm-memory-bytes)";
   if (const std::string line = last_line(); !line.empty()) message += "; its last line: " + line;
   throw ChildLost(cause, message);
 }

@@ -47,6 +47,7 @@ struct Facts {
   std::string dialect;
   bool takes_group = false;  // a call holds a group, not a sample
   bool concurrent = false;   // calls of one process may be under way together
+  std::vector<std::string> columns;
 };
 
 const char* reason_class(LossCause cause) {
@@ -74,6 +75,7 @@ struct Graders::Impl {
     std::unique_ptr<ChildProcess> child;  // set and reset under `mutex`; used by its thread without
     bool ready = false;                   // its first process has loaded the function, or failed to
     bool replacing = false;
+    bool is_spent = false;  // its process made the one call that it was forked for
     std::thread thread;
     // Of its thread alone:
     std::map<uint64_t, Call> calls;  // under way, by the number that the process knows them by
@@ -125,7 +127,8 @@ struct Graders::Impl {
     try {
       return {.dialect = loaded.at("dialect").get<std::string>(),
               .takes_group = loaded.at("takes_group").get<bool>(),
-              .concurrent = loaded.at("concurrent").get<bool>()};
+              .concurrent = loaded.at("concurrent").get<bool>(),
+              .columns = loaded.at("columns").get<std::vector<std::string>>()};
     } catch (const base::Json::exception&) {
       throw WorkerError("grader worker answered something else than a result");
     }
@@ -190,8 +193,9 @@ struct Graders::Impl {
     call_load(started);
     started.note_what_belongs();
     const std::lock_guard lock(mutex);
-    if (slot.replacing) ++num_restarts;
+    if (slot.replacing && !slot.is_spent) ++num_restarts;
     slot.replacing = true;
+    slot.is_spent = false;
   }
 
   void drop_child(Slot& slot) {
@@ -260,6 +264,7 @@ struct Graders::Impl {
       call->begun = Clock::now();
       longest_deadline_s = std::max(longest_deadline_s.load(), deadline_of(*call));
       slot.calls.emplace(number, std::move(*call));
+      slot.retiring |= config.limits.fork_each_call;
     }
     try {
       store_ended(slot, slot.child->call("grade", {{"calls", added}, {"wait_s", turn_s}}, patience_s(slot)));
@@ -277,6 +282,7 @@ struct Graders::Impl {
     }
     if (slot.child == nullptr || !slot.calls.empty()) return;
     if (slot.retiring) {
+      slot.is_spent = config.limits.fork_each_call;
       drop_child(slot);
     } else {
       slot.child->ask_what_is_left();  // the answer is there when the next call is
@@ -441,6 +447,8 @@ std::vector<int64_t> Graders::process_ids() const {
 }
 
 const std::string& Graders::scratch_folder() const { return impl_->code.scratch_folder(); }
+
+const std::vector<std::string>& Graders::columns() const { return impl_->facts.columns; }
 
 std::string Graders::dialect() const { return impl_->facts.dialect; }
 

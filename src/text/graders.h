@@ -135,10 +135,12 @@ class Graders {
   // the request) counts as the reward's, and "none" is a TRL function's word that its reward does not apply to the
   // sample.
   std::map<std::string, int64_t> failures() const;
-  int64_t restarts() const;                  // processes replaced so far
+  int64_t restarts() const;                  // processes replaced so far, but for those of limits.fork_each_call
   int64_t repeated() const;                  // samples graded again, alone, after their process was lost
   std::vector<int64_t> process_ids() const;  // of the processes that run
   const std::string& scratch_folder() const;
+  // The columns of the data that a TRL function cannot do without, beside those that every line has; of others none.
+  const std::vector<std::string>& columns() const;
   std::string dialect() const;  // "trl", "verl", "slime", "built-in", "served" or "filter"
 
  private:

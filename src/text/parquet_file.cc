@@ -35,14 +35,19 @@ std::vector<ParquetRow> parquet_rows(const Json& answer, int64_t max_rows) {
       rows.push_back({row.get<std::string>(), ""});
       continue;
     }
-    require(row.is_object() && row.contains("wrong") && row["wrong"].is_string(), "a row is neither good nor bad");
+    const auto has_text = [&row](const char* key) { return row.contains(key) && row[key].is_string(); };
+    if (row.is_object() && has_text("json") && has_text("left_out")) {
+      rows.push_back({row["json"].get<std::string>(), "", row["left_out"].get<std::string>()});
+      continue;
+    }
+    require(row.is_object() && has_text("wrong"), "a row is neither good nor bad");
     rows.push_back({"", row["wrong"].get<std::string>()});
     require(!rows.back().wrong.empty(), "a row is bad for no reason");
   }
   return rows;
 }
 
-ParquetFile::ParquetFile(const WorkerConfig& config, const std::string& path)
+ParquetFile::ParquetFile(const WorkerConfig& config, const std::string& path, const std::vector<std::string>& keys)
     : path_(path), deadline_s_(config.deadline_s) {
   try {
     child_ = std::make_unique<ChildProcess>(config, "parquet");
@@ -50,7 +55,7 @@ ParquetFile::ParquetFile(const WorkerConfig& config, const std::string& path)
     throw EnvironmentError(std::string("cannot start the reader of Parquet files: ") + error.what());
   }
   try {
-    num_rows_ = parquet_row_count(call("open", {{"path", path}}));
+    num_rows_ = parquet_row_count(call("open", {{"path", path}, {"keys", keys}}));
   } catch (const BadReply& bad) {
     refuse(bad.what());
   }

@@ -14,15 +14,17 @@
 namespace tandem::text {
 
 struct ParquetRow {
-  std::string json;   // one object
-  std::string wrong;  // why the row has no form in JSON; empty: it has one
+  std::string json;           // one object
+  std::string wrong;          // why the row has no form in JSON; empty: it has one
+  std::string left_out = {};  // why a value of a column that is not read is null in `json`; empty: none is
 };
 
 class ParquetFile {
  public:
-  // UserError names the file and what is wrong with it: it is damaged, or a column is of a type that JSON has no form
-  // for. EnvironmentError when Python or pyarrow is missing.
-  ParquetFile(const WorkerConfig& config, const std::string& path);
+  // `keys`: what is read of a row, "a.b" for the member b of the column a. UserError names the file and what is wrong
+  // with it: it is damaged, or one of these columns is of a type that JSON has no form for. EnvironmentError when
+  // Python or pyarrow is missing.
+  ParquetFile(const WorkerConfig& config, const std::string& path, const std::vector<std::string>& keys);
   ~ParquetFile();
 
   int64_t num_rows() const { return num_rows_; }

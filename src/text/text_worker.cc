@@ -184,7 +184,9 @@ bool TextWorker::is_special(int32_t id) const {
   return id >= 0 && index < impl_->facts.is_special.size() && impl_->facts.is_special[index];
 }
 
+std::optional<int32_t> TextWorker::eos_id() const { return impl_->facts.eos_id; }
 bool TextWorker::has_chat_template() const { return impl_->facts.has_chat_template; }
+const std::vector<int32_t>& TextWorker::text_prefix() const { return impl_->facts.text_prefix; }
 int64_t TextWorker::restarts() const { return impl_->num_restarts; }
 int64_t TextWorker::process_id() const { return impl_->child == nullptr ? -1 : impl_->child->process_id(); }
 

@@ -26,7 +26,7 @@ struct WorkerConfig {
   std::string worker_directory;  // holds tandem_worker/
   double deadline_s = 60.0;      // of one call
   // Limits of the child; tandem_worker/sandbox.py sets them.
-  int64_t memory_bytes = int64_t{4} << 30;  // address space
+  int64_t memory_bytes = int64_t{4} << 30;  // what each process has for itself; code of libraries is not counted
   int64_t max_reply_bytes = int64_t{256} << 20;
   int64_t max_reply_values = int64_t{1} << 26;
   int64_t max_file_bytes = int64_t{1} << 30;  // of one file that it writes
@@ -39,8 +39,8 @@ struct WorkerConfig {
   bool sandboxed = true;
   bool network = false;  // sandboxed, but for internet sockets: of a worker that asks a service
   std::optional<std::vector<std::string>> writable = std::vector<std::string>{};
-  // Without the sandbox too, few environment variables: those that a sandboxed worker gets, and these. A name that ends
-  // in '*' stands for all that begin so. nullopt: as `sandboxed` says.
+  // In the sandbox or not, the environment variables of kKeptVariables (text/child_environment.h) and these. A name
+  // that ends in '*' stands for all that begin so. nullopt: as `sandboxed` says.
   std::optional<std::vector<std::string>> variables = std::nullopt;
 };
 // With the interpreter and the package beside the program (text/worker_place.h); EnvironmentError where one is missing.
@@ -54,7 +54,7 @@ class TextWorker {
   ~TextWorker();
 
   // add_special_tokens=False; tokens that the text spells out (<|im_end|>) are found. UserError for text that is not
-  // UTF-8.
+  // UTF-8. What add_special_tokens=True writes before a text is text_prefix().
   std::vector<std::vector<int32_t>> encode(const std::vector<std::string>& texts);
   // Ids without a token (a model's vocabulary is often larger) decode to nothing, as in the published library.
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens);
@@ -65,9 +65,12 @@ class TextWorker {
   int64_t vocab_size() const;                     // largest id + 1, added tokens included
   const std::vector<std::string>& token_bytes();  // id -> bytes; special tokens too; empty: no token
   bool is_special(int32_t id) const;              // of no text: <|im_end|>, ...
+  // The EOS that tokenizer_config.json names (eos_token), where it is in the vocabulary.
+  std::optional<int32_t> eos_id() const;
   bool has_chat_template() const;
-  int64_t restarts() const;    // children replaced so far
-  int64_t process_id() const;  // of the child; -1 while there is none
+  const std::vector<int32_t>& text_prefix() const;  // ids that the post-processor writes before a text; empty: none
+  int64_t restarts() const;                         // children replaced so far
+  int64_t process_id() const;                       // of the child; -1 while there is none
 
  private:
   struct Impl;

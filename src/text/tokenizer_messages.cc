@@ -74,11 +74,16 @@ TokenizerFacts tokenizer_facts(const Json& answer) {
   if (const auto path = answer.find("template_path"); path != answer.end()) {
     facts.template_path = base::one_line(text(*path), kMaxPathBytes);
   }
+  if (const auto eos = answer.find("eos_id"); eos != answer.end())
+    facts.eos_id = static_cast<int32_t>(number_below(*eos, facts.vocab_size));
   facts.is_special.assign(static_cast<size_t>(facts.vocab_size), false);
   const Json& ids = member(answer, "special_ids");
   require(ids.is_array(), "no list of special ids");
   for (const Json& id : ids) {
     facts.is_special[static_cast<size_t>(number_below(id, facts.vocab_size))] = true;
+  }
+  if (const auto prefix = answer.find("text_prefix"); prefix != answer.end()) {
+    facts.text_prefix = token_ids(Json::array({*prefix}), 1, facts.vocab_size).front();
   }
   return facts;
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct TokenizerFacts {
   bool has_chat_template = false;
   std::string template_path;     // "" without a template; on one line
   std::vector<bool> is_special;  // [vocab_size]
+  std::optional<int32_t> eos_id;
+  std::vector<int32_t> text_prefix;  // ids that the tokenizer's post-processor writes before a text, such as BOS
 };
 TokenizerFacts tokenizer_facts(const base::Json& answer);
 

@@ -125,6 +125,16 @@ class Packer {
   std::vector<int32_t> full_blocks_;          // and the blocks that its prompt fills
 };
 
+// Whoever made the sample has refused what this refuses, with a line for the user.
+void check_ids(const rl::Sample& sample, int64_t vocab) {
+  for (const std::vector<int32_t>* tokens : {&sample.prompt->tokens, &sample.completion}) {
+    for (const int32_t id : *tokens) {
+      TANDEM_CHECK(id >= 0 && id < vocab, "sample", sample.sample_id, "has token", id, "outside the vocabulary of",
+                   vocab);
+    }
+  }
+}
+
 }  // namespace
 
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples) {
@@ -138,22 +148,19 @@ PackedBatch pack_batch(std::span<const rl::Sample* const> samples) {
   return std::move(packer).finish();
 }
 
-PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device::Ops& ops) {
-  PackedBatch batch = pack_batch(samples);
+PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members, int64_t vocab,
+                             const device::Ops& ops) {
+  std::vector<const rl::Sample*> chosen;
+  for (const int64_t index : members.samples) chosen.push_back(samples[static_cast<size_t>(index)]);
+  for (const rl::Sample* sample : chosen) check_ids(*sample, vocab);
+  const memory::TagScope tag(memory::Tag::kBatch);
+  PackedBatch batch = pack_batch(chosen);
   batch.attention = ops.prepare(batch.attention);
   for (at::Tensor* tensor :
        {&batch.ids_T, &batch.positions_T, &batch.kv_tokens, &batch.kv_slots, &batch.logit_rows_R, &batch.targets_R}) {
     *tensor = device::to_device(*tensor, ops.device());
   }
   return batch;
-}
-
-PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members,
-                             const device::Ops& ops) {
-  std::vector<const rl::Sample*> chosen;
-  for (const int64_t index : members.samples) chosen.push_back(samples[static_cast<size_t>(index)]);
-  const memory::TagScope batch(memory::Tag::kBatch);
-  return pack_batch(chosen, ops);
 }
 
 }  // namespace tandem::trainer

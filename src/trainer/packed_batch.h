@@ -41,10 +41,9 @@ struct PackedBatch {
 // Neighbours that rl::share_prompt() share its rows (rl/packing.h makes them neighbours). A sample without
 // completion tokens has no targets. Prompts have at least one token. All of it on the host.
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples);
-// The same where `ops` computes, and its attention prepared.
-PackedBatch pack_batch(std::span<const rl::Sample* const> samples, const device::Ops& ops);
-// The same of those that `members` names, under the tag of batches.
-PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members,
+// The same of those that `members` names, where `ops` computes, with its attention prepared and under the tag of
+// batches. Every token id is below `vocab`, the model's: kernels do not look again (device/ops.h).
+PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members, int64_t vocab,
                              const device::Ops& ops);
 
 }  // namespace tandem::trainer

@@ -18,6 +18,17 @@ const float* per_token(const std::vector<float>& values, const rl::Sample& sampl
   return values.data();
 }
 
+// What a sample brings of log-probs; those of the current policy are not among them.
+rl::LossInput rollout_input(const rl::Sample& sample) {
+  rl::LossInput input;
+  input.length = static_cast<int64_t>(sample.completion.size());
+  input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
+  input.rollout_logprobs = input.old_logprobs;
+  input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
+  input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
+  return input;
+}
+
 // One advantage for the sample, or one for each token; empty where the loss reads none.
 std::vector<double> token_advantages(const rl::Sample& sample) {
   if (sample.advantages.size() == 1) return std::vector<double>(sample.completion.size(), sample.advantages[0]);
@@ -58,9 +69,9 @@ struct Gradients {
   }
 };
 
-Gradients differentiate(const rl::LossConfig& config, const Targets& targets, const HostScores& scores) {
+Gradients differentiate(const StepLoss& loss, const Targets& targets, const HostScores& scores) {
   const auto num_targets = static_cast<size_t>(targets.offsets.back());
-  const bool has_entropy_term = config.entropy_coef != 0.0;
+  const bool has_entropy_term = loss.config.entropy_coef != 0.0;
   Gradients gradients{.dlogprobs = std::vector<double>(num_targets),
                       .dentropy = std::vector<double>(has_entropy_term ? num_targets : 0),
                       .sums = std::vector<rl::LossSums>(targets.samples.size())};
@@ -68,19 +79,17 @@ Gradients differentiate(const rl::LossConfig& config, const Targets& targets, co
     const rl::Sample& sample = *targets.samples[s];
     const int64_t begin = targets.offsets[s];
     if (sample.completion.empty()) continue;  // it adds 0 to every sum
-    const std::vector<uint8_t> mask = trained_tokens(sample);
+    const TrainedTokens trained = trained_tokens(loss.config, sample);
     const std::vector<double> advantages = token_advantages(sample);
-    rl::LossInput input;
-    input.length = targets.offsets[s + 1] - begin;
+    rl::LossInput input = rollout_input(sample);
+    TANDEM_CHECK_EQ(input.length, targets.offsets[s + 1] - begin, "targets of sample", sample.sample_id);
     input.logprobs = scores.logprobs + begin;
     input.entropy = scores.entropy + begin;
-    input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
-    input.rollout_logprobs = input.old_logprobs;
-    input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
-    input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
-    input.mask = mask.data();
+    input.mask = trained.mask.data();
+    input.num_rejected = trained.num_rejected;
     input.advantages = advantages.empty() ? nullptr : advantages.data();
-    rl::accumulate_loss(config, input,
+    input.entropy_share = loss.entropy_share;
+    rl::accumulate_loss(loss.config, input,
                         {.dlogprobs = gradients.dlogprobs.data() + begin,
                          .dentropy = has_entropy_term ? gradients.dentropy.data() + begin : nullptr},
                         gradients.sums[s]);
@@ -90,19 +99,22 @@ Gradients differentiate(const rl::LossConfig& config, const Targets& targets, co
 
 }  // namespace
 
-std::vector<uint8_t> trained_tokens(const rl::Sample& sample) {
+TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sample) {
   TANDEM_CHECK_EQ(sample.loss_mask.size(), sample.completion.size(), "loss mask of sample", sample.sample_id);
-  return sample.remove ? std::vector<uint8_t>(sample.loss_mask.size(), 0) : sample.loss_mask;
+  TrainedTokens trained{.mask = sample.loss_mask};
+  if (sample.remove) std::ranges::fill(trained.mask, uint8_t{0});
+  trained.num_rejected = rl::reject_tokens(config, rollout_input(sample), trained.mask);
+  return trained;
 }
 
-LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores) {
+LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores) {
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
-  Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets},
+  Gradients gradients = differentiate(loss, {batch.samples, batch.target_offsets},
                                       {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()});
   return std::move(gradients).terms(scores.logprobs_R.device());
 }
 
-LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch& batch) {
+LossTerms policy_loss_of_rollout(const StepLoss& loss, const PackedBatch& batch) {
   std::vector<float> logprobs;
   for (const rl::Sample* sample : batch.samples) {
     TANDEM_CHECK_EQ(sample->rollout_logprobs.size(), sample->completion.size(), "log-probs of sample",
@@ -111,7 +123,7 @@ LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch
   }
   // No gradient depends on an entropy's value.
   const std::vector<float> entropy(logprobs.size(), 0.0F);
-  Gradients gradients = differentiate(config, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()});
+  Gradients gradients = differentiate(loss, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()});
   gradients.sums.clear();
   return std::move(gradients).terms(batch.ids_T.device());
 }
@@ -122,8 +134,8 @@ PendingLoss::PendingLoss(const PackedBatch& batch, const TokenScores& scores, co
       logprobs_R_(ops.fetch(scores.logprobs_R)),
       entropy_R_(ops.fetch(scores.entropy_R)) {}
 
-std::vector<rl::LossSums> PendingLoss::sums(const rl::LossConfig& config) const {
-  return differentiate(config, {samples_, target_offsets_},
+std::vector<rl::LossSums> PendingLoss::sums(const StepLoss& loss) const {
+  return differentiate(loss, {samples_, target_offsets_},
                        {logprobs_R_->wait().const_data_ptr<float>(), entropy_R_->wait().const_data_ptr<float>()})
       .sums;
 }

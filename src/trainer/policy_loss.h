@@ -22,22 +22,33 @@ struct LossTerms {
   std::vector<rl::LossSums> sums;  // what each of the batch's samples adds
 };
 
-// What the loss counts of a sample: its loss mask, or nothing of a removed one.
-std::vector<uint8_t> trained_tokens(const rl::Sample& sample);
+// What the loss counts of a sample: its loss mask without the tokens that --tis-mode reject takes out, or nothing of a
+// removed sample.
+struct TrainedTokens {
+  std::vector<uint8_t> mask;
+  int64_t num_rejected = 0;
+};
+TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sample);
+
+// The loss of an optimizer step whose samples have been counted.
+struct StepLoss {
+  const rl::LossConfig& config;
+  double entropy_share;  // rl::LossNormaliser's
+};
 
 // The engine's log-probs are the old ones. Waits for the scores.
-LossTerms policy_loss(const rl::LossConfig& config, const PackedBatch& batch, const TokenScores& scores);
+LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores);
 
 // The same gradient from the log-probs that the samples bring, where the forward will give them: so it is known before
 // the forward. No sums, which need entropies.
-LossTerms policy_loss_of_rollout(const rl::LossConfig& config, const PackedBatch& batch);
+LossTerms policy_loss_of_rollout(const StepLoss& loss, const PackedBatch& batch);
 
 // The loss of a batch whose scores are on their way from the device.
 class PendingLoss {
  public:
   PendingLoss(const PackedBatch& batch, const TokenScores& scores, const device::Ops& ops);
   // Waits for the scores. LossTerms::sums.
-  std::vector<rl::LossSums> sums(const rl::LossConfig& config) const;
+  std::vector<rl::LossSums> sums(const StepLoss& loss) const;
 
  private:
   std::vector<const rl::Sample*> samples_;

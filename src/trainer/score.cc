@@ -78,7 +78,7 @@ Scores score(const model::Model& model, const std::vector<const rl::Sample*>& sa
   const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, batch.split());
   for (auto m = static_cast<size_t>(ranks.rank()); m < micro_batches.size(); m += static_cast<size_t>(ranks.size())) {
     const rl::MicroBatch& micro_batch = micro_batches[m];
-    const PackedBatch packed = pack_micro_batch(samples, micro_batch, model.ops());
+    const PackedBatch packed = pack_micro_batch(samples, micro_batch, model.config().vocab, model.ops());
     if (packed.num_targets() == 0) continue;
     const TokenScores tokens = score_batch(model, packed, head);
     const at::Tensor logprobs_R = device::to_host(tokens.logprobs_R), entropy_R = device::to_host(tokens.entropy_R);

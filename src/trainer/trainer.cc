@@ -67,7 +67,11 @@ class TrainerImpl final : public Trainer {
   Metrics step(const Samples& samples, RolloutLogprobs logprobs) override {
     TANDEM_CHECK(!samples.empty(), "an optimizer step without samples");
     rl::LossNormaliser normaliser(config_.loss);
-    for (const rl::Sample* sample : samples) normaliser.add(trained_tokens(*sample));
+    for (const rl::Sample* sample : samples) {
+      const TrainedTokens trained = trained_tokens(config_.loss, *sample);
+      normaliser.add(trained.mask, trained.num_rejected);
+    }
+    const StepLoss loss{.config = config_.loss, .entropy_share = normaliser.entropy_share()};
     const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
@@ -77,19 +81,19 @@ class TrainerImpl final : public Trainer {
         begin_round(/*contributes=*/false);
         gradients_.receive_round();
       } else if (logprobs == RolloutLogprobs::kOfOtherWeights) {
-        sums.set(members, train_on(batch));
-      } else if (const TokenScores scores = train_on_known(batch); model_.ops().runs_ahead()) {
+        sums.set(members, train_on(batch, loss));
+      } else if (const TokenScores scores = train_on_known(batch, loss); model_.ops().runs_ahead()) {
         pending.emplace_back(&members, PendingLoss(batch, scores, model_.ops()));
       } else {
-        sums.set(members, policy_loss(config_.loss, batch, scores).sums);
+        sums.set(members, policy_loss(loss, batch, scores).sums);
       }
     });
     gradients_.end_step();
-    for (const auto& [members, loss] : pending) sums.set(*members, loss.sums(config_.loss));
+    for (const auto& [members, scores] : pending) sums.set(*members, scores.sums(loss));
     pending.clear();
     Metrics metrics = normaliser.metrics(sums.total(micro_batches, ranks_));
     if (config_.loss.get_mismatch_metrics) {
-      metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, micro_batches, normaliser);
+      metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, micro_batches, normaliser, loss);
     }
     update_weights(normaliser.loss_scale(), metrics);
     return metrics;
@@ -119,7 +123,7 @@ class TrainerImpl final : public Trainer {
     for (size_t begin = 0; begin < micro_batches.size(); begin += size) {
       const rl::MicroBatch& members = begin + rank < micro_batches.size() ? micro_batches[begin + rank] : kNone;
       if (ranks_.is_alone() && abandons()) throw StepAbandoned();
-      f(members, pack_micro_batch(samples, members, model_.ops()));
+      f(members, pack_micro_batch(samples, members, model_.config().vocab, model_.ops()));
     }
   }
 
@@ -149,12 +153,12 @@ class TrainerImpl final : public Trainer {
 
   // Forward, loss and backward of one micro-batch: adds to the gradients, unnormalised. What its samples add to the
   // loss.
-  std::vector<rl::LossSums> train_on(const PackedBatch& batch) {
+  std::vector<rl::LossSums> train_on(const PackedBatch& batch, const StepLoss& step) {
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
     const memory::TagScope head(memory::Tag::kHead);
     TokenScores scores = score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/true);
-    LossTerms loss = policy_loss(config_.loss, batch, scores);
+    LossTerms loss = policy_loss(step, batch, scores);
     begin_round(!loss.is_zero);
     if (loss.is_zero) {
       gradients_.receive_round();
@@ -167,9 +171,9 @@ class TrainerImpl final : public Trainer {
   }
 
   // The same where the samples bring the log-probs that the forward will give; their scores are for the sums.
-  TokenScores train_on_known(const PackedBatch& batch) {
+  TokenScores train_on_known(const PackedBatch& batch, const StepLoss& step) {
     const memory::TagScope head(memory::Tag::kHead);
-    const LossTerms loss = policy_loss_of_rollout(config_.loss, batch);
+    const LossTerms loss = policy_loss_of_rollout(step, batch);
     begin_round(!loss.is_zero);
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
@@ -190,11 +194,11 @@ class TrainerImpl final : public Trainer {
 
   // |log-probs of a pass of their own - the engine's|, reduced as the metrics are.
   double recomputed_difference(const Samples& samples, const std::vector<rl::MicroBatch>& micro_batches,
-                               const rl::LossNormaliser& normaliser) const {
+                               const rl::LossNormaliser& normaliser, const StepLoss& loss) const {
     SampleSums sums(samples.size());
     for_each_round(samples, micro_batches, [&](const rl::MicroBatch& members, const PackedBatch& batch) {
       if (batch.num_targets() == 0) return;
-      sums.set(members, policy_loss(config_.loss, batch, score_batch(model_, batch, head_)).sums);
+      sums.set(members, policy_loss(loss, batch, score_batch(model_, batch, head_)).sums);
     });
     return normaliser.metrics(sums.total(micro_batches, ranks_))["train_rollout_logprob_abs_diff"];
   }

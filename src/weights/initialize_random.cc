@@ -1,11 +1,12 @@
-// Random weights: the declaration is in store.h.
-#include <ATen/Parallel.h>
+#include "weights/initialize_random.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 
 #include "base/rng.h"
+#include "device/thread_pool.h"
 #include "weights/box.h"
 #include "weights/staging.h"
 #include "weights/store.h"
@@ -57,37 +58,47 @@ struct Stream {
 
 // Elements of a box from `first` on, in host memory.
 template <typename Element>
-void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const Stream& stream) {
+void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const Stream& stream,
+                device::ThreadPool& threads) {
   Element* data = piece.data_ptr<Element>();
-  constexpr int64_t kGrainElements = 16384;
-  at::parallel_for(0, piece.numel(), kGrainElements, [&](int64_t begin, int64_t end) {
-    for_each_run(box, first + begin, end - begin,
+  constexpr int64_t kChunkElements = 16384;
+  const int64_t n = piece.numel();
+  threads.for_each((n + kChunkElements - 1) / kChunkElements, 1, [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunkElements, count = std::min(kChunkElements, n - begin);
+    for_each_run(box, first + begin, count,
                  [&](const Run& run) { stream.draw(run.index, run.count, data + run.element - first); });
   });
 }
 
-void draw_box(const at::Tensor& target, const Box& box, const Stream& stream, Staging& staging) {
-  staging.fill(target, target.scalar_type(), [&](const at::Tensor& piece, int64_t first) {
+// Where numbers are drawn, and who draws them.
+struct Drawing {
+  explicit Drawing(int num_threads) : threads(num_threads) {}
+  Staging staging;
+  device::ThreadPool threads;
+};
+
+void draw_box(const at::Tensor& target, const Box& box, const Stream& stream, Drawing& drawing) {
+  drawing.staging.fill(target, target.scalar_type(), [&](const at::Tensor& piece, int64_t first) {
     if (piece.scalar_type() == at::kFloat) {
-      draw_piece<float>(piece, box, first, stream);
+      draw_piece<float>(piece, box, first, stream, drawing.threads);
     } else {
-      draw_piece<at::BFloat16>(piece, box, first, stream);
+      draw_piece<at::BFloat16>(piece, box, first, stream, drawing.threads);
     }
   });
 }
 
-void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Stream& stream, Staging& staging) {
+void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Stream& stream, Drawing& drawing) {
   if (packed.is_whole()) {
     const int64_t elements = packed.num_elements();
     draw_box(store.tensor(packed.name), {.num_rows = 1, .num_columns = elements, .whole_columns = elements}, stream,
-             staging);
+             drawing);
     return;
   }
   int64_t row_begin = 0;  // of the slice in the whole packed tensor
   for (const Slice& slice : packed.slices) {
     Box box = box_of(slice);
     box.row_begin += row_begin;
-    draw_box(store.slice(packed, slice), box, stream, staging);
+    draw_box(store.slice(packed, slice), box, stream, drawing);
     row_begin += slice.hf_shape().front();
   }
 }
@@ -99,19 +110,20 @@ int64_t num_columns(const PackedTensor& packed) {
 
 }  // namespace
 
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream) {
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream,
+                       int num_threads) {
   if (!store.has_storage()) store.allocate();
-  Staging staging;
+  Drawing drawing(num_threads);
   uint64_t stream = first_stream;
   for (const PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
     switch (packed.init) {
       case Init::kNormal:
-        draw_tensor(store, packed, {normals, static_cast<float>(initializer_range), seed, stream}, staging);
+        draw_tensor(store, packed, {normals, static_cast<float>(initializer_range), seed, stream}, drawing);
         break;
       case Init::kUniform: {
         const double bound = 1.0 / std::sqrt(static_cast<double>(num_columns(packed)));
-        draw_tensor(store, packed, {uniforms, static_cast<float>(bound), seed, stream}, staging);
+        draw_tensor(store, packed, {uniforms, static_cast<float>(bound), seed, stream}, drawing);
         break;
       }
       case Init::kOnes: tensor.fill_(1); break;
@@ -119,6 +131,10 @@ void initialize_random(WeightStore& store, double initializer_range, uint64_t se
     }
     ++stream;
   }
+}
+
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream) {
+  initialize_random(store, initializer_range, seed, first_stream, /*num_threads=*/1);
 }
 
 }  // namespace tandem::weights

@@ -292,6 +292,90 @@ TEST(Options, TellAllMistakesAtOnce) {
             "remains");
 }
 
+struct MoreConfig {
+  int64_t cache_bytes = 0;
+  bool use_kl = false, unbiased = true;
+  double kl_coef = 0.0;
+  void visit(Options& options) {
+    options.option(cache_bytes, "cache-bytes", "memory", "bytes of the cache").bytes().at_least(1024);
+    options.option(use_kl, "use-kl", "loss", "add the KL");
+    options.option(kl_coef, "kl-coef", "loss", "coefficient").needed_by(use_kl, "use-kl", "give 0.1");
+    options.option(unbiased, "unbiased", "loss", "times the ratio").remembered_as("false", use_kl);
+  }
+};
+
+// The value of --cache-bytes, or what refuses it.
+std::string cache_bytes(const Words& words) {
+  MoreConfig config;
+  Options options;
+  config.visit(options);
+  try {
+    options.parse(words);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return std::to_string(config.cache_bytes);
+}
+
+TEST(Options, BytesMayHaveAUnit) {
+  EXPECT_EQ(cache_bytes({"--cache-bytes", "1GiB"}), "1073741824");
+  EXPECT_EQ(cache_bytes({"--cache-bytes=1.5K"}), "1536");
+  EXPECT_EQ(cache_bytes({"--cache-bytes", "2048"}), "2048");
+  EXPECT_EQ(cache_bytes({"--cache-bytes", "1B"}), "--cache-bytes: must be at least 1024, not 1");
+  EXPECT_EQ(cache_bytes({"--cache-bytes", "-1"}), "--cache-bytes: must be at least 1024, not -1");
+  for (const char* wrong : {"1X", "GiB", "", "-1G", "1e9"}) {
+    EXPECT_EQ(cache_bytes({"--cache-bytes", wrong}),
+              std::string("--cache-bytes: expects bytes, such as 1073741824 or 1GiB, not '") + wrong + "'");
+  }
+  MoreConfig config;
+  Options options;
+  config.visit(options);
+  const std::string help = options.help_text("tandem train", "Trains.");
+  EXPECT_NE(help.find("--cache-bytes BYTES"), std::string::npos) << help;
+  EXPECT_NE(help.find("powers of 1024"), std::string::npos) << help;
+}
+
+TEST_F(OptionsFile, BytesMayHaveAUnitThereToo) {
+  EXPECT_EQ(cache_bytes({"--config", write("cache-bytes = \"4KiB\"\n")}), "4096");
+  EXPECT_EQ(cache_bytes({"--config", write("cache-bytes = 4096\n")}), "4096");
+}
+
+TEST(Options, ASwitchMayNeedAnotherOption) {
+  EXPECT_EQ(cache_bytes({"--use-kl"}), "--use-kl: needs --kl-coef; give 0.1");
+  EXPECT_EQ(cache_bytes({"--use-kl", "--kl-coef", "0"}), "0") << "it was given";
+  EXPECT_EQ(cache_bytes({"--kl-coef", "0.1"}), "0");
+  EXPECT_EQ(cache_bytes({"--no-use-kl"}), "0");
+}
+
+TEST(Options, AnOptionThatDoesNothingIsRememberedAsItWas) {
+  const auto remembered = [](const Words& words) {
+    MoreConfig config;
+    Options options;
+    config.visit(options);
+    EXPECT_EQ(options.values_where_absent().at("unbiased"), "false");
+    options.parse(words);
+    return options.result_options().at("unbiased");
+  };
+  EXPECT_EQ(remembered({}), "false");
+  EXPECT_EQ(remembered({"--use-kl", "--kl-coef", "1"}), "true");
+  EXPECT_EQ(remembered({"--use-kl", "--kl-coef", "1", "--no-unbiased"}), "false");
+}
+
+TEST(Options, ARefusedFlagTakesItsCompanionsAlong) {
+  Parsed parsed;
+  parsed.options.unsupported("method", "there is one method", {"lr", "colocate"});
+  try {
+    parsed.parse({"--save", "x", "--lr=0.1", "--method", "uniform", "--colocate", "--rm-type", "none"});
+    FAIL() << "accepted";
+  } catch (const OptionsError& error) {
+    const std::string list = error.list("tandem train");
+    EXPECT_NE(
+        list.find("what remains without the unsupported flags:\n  tandem train \\\n    --save x --rm-type none\n"),
+        std::string::npos)
+        << list;
+  }
+}
+
 TEST(Options, WhatIsMeantIsNotCalledMissing) {
   EXPECT_EQ(mistakes({"--sav", "x", "--lr", "0"}).first,
             "to be mended (2 options):\n"

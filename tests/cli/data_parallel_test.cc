@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "base/clock.h"
 #include "tandem/error.h"
 #include "tests/base/soak.h"
 #include "tests/cli/rank_processes.h"
 #include "tests/cli/rank_runs.h"
+#include "tests/mesh/foreign_user.h"
 
 namespace tandem::cli {
 namespace {
@@ -119,6 +121,62 @@ TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;
   expect_equal(results("killed"), *alone_, "a run that lost ranks");
+}
+
+// Stopped, not dead: its sockets stay open, and the kernel answers for it.
+TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
+  const int seed = testing::UnitTest::GetInstance()->random_seed();
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
+  const Arguments words =
+      with_flag(with_ranks(going_on(*folder_, "frozen"), 2), "--distributed-timeout-minutes", "0.2");
+  for (int64_t times = base::short_or_full(2, 60), i = 0; i < times; ++i) {
+    const std::string errors = *folder_ / "frozen.err";
+    Program program(words, 0, errors);
+    const std::map<int, pid_t> ranks = processes_of(program.pid(), 2);
+    ASSERT_EQ(ranks.size(), 2U);
+    // Rank 1 is missed by rank 0 in any wait; rank 0 has the store, the terminal, and what the others wait for.
+    const int victim = i % 4 == 3 ? 1 : 0;
+    usleep(static_cast<useconds_t>(random() % 6'000'000));
+    if (!is_running(program.pid())) break;  // the run was done before
+    kill(ranks.at(victim), SIGSTOP);
+    const bool ended = program.wait_for(90.0);
+    EXPECT_TRUE(ended) << "seed " << seed << ", " << i;
+    if (!ended) break;
+    const int code = program.wait();
+    if (code == 0) break;  // it had nothing more to say when it was stopped
+    EXPECT_EQ(code, 3) << "seed " << seed << ", " << i;
+    EXPECT_NE(base::read_file(errors).find(fmt::format("rank {} ", victim)), std::string::npos)
+        << base::read_file(errors);
+    for (const auto& [rank, pid] : ranks) EXPECT_FALSE(is_running(pid)) << "seed " << seed << ", rank " << rank;
+  }
+  const Captured result = run_program(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  expect_equal(results("frozen"), *alone_, "a run that lost frozen ranks");
+}
+
+// Somebody else with an account on the machine tries all local sockets of the run, as long as it lasts.
+TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
+  if (!mesh::why_no_foreign_user().empty()) GTEST_SKIP() << mesh::why_no_foreign_user();
+  const Arguments words = with_ranks(arguments(*folder_, "attacked"), 2);
+  Program program(words);
+  const pid_t attacker = fork();
+  if (attacker == 0) {
+    mesh::become_foreign_user();
+    _exit(mesh::enter_local_sockets_of(0, program.pid()));
+  }
+  std::set<std::string> sockets;  // of the internet
+  while (!program.wait_for(0.05)) {
+    for (const std::string& pid : process_tree(program.pid())) {
+      for (const InternetSocket& socket : internet_sockets(pid)) sockets.insert(socket.protocol + " " + socket.address);
+    }
+  }
+  EXPECT_EQ(program.wait(), 0);
+  int status = 0;
+  waitpid(attacker, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "100: there was nothing to try; 101: it was let in";
+  EXPECT_EQ(sockets, std::set<std::string>()) << "loopback has no users";
+  expect_equal(results("attacked"), *alone_, "a run that was attacked");
 }
 
 TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {

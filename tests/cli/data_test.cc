@@ -2,7 +2,10 @@
 // answer, templates whose end is no stop token, and the example of GSM8K's columns.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
@@ -109,6 +112,213 @@ TEST_F(Data, OfParquetThatIsWrongIsOneLine) {
   expect_one_line_failure(run(generation(rows)), 2, rows + ":2: prompt is a null");
   generated(generation(rows, {"--skip-bad-lines"}));
   EXPECT_NE(said_.find("1 bad lines left out (--skip-bad-lines), the first: " + rows + ":2: "), std::string::npos);
+}
+
+// The rows of data sets with pictures: what nobody reads is left alone, and said.
+TEST_F(Data, OfParquetMayHaveColumnsThatNobodyReads) {
+  const std::string rows = folder_ / "rows.parquet";
+  const std::string python = text::default_worker_config().python;
+  const std::string script =
+      write("write.py",
+            "import pyarrow as pa, pyarrow.parquet, sys\n"
+            "pa.parquet.write_table(pa.table({'prompt': ['1 + 1 =', '2 + 2 ='], 'img': [b'\\xff', "
+            "None], 'took': pa.array([1, 2], pa.duration('s'))}), sys.argv[1])\n");
+  ASSERT_EQ(std::system((python + " '" + script + "' '" + rows + "'").c_str()), 0);
+  EXPECT_EQ(generated(generation(rows)), "1 + 1 =");
+  EXPECT_NE(said_.find("in 2 of 2 rows a value that Tandem does not read is left out, rewards see null: " + rows +
+                       ":1: column 'img' is no UTF-8 text"),
+            std::string::npos)
+      << said_;
+  expect_one_line_failure(run(generation(rows, {"--input-key", "took"})), 2, "column 'took' is of type duration[s]");
+}
+
+// A model whose tokenizer begins texts with BOS (tests/golden/tokenizer_bos), through every verb.
+class TextPrefix : public Data {
+ protected:
+  TextPrefix() {
+    std::filesystem::create_directory(model_);
+    for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) copy(kModel, name);
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) copy("tests/golden/tokenizer_bos", name);
+  }
+  void copy(const std::string& from, const std::string& name) {
+    std::filesystem::copy_file(from + "/" + name, model_ + "/" + name);
+  }
+  Arguments with_model(const Arguments& arguments) { return with_flag(arguments, "--hf-checkpoint", model_); }
+
+  const std::string model_ = folder_ / "model";
+  const std::string data_ = write("data.jsonl", "{\"prompt\": \"alpha beta\", \"label\": \"1\"}\n");
+  const base::Json text_ = {364, 79, 266, 273, 299, 64};  // "alpha beta", tests/golden/tokenizer_bos/text_cases.jsonl
+  const base::Json with_bos_ = {484, 364, 79, 266, 273, 299, 64};
+};
+
+TEST_F(TextPrefix, IsThereInEveryVerb) {
+  const std::string says = "1 of 1 prompts begin with <|begin_of_text|>, which the tokenizer writes before texts";
+  generated(with_model(generation(data_)));
+  EXPECT_EQ(json_lines(folder_ / "out.jsonl").at(0).at("prompt_tokens"), with_bos_);
+  EXPECT_NE(said_.find(says), std::string::npos) << said_;
+  generated(with_model(generation(data_, {"--no-add-special-tokens"})));
+  EXPECT_EQ(json_lines(folder_ / "out.jsonl").at(0).at("prompt_tokens"), text_);
+
+  const Captured evaluated = run({"eval", "--hf-checkpoint", model_, "--eval-prompt-data", "set", data_, "--rm-type",
+                                  "exact", "--eval-max-response-len", "2"});
+  EXPECT_NE(evaluated.err.find(says), std::string::npos) << evaluated.err;
+
+  // A text with its response, and the same as tokens: of the same log-probs.
+  base::Json tokens = with_bos_;
+  tokens.push_back(15);
+  const std::string lines =
+      write("score.jsonl", "{\"prompt\": \"alpha beta\", \"response\": \"0\"}\n" +
+                               base::dump_json({{"tokens", tokens}, {"prompt_length", 7}}) + "\n");
+  const Captured scored = run({"score", "--hf-checkpoint", model_, "--prompt-data", lines, "--output", folder_ / "s"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  const std::vector<base::Json> scores = json_lines(folder_ / "s");
+  EXPECT_EQ(scores.at(0).at("tokens"), base::Json({15}));
+  EXPECT_EQ(scores.at(0).at("log_probs"), scores.at(1).at("log_probs"));
+
+  const int code =
+      std::system(("echo '{\"prompts\": [\"alpha beta\"]}' | '" TANDEM_PROGRAM "' engine --hf-checkpoint '" + model_ +
+                   "' --rollout-max-response-len 2 > '" + (folder_ / "answer") + "' 2>/dev/null")
+                      .c_str());
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(json_lines(folder_ / "answer").at(1).at("prompts").at(0).at("tokens"), with_bos_);
+}
+
+// A checkpoint of before the flag has no such tokens: as one of a run without them.
+TEST_F(TextPrefix, DoesNotComeIntoARunThatHadNone) {
+  const std::string dumps = folder_ / "dump_{rollout_id}.jsonl";
+  const auto arguments = [&](const Arguments& more) {
+    return with_model(with_flag(training("run", data_, more), "--save-debug-rollout-data", dumps));
+  };
+  ASSERT_EQ(run(arguments({"--no-add-special-tokens"})).code, 0);
+  EXPECT_EQ(json_lines(folder_ / "dump_0.jsonl").at(0).at("prompt_tokens"), text_);
+  const Arguments longer = with_flag(arguments({"--load", folder_ / "run"}), "--num-rollout", "2");
+  expect_one_line_failure(run(longer), 2,
+                          "the tokens of --add-special-tokens was absent and is 484; give them as they were");
+  Arguments resumed = longer;
+  resumed.emplace_back("--no-add-special-tokens");
+  EXPECT_EQ(run(resumed).code, 0);
+  ASSERT_EQ(run(arguments({"--overwrite"})).code, 0);
+  EXPECT_EQ(json_lines(folder_ / "dump_0.jsonl").at(0).at("prompt_tokens"), with_bos_);
+}
+
+TEST_F(Data, OfSeveralFilesIsDrawnByWeightAndResumesBitForBit) {
+  Arguments files;
+  for (const char* name : {"a", "b", "c"}) {
+    std::string lines;
+    for (int i = 0; i < 4; ++i)
+      lines += std::string("{\"prompt\": \"") + name + std::to_string(i) + " =\", \"label\": \"1\"}\n";
+    files.push_back(write(std::string(name) + ".jsonl", lines) + (files.size() == 1 ? "@[1:]" : ""));
+  }
+  write("length.py",
+        "def reward(prompts, completions, **kwargs):\n    return [float(len(c) % 5) for c in completions]\n");
+  const std::string reward = folder_ / "length.py:reward";
+  const auto arguments = [&](const std::string& name, const std::string& num_rollouts, const Arguments& more = {}) {
+    Arguments words = with_flag(training(name, files[0]), "--num-rollout", num_rollouts);
+    words.insert(words.end(), {"--prompt-data", files[0], files[1], files[2], "--rollout-shuffle",
+                               "--prompt-data-weights", "0.6", "0.3", "0.1"});
+    words.insert(words.end(), more.begin(), more.end());
+    return with_custom_reward(words, reward);
+  };
+  const Captured whole = run(arguments("whole", "4"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  ASSERT_EQ(run(arguments("parts", "2")).code, 0);
+  ASSERT_EQ(run(arguments("parts", "4", {"--load", folder_ / "parts"})).code, 0);
+  EXPECT_TRUE(weights_of(folder_ / "parts") == weights_of(folder_ / "whole"));
+  std::map<std::string, int> counts;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = "/samples/rollout_00000" + std::to_string(i) + ".jsonl";
+    EXPECT_EQ(base::read_file((folder_ / "parts") + name), base::read_file((folder_ / "whole") + name)) << i;
+    for (const base::Json& sample : json_lines((folder_ / "whole") + name)) {
+      const auto source = sample.at("source").get<std::string>(), prompt = sample.at("prompt").get<std::string>();
+      const int line = prompt[1] - '0' + 1;
+      EXPECT_EQ(source, folder_ / (std::string(1, prompt[0]) + ".jsonl:" + std::to_string(line)));
+      EXPECT_NE(prompt, "b0 =") << "a slice";
+      ++counts[prompt.substr(0, 1)];
+    }
+  }
+  EXPECT_GT(counts["a"], counts["c"]);
+  EXPECT_GT(counts["b"], 0);
+  // Another weight, or another order of the files, is another run.
+  Arguments other = arguments("parts", "5", {"--load", folder_ / "parts"});
+  *std::ranges::find(other, "0.6") = "0.7";
+  expect_one_line_failure(run(other), 2, "--prompt-data-weights was 0.6 0.3 0.1 and is 0.7 0.3 0.1");
+  std::swap(files[0], files[2]);
+  expect_one_line_failure(run(arguments("parts", "5", {"--load", folder_ / "parts"})), 2, "the file of --prompt-data");
+  files.pop_back();
+  other = training("none", files[0], {"--prompt-data", files[0], files[1], "--prompt-data-weights", "1", "2", "3"});
+  expect_one_line_failure(run(other), 2,
+                          "--prompt-data-weights: 3 weights for 2 files of --prompt-data; give one a file");
+}
+
+// A run's config.toml has the paths as they were typed, and is used from elsewhere, and after the folder was moved.
+TEST_F(Data, IsFoundFromTheConfigOfARunWhereverItIsUsed) {
+  const std::string place = folder_ / "place", moved = folder_ / "moved";
+  std::filesystem::create_directories(place + "/data");
+  std::filesystem::copy(kModel, place + "/model");
+  base::write_file_durably(place + "/data/train.jsonl", "{\"prompt\": \"1 + 1 =\", \"label\": \"2\"}\n");
+  const auto tandem = [&](const std::string& from, const std::string& words) {
+    const std::string command =
+        "cd '" + from + "' && '" TANDEM_PROGRAM "' train " + words + " >'" + (folder_ / "said") + "' 2>&1";
+    const int status = std::system(command.c_str());
+    said_ = base::read_file(folder_ / "said");
+    return WEXITSTATUS(status);
+  };
+  ASSERT_EQ(tandem(place,
+                   "--colocate --hf-checkpoint model --prompt-data 'data/train.jsonl@[:9]' --rm-type exact "
+                   "--eval-prompt-data data data/train.jsonl --eval-interval 1 --skip-eval-before-train "
+                   "--rollout-batch-size 2 --n-samples-per-prompt 2 --num-rollout 1 --rollout-max-response-len 2 "
+                   "--no-use-tensorboard --save runs/a"),
+            0)
+      << said_;
+  const std::string weights = weights_of(place + "/runs/a");
+  ASSERT_EQ(tandem("/", "--config '" + place + "/runs/a/config.toml' --save '" + (folder_ / "b") + "'"), 0) << said_;
+  EXPECT_TRUE(weights_of(folder_ / "b") == weights);
+  // Without --save it is the run itself, which is there.
+  EXPECT_EQ(tandem("/", "--config '" + place + "/runs/a/config.toml'"), 2);
+  EXPECT_NE(said_.find("runs/a"), std::string::npos) << said_;
+  // A run that was moved away from its data.
+  std::filesystem::rename(place + "/runs/a", folder_ / "alone");
+  ASSERT_EQ(tandem(folder_.path(), "--config alone/config.toml --save c"), 0) << said_;
+  EXPECT_TRUE(weights_of(folder_ / "c") == weights);
+  std::filesystem::rename(folder_ / "alone", place + "/runs/a");
+  // --save with its whole path says nothing of where the data are.
+  ASSERT_EQ(tandem(place, "--config runs/a/config.toml --save '" + (folder_ / "e") + "'"), 0) << said_;
+  ASSERT_EQ(tandem("/", "--config '" + (folder_ / "e") + "/config.toml' --save '" + (folder_ / "f") + "'"), 0) << said_;
+  // A copy uses its own files: here another line.
+  std::filesystem::copy(place, moved, std::filesystem::copy_options::recursive);
+  base::write_file_durably(moved + "/data/train.jsonl", "{\"prompt\": 7}\n");
+  EXPECT_EQ(tandem(moved, "--config runs/a/config.toml --save runs/d"), 2);
+  EXPECT_NE(said_.find("data/train.jsonl:1:2: prompt is a number"), std::string::npos) << said_;
+  // And where it was moved, what is there.
+  std::filesystem::remove_all(moved);
+  std::filesystem::rename(place, moved);
+  ASSERT_EQ(tandem(moved, "--config runs/a/config.toml --save runs/d"), 0) << said_;
+  EXPECT_TRUE(weights_of(moved + "/runs/d") == weights);
+}
+
+TEST_F(Data, OfTheHubIsAnsweredWithItsDownload) {
+  expect_one_line_failure(run(with_flag(generation(kPrompts), "--hf-checkpoint", "Qwen/Qwen3-0.6B")), 2,
+                          "--hf-checkpoint Qwen/Qwen3-0.6B: no such directory; name a folder with config.json, "
+                          "model.safetensors and tokenizer.json; it reads like a model of the Hugging Face Hub, and "
+                          "Tandem downloads nothing: run `hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B` and give "
+                          "that folder");
+  expect_one_line_failure(run(generation("openai/gsm8k")), 2, "hf download openai/gsm8k --repo-type dataset");
+}
+
+TEST_F(Data, OfMessagesIsScored) {
+  const std::string lines =
+      write("score.jsonl", R"({"prompt": [{"role": "user", "content": "a?"}], "response": "b"})"
+                           "\n"
+                           R"({"prompt": "<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\n", "response": "b"})"
+                           "\n");
+  const Captured scored = run({"score", "--hf-checkpoint", kModel, "--prompt-data", lines, "--output", folder_ / "s"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  EXPECT_EQ(json_lines(folder_ / "s").at(0).at("log_probs"), json_lines(folder_ / "s").at(1).at("log_probs"));
+  const std::string bad = write("bad.jsonl", R"({"prompt": [{"content": "a?"}], "response": "b"})");
+  expect_one_line_failure(run({"score", "--hf-checkpoint", kModel, "--prompt-data", bad}), 2,
+                          bad + ":1: message 1 has no role");
+  const std::string other = write("bad.jsonl", R"({"question": "a?"})");
+  expect_one_line_failure(run({"score", "--hf-checkpoint", kModel, "--prompt-data", other}), 2, "there is question");
 }
 
 TEST_F(Data, GetsASystemPrompt) {

@@ -167,11 +167,57 @@ TEST_F(DynamicSampling, WhatWasLearntIsSavedWhereNothingPassesAnyMore) {
   Arguments arguments = with_flag(filtered(folder / "run", folder / "reward.py:reward"),
                                   "--dynamic-sampling-filter-path", folder / "filter.py:keep");
   expect_one_line_failure(run(arguments), 2,
-                          "rollout 2/2: 30 groups in a row, at least a whole pass over the data, were dropped by "
-                          "--dynamic-sampling-filter-path " +
-                              (folder / "filter.py:keep (30 no_reason)"));
+                          "rollout 2/2: --dynamic-sampling-filter-path " + (folder / "filter.py:keep") +
+                              " kept none of the 3 groups that a rollout needs, and dropped 30 (30 no_reason), until a "
+                              "limit ended the search (30 dropped in a row, at least a whole pass over the data)");
   EXPECT_TRUE(base::file_exists(folder / "run/hf/step_000001/model.safetensors"));
   EXPECT_EQ(rollout_records(folder / "run").size(), 1U);
+}
+
+// One useful prompt in four: without a budget such a rollout samples on.
+TEST_F(DynamicSampling, ABudgetEndsTheSearchAndTheRunTrainsOnWhatThereIs) {
+  const base::TemporaryDirectory folder;
+  const std::string late = write_half_equal_reward(folder, /*late=*/true);
+  base::write_file_durably(folder / "filter.py", "def keep(args, samples): return samples[0].group_index % 4 == 1\n");
+  const auto arguments = [&](const std::string& save, const Arguments& more) {
+    Arguments all = with_flag(filtered(save, write_half_equal_reward(folder), {"--max-sampled-groups", "7"}),
+                              "--dynamic-sampling-filter-path", folder / "filter.py:keep");
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Captured result = run(arguments(folder / "run", {}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("rollout 1: of 7 groups --dynamic-sampling-filter-path " + (folder / "filter.py:keep") +
+                            " kept 2, fewer than --rollout-batch-size 3, and the rollout is trained on those"),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.out.find("2 of 7 groups kept"), std::string::npos) << result.out;
+  const std::vector<base::Json> records = rollout_records(folder / "run");
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0]["rollout/dynamic_filter/groups"], 7.0);
+  EXPECT_EQ(records[0]["rollout/dynamic_filter/missing_groups"], 1.0);
+  EXPECT_EQ(records[0]["fault/too_few_groups"], 1.0);
+  // As many optimizer steps as a whole rollout has, of equal shares: 8 samples in place of 12.
+  std::vector<double> sizes;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (record.contains("train/global_batch_size")) sizes.push_back(record["train/global_batch_size"].get<double>());
+  }
+  EXPECT_EQ(sizes, (std::vector<double>{4, 4, 4, 4}));
+  EXPECT_EQ(json_lines(folder / "run/samples/rollout_000001.jsonl").front()["group_id"], 9)
+      << "the next rollout begins behind the last group looked at";
+
+  // The same bits with other timing, more at once, and after a stop behind the first rollout.
+  Arguments slow = arguments(folder / "slow", {"--over-sampling-batch-size", "9", "--rollout-max-running", "5"});
+  *(std::find(slow.begin(), slow.end(), "--custom-rm-path") + 1) = late;
+  ASSERT_EQ(run(with_flag(slow, "--num-rollout", "1")).code, 0);
+  slow.insert(slow.end(), {"--load", folder / "slow"});
+  const Captured resumed = run(slow);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(everything_of(folder / "run"), everything_of(folder / "slow"));
+
+  expect_one_line_failure(run(arguments(folder / "stop", {"--on-too-few-groups", "stop"})), 2,
+                          " kept 2 of the 3 groups that a rollout needs, and dropped 5 (5 no_reason), until a limit "
+                          "ended the search (--max-sampled-groups 7): ");
 }
 
 TEST_F(DynamicSampling, AFilterThatAlwaysFailsEndsTheRunAsARewardDoes) {
@@ -209,6 +255,9 @@ TEST_F(DynamicSampling, WhatContradictsItIsRefused) {
   refused(base, {"--load-debug-rollout-data", "x_{rollout_id}"}, "leave one out");
   refused(base, {"--over-sampling-batch-size", "2"}, "--over-sampling-batch-size 2: a rollout needs");
   refused(base, {"--over-sampling-batch-size", "0"}, "--over-sampling-batch-size");
+  refused(base, {"--max-sampled-groups", "2"}, "--max-sampled-groups 2: a rollout needs --rollout-batch-size 3 groups");
+  refused(with_custom_reward(train_arguments(folder / "run"), reward), {"--max-sampled-groups", "9"},
+          "--max-sampled-groups 9: needs --dynamic-sampling-filter-path");
   refused(base, {"--dynamic-sampling-filter-path", "zero_std"}, "zero_std: is no filter that is built in");
   refused(base, {"--dynamic-sampling-filter-path", folder / "none.py:keep"}, "is no file");
   refused(base,

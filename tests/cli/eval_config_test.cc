@@ -204,12 +204,50 @@ TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluationOfAResumedRunToo) {
   EXPECT_EQ(num_bests(parts), 1);
 }
 
+// 1 x reward + 1 x half, a sum that is never 1: pass@k followed it, and the best weights were never any.
+TEST(SaveBest, OfPassAtKOfASumFollowsOneRewardAndKnowsWhichItWas) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "sum.py",
+                           "def right(completions, **kwargs):\n"
+                           "    return [float(len(c[0]['content']) % 5 > 2) for c in completions]\n"
+                           "def half(completions, **kwargs): return [0.5] * len(completions)\n");
+  Arguments arguments =
+      with_flag(with_best(folder / "run", folder / "sum.py:right"), "--save-best", "eval/small-pass@1");
+  arguments.insert(std::find(arguments.begin(), arguments.end(), folder / "sum.py:right") + 1, folder / "sum.py:half");
+  const Captured result = run(with_flag(arguments, "--num-rollout", "2"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  double best = 0.0;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (!record.contains("eval/small")) continue;
+    EXPECT_EQ(record["eval/small-pass@1"], record["eval/small/rewards/right/mean"]);
+    best = std::max(best, record["eval/small-pass@1"].get<double>());
+  }
+  EXPECT_GT(best, 0.0);
+  arguments.insert(arguments.end(), {"--load", folder / "run", "--pass-reward", "half", "--pass-threshold", "0.5"});
+  const Captured resumed = run(arguments);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("--save-best eval/small-pass@1: samples passed by right >= 1 when the checkpoint was made "
+                             "and pass by half >= 0.5 now"),
+            std::string::npos)
+      << resumed.err;
+}
+
 TEST(SaveBest, AMetricThatThereIsNotIsRefused) {
   const base::TemporaryDirectory folder;
   Arguments arguments = with_best(folder / "run", write_reward(folder));
   expect_one_line_failure(run(with_flag(arguments, "--save-best", "eval/large")), 2,
                           "--save-best eval/large: no such metric of the evaluations; give one of eval/small, "
                           "eval/small-pass@1, eval/small-pass@2, eval/small-pass@4");
+  arguments = train_arguments(folder / "run", {"--eval-prompt-data", "small", kPrompts, "--eval-interval", "1",
+                                               "--save-best", "eval/small-pass@1", "--pass-threshold", "2"});
+  expect_one_line_failure(run(arguments), 2, "--pass-threshold 2: math is 1 at most, so no sample could ever pass");
+  base::write_file_durably(folder / "eval.toml", "[[eval.datasets]]\nname = \"own\"\npath = \"" + kPrompts +
+                                                     "\"\nrm_type = \"math\"\npass_threshold = 2\n");
+  arguments =
+      with_custom_reward(train_arguments(folder / "run", {"--eval-config", folder / "eval.toml", "--eval-interval", "1",
+                                                          "--save-best", "eval/own-pass@1", "--pass-threshold", "2"}),
+                         write_reward(folder));
+  expect_one_line_failure(run(arguments), 2, "eval.toml:1:1: --pass-threshold 2: math is 1 at most");
   Arguments without = train_arguments(folder / "run", {"--save-best", "eval/small"});
   expect_one_line_failure(run(without), 2, "--save-best: needs evaluations");
   EXPECT_FALSE(base::directory_exists(folder / "run"));

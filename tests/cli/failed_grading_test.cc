@@ -73,9 +73,14 @@ TEST(FailedGradings, AreGivenWhatWasAsked) {
     ASSERT_GE(graded.failed.size(), 4U);
     ASSERT_GE(graded.others.size(), 4U);
     int64_t num_truncated = 0;
+    std::map<base::Json, double> lowest_of_group;  // of a function, which may give anything: never above 0
     double lowest = 0.0;
     for (const base::Json& sample : samples) num_truncated += sample["status"] == "truncated" ? 1 : 0;
-    for (const base::Json& sample : graded.others) lowest = std::min(lowest, sample["reward"].get<double>());
+    for (const base::Json& sample : graded.others) {
+      double& of_group = lowest_of_group[sample["group_id"]];
+      of_group = std::min(of_group, sample["reward"].get<double>());
+      lowest = std::min(lowest, of_group);
+    }
     ASSERT_EQ(lowest, -0.5);
     std::map<std::string, double> classes;
     for (const base::Json& sample : graded.failed) {
@@ -85,7 +90,9 @@ TEST(FailedGradings, AreGivenWhatWasAsked) {
         EXPECT_TRUE(sample["reward"].is_null());
         EXPECT_EQ(sample["advantage"], 0.0);
       } else {
-        EXPECT_EQ(sample["reward"], policy == "lowest" ? lowest : -2.0);
+        const bool is_alone = !lowest_of_group.contains(sample["group_id"]);  // its whole group failed
+        const double expected = is_alone ? lowest : lowest_of_group[sample["group_id"]];
+        EXPECT_EQ(sample["reward"], policy == "lowest" ? expected : -2.0);
         EXPECT_LE(sample["advantage"].get<double>(), 0.0);
       }
     }
@@ -207,7 +214,7 @@ TEST(FailedGradings, TooManyRolloutsOfThemEndTheRun) {
   const std::string path = folder / "run";
   const Arguments arguments = with_custom_reward(train_arguments(path), reward);
   const Captured two = run(arguments);
-  ASSERT_EQ(two.code, 0) << two.err;  // fewer than --max-failed-rollouts
+  ASSERT_EQ(two.code, 2) << two.err;  // fewer than --max-failed-rollouts, and all that the run had
   EXPECT_FALSE(first_record(path, "rollout/step").contains("rollout/raw_reward")) << "no reward, no number";
   // The count is part of the checkpoint.
   const Captured result = run(with_flag(with_flag(arguments, "--num-rollout", "9"), "--load", path));

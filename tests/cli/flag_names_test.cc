@@ -1,5 +1,5 @@
 // What sources, documents and examples call a flag is one: every --word in them is an option of some verb, or a flag of
-// another trainer that is refused with its reason.
+// another trainer that is refused with its reason or answered with ours.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,8 +7,10 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "base/files.h"
+#include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
 #include "tests/cli/captured.h"
 
@@ -27,6 +29,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "signal",       "requeue",   "nodes",  "ntasks-per-node",                                     // sbatch, srun
     "no-python",                                                                                  // torchrun
     "append",                                                                                     // wandb sync
+    "local-dir",    "repo-type",                                                                  // hf download
     "all",                                                                                        // two_hosts.sh
     "gtest_filter", "golden",    "soak",   "repeat",          "rank", "join",          "launch",  // test programs
     "soak-seconds", "pack",      "jobs",   "seconds",         "runs", "slice-seconds",            // the soak,
@@ -37,7 +40,8 @@ const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
 
 std::set<std::string> options_of_all_verbs() {
   std::set<std::string> names = {"version", "help", "config", "print-config"};
-  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench", "view", "launch"}) {
+  for (const char* verb :
+       {"train", "sft", "generate", "score", "eval", "export", "plan", "bench", "view", "launch", "engine"}) {
     const std::string help = run({verb, "--help"}).out;
     static const std::regex kDeclared("(^|\n)  --(\\[no-\\])?([a-z0-9-]+)");
     for (std::sregex_iterator at(help.begin(), help.end(), kDeclared), end; at != end; ++at) {
@@ -50,8 +54,11 @@ std::set<std::string> options_of_all_verbs() {
 
 bool is_flag(const std::set<std::string>& options, const std::string& name) {
   const std::string positive = name.starts_with("no-") ? name.substr(3) : name;
+  const auto is_it = [&](const config::OtherName& other) {
+    return std::ranges::equal(std::string_view(other.name), name, {}, [](char c) { return c == '_' ? '-' : c; });
+  };
   return options.contains(name) || config::find_unsupported_flag(name) != nullptr ||
-         config::find_unsupported_flag(positive) != nullptr;
+         config::find_unsupported_flag(positive) != nullptr || std::ranges::any_of(config::names_of_trl(), is_it);
 }
 
 // "rollout-*" in prose stands for the flags that begin so.

@@ -30,10 +30,11 @@ Arguments eval_arguments(const std::string& data, const Arguments& more) {
 TEST(Labels, AMissingOneIsRefusedWithItsPlace) {
   const base::TemporaryDirectory folder;
   const Arguments dry_run = {"--dry-run"};
-  expect_one_line_failure(run(with_flag(train_arguments(folder / "run", dry_run), "--label-key", "answer")), 2,
-                          kPrompts +
-                              ":1:1: the key answer is missing, and --rm-type math compares completions with "
-                              "the label - give the line one, or name its key with --label-key");
+  expect_one_line_failure(
+      run(with_flag(train_arguments(folder / "run", dry_run), "--label-key", "answer")), 2,
+      kPrompts +
+          ":1:1: the key answer is missing: there are prompt, label, and --rm-type math compares completions with "
+          "the label - give the line one, or name its key with --label-key label");
   struct Case {
     const char* label;
     const char* says;
@@ -59,7 +60,8 @@ TEST(Labels, TheFlagThatWasTypedIsNamed) {
   const std::string data = write_data(folder, {R"({"prompt": "say", "label": "4"})"});
   const Arguments exact = {"--rm-type", "exact", "--dry-run"};
   expect_one_line_failure(run(with_flag(eval_arguments(data, exact), "--eval-label-key", "gold")), 2,
-                          "the key gold is missing, and --rm-type exact compares completions with the label - give the "
+                          "the key gold is missing: there are prompt, label, and --rm-type exact compares completions "
+                          "with the label - give the "
                           "line one, or name its key with --eval-label-key");
   expect_one_line_failure(run(with_flag(eval_arguments(data, exact), "--label-key", "gold")), 2,
                           "name its key with --label-key or --eval-label-key");

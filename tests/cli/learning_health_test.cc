@@ -24,11 +24,11 @@ int64_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-// A run of two rollouts: exit code 0, `says` once on stderr and in log.txt, `count` in all.
+// A run of two rollouts: `says` once on stderr and in log.txt, `count` in all.
 void expect_fault(const Arguments& arguments, const std::string& save, const std::string& key, double count,
-                  const std::string& says) {
+                  const std::string& says, int code = 0) {
   const Captured result = run(arguments);
-  ASSERT_EQ(result.code, 0) << result.err;
+  ASSERT_EQ(result.code, code) << result.err;
   EXPECT_EQ(occurrences(result.err, says), 1) << "expected once: " << says << "\n" << result.err;
   EXPECT_EQ(occurrences(base::read_file(save + "/log.txt"), says), 1);
   EXPECT_EQ(faults(save, key), count) << key;
@@ -66,8 +66,45 @@ TEST(ZeroSignal, RewardsThatLookAtThePromptAlone) {
 TEST(ZeroSignal, AGraderThatAlwaysFails) {
   base::TemporaryDirectory folder;
   const std::string reward = write_reward_of(folder.path(), "raise ValueError('never')");
-  expect_fault(with_custom_reward(train_arguments(folder / "run"), reward), folder / "run", "grader_always_fails", 24,
-               "rollout 1: the grader failed on all 12 samples");
+  const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
+  expect_fault(arguments, folder / "run", "grader_always_fails", 24, "rollout 1: the grader failed on all 12 samples",
+               /*code=*/2);
+  // What is there is saved, and a run that goes on with a reward that works ends well.
+  EXPECT_TRUE(base::file_exists(folder / "run/hf/step_000002/model.safetensors"));
+  Arguments longer = with_flag(arguments, "--num-rollout", "3");
+  longer.insert(longer.end(), {"--load", folder / "run", "--allow-changed-config"});
+  write_reward(folder);
+  EXPECT_EQ(run(longer).code, 0);
+}
+
+// Below --max-failed-rollouts such a run ended with exit code 0, and a smoke test looked well.
+TEST(ZeroSignal, ARunOfOneRolloutWhoseGradingsAllFailedEndsWithTwo) {
+  base::TemporaryDirectory folder;
+  const std::string reward = write_reward_of(folder.path(), "raise ValueError('never')");
+  const Arguments arguments =
+      with_flag(with_custom_reward(train_arguments(folder / "run"), reward), "--num-rollout", "1");
+  const std::string says =
+      "no sample of the run's 1 rollout was graded, because grading failed for all of them, so nothing was learnt: "
+      "mend "
+      "the reward";
+  const Captured result = run(arguments);
+  expect_one_line_failure(result, 2, says + "; the first of the last rollout: sample 0: ValueError: never");
+  // A run that resumes with nothing left to do is not better for it.
+  Arguments again = arguments;
+  again.insert(again.end(), {"--load", folder / "run"});
+  expect_one_line_failure(run(again), 2, says);
+}
+
+TEST(ZeroSignal, ARewardOfOneForAllIsAWarning) {
+  base::TemporaryDirectory folder;
+  const std::string reward = write_reward_of(folder.path(), "return [1.0 for c in completions]");
+  const Arguments arguments =
+      with_flag(with_custom_reward(train_arguments(folder / "run"), reward), "--num-rollout", "1");
+  const Captured result = run(arguments);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("warning: rollout 1: all 12 rewards are 1 from the start"), std::string::npos)
+      << result.err;
+  EXPECT_EQ(result.out.find(" 0 warnings"), std::string::npos) << result.out;
 }
 
 TEST(ZeroSignal, ACheckpointWithoutEos) {

@@ -241,8 +241,9 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   fails({"--lora-rank", "8", "--target-modules", "q_proj", "q_proj"}, "--target-modules: \"q_proj\" is named twice");
   fails({"--lora-rank", "8", "--lora-dropout", "0.1"}, "--lora-dropout: not supported: an adapter has no dropout");
   fails({"--lora-rank", "8", "--exclude-modules", "q_proj"}, "--exclude-modules: not supported: name the modules");
-  fails({"--lora-rank", "8", "--use-kl-loss", "--ref-load", kModel, "--ref-update-interval", "1"},
-        "--ref-update-interval with --ref-load and --lora-rank");
+  fails(
+      {"--lora-rank", "8", "--use-kl-loss", "--kl-loss-coef", "0", "--ref-load", kModel, "--ref-update-interval", "1"},
+      "--ref-update-interval with --ref-load and --lora-rank");
   for (const std::string flag : {"--lora-rank", "--hf-checkpoint"}) {
     const Arguments on_adapter = with_flag(with_custom_reward(train_arguments(folder_ / "none"), reward_),
                                            "--hf-checkpoint", "tests/golden/lora");

@@ -48,6 +48,47 @@ void expect_as_planned(const std::string& run_path, const std::string& which, bo
   expect_phases_as_planned(step, {"load", "rollout", "train"}, which, is_bound);
 }
 
+// --fit: the run that was refused runs, with the change that the refusal names first, and its config.toml has it.
+TEST(Fit, TakesTheCheapestChangeAndKeepsIt) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_reward(folder);
+  const auto with_bytes = [&](const std::string& save, int64_t bytes, const Arguments& more) {
+    Arguments words = with_custom_reward(train_arguments(folder / save, more), reward);
+    words.insert(words.end(), {"--kv-cache-bytes", "400000000", "--device-memory-bytes", std::to_string(bytes)});
+    return words;
+  };
+  constexpr int64_t bytes = 300'000'000;
+  const std::string refusal = run(with_bytes("none", bytes, {"--dry-run"})).err;
+  ASSERT_NE(refusal.find("this run needs "), std::string::npos) << refusal;
+  ASSERT_NE(refusal.find(": give --"), std::string::npos) << refusal;
+  const size_t begin = refusal.find(": give ") + 7;
+  const std::string change = refusal.substr(begin, refusal.find(')', begin) + 1 - begin);  // "--flag 3 (0.01 GiB, ...)"
+  const Captured fitted = run(with_bytes("fitted", bytes, {"--fit"}));
+  ASSERT_EQ(fitted.code, 0) << fitted.err;
+  EXPECT_NE(fitted.err.find("--fit: this run needs "), std::string::npos) << fitted.err;
+  EXPECT_NE(fitted.err.find("; it runs with " + change), std::string::npos) << fitted.err << "\nwanted " << change;
+  const std::string config = base::read_file(folder / "fitted/config.toml");
+  const std::string flag = change.substr(2, change.find(' ') - 2);
+  EXPECT_NE(config.find("\n" + flag + " = "), std::string::npos) << flag << "\n" << config;
+  EXPECT_NE(config.find("\nfit = false"), std::string::npos) << config;
+  // The file repeats the run: it fits as it stands.
+  const Captured again = run({"train", "--config", folder / "fitted/config.toml", "--save", folder / "again"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.err.find("--fit"), std::string::npos) << again.err;
+  EXPECT_EQ(weights_of(folder / "again"), weights_of(folder / "fitted"));
+}
+
+TEST(Fit, ARunThatFitsIsNotChangedAndOneThatNothingHelpsIsRefused) {
+  const base::TemporaryDirectory folder;
+  const std::string reward = write_reward(folder);
+  const Captured fits = run(with_custom_reward(train_arguments(folder / "run", {"--fit", "--dry-run"}), reward));
+  EXPECT_EQ(fits.code, 0) << fits.err;
+  EXPECT_EQ(fits.err.find("it runs with"), std::string::npos) << fits.err;
+  expect_one_line_failure(
+      run(with_custom_reward(train_arguments(folder / "run", {"--fit", "--device-memory-bytes", "1000"}), reward)), 2,
+      "makes it fit: take a smaller model or a larger device");
+}
+
 TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
   const base::TemporaryDirectory folder;
   // The last: what the token budget makes of micro-batches is a bound, not a number.

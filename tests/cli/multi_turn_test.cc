@@ -84,6 +84,15 @@ TEST_F(MultiTurn, MasksAndLogProbsComeThrough) {
     for (size_t t = 0; t < mask.size(); ++t)
       EXPECT_EQ(sample["rollout_log_probs"][t].get<double>() < 0.0, mask[t] == 1) << t;
   }
+  for (const base::Json& sample : json_lines(undisturbed_ + "/samples/rollout_000000.jsonl")) {
+    std::string pieces;
+    for (const base::Json& piece : sample["pieces"]) {
+      EXPECT_FALSE(piece["text"].get<std::string>().empty());
+      pieces += piece["from"].get<std::string>() + " " + base::dump_json(piece["trained_length"]) + " of " +
+                base::dump_json(piece["length"]) + ", ";
+    }
+    EXPECT_EQ(pieces, "model 3 of 3, function 0 of 2, model 3 of 3, function 0 of 2, model 3 of 3, ");
+  }
   const base::Json record = last_record(undisturbed_, "rollout/step");
   EXPECT_EQ(record["multi_turn/multi_turn_metric/round_number_mean"], 3.0);
   EXPECT_EQ(record["multi_turn/raw_response_length/response_length_mean"], 13.0);
@@ -157,6 +166,7 @@ TEST_F(MultiTurn, WhatASampleFailsForIsCountedAndSaid) {
     const char* says;
   };
   for (const Case& c : {Case{"raises_sometimes", 3.0, "KeyError: 'tool' (turns.py:"},
+                        Case{"makes_up_a_token", 1.0, "token 15 of the response is 1000000, which is no token id of "},
                         Case{"hangs", 1.0, "took longer than 1 s besides waiting for the engine"},
                         Case{"computes_for_ever", 1.0, "computed without an await: the limit of 1 s passed"}}) {
     const std::string save = folder / c.function;

@@ -20,7 +20,7 @@ class NetworkWorkers : public WorkerRuns {
  protected:
   void SetUp() override {
     for (const char* name : {"secret", "other_secret"}) {
-      base::write_file_durably(path(name), std::string(name) + " of more than sixteen bytes");
+      base::write_file_durably(path(name), std::string(name) + " of more than thirty-two bytes");
       chmod(path(name).c_str(), 0600);
     }
     use_secret("secret");

@@ -65,6 +65,34 @@ TEST(OlderCheckpoint, IsRefusedWhereTheDefaultOfANewFlagIsNew) {
   expect_one_line_failure(run(load), 2, "the file of --prompt-data was absent and is ");
 }
 
+// The interpreter of rewards was compared once. Now it is like the packages in it, which never were.
+TEST(OlderCheckpoint, ThatNamesTheInterpreterOfRewardsGoesOn) {
+  const base::TemporaryDirectory folder;
+  const std::string path = folder / "run";
+  const Arguments arguments = train_arguments(path);
+  ASSERT_EQ(run(with_flag(arguments, "--num-rollout", "1")).code, 0);
+  reseal(path + "/checkpoints/step_000001",
+         [](base::Json& state) { state["numbers"]["rm-python"] = "/usr/bin/python3"; });
+  const Captured resumed = run(with(arguments, {"--load", path, "--dry-run"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
+// --use-unbiased-kl was off by default, and the entropy was aggregated as the loss.
+TEST(OlderCheckpoint, OfARunWithAKlOrAnEntropyTermIsToldWhatHasChanged) {
+  const base::TemporaryDirectory folder;
+  const std::string path = folder / "run", step = path + "/checkpoints/step_000001";
+  const Arguments kl = {"--use-kl-loss", "--kl-loss-coef", "0.1"};
+  const Arguments arguments = with(train_arguments(path), kl);
+  ASSERT_EQ(run(with(with_flag(arguments, "--num-rollout", "1"), {"--no-use-unbiased-kl"})).code, 0);
+  const Arguments load = with(arguments, {"--load", path, "--dry-run"});
+  expect_one_line_failure(run(load), 2, "--use-unbiased-kl was false and is true; give them as they were");
+  const Captured resumed = run(with(load, {"--no-use-unbiased-kl"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  reseal(step, [](base::Json& state) { state["numbers"]["entropy-coef"] = "0.01"; });
+  expect_one_line_failure(run(with(load, {"--no-use-unbiased-kl", "--entropy-coef", "0.01"})), 2,
+                          "the mean of --entropy-coef was absent and is over all tokens");
+}
+
 TEST(OlderCheckpoint, OfASupervisedRunGoesOn) {
   const base::TemporaryDirectory folder;
   const std::string path = folder / "run";

@@ -1,6 +1,7 @@
 // The pages that users look things up in say what the program does: every metric that runs write or sources name is in
 // docs/METRICS.md, and nothing else is; docs/RUN_DIRECTORY.md names every file and key of a run; docs/RESUMING.md lists
 // the very flags that may change; docs/COMING_FROM.md says of each flag of slime what it is here.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <regex>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/options.h"
+#include "config/other_trainers.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
 #include "config/unsupported_flags.h"
@@ -412,6 +415,98 @@ TEST_F(Pages, SayOfEachFlagOfSlimeWhatItIsHere) {
     }
   }
   EXPECT_GT(num_rows, 40);
+}
+
+// The rows of a section's table of names, as the page has them.
+Names name_rows(const std::string& title, const std::string& head) {
+  const std::string text = section(base::read_file("docs/COMING_FROM.md"), title);
+  std::istringstream lines(text.substr(text.find("| " + head + " | here")));
+  Names rows;
+  std::string line;
+  for (int i = 0; i < 2; ++i) std::getline(lines, line);
+  while (std::getline(lines, line) && line.starts_with("| ")) rows.insert(line);
+  return rows;
+}
+
+Names rows_of(std::span<const config::OtherName> names) {
+  Names rows;
+  for (const config::OtherName& name : names) {
+    const std::string remark = *name.remark == '\0' ? " " : fmt::format(" {} ", name.remark);
+    rows.insert(fmt::format("| `{}` | {} |{}|", name.name, name.here, remark));
+  }
+  return rows;
+}
+
+// The page and the program read one table, and whoever types a name of it is answered with its row.
+TEST(ComingFrom, EveryNameOfTrlAndVerlIsAnsweredWithItsRowOfThePage) {
+  EXPECT_EQ(name_rows("From TRL", "argument"), rows_of(config::names_of_trl()));
+  EXPECT_EQ(name_rows("From verl", "key"), rows_of(config::names_of_verl()));
+  config::TrainConfig config;
+  base::Options options;
+  config.visit(options);
+  const base::Json ours = options.values();
+  int num_answered = 0;
+  for (const config::OtherName& name : config::names_of_trl()) {
+    if (ours.contains(name.name) || config::find_unsupported_flag(name.name) != nullptr) continue;
+    ++num_answered;
+    expect_one_line_failure(run({"train", "--print-config", fmt::format("--{}", name.name), "1"}), 2,
+                            fmt::format("--{}: {}", name.name, config::answer_of("TRL", name)));
+  }
+  EXPECT_GT(num_answered, 80);
+  for (const config::OtherName& name : config::names_of_verl()) {
+    expect_one_line_failure(run({"train", fmt::format("{}=1", name.name), "--print-config"}), 2,
+                            fmt::format("'{}=1': {}", name.name, config::answer_of("verl", name)));
+  }
+  // A flag that a name stands for is one of the program's.
+  for (const auto names : {config::names_of_trl(), config::names_of_verl()}) {
+    for (const config::OtherName& name : names) {
+      for (const std::string& flag : flags_in(name.here)) EXPECT_TRUE(ours.contains(flag)) << name.name << ": " << flag;
+    }
+  }
+}
+
+TEST(ComingFrom, NamesAreFoundAsPeopleTypeThem) {
+  const auto fails = [](const Arguments& words, const std::string& expected) {
+    Arguments arguments = {"train", "--print-config"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    expect_one_line_failure(run(arguments), 2, expected);
+  };
+  fails({"--learning-rate", "1e-6"}, "--learning-rate: TRL's learning_rate is --lr here");
+  fails({"--learning_rate=1e-6"}, "--learning_rate: TRL's learning_rate is --lr here");
+  fails({"--max-steps", "100"}, "--max-steps: TRL's max_steps is --num-rollout here; a step of TRL is");
+  fails({"--load-in-4bit"}, "--load-in-4bit: TRL's load_in_4bit has no counterpart here; a base in 4 bits");
+  fails({"--clip-ratio-high", "0.28"},
+        "--clip-ratio-high: verl's actor_rollout_ref.actor.clip_ratio_high is --eps-clip-high here");
+  fails({"--lr", "1e-6", "+actor_rollout_ref.rollout.n=8"}, "is --n-samples-per-prompt here");
+  fails({"--leraning-rate", "1e-6"},
+        "--leraning-rate: unknown option; did you mean --learning-rate? Then: TRL's learning_rate is --lr here");
+  fails({"--nothing-like-it"}, "--nothing-like-it: unknown option; --help lists what there is");
+  fails({"nothing=like"}, "unexpected argument 'nothing=like': every option begins with --");
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "job.toml", "per_device_train_batch_size = 8\n");
+  fails({"--config", folder / "job.toml"}, "TRL's per_device_train_batch_size is --global-batch-size here");
+  // What stands for a required flag is not asked for again.
+  const Captured all = run({"train", "--model_name_or_path", "x", "--train_dataset", "y"});
+  EXPECT_EQ(all.err.find("--hf-checkpoint: is required"), std::string::npos) << all.err;
+  EXPECT_NE(all.err.find("--rollout-batch-size: is required"), std::string::npos) << all.err;
+  expect_one_line_failure(run({"sft", "--print-config", "--num_generations", "8"}), 2,
+                          "is --n-samples-per-prompt here (a flag that this command does not have)");
+}
+
+// slime's recipes recompute every layer with `uniform` and 1; without `uniform` the 1 would be one layer of many.
+TEST(ComingFrom, ARefusedFlagTakesItsCompanionsAlong) {
+  const Captured pasted = run({"train", "--colocate", "--recompute-granularity", "full", "--recompute-method",
+                               "uniform", "--recompute-num-layers", "1", "--custom-tis-function-path", "mis.py:f",
+                               "--use-tis", "--tis-clip", "2", "--lr", "1e-6"});
+  EXPECT_EQ(pasted.code, 2);
+  const size_t at = pasted.err.find("what remains without the unsupported flags:");
+  ASSERT_NE(at, std::string::npos) << pasted.err;
+  const std::string remains = pasted.err.substr(at);
+  EXPECT_NE(remains.find("--recompute-granularity full"), std::string::npos) << remains;
+  EXPECT_NE(remains.find("--lr 1e-6"), std::string::npos) << remains;
+  for (const char* gone : {"--recompute-num-layers", "--use-tis", "--tis-clip"}) {
+    EXPECT_EQ(remains.find(gone), std::string::npos) << remains;
+  }
 }
 
 }  // namespace

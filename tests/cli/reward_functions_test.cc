@@ -1,6 +1,7 @@
 // Reward functions through the whole program: what they are given, and what they write into samples and logs.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "base/files.h"
@@ -109,6 +110,57 @@ TEST(RewardFunctions, OfVerlHaveTheGroundTruthOfPublishedRows) {
   Arguments other = arguments;
   other.insert(other.end(), {"--rm-python", folder / "nowhere"});
   expect_one_line_failure(run(other), 2, "--rm-python " + folder / "nowhere" + ": No such file or directory");
+}
+
+// Whoever writes `labels` for `label` is told before anything is loaded, and not by each call.
+TEST(RewardFunctions, OfTrlNeedColumnsThatTheDataHave) {
+  base::TemporaryDirectory folder;
+  const std::string path = folder / "reward.py";
+  base::write_file_durably(path,
+                           "def of_labels(completions, labels, **kw): return [0.0] * len(completions)\n"
+                           "def of_label(completions, label, **kw): return [0.0] * len(completions)\n"
+                           "async def of_group(args, samples): return [0.0] * len(samples)\n");
+  const auto training = [&](const std::string& function) {
+    return with_custom_reward(train_arguments(folder / "run", {"--dry-run"}), path + ":" + function);
+  };
+  const Captured refused = run(training("of_labels"));
+  expect_one_line_failure(refused, 2, "of_labels: there is no column labels in " + kPrompts);
+  EXPECT_NE(refused.err.find("; there are prompts, completions, completion_ids, label"), std::string::npos);
+  EXPECT_NE(refused.err.find("did you mean label?"), std::string::npos) << refused.err;
+  EXPECT_EQ(run(training("of_label")).code, 0);
+  expect_one_line_failure(run(training("of_group")), 2, "takes all samples of a group; add --group-rm");
+  const Arguments evaluation = {"eval", "--hf-checkpoint", kModel,      "--eval-prompt-data",
+                                "a",    kPrompts,          "--rm-type", "exact"};
+  expect_one_line_failure(run(with_custom_reward(evaluation, path + ":of_labels")), 2, "there is no column labels");
+}
+
+TEST(RewardFunctions, SeeTheVariablesThatTheyAreGiven) {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(
+      folder / "reward.py",
+      "import os\n"
+      "def reward(completions, **kw): return [float(os.environ['FACTOR_OF_A_TEST'])] * len(completions)\n");
+  Arguments arguments = {"eval",
+                         "--hf-checkpoint",
+                         kModel,
+                         "--rm-type",
+                         "exact",
+                         "--eval-prompt-data",
+                         "a",
+                         kPrompts + "@[0:2]",
+                         "--rollout-max-response-len",
+                         "2",
+                         "--output",
+                         folder / "eval.json"};
+  arguments = with_custom_reward(arguments, folder / "reward.py:reward");
+  ::setenv("FACTOR_OF_A_TEST", "0.5", 1);
+  expect_one_line_failure(run(arguments), 3, "--rm-env FACTOR_OF_A_TEST lets this one through");
+  arguments.insert(arguments.end(), {"--rm-env", "FACTOR_OF_A_TEST"});
+  const Captured result = run(arguments);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json_lines(folder / "eval.json").at(0)["eval/a"], 0.5);
+  ::unsetenv("FACTOR_OF_A_TEST");
+  expect_one_line_failure(run(arguments), 2, "--rm-env FACTOR_OF_A_TEST: is not set in the environment");
 }
 
 }  // namespace

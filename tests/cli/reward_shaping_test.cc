@@ -206,9 +206,9 @@ TEST_F(RewardShaping, AReferenceThatIsRenewedTakesRoomOnTheDisk) {
     Arguments words = {"--kl-coef", "0.1", "--dry-run"};
     words.insert(words.end(), more.begin(), more.end());
     const std::string out = run(arguments("dry", words)).out;
-    const size_t at = out.find("bytes on disk: about ");
+    const size_t at = out.find(" MiB, ", out.find("on disk: about "));
     EXPECT_NE(at, std::string::npos) << out;
-    return std::stoll(out.substr(at + 21));
+    return std::stoll(out.substr(at + 6));
   };
   // One checkpoint, and the model has 199,296 parameters in float32.
   EXPECT_EQ(bytes_of({"--ref-update-interval", "1"}), bytes_of({}) + 199'296 * 4);

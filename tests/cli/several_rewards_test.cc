@@ -58,11 +58,13 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
   const Arguments arguments =
       with(without_reward(train_arguments(
                folder / "run", {"--save-interval", "1", "--eval-prompt-data", "small", kPrompts + "@[0:2]",
-                                "--eval-interval", "2", "--save-debug-rollout-data", folder / "{rollout_id}.jsonl"})),
+                                "--eval-interval", "2", "--save-debug-rollout-data", folder / "{rollout_id}.jsonl",
+                                "--log-passrate", "--pass-reward", "words", "--pass-threshold", "3"})),
            rewards);
   const Captured result = run(arguments);
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("rewards: 0.5 x f1 + 1 x words + -0.25 x reward"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("pass@k counts samples with words >= 3"), std::string::npos) << result.out;
   std::map<std::string, std::vector<double>> given;
   for (const base::Json& sample : json_lines(folder / "0.jsonl")) {
     double sum = 0.0;
@@ -87,6 +89,11 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
                 std::sqrt(squares / static_cast<double>(values.size() - 1)), 1e-12);
   }
   EXPECT_FALSE(record.contains("rollout/grader_failed/none")) << record;
+  // A sample passes by that reward alone, before its weight; where it does not apply it is left out.
+  const auto num_passed = std::ranges::count_if(given["words"], [](double value) { return value >= 3.0; });
+  EXPECT_GT(num_passed, 0);
+  EXPECT_NEAR(record.value("passrate/pass@1", -1.0),
+              static_cast<double>(num_passed) / static_cast<double>(given["words"].size()), 1e-12);
   EXPECT_TRUE(first_with(folder / "run", "eval/small").contains("eval/small/rewards/f1/mean"));
 
   // Killed behind the first rollout and resumed: the same bits. Trained on from files: the same record.
@@ -107,6 +114,8 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(first_with(folder / "replayed", "rollout/step").value("rollout/rewards/words/mean", -1.0),
             record["rollout/rewards/words/mean"].get<double>());
+  EXPECT_EQ(first_with(folder / "replayed", "rollout/step").value("passrate/pass@1", -1.0),
+            record["passrate/pass@1"].get<double>());
 }
 
 TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
@@ -171,7 +180,8 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
   for (const Row& row : {Row{R"({"rm_type": "mth"})", "rm_type mth is none of exact, math, dapo"},
                          Row{R"({"rm_type": "remote_rm"})", "; remote_rm needs --rm-url"},
                          Row{R"({"rm_type": 3})", "rm_type is a number - write the name of a reward"},
-                         Row{R"({"rm_type": "f1"})", "the key label is missing, and the rm_type f1 compares"}}) {
+                         Row{R"({"rm_type": "f1"})",
+                             "the key label is missing: there are prompt, metadata, and the rm_type f1 compares"}}) {
     base::write_file_durably(folder / "bad.jsonl",
                              std::string(R"({"prompt": "2+2", "metadata": )") + row.metadata + "}\n");
     expect_one_line_failure(evaluated(folder / "bad.jsonl", {"--rm-type", "random"}), 2, row.says);

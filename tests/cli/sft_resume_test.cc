@@ -112,7 +112,7 @@ TEST_F(SftResume, SigtermSavesAndExitsWith0) {
   for (int i = 0; i < 3000 && !base::directory_exists(run_path + "/checkpoints/step_000002"); ++i) usleep(20'000);
   program.signal(SIGTERM);
   EXPECT_EQ(program.wait(), 0);
-  const std::string log = base::read_file(run_path + "/log.txt"), said = "\nstopped after ";
+  const std::string log = base::read_file(run_path + "/log.txt"), said = "  stopped after ";
   const size_t at = log.find(said);
   ASSERT_NE(at, std::string::npos) << log;
   const int step = std::stoi(log.substr(at + said.size()));
@@ -158,6 +158,7 @@ TEST_F(SftResume, IsExtendedWithTheDecayThatItHad) {
   Arguments longer = with_flag(decaying, "--num-rollout", "3");
   longer.insert(longer.end(), {"--load", run_path});
   expect_one_line_failure(run(longer), 2, "optimizer steps until --min-lr was 2 and is 3");
+  expect_one_line_failure(run(longer), 2, "(--lr-decay-iters 2 ends the decay where it ended), or --allow-changed");
   expect_one_line_failure(run(with_flag(longer, "--lr-decay-iters", "3")), 2, "until --min-lr was 2 and is 3");
   const Captured extended = run(with_flag(longer, "--lr-decay-iters", "2"));
   ASSERT_EQ(extended.code, 0) << extended.err;

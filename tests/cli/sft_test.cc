@@ -1,4 +1,5 @@
 // Supervised training through the program: what it learns, reports and refuses.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/cli/tiny_run.h"
@@ -51,7 +52,7 @@ TEST(Sft, LearnsWhatItIsShown) {
   EXPECT_LT(number(evals.back(), "eval/same/loss"), number(evals[2], "eval/same/loss"));
 
   const std::string log = base::read_file(folder / "run/log.txt");
-  EXPECT_NE(log.find("\ndone after 12 of 12 steps, "), std::string::npos) << log;
+  EXPECT_NE(log.find("  done after 12 of 12 steps, "), std::string::npos) << log;
   EXPECT_NE(log.find("eval same: loss "), std::string::npos) << log;
   EXPECT_FALSE(base::directory_exists(folder / "run/samples"));
   EXPECT_FALSE(base::file_exists(folder / "run/memory_timeline.jsonl"));
@@ -64,6 +65,31 @@ TEST(Sft, LearnsWhatItIsShown) {
   const base::Json record = json_lines(folder / "new/folder/out.jsonl").at(0);
   EXPECT_TRUE(record["completions"][0]["text"].get<std::string>().starts_with(" yes yes"));
   EXPECT_EQ(record["completions"][0]["finish_reason"], "stop");
+}
+
+// Five samples in steps of two: one is never seen.
+TEST(Sft, SaysWhatAnEpochLeavesOutAndIsQuietWhereAsked) {
+  base::TemporaryDirectory folder;
+  std::string lines;
+  for (int i = 0; i < 5; ++i) lines += "{\"prompt\": \"say\", \"response\": \" yes\"}\n";
+  base::write_file_durably(folder / "data.jsonl", lines);
+  const auto sft = [&](const Arguments& more) {
+    Arguments arguments = sft_arguments(folder / "data.jsonl", folder / "run", {"--num-epoch", "1"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const Captured some = sft({"--global-batch-size", "2", "--dry-run"});
+  EXPECT_NE(some.out.find("2 optimizer steps of 2 samples, the last 1 of the last epoch left out"), std::string::npos)
+      << some.out << some.err;
+  const Captured none = sft({"--global-batch-size", "5", "--dry-run"});
+  EXPECT_EQ(none.out.find("left out"), std::string::npos) << none.out;
+
+  const Captured quiet = sft({"--global-batch-size", "2", "--quiet"});
+  EXPECT_EQ(quiet.code, 0) << quiet.err;
+  EXPECT_TRUE(quiet.out.starts_with("done after 2 of 2 steps")) << quiet.out;
+  EXPECT_EQ(std::ranges::count(quiet.out, '\n'), 1) << quiet.out;
+  EXPECT_EQ(quiet.err, "");
+  EXPECT_NE(base::read_file(folder / "run/log.txt").find("left out"), std::string::npos);
 }
 
 // Two responses of different length: the held-out loss of each alone says what the step's loss must be.
@@ -135,7 +161,8 @@ TEST(Sft, RefusesInOneLine) {
   skip.insert(skip.end(), {"--global-batch-size", "2", "--max-grad-norm-skip", "1e-9", "--max-skipped-steps", "2"});
   expect_one_line_failure(run(skip), 2,
                           "2 optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or "
-                          "look at what the last one was made of, lines 2 of ");
+                          "look at what the last one was made of, " +
+                              (folder / "data.jsonl") + ":2; it had ");
   EXPECT_EQ(records(folder / "run", "train").size(), 2U);
 }
 

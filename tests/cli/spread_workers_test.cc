@@ -28,6 +28,17 @@ class SpreadWorkers : public WorkerRuns {
   static Arguments spread_arguments(const std::string& name, const Arguments& more = {}) {
     return with_flag(run_arguments(name, more), "--tensor-model-parallel-size", "2");
   }
+
+  // The same rewards, so late that the run lasts until a death is noticed.
+  static Arguments graded_slowly() {
+    base::write_file_durably(path("slow.py"),
+                             "import time\n"
+                             "def reward(prompts, completions, **kwargs):\n"
+                             "    print('graded', flush=True)\n"
+                             "    time.sleep(0.2)\n"
+                             "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+    return {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"};
+  }
 };
 
 // Small pieces: each part is sent in many. The conductor has copies of the other trainer's.
@@ -57,7 +68,7 @@ TEST_F(SpreadWorkers, AnEngineThatLosesAProcessIsMissedByNobody) {
   std::mt19937_64 random(7);
   for (int64_t i = 0; i < base::short_or_full(1, 50); ++i) {
     const std::string name = fmt::format("killed_{}", i);
-    Program program(with_workers(spread_arguments(name), 2, 4));
+    Program program(with_workers(spread_arguments(name, i == 0 ? graded_slowly() : Arguments()), 2, 4));
     const std::map<int, pid_t> processes = processes_of(program.pid(), 6);
     ASSERT_EQ(processes.size(), 6U);
     if (i % 2 == 0) wait_for_rollout(name, 0);
@@ -75,14 +86,7 @@ TEST_F(SpreadWorkers, AnEngineThatLosesAProcessIsMissedByNobody) {
 // The only engine is asked to leave through its second process, while its groups are graded; another joins by hand, as
 // two processes.
 TEST_F(SpreadWorkers, EnginesLeaveAndJoinARunThatGoesOn) {
-  base::write_file_durably(path("slow.py"),
-                           "import time\n"
-                           "def reward(prompts, completions, **kwargs):\n"
-                           "    print('graded', flush=True)\n"
-                           "    time.sleep(0.2)\n"
-                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
-  const Arguments words = with_workers(
-      spread_arguments("joined", {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"}), 2, 2);
+  const Arguments words = with_workers(spread_arguments("joined", graded_slowly()), 2, 2);
   Program program(words);
   const std::map<int, pid_t> processes = processes_of(program.pid(), 4);
   ASSERT_EQ(processes.size(), 4U);

@@ -77,6 +77,16 @@ TEST_F(View, TwoRunsAndSupervisedOnes) {
   EXPECT_NE(page.find("<td><code>n-samples-per-prompt</code></td><td>4</td><td>unset</td>"), std::string::npos);
 }
 
+TEST_F(View, TenRunsShareAPage) {
+  const std::string output = *folder_ / "ten.html", path = *folder_ / "run";
+  Arguments arguments = {"view", *folder_ / "sft"};
+  for (int i = 0; i < 9; ++i) arguments.push_back(path);
+  arguments.insert(arguments.end(), {"--output", output});
+  const Captured viewed = run(arguments);
+  ASSERT_EQ(viewed.code, 0) << viewed.err;
+  EXPECT_NE(base::read_file(output).find("<h1>sft, "), std::string::npos);
+}
+
 TEST_F(View, TriesWithoutWriting) {
   const Captured tried = run({"view", *folder_ / "sft", "--dry-run"});
   EXPECT_EQ(tried.code, 0) << tried.err;
@@ -96,7 +106,9 @@ TEST_F(View, RefusesInOneLine) {
   };
   for (const Case& each : std::vector<Case>{
            {{"view"}, 2, "--run: is required"},
-           {{"view", path, path, path}, 2, "--run: name one run directory, or two to see them side by side, not 3"},
+           {{"view", path, path, path, path, path, path, path, path, path, path, path},
+            2,
+            "--run: names 11 run directories, and a page shows 10 at most; leave some out"},
            {{"view", *folder_ / "missing"}, 2, "no such directory; name the --save directory of a run"},
            {{"view", *folder_ / "empty"}, 2, "holds no run (no config.toml and no metrics.jsonl)"},
            {{"view", *folder_ / "begun"}, 2, "the run has no records (no metrics.jsonl); look again after its first"},

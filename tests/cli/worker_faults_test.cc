@@ -77,6 +77,40 @@ TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
   EXPECT_EQ(silent.wait(), 3);
 }
 
+// A trainer alone, stopped while it samples, trains or saves: its launcher misses it, and one that joined by hand does.
+TEST_F(WorkerFaults, ATrainerThatIsFrozenIsMissedByTheLauncherAndByWorkers) {
+  const int seed = testing::UnitTest::GetInstance()->random_seed();
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
+  const Arguments words = with_flag(going_on(with_workers(run_arguments("frozen"), 1, 2), path("frozen")),
+                                    "--distributed-timeout-minutes", "0.3");
+  const std::string errors = path("frozen.err");
+  {
+    Program program(words, 0, errors);
+    const std::map<int, pid_t> processes = processes_of(program.pid(), 3);
+    ASSERT_EQ(processes.size(), 3U);
+    Program joined(
+        with_flag(joining(with_workers(run_arguments("frozen"), 1, 2)), "--distributed-timeout-minutes", "0.1"));
+    wait_for_text(errors, "has joined");
+    usleep(static_cast<useconds_t>(random() % 1'000'000));
+    ASSERT_TRUE(is_running(processes.at(0)));
+    kill(processes.at(0), SIGSTOP);
+    ASSERT_TRUE(joined.wait_for(60.0)) << "it waits for a run that says nothing; seed " << seed;
+    EXPECT_EQ(joined.wait(), 3);
+    ASSERT_TRUE(program.wait_for(90.0)) << "seed " << seed;
+    EXPECT_EQ(program.wait(), 3);
+    for (const auto& [rank, pid] : processes) EXPECT_FALSE(is_running(pid)) << "rank " << rank;
+  }
+  const std::string said = base::read_file(errors);
+  EXPECT_NE(said.find("rank 0 of 3"), std::string::npos) << said;
+  EXPECT_NE(said.find("has said nothing for 18 s (--distributed-timeout-minutes): it was stopped or frozen, and was "
+                      "killed; the others were ended"),
+            std::string::npos)
+      << said;
+  const Captured again = run_program(words);
+  ASSERT_EQ(again.code, 0) << again.err;
+  expect_same("frozen");
+}
+
 TEST_F(WorkerFaults, WhereNoneCanComeAnyMoreTheRunEndsWithTheReason) {
   const std::string errors = path("alone.err");
   Program program(with_workers(run_arguments("alone"), 1, 2), 0, errors);

@@ -39,7 +39,7 @@ void send(const weights::WeightStore& from, weights::WeightStore& to) {
 base::Json serve_one_rollout(const config::TrainConfig& config) {
   run::ModelSession trainer(config.model, config.lora), session(config.model, config.lora);
   trainer.load_weights();
-  const run::PromptSet prompts = run::load_prompts(config.reward.data(config.data), session.text());
+  const run::PromptSet prompts = run::load_all_prompts(config.reward.data(config.data), session.text());
   const plan::TrainPlan plan = plan::plan_or_refuse(
       config, session.config(), {.longest_prompt = prompts.longest_tokens, .role = plan::Role::kRollout},
       plan::device_memory(config, device::device_bytes(session.device())));

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -81,16 +82,29 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
   rl::remove_truncated(options.loss, rollout.samples);
   rl::assign_advantages(options.loss, rollout.samples);
   rl::LossNormaliser normaliser(options.loss);
+  std::vector<std::vector<uint8_t>> masks;
+  std::vector<int64_t> num_rejected;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    const rl::Sample& sample = rollout.samples[i];
+    std::vector<uint8_t>& mask = masks.emplace_back(sample.loss_mask);
+    if (sample.remove) std::ranges::fill(mask, uint8_t{0});
+    num_rejected.push_back(rl::reject_tokens(options.loss,
+                                             {.length = static_cast<int64_t>(mask.size()),
+                                              .old_logprobs = rollout.old[i].data(),
+                                              .rollout_logprobs = rollout.old[i].data(),
+                                              .behavior_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr},
+                                             mask));
+    normaliser.add(mask, num_rejected.back());
+  }
   rl::LossSums sums;
   Outcome outcome;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     const rl::Sample& sample = rollout.samples[i];
     const size_t length = sample.completion.size();
-    const std::vector<uint8_t> mask = sample.remove ? std::vector<uint8_t>(length, 0) : sample.loss_mask;
+    const std::vector<uint8_t>& mask = masks[i];
     std::vector<double> advantages = sample.advantages;
     if (advantages.size() == 1) advantages.assign(length, sample.advantages[0]);
     std::vector<double> dlogprobs(length), dentropy(length);
-    normaliser.add(mask);
     rl::accumulate_loss(options.loss,
                         {.length = static_cast<int64_t>(length),
                          .logprobs = rollout.logprobs[i].data(),
@@ -100,7 +114,9 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .ref_logprobs = options.needs_reference() ? rollout.reference[i].data() : nullptr,
                          .entropy = rollout.entropy[i].data(),
                          .mask = mask.data(),
-                         .advantages = advantages.data()},
+                         .advantages = advantages.data(),
+                         .entropy_share = normaliser.entropy_share(),
+                         .num_rejected = num_rejected[i]},
                         {dlogprobs.data(), dentropy.data()}, sums);
     outcome.gradients.insert(outcome.gradients.end(), dlogprobs.begin(), dlogprobs.end());
     outcome.gradients.insert(outcome.gradients.end(), dentropy.begin(), dentropy.end());
@@ -138,16 +154,18 @@ const std::vector<FlagCase> kCases = {
     {"sapo-tau-pos", "2", {"--advantage-estimator", "sapo"}},
     {"sapo-tau-neg", "2", {"--advantage-estimator", "sapo"}},
     {"dro-beta", "0.5", {"--pg-loss-type", "dro"}},
-    {"use-kl-loss", "", {}},
-    {"kl-loss-coef", "0.1", {"--use-kl-loss"}},
+    {"use-kl-loss", "", {"--kl-loss-coef", "0"}},
+    {"kl-loss-coef", "0.1", {"--use-kl-loss", "--kl-loss-coef", "0"}},
     {"kl-loss-type", "k2", kKl},
-    {"use-unbiased-kl", "", kKl},
+    {"no-use-unbiased-kl", "", kKl},
     {"kl-clamp", "0.001", kKl},
     {"entropy-coef", "0.01", {}},
     {"use-tis", "", {}},
     {"tis-clip", "1.01", {"--use-tis"}},
     {"tis-clip-low", "0.99", kTis},
     {"tis-mode", "mask", kTis},
+    {"tis-mode", "reject", kTis},
+    {"tis-mode", "reject", {"--use-tis", "--tis-clip", "1.05", "--tis-mode", "mask"}},
     {"tis-level", "sequence", kTis},
     {"use-opsm", "", {}},
     {"opsm-delta", "0.1", {"--use-opsm"}},
@@ -162,8 +180,8 @@ const std::vector<FlagCase> kCases = {
     {"gamma", "0.9", {"--advantage-estimator", "reinforce_plus_plus"}},
     {"no-discount-masked-tokens", "", {"--advantage-estimator", "reinforce_plus_plus", "--gamma", "0.9"}},
     {"kl-coef", "0.1", {}},
-    {"kl-coef", "0.1", {"--use-kl-loss"}},
-    {"kl-coef", "0.1", {"--advantage-estimator", "reinforce_plus_plus", "--use-kl-loss"}},
+    {"kl-coef", "0.1", {"--use-kl-loss", "--kl-loss-coef", "0"}},
+    {"kl-coef", "0.1", {"--advantage-estimator", "reinforce_plus_plus", "--use-kl-loss", "--kl-loss-coef", "0"}},
     {"mask-truncated-completions", "", {}},
     {"overlong-buffer-len", "4", {}},
     {"overlong-penalty-factor", "0.5", {"--overlong-buffer-len", "4"}},
@@ -215,7 +233,7 @@ TEST(LossOptions, NamesAreThoseOfTheTables) {
   EXPECT_TRUE(
       refusal({"--loss-agg-mode", "mean"}).starts_with("--loss-agg-mode: 'mean' is none of seq-mean-token-mean"));
   EXPECT_TRUE(refusal({"--kl-loss-type", "k4"}).starts_with("--kl-loss-type: 'k4' is none of k1, k2, k3"));
-  EXPECT_TRUE(refusal({"--tis-mode", "drop"}).starts_with("--tis-mode: 'drop' is none of truncate, mask"));
+  EXPECT_TRUE(refusal({"--tis-mode", "drop"}).starts_with("--tis-mode: 'drop' is none of truncate, mask, reject"));
   EXPECT_TRUE(refusal({"--tis-level", "batch"}).starts_with("--tis-level: 'batch' is none of token, sequence"));
   EXPECT_TRUE(refusal({"--reward-std-scope", "all"}).starts_with("--reward-std-scope: 'all' is none of group, batch"));
   for (const char* flag : {"--pg-loss-type=", "--loss-agg-mode="}) EXPECT_EQ(refusal({flag}), "accepted") << flag;
@@ -243,7 +261,10 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--kl-coef", "1e7"}, "--kl-coef: must be at most 1e+06, not 1e7"},
       {{"--kl-coef", "0.1", "--kl-loss-coef", "0.2", "--use-kl-loss"},
        "--kl-coef 0.1 and --kl-loss-coef 0.2: the KL is either in the reward or in the loss; leave one out"},
-      {{"--kl-coef", "0.1", "--use-kl-loss"}, "accepted"},
+      {{"--kl-coef", "0.1", "--use-kl-loss", "--kl-loss-coef", "0"}, "accepted"},
+      {{"--use-kl-loss"},
+       "--use-kl-loss: needs --kl-loss-coef; give --kl-loss-coef 0.001 (verl's default), or --kl-loss-coef 0 to report "
+       "the KL without training on it"},
       {{"--ref-update-interval", "0", "--kl-coef", "0.1"}, "--ref-update-interval: must be at least 1, not 0"},
       {{"--ref-update-interval", "5"},
        "--ref-update-interval: no reference is read without --kl-coef or --use-kl-loss (with --kl-loss-coef 0 it only "
@@ -276,8 +297,35 @@ TEST(LossOptions, ACheckpointRemembersNamesAsItAlwaysHas) {
   EXPECT_EQ(remembered.at("tis-mode"), "truncate");
 }
 
+// The default was off: a run without a KL loss does not depend on the flag and resumes, one with it has to say.
+TEST(LossOptions, TheUnbiasedKlCountsOnlyWhereThereIsAKlLoss) {
+  const auto remembered = [](const Arguments& arguments) {
+    LossOptions loss;
+    base::Options options;
+    loss.visit(options);
+    options.parse(arguments);
+    return options.result_options().at("use-unbiased-kl");
+  };
+  EXPECT_EQ(remembered({}), "false");
+  EXPECT_EQ(remembered({"--use-unbiased-kl"}), "false");
+  EXPECT_EQ(remembered({"--kl-coef", "0.1"}), "false");
+  EXPECT_EQ(remembered(kKl), "true");
+  EXPECT_EQ(remembered({"--use-kl-loss", "--kl-loss-coef", "0.1", "--no-use-unbiased-kl"}), "false");
+}
+
+// A run that depends on what is computed otherwise than it was is not resumed unawares.
+TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
+  using Definitions = std::map<std::string, std::string>;
+  const auto of = [](const Arguments& arguments) { return rl::new_definitions(parse(arguments).loss); };
+  EXPECT_EQ(of({}), Definitions());
+  EXPECT_EQ(of({"--entropy-coef", "0.01", "--loss-agg-mode", "token-mean"}), Definitions());
+  EXPECT_EQ(of({"--entropy-coef", "0.01"}), (Definitions{{"the mean of --entropy-coef", "over all tokens"}}));
+  EXPECT_EQ(of(kKl), Definitions());
+  EXPECT_EQ(of({"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3+"}).size(), 1U);
+}
+
 TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {
-  EXPECT_TRUE(parse({"--use-kl-loss"}).needs_reference());
+  EXPECT_TRUE(parse({"--use-kl-loss", "--kl-loss-coef", "0"}).needs_reference());
   EXPECT_TRUE(parse({"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load", "other"}).needs_reference());
   EXPECT_TRUE(parse({"--kl-coef", "0.01"}).needs_reference()) << "the reward's KL compares with it too";
   EXPECT_FALSE(parse({"--kl-coef", "0.00"}).needs_reference());

@@ -66,9 +66,11 @@ std::string read_answer(int answer, Clock::time_point deadline) {
 
 }  // namespace
 
-std::vector<std::string> run_forked(int size, const std::function<std::string(int rank)>& body) {
+std::vector<std::string> run_forked(int size, const std::function<std::string(int rank)>& body,
+                                    const std::function<void()>& started) {
   std::vector<Child> children;
   for (int rank = 0; rank < size; ++rank) children.push_back(start(rank, body));
+  started();
   const Clock::time_point deadline = Clock::now() + kLongestRun;
   std::vector<std::string> answers;
   for (const Child& child : children) answers.push_back(read_answer(child.answer, deadline));

@@ -8,7 +8,8 @@
 namespace tandem::device {
 
 // Runs `body` in `size` processes and returns, by rank, what it returned there; "killed" where SIGKILL ended it. All
-// are killed after a minute and a half, and with this process.
-std::vector<std::string> run_forked(int size, const std::function<std::string(int rank)>& body);
+// are killed after a minute and a half, and with this process. `started`: called here when all of them are.
+std::vector<std::string> run_forked(
+    int size, const std::function<std::string(int rank)>& body, const std::function<void()>& started = [] {});
 
 }  // namespace tandem::device

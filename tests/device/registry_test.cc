@@ -1,6 +1,7 @@
 // What --device may be, and what is said where a backend is not to be had.
 #include "device/registry.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -38,6 +39,14 @@ TEST(Registry, MakesTheCpuBackend) {
   const std::unique_ptr<Ops> ops = make_ops({}, {.isa = "scalar", .num_threads = 1});
   EXPECT_EQ(ops->name(), "cpu/scalar");
   EXPECT_EQ(ops->device(), at::kCPU);
+}
+
+// All loops that matter are the pool's. LibTorch's run on OpenMP's threads, which wait for one that has no core.
+TEST(Registry, TheCpuBackendLeavesLibTorchOneThread) {
+  at::set_num_threads(2);
+  const std::unique_ptr<Ops> ops = make_ops({}, {.num_threads = 2});
+  EXPECT_EQ(ops->num_threads(), 2);
+  EXPECT_EQ(at::get_num_threads(), 1);
 }
 
 TEST(Registry, LooksForAModuleBesideTheProgramAndInItsBuildFolder) {

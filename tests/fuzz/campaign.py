@@ -5,7 +5,7 @@
 
 BUILD is the build folder, or one into which an archive of --pack was unpacked: the programs without their symbols, for
 a machine of the same kind that has this repository and neither compiler nor CMake. A target ends at N executions (the
-command line and the text worker at N / 100, the differential at N / 10); the campaign ends when all have, or S seconds
+channel, command line and the text worker at N / 100, the differential at N / 10); the campaign ends when all have, or S seconds
 after its start. Work goes in slices, J at once, to the target that has the most left to do; several slices of one
 target share its corpus. Every fourth slice tries inputs of up to 64 KiB, the others up to 512 bytes, which are many times faster.
 BUILD/campaign keeps totals, corpora and what was found: an interrupted campaign goes on where it was, unless the program
@@ -34,7 +34,7 @@ SMALL_BYTES, LARGE_BYTES, LARGE_EVERY = 512, 65536, 4
 SANITIZERS = "malloc_context_size=2:quarantine_size_mb=8:detect_leaks=1"
 INTERRUPTED = 72  # how libFuzzer ends at Ctrl-C
 # What one execution costs, in others: these get so many times fewer of them.
-COSTS = {"fuzz_command_line": 100, "fuzz_text_worker": 100, "fuzz_safetensors_differential": 10}
+COSTS = {"fuzz_channel": 100, "fuzz_command_line": 100, "fuzz_text_worker": 100, "fuzz_safetensors_differential": 10}
 CHUNK = {"fuzz_text_worker": 5000, "fuzz_safetensors_differential": 50000}
 SPARE_SECONDS = 5  # a slice takes that much longer than it is told, to read its corpus and to end
 LIST = "tests/fuzz/targets.txt"

@@ -1,8 +1,11 @@
 // mesh/channel: bytes of any kind, in pieces of any size, are frames with their checksum or end the channel. The first
 // byte of an input says how large the pieces are; where its highest bit is set, the rest is sent as a frame's payload.
-// Before that the same bytes are the first words of a connection (mesh/handshake), which end it: nobody knows the
-// secret.
+// Before that the same bytes are the first words of a connection (mesh/handshake) to a listening end with a secret and
+// to one without, and to a connecting end that has spoken; with a secret nobody gets through: nobody knows it. Then
+// they are what comes after a handshake (mesh/tls_session), of which nothing is believed.
 #include "mesh/channel.h"
+
+#include <array>
 
 #include "mesh/handshake.h"
 #include "tests/fuzz/target.h"
@@ -12,19 +15,49 @@ using tandem::mesh::FrameReader;
 
 namespace {
 
-void greet(std::string_view words, size_t piece) {
-  using tandem::mesh::ChannelEnd, tandem::mesh::Handshake;
-  Handshake handshake("sixteen letters!", ChannelEnd::kListens);
+using tandem::mesh::ChannelClosed, tandem::mesh::ChannelEnd, tandem::mesh::Handshake, tandem::mesh::TlsKey,
+    tandem::mesh::TlsSession;
+
+constexpr const char* kSecret = "thirty-two letters of one secret";
+
+void greet(const TlsKey* key, ChannelEnd end, std::string_view words, size_t piece) {
+  Handshake handshake(key, end);
+  handshake.take_words();
+  size_t num_taken = 0;
   try {
-    while (!words.empty() && handshake.num_wanted() > 0) {
-      const std::string_view part = words.substr(0, std::min(piece, handshake.num_wanted()));
+    while (num_taken < words.size() && handshake.num_wanted() > 0) {
+      const std::string_view part = words.substr(num_taken, std::min(piece, handshake.num_wanted()));
       handshake.add(part);
-      words.remove_prefix(part.size());
+      num_taken += part.size();
     }
-  } catch (const tandem::mesh::ChannelClosed&) {
+  } catch (const ChannelClosed&) {
     return;
   }
-  require(handshake.num_wanted() > 0, "nobody guesses a secret", words);
+  require(num_taken <= Handshake::kMaxBytes, "of a stranger little is taken", words);
+  require(key == nullptr || handshake.num_wanted() > 0, "nobody guesses a secret", words);
+}
+
+void greet_all(std::string_view words, size_t piece) {
+  static const TlsKey listens(kSecret, ChannelEnd::kListens), connects(kSecret, ChannelEnd::kConnects);
+  greet(&listens, ChannelEnd::kListens, words, piece);
+  greet(&connects, ChannelEnd::kConnects, words, piece);
+  greet(nullptr, ChannelEnd::kListens, words, piece);
+  greet(nullptr, ChannelEnd::kConnects, words, piece);
+
+  TlsSession here(listens), there(connects);
+  there.shake_hands();
+  here.add(there.take_words());
+  here.shake_hands();
+  there.add(here.take_words());
+  there.shake_hands();
+  here.add(there.take_words());
+  require(here.shake_hands(), "ends of one secret know each other", words);
+  std::array<std::byte, 100> heard;
+  try {
+    here.add(words);
+    require(here.read(heard) == 0, "what the other end did not say is not heard", words);
+  } catch (const ChannelClosed&) {
+  }
 }
 
 }  // namespace
@@ -34,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t piece = 1 + (data[0] & 0x7F);
   const bool is_payload = (data[0] & 0x80) != 0;
   const std::string_view input = text_of(data, size).substr(1);
-  greet(input, piece);
+  greet_all(input, piece);
   const std::string bytes = is_payload ? tandem::mesh::frame_of(input) : std::string(input);
   FrameReader reader(1 << 20);
   std::string payload;

@@ -78,7 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<int64_t> rows;
   const bool accepted = accepts(
       [&] {
-        tandem::rl::for_each_row(file.path() + std::string(suffix), /*skip_bad_lines=*/false, /*open_parquet=*/{},
+        tandem::rl::for_each_row(file.path() + std::string(suffix), /*keys=*/{}, /*skip_bad_lines=*/false,
+                                 /*open_parquet=*/{},
                                  [&](const tandem::rl::Place& place) { rows.push_back(place.line); });
       },
       [](std::string_view message) { require(message.starts_with(file.path()), "a refusal names the file", message); });

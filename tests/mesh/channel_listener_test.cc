@@ -13,9 +13,9 @@
 namespace tandem::mesh {
 namespace {
 
-const std::string kSecret = "sixteen letters!";
+const std::string kSecret = "thirty-two letters of one secret";
 
-std::string local_name() { return "tandem listener test " + std::to_string(getpid()); }
+std::string local_name() { return "listener-test-" + std::to_string(getpid()); }
 
 ChannelListener listening(const std::string& secret = kSecret) {
   return {local_name(), {.address = "127.0.0.1", .port = 0, .secret = secret, .stranger_patience_s = 2.0}, 5.0};
@@ -69,13 +69,32 @@ TEST(ChannelListener, TalksToThisMachineAndToOthers) {
 
 TEST(ChannelListener, AnotherSecretIsSaidToBoth) {
   ChannelListener listener = listening();
-  auto other = connecting(listener, "a second secret!");
+  auto other = connecting(listener, "thirty-two letters of another one");
   testing::internal::CaptureStderr();
   EXPECT_EQ(accepted(listener, 0.2), nullptr);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("127.0.0.1 has connected to 127.0.0.1:"), std::string::npos) << said;
   EXPECT_NE(said.find("TANDEM_SECRET_FILE: the other end has another secret"), std::string::npos) << said;
   EXPECT_THROW(other.get(), ChannelClosed);
+}
+
+TEST(ChannelListener, OneEndWithoutASecretIsSaidToBoth) {
+  for (const bool listens_with : {true, false}) {
+    ChannelListener listener = listening(listens_with ? kSecret : "");
+    auto other = connecting(listener, listens_with ? "" : kSecret);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(accepted(listener, 0.3), nullptr);
+    const std::string said = testing::internal::GetCapturedStderr();
+    const std::string with = "was started with TANDEM_SECRET_FILE, this one without; set it for all";
+    const std::string without = "was started without TANDEM_SECRET_FILE, this one with; set it for all";
+    EXPECT_NE(said.find(listens_with ? without : with), std::string::npos) << said;
+    try {
+      other.get();
+      ADD_FAILURE();
+    } catch (const ChannelClosed& error) {
+      EXPECT_EQ(std::string(error.what()), "the other end " + (listens_with ? with : without));
+    }
+  }
 }
 
 TEST(ChannelListener, StrangersAreNeitherWaitedForNorKept) {
@@ -87,10 +106,10 @@ TEST(ChannelListener, StrangersAreNeitherWaitedForNorKept) {
     EXPECT_EQ(listener.accept(), nullptr);
   }
   EXPECT_LT(num_open(), open_before + 300) << "of 200 silent strangers at most 64 are kept";
-  // One that says what the program says, but for its proof, and goes on for megabytes.
+  // One that begins as the program does, and goes on for megabytes.
   const OwnedDescriptor loud = std::move(*connect_to("127.0.0.1", listener.port()));
   fcntl(loud.get(), F_SETFL, O_NONBLOCK);
-  const std::string much = "TDMCHAN1" + std::string(1 << 20, '0');
+  const std::string much = std::string("\x16\x03\x01\x20\x00\x01\x00\xea\x60", 9) + std::string(1 << 20, '0');
   for (int i = 0; i < 20; ++i) {
     send(loud.get(), much.data(), much.size(), MSG_NOSIGNAL);
     EXPECT_EQ(listener.accept(), nullptr);

@@ -117,22 +117,5 @@ TEST(Channel, AChangedByteIsFound) {
   }
 }
 
-TEST(LocalSocket, ANameIsOneListenersAndGoesWithIt) {
-  const std::string name = "tandem test " + std::to_string(getpid());
-  EXPECT_FALSE(connect_locally(name).has_value());
-  {
-    const OwnedDescriptor listener = listen_locally(name);
-    EXPECT_THROW(listen_locally(name), EnvironmentError);
-    EXPECT_FALSE(accept_locally(listener).has_value());
-    std::optional<OwnedDescriptor> here = connect_locally(name);
-    std::optional<OwnedDescriptor> there = accept_locally(listener);
-    ASSERT_TRUE(here && there);
-    Channel a(std::move(*here), 5.0), b(std::move(*there), 5.0);
-    a.send("hello");
-    EXPECT_EQ(b.receive(5.0), "hello");
-  }
-  EXPECT_FALSE(connect_locally(name).has_value());
-}
-
 }  // namespace
 }  // namespace tandem::mesh

@@ -1,19 +1,19 @@
 #include "tests/mesh/fake_rank.h"
 
-#include <arpa/inet.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "mesh/launcher.h"
+#include "mesh/local_socket.h"
 #include "mesh/started_workers.h"
 
 namespace tandem::mesh {
@@ -27,17 +27,19 @@ int number(const char* name) { return std::atoi(std::getenv(name)); }
 // Ranks that notice a peer's end as those of a run do: all are connected to rank 0.
 int meet() {
   std::vector<pollfd> peers;
+  const std::string name = std::string("fake-") + std::getenv("TANDEM_LAUNCH");
+  std::optional<LocalListener> listener;
   if (number("RANK") == 0) {
-    for (int i = 1; i < number("WORLD_SIZE"); ++i) {
-      peers.push_back({accept(number("TANDEM_STORE_FD"), nullptr, nullptr), POLLIN, 0});
+    listener.emplace(name, "wait");
+    while (std::ssize(peers) < number("WORLD_SIZE") - 1) {
+      std::optional<OwnedDescriptor> peer = listener->accept();
+      if (peer) peers.push_back({peer->release(), POLLIN, 0});
+      if (!peer) usleep(1'000);
     }
   } else {
-    sockaddr_in there = {};
-    there.sin_family = AF_INET;
-    there.sin_port = htons(static_cast<uint16_t>(number("MASTER_PORT")));
-    inet_pton(AF_INET, std::getenv("MASTER_ADDR"), &there.sin_addr);
-    peers.push_back({socket(AF_INET, SOCK_STREAM, 0), POLLIN, 0});
-    if (connect(peers[0].fd, reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) return 3;
+    std::optional<OwnedDescriptor> rank_0;
+    while (!(rank_0 = connect_locally(name))) usleep(1'000);
+    peers.push_back({rank_0->release(), POLLIN, 0});
   }
   poll(peers.data(), peers.size(), -1);
   return 3;
@@ -76,9 +78,18 @@ int hear() {
   return 0;
 }
 
+// Rank 0 of a run that has workers tells its launcher that it runs, until it is stopped.
+int beat() {
+  const StartedWorkers workers(number("TANDEM_WORKERS_FD"));
+  for (int i = 0; i < 5; ++i, usleep(100'000)) workers.beat();
+  raise(SIGSTOP);
+  return 0;
+}
+
 int do_as_told(std::string word) {
   if (is_worker(word)) word.erase(0, kWorker.size());
   if (word == "hear") return hear();
+  if (word == "beat") return beat();
   if (word.starts_with("exit:")) return std::atoi(word.c_str() + 5);
   if (word == "meet") return meet();
   if (word == "count") return count_signals();
@@ -113,6 +124,7 @@ int run_fake_launcher(int argc, char** argv) {
   plan.num_workers = static_cast<int>(std::count_if(argv + 2, argv + argc, is_worker));
   plan.ranks_per_host = argc - 2;
   plan.grace = std::chrono::milliseconds(300);
+  plan.timeout_s = 2.0;
   const LaunchEnd end = launch(plan);
   if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", end.message.c_str());
   return end.code;

@@ -136,6 +136,15 @@ TEST(LaunchVariables, TheAgentsStoreAndThatOfOurLauncher) {
   EXPECT_EQ(conductor->workers_descriptor, 8);
 }
 
+TEST(LaunchVariables, OurLauncherOnOneHostGivesAnIdAndNoPort) {
+  const Variables ours = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"TANDEM_LAUNCH", "a1b2"}};
+  EXPECT_EQ(read_launch_variables(ours, kParent)->id, "a1b2");
+  EXPECT_EQ(read_launch_variables(kTorchrun, kParent)->id, "");
+  EXPECT_THROW(read_launch_variables(with(ours, {{"WORLD_SIZE", "4"}}), kParent), UserError)
+      << "on several hosts it has to say where rank 0 is";
+}
+
 TEST(LaunchVariables, TheFirstHostOfAList) {
   EXPECT_EQ(first_host("node"), "node");
   EXPECT_EQ(first_host("a[01-03],b7"), "a01");

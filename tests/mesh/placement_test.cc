@@ -29,7 +29,6 @@ TEST(Placement, TrainersCountAsIfTheyWereAlone) {
   EXPECT_EQ(party.local_size, 2);
   EXPECT_TRUE(party.is_one_host());
   EXPECT_EQ(party.party, "");
-  EXPECT_FALSE(party.store_is_anothers);
 }
 
 TEST(Placement, TrainersOfTheSecondHostShareItWithThoseThatSample) {
@@ -53,7 +52,6 @@ TEST(Placement, AnEngineIsAPartyOfItsOwn) {
   EXPECT_EQ(party.local_rank, 1);
   EXPECT_EQ(party.local_size, 2);
   EXPECT_EQ(party.name(), "rank 1 of 2 of engine 1");
-  EXPECT_TRUE(party.store_is_anothers);
 }
 
 TEST(Placement, AnEngineOnAHostWithoutTrainers) {
@@ -66,7 +64,6 @@ TEST(Placement, AnEngineOnAHostWithoutTrainers) {
 TEST(Placement, AnEngineThatJoinsKeepsTheStoreItself) {
   const LaunchVariables party = party_of(launch_of(0, 2, 2), {.num_trainers = 0, .per_engine = 2});
   EXPECT_EQ(party.size, 2);
-  EXPECT_FALSE(party.store_is_anothers);
 }
 
 TEST(Placement, AnEngineIsWholeAndOnOneHost) {

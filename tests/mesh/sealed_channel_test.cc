@@ -1,9 +1,15 @@
-// Channels between machines: what was not said by the other end, in its turn, ends the channel before anybody reads it.
+// Channels between machines: who does not know the secret hears nothing, and what was not said by the other end, in its
+// turn, ends the channel before anybody reads it.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -13,104 +19,270 @@
 namespace tandem::mesh {
 namespace {
 
-const std::string kSecret = "sixteen letters!";
+using testing::HasSubstr;
+using testing::StartsWith;
 
-// Moves the words of two ends to each other, a byte at a time.
-void introduce(Handshake& a, Handshake& b) {
-  for (int round = 0; round < 3; ++round) {
-    for (const auto& [from, to] : {std::pair{&a, &b}, {&b, &a}}) {
-      for (const char byte : from->take_words()) to->add(std::string_view(&byte, 1));
-    }
-  }
-}
+const std::string kSecret = "thirty-two letters of one secret";
+const std::string kOther = "thirty-two letters of another one";
+constexpr const char* kOtherSecret = "TANDEM_SECRET_FILE: the other end has another secret; give all the same file";
+constexpr const char* kStranger = "the other end is no process of this program, or of another build";
 
-struct Ends {
-  explicit Ends(const std::string& secret = kSecret) {
-    Handshake listening(secret, ChannelEnd::kListens), connecting(secret, ChannelEnd::kConnects);
-    introduce(listening, connecting);
-    EXPECT_EQ(listening.num_wanted(), 0U);
-    EXPECT_EQ(connecting.num_wanted(), 0U);
-    listens = listening.take_seal();
-    connects = connecting.take_seal();
-  }
-  std::unique_ptr<ChannelSeal> listens, connects;
+struct Keys {
+  explicit Keys(const std::string& secret = kSecret)
+      : listens(secret, ChannelEnd::kListens), connects(secret, ChannelEnd::kConnects) {}
+  TlsKey listens, connects;
 };
 
-std::string why_refused(Handshake& a, Handshake& b) {
+// Gives an end bytes that come one by one; what it says of them, or "".
+std::string refusal(Handshake& end, std::string_view bytes) {
   try {
-    introduce(a, b);
+    for (const char byte : bytes) {
+      if (end.num_wanted() > 0) end.add(std::string_view(&byte, 1));
+    }
   } catch (const ChannelClosed& error) {
     return error.what();
   }
   return "";
 }
 
-std::optional<std::string> read_frame(const std::string& frame, ChannelSeal* seal) {
-  FrameReader reader(kMaxFrameBytes, seal);
-  reader.add(frame);
-  return reader.next();
+struct Refusals {
+  std::string of_listening, of_connecting;
+};
+
+// Moves the words of two ends to each other, also those of an end that has refused the other.
+Refusals introduce(Handshake& listening, Handshake& connecting) {
+  Refusals result;
+  for (int round = 0; round < 3; ++round) {
+    const std::string to_listening = connecting.take_words();
+    if (result.of_listening.empty()) result.of_listening = refusal(listening, to_listening);
+    const std::string to_connecting = listening.take_words();
+    if (result.of_connecting.empty()) result.of_connecting = refusal(connecting, to_connecting);
+  }
+  return result;
+}
+
+// Two ends that know each other.
+struct Ends {
+  explicit Ends(size_t bytes_per_key = TlsSession::kBytesPerKey) {
+    const Keys keys;
+    listens = std::make_unique<TlsSession>(keys.listens, bytes_per_key);
+    connects = std::make_unique<TlsSession>(keys.connects, bytes_per_key);
+    for (bool is_done = false; !is_done;) {
+      const bool knows = connects->shake_hands();
+      listens->add(connects->take_words());
+      is_done = listens->shake_hands() && knows;
+      connects->add(listens->take_words());
+    }
+  }
+  std::unique_ptr<TlsSession> listens, connects;
+};
+
+std::string said(TlsSession& end, std::string_view text) {
+  end.write(std::as_bytes(std::span(text)));
+  return end.take_words();
+}
+
+// What an end reads of these bytes, to the last.
+std::string heard(TlsSession& end, std::string_view bytes) {
+  std::string result;
+  std::array<char, 1000> part;
+  end.add(bytes);
+  while (const size_t count = end.read(std::as_writable_bytes(std::span(part)))) result.append(part.data(), count);
+  return result;
 }
 
 TEST(Handshake, EndsOfOneSecretOrOfNoneKnowEachOther) {
-  EXPECT_TRUE(Ends().listens);
-  EXPECT_FALSE(Ends("").listens);
-}
-
-TEST(Handshake, AnotherSecretOrNoneIsNamed) {
-  Handshake ours(kSecret, ChannelEnd::kListens), theirs("a second secret!", ChannelEnd::kConnects);
-  EXPECT_EQ(why_refused(ours, theirs), "TANDEM_SECRET_FILE: the other end has another secret; give all the same file");
-  Handshake sealed(kSecret, ChannelEnd::kListens), open("", ChannelEnd::kConnects);
-  EXPECT_EQ(why_refused(sealed, open),
-            "the other end was started with TANDEM_SECRET_FILE, this one without; set it for all");
-}
-
-// Neither its own words, nor those of a connection before, nor what is no word at all.
-TEST(Handshake, WhatKnowsNoSecretIsTurnedAway) {
-  Handshake mirrored(kSecret, ChannelEnd::kListens);
-  EXPECT_THROW(mirrored.add(mirrored.take_words()), ChannelClosed);
-
-  Handshake first(kSecret, ChannelEnd::kListens), member(kSecret, ChannelEnd::kConnects);
-  first.add(member.take_words().substr(0, first.num_wanted()));
-  const std::string digits_of_first = first.take_words();
-  Handshake heard(kSecret, ChannelEnd::kConnects);
-  std::string replayed = heard.take_words();
-  heard.add(digits_of_first.substr(0, heard.num_wanted()));
-  replayed += heard.take_words();
-  Handshake second(kSecret, ChannelEnd::kListens);
-  second.take_words();
-  second.add(replayed.substr(0, second.num_wanted()));
-  EXPECT_THROW(second.add(replayed.substr(replayed.size() - second.num_wanted())), ChannelClosed);
-
-  Handshake web(kSecret, ChannelEnd::kListens);
-  EXPECT_THROW(web.add("GET"), ChannelClosed) << "before all that is wanted has come";
-}
-
-TEST(SealedChannel, WhatIsSaidInTurnIsHeard) {
-  const Ends ends;
-  for (const char* text : {"one", "", "three"}) {
-    EXPECT_EQ(read_frame(frame_of(text, ends.connects.get()), ends.listens.get()), text);
-    EXPECT_EQ(read_frame(frame_of(text, ends.listens.get()), ends.connects.get()), text);
+  const Keys keys;
+  for (const bool has_secret : {true, false}) {
+    Handshake listening(has_secret ? &keys.listens : nullptr, ChannelEnd::kListens);
+    Handshake connecting(has_secret ? &keys.connects : nullptr, ChannelEnd::kConnects);
+    const Refusals refusals = introduce(listening, connecting);
+    EXPECT_EQ(refusals.of_listening + refusals.of_connecting, "");
+    EXPECT_EQ(listening.num_wanted() + connecting.num_wanted(), 0U);
+    EXPECT_EQ(listening.take_session() != nullptr, has_secret);
+    EXPECT_EQ(connecting.take_session() != nullptr, has_secret);
   }
 }
 
-TEST(SealedChannel, AnyOtherFrameEndsIt) {
-  for (const char* how : {"forged", "changed", "sent again", "out of turn", "sent back", "of another connection"}) {
+TEST(Handshake, AnotherSecretOrNoneIsNamedByBothEnds) {
+  const Keys ours, theirs(kOther);
+  Handshake listening(&ours.listens, ChannelEnd::kListens), other(&theirs.connects, ChannelEnd::kConnects);
+  const Refusals refusals = introduce(listening, other);
+  EXPECT_EQ(refusals.of_listening, kOtherSecret);
+  EXPECT_EQ(refusals.of_connecting, kOtherSecret);
+
+  const std::string with = "the other end was started with TANDEM_SECRET_FILE, this one without; set it for all";
+  const std::string without = "the other end was started without TANDEM_SECRET_FILE, this one with; set it for all";
+  Handshake sealed(&ours.listens, ChannelEnd::kListens), open_connecting(nullptr, ChannelEnd::kConnects);
+  const Refusals first = introduce(sealed, open_connecting);
+  EXPECT_EQ(first.of_listening, without);
+  EXPECT_EQ(first.of_connecting, with);
+  Handshake open(nullptr, ChannelEnd::kListens), sealed_connecting(&ours.connects, ChannelEnd::kConnects);
+  const Refusals second = introduce(open, sealed_connecting);
+  EXPECT_EQ(second.of_listening, with);
+  EXPECT_EQ(second.of_connecting, without);
+}
+
+// A proof of the secret would let him try guesses on computers of his own.
+TEST(Handshake, WhoConnectsWithoutTheSecretGetsAnAlertAndNoProof) {
+  const Keys ours, theirs(kOther);
+  Handshake listening(&ours.listens, ChannelEnd::kListens), other(&theirs.connects, ChannelEnd::kConnects);
+  EXPECT_EQ(listening.take_words(), "") << "the end that connects speaks first";
+  EXPECT_EQ(refusal(listening, other.take_words()), kOtherSecret);
+  const std::string answer = listening.take_words();
+  ASSERT_EQ(answer.size(), 7U);
+  EXPECT_EQ(answer[0], '\x15') << "an alert, of TLS's record of two bytes";
+}
+
+// Neither an end's own words, nor those of a connection before, nor what is no word at all.
+TEST(Handshake, WhatKnowsNoSecretIsTurnedAway) {
+  const Keys keys;
+  Handshake mirrored(&keys.connects, ChannelEnd::kConnects);
+  EXPECT_THAT(refusal(mirrored, mirrored.take_words()), StartsWith(kStranger));
+  Handshake echoed(nullptr, ChannelEnd::kConnects);
+  EXPECT_THAT(refusal(echoed, echoed.take_words()), StartsWith(kStranger));
+
+  // All that a member said on one connection is said again on another.
+  Handshake member(&keys.connects, ChannelEnd::kConnects), first(&keys.listens, ChannelEnd::kListens);
+  std::string replayed = member.take_words();
+  EXPECT_EQ(refusal(first, replayed), "");
+  EXPECT_EQ(refusal(member, first.take_words()), "");
+  const std::string proof = member.take_words();
+  EXPECT_EQ(refusal(first, proof), "");
+  EXPECT_EQ(first.num_wanted(), 0U);
+  Handshake second(&keys.listens, ChannelEnd::kListens);
+  EXPECT_EQ(refusal(second, replayed), "");
+  EXPECT_NE(refusal(second, proof), "");
+  EXPECT_GT(second.num_wanted(), 0U);
+
+  Handshake web(&keys.listens, ChannelEnd::kListens);
+  EXPECT_THAT(refusal(web, "GET"), StartsWith(kStranger)) << "before all that is wanted has come";
+  Handshake old(&keys.listens, ChannelEnd::kListens);
+  EXPECT_THAT(refusal(old, "TDMCHAN1"), StartsWith(kStranger));
+}
+
+TEST(Handshake, NoMoreIsKeptOfAStrangerThanAHandshakeIsLong) {
+  const Keys keys;
+  // Records of a handshake that never ends: a ClientHello says that it is 60,000 bytes long.
+  std::string endless = std::string("\x16\x03\x01\x20\x00\x01\x00\xea\x60", 9) + std::string(100'000, '\0');
+  Handshake listening(&keys.listens, ChannelEnd::kListens);
+  size_t num_taken = 0;
+  EXPECT_THROW(
+      while (true) {
+        const std::string_view next = std::string_view(endless).substr(num_taken, listening.num_wanted());
+        num_taken += next.size();
+        listening.add(next);
+      },
+      ChannelClosed);
+  EXPECT_LE(num_taken, Handshake::kMaxBytes);
+}
+
+// A listening end with a certificate that anybody can make, and without the secret.
+TEST(Handshake, ACertificateIsNoSecret) {
+  const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> pair(EVP_EC_gen("P-256"), EVP_PKEY_free);
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(X509_new(), X509_free);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
+  X509_set_pubkey(certificate.get(), pair.get());
+  ASSERT_GT(X509_sign(certificate.get(), pair.get(), EVP_sha256()), 0);
+  const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> settings(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
+  ASSERT_EQ(SSL_CTX_use_certificate(settings.get(), certificate.get()), 1);
+  ASSERT_EQ(SSL_CTX_use_PrivateKey(settings.get(), pair.get()), 1);
+  const std::unique_ptr<SSL, void (*)(SSL*)> impostor(SSL_new(settings.get()), SSL_free);
+  BIO* const in = BIO_new(BIO_s_mem());
+  BIO* const out = BIO_new(BIO_s_mem());
+  SSL_set_bio(impostor.get(), in, out);
+
+  const Keys keys;
+  Handshake connecting(&keys.connects, ChannelEnd::kConnects);
+  const std::string hello = connecting.take_words();
+  BIO_write(in, hello.data(), static_cast<int>(hello.size()));
+  SSL_accept(impostor.get());
+  std::string answer(BIO_ctrl_pending(out), '\0');
+  ASSERT_GT(BIO_read(out, answer.data(), static_cast<int>(answer.size())), 100) << "it has answered with a certificate";
+  EXPECT_THAT(refusal(connecting, answer), HasSubstr("certificate verify failed"));
+  EXPECT_GT(connecting.num_wanted(), 0U);
+}
+
+TEST(SealedChannel, WhatIsSaidInTurnIsHeardByTheOtherEndAlone) {
+  const Ends ends;
+  for (const char* text : {"one", "two", "three"}) {
+    const std::string there = said(*ends.connects, text), back = said(*ends.listens, text);
+    EXPECT_THAT(there + back, testing::Not(HasSubstr(text))) << "encrypted";
+    EXPECT_NE(there.substr(5), back.substr(5)) << "each direction has a key";
+    EXPECT_EQ(heard(*ends.listens, there), text);
+    EXPECT_EQ(heard(*ends.connects, back), text);
+  }
+}
+
+TEST(SealedChannel, AnythingElseEndsIt) {
+  for (const char* how :
+       {"forged", "changed", "longer", "shorter", "sent again", "out of turn", "sent back", "of another connection"}) {
     const Ends ends, others;
-    const std::string first = frame_of("first", ends.connects.get()), second = frame_of("second", ends.connects.get());
+    const std::string first = said(*ends.connects, "first"), second = said(*ends.connects, "second");
     std::string wrong = first;
     if (how == std::string("forged")) wrong = frame_of("first");
-    if (how == std::string("changed")) wrong.back() = 'T';
+    if (how == std::string("changed")) wrong.back() = static_cast<char>(wrong.back() ^ 1);
+    if (how == std::string("longer")) wrong[4] = static_cast<char>(wrong[4] + 1), wrong += '\0';
+    if (how == std::string("shorter")) wrong[4] = static_cast<char>(wrong[4] - 1), wrong.pop_back();
     if (how == std::string("out of turn")) wrong = second;
-    if (how == std::string("sent back")) wrong = frame_of("first", ends.listens.get());
-    if (how == std::string("of another connection")) wrong = frame_of("first", others.connects.get());
+    if (how == std::string("sent back")) wrong = said(*ends.listens, "first");
+    if (how == std::string("of another connection")) wrong = said(*others.connects, "first");
     if (how == std::string("sent again")) {
-      EXPECT_EQ(read_frame(first, ends.listens.get()), "first");
+      EXPECT_EQ(heard(*ends.listens, first), "first");
     }
-    EXPECT_THROW(read_frame(wrong, ends.listens.get()), ChannelClosed) << how;
+    EXPECT_THROW(heard(*ends.listens, wrong), ChannelClosed) << how;
+    EXPECT_THROW(heard(*ends.listens, second), ChannelClosed) << how << ": nothing is heard after it";
   }
 }
 
-// Which may be taken in other parts than they were sent in, as bytes without a seal may.
+// A record's length is authenticated with it, and is 16 KiB at most: a larger one is refused with its header.
+TEST(SealedChannel, ALengthIsNotBelievedBeforeItsTag) {
+  const Ends ends;
+  EXPECT_THROW(heard(*ends.listens, std::string("\x17\x03\x03\xff\xff", 5)), ChannelClosed);
+  const Ends others;
+  EXPECT_EQ(heard(*others.listens, std::string("\x17\x03\x03\x40\x00", 5)), "");
+  EXPECT_THROW(heard(*others.listens, frame_of(std::string(20'000, 'x'))), ChannelClosed);
+}
+
+TEST(SealedChannel, EachEndTakesNewKeysAsOftenAsItsCipherAsks) {
+  const Ends ends(/*bytes_per_key=*/1000);
+  for (int i = 0; i < 100; ++i) {
+    const std::string text(700, static_cast<char>('a' + i % 26));
+    EXPECT_EQ(heard(*ends.listens, said(*ends.connects, text)), text);
+    EXPECT_EQ(heard(*ends.connects, said(*ends.listens, text)), text);
+  }
+  const Ends without(/*bytes_per_key=*/1'000'000);
+  const std::string text(700, 'x');
+  for (int i = 0; i < 2; ++i) said(*ends.connects, text), said(*without.connects, text);
+  EXPECT_GT(said(*ends.connects, text).size(), said(*without.connects, text).size()) << "a KeyUpdate goes first";
+}
+
+// An end that was cut off has not closed: nobody can make a message look like the last one.
+TEST(SealedChannel, AnEndThatClosesSaysSo) {
+  for (const bool is_cut : {false, true}) {
+    Ends ends;
+    std::array<int, 2> sockets = {};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()), 0);
+    Channel receiver(OwnedDescriptor(sockets[1]), 5.0, kMaxFrameBytes, std::move(ends.connects));
+    {
+      Channel sender(OwnedDescriptor(dup(sockets[0])), 5.0, kMaxFrameBytes, std::move(ends.listens));
+      sender.send("last");
+      if (is_cut) shutdown(sockets[0], SHUT_RDWR);
+    }
+    close(sockets[0]);
+    EXPECT_EQ(receiver.receive(5.0), "last");
+    try {
+      receiver.receive(5.0);
+      ADD_FAILURE();
+    } catch (const ChannelClosed& error) {
+      EXPECT_EQ(std::string(error.what()),
+                is_cut ? "the other process is gone, or somebody has cut the connection" : "the other process is gone");
+    }
+  }
+}
+
+// Which may be taken in other parts than they were sent in.
 TEST(SealedChannel, BytesBehindAFrameAreSealedToo) {
   for (const bool is_changed : {false, true}) {
     Ends ends, others;
@@ -123,7 +295,7 @@ TEST(SealedChannel, BytesBehindAFrameAreSealedToo) {
       try {
         Channel channel(OwnedDescriptor(dup(sockets[0])), 5.0, kMaxFrameBytes, std::move(ends.listens));
         channel.send("bytes follow");
-        if (!is_changed) return channel.send_bytes(sent), channel.send("behind");
+        if (!is_changed) return channel.send_bytes(sent), channel.send("behind"), channel.wait_until_closed(5.0);
         Channel(OwnedDescriptor(dup(sockets[0])), 5.0, kMaxFrameBytes, std::move(others.listens)).send_bytes(sent);
       } catch (const ChannelClosed&) {  // the receiver has had enough
       }

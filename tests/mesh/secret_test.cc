@@ -25,7 +25,7 @@ std::string refusal(const std::string& path) {
 
 TEST(Secret, IsTheBytesOfItsFile) {
   const base::TemporaryDirectory folder;
-  const std::string bytes("with \0 and a line end\n", 22);
+  const std::string bytes("with \0, thirty-two bytes and a line end\n", 40);
   base::write_file_durably(folder / "secret", bytes);
   chmod((folder / "secret").c_str(), 0600);
   EXPECT_EQ(read_secret(folder / "secret"), bytes);
@@ -36,16 +36,34 @@ TEST(Secret, IsRefusedWhereOthersCanReadOrGuessIt) {
   const std::string path = folder / "secret";
   EXPECT_THAT(refusal(path), HasSubstr("TANDEM_SECRET_FILE=" + path + ": No such file"));
   EXPECT_NE(refusal(folder / ""), "");
-  base::write_file_durably(path, std::string(16, 'x'));
+  base::write_file_durably(path, "thirty-two different letters: ok");
   for (const mode_t mode : {0640, 0604, 0620, 0777}) {
     chmod(path.c_str(), mode);
     EXPECT_THAT(refusal(path), HasSubstr("others than its owner may read")) << mode;
   }
   chmod(path.c_str(), 0600);
   EXPECT_EQ(refusal(path), "");
-  base::write_file_durably(path, std::string(15, 'x'));
+  base::write_file_durably(path, "thirty-two different letters: ok");
   chmod(path.c_str(), 0600);
-  EXPECT_THAT(refusal(path), HasSubstr("has 15 bytes, and can be guessed"));
+  EXPECT_EQ(refusal(path), "");
+  base::write_file_durably(path, "thirty-one different letters:no");
+  chmod(path.c_str(), 0600);
+  EXPECT_EQ(
+      refusal(path),
+      "TANDEM_SECRET_FILE=" + path +
+          ": has 31 bytes, and can be guessed; 32 are the least: make a random one: (umask 077; openssl rand -hex "
+          "32 > FILE), the same for all machines");
+  base::write_file_durably(path, "abcdefgabcdefgabcdefgabcdefgabcdefg");
+  chmod(path.c_str(), 0600);
+  EXPECT_THAT(refusal(path), HasSubstr("has 7 different bytes, and can be guessed; make a random one"));
+}
+
+TEST(Secret, IsForgotten) {
+  std::string secret = "thirty-two letters of one secret";
+  const char* const bytes = secret.data();
+  forget(secret);
+  EXPECT_EQ(secret, "");
+  EXPECT_EQ(std::string(bytes + 1, 31), std::string(31, '\0')) << "the string keeps its memory";
 }
 
 TEST(Secret, RandomDigitsAreOthersEachTime) {

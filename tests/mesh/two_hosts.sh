@@ -9,7 +9,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1")
-here=$(mktemp -d)
+here=$(mktemp -d -p /var/tmp)  # each host has a /tmp of its own, as machines do
 hosts=(tandem_a_$$ tandem_b_$$)
 addresses=(10.77.0.1 10.77.0.2)
 timeout_s=6  # --distributed-timeout-minutes 0.1
@@ -43,7 +43,8 @@ build_hosts() {
 on() {
   local i=$1
   shift
-  ip netns exec "${hosts[$i]}" env OMP_WAIT_POLICY=passive "$@" >"$here/out.$i" 2>&1 &
+  ip netns exec "${hosts[$i]}" unshare --mount sh -c 'mount -t tmpfs tmpfs /tmp && exec "$@"' sh \
+    env OMP_WAIT_POLICY=passive "$@" >"$here/out.$i" 2>&1 &
   pids[$i]=$!
 }
 # both CODE WHAT: waits for both, which are to end with that code.

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <map>
+#include <mutex>
 
 #include "device/block.h"
 #include "model/model.h"
@@ -71,7 +73,12 @@ class ThreadBytes final : public c10::Allocator {
     delete block;
   }
   static Count& own() {
-    static thread_local Count* count = new Count;  // outlives its thread, as its blocks may
+    static std::mutex mutex;
+    static auto* const counts = new std::deque<Count>;  // each outlives its thread, as its blocks may
+    static thread_local Count* const count = [] {
+      const std::scoped_lock lock(mutex);
+      return &counts->emplace_back();
+    }();
     return *count;
   }
 

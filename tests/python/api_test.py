@@ -5,39 +5,19 @@ import os
 import pathlib
 import re
 import signal
-import sys
 import tempfile
 import unittest
 
-program_folder = sys.argv.pop(1)
-os.environ["PATH"] = program_folder + os.pathsep + os.environ["PATH"]
-sys.path[:0] = ["python", "tests/python"]
+from small_run import MODEL, PROMPTS, SMALL_RUN  # noqa: I001, the path of all that follows
 
-import reward_functions  # noqa: E402
-
-import tandem  # noqa: E402
-
-MODEL = "tests/golden/models/qwen3-tied"
-PROMPTS = "tests/golden/prompts/math_small.jsonl"
-SMALL_RUN = dict(
-    colocate=True,
-    hf_checkpoint=MODEL,
-    prompt_data=PROMPTS,
-    rollout_batch_size=2,
-    n_samples_per_prompt=3,
-    num_rollout=2,
-    rollout_max_response_len=6,
-    apply_chat_template=True,
-    lr=1e-3,
-    use_tensorboard=False,
-    quiet=True,
-)
+import reward_functions
+import tandem
 
 
 class EngineTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.engine = tandem.Engine(MODEL, rollout_max_context_len=96, quiet=True)
+        cls.engine = tandem.Engine(MODEL, rollout_max_context_len=96, max_request_bytes=100_000, quiet=True)
 
     @classmethod
     def tearDownClass(cls):
@@ -123,6 +103,8 @@ class EngineTest(unittest.TestCase):
             ("1", {"stop": [""]}, "--rollout-stop: an empty text"),
             ("1", {"top_p": 0.0, "min_p": 7.0}, "; --rollout-min-p: must be at most 1"),
             ("1", {"stop_token_ids": [10**6]}, "--rollout-stop-token-ids"),
+            (["1", "2"], {"n": 10**9}, "a request may have 16384 completions, and this one asks for 1000000000 for each of 2 prompts"),
+            ("x" * 200_000, {}, "bytes; a request may have 100000"),
             ([], {}, "prompts: expects a list of one prompt"),
             ([5], {}, "prompts[0]: expects a text"),
             (["1", {"tokens": [10**6]}], {}, "prompts[1]: 1000000 is no token id"),
@@ -174,8 +156,8 @@ class VerbsTest(unittest.TestCase):
             rewards = [record["rollout/raw_reward"] for record in run.metrics("rollout")]
             self.assertEqual(len(rewards), 2)
             self.assertTrue(all(0 <= reward <= 4 for reward in rewards))
-            self.assertEqual(len(list(run.metrics("train"))), 2)
-            self.assertEqual(len(list(run.metrics())), 4)
+            self.assertEqual(len(run.metrics("train")), 2)
+            self.assertEqual(len(run.metrics()), 4)
             self.assertEqual([r["train/train_rollout_logprob_abs_diff"] for r in run.metrics("train")], [0.0, 0.0])
 
             # The same from a file, and the weights are such as the engine reads.
@@ -200,7 +182,7 @@ class VerbsTest(unittest.TestCase):
             data.write_text('{"prompt": "1 + 1 =", "response": " 2"}\n' * 4)
             run = tandem.sft(hf_checkpoint=MODEL, prompt_data=data, global_batch_size=2, num_epoch=1, lr=1e-3,
                              use_tensorboard=False, save=f"{folder}/run", quiet=True)
-            self.assertEqual(len(list(run.metrics("train"))), 2)
+            self.assertEqual(len(run.metrics("train")), 2)
 
     def test_plans(self):
         plan = tandem.plan(hf_checkpoint=MODEL, rollout_batch_size=4)
@@ -212,6 +194,10 @@ class VerbsTest(unittest.TestCase):
                 (dict(reward=lambda completions: [0.0]), "top level of a file"),
                 (dict(reward=reward_functions.make_nested()), "top level of a file"),
                 (dict(reward=len), "top level of a file"),
+                (dict(reward=[reward_functions.by_length, reward_functions.make_nested()]), "top level of a file"),
+                (dict(reward=[]), "the list is empty"),
+                (dict(reward="math"), "rm_type='math' names a built-in reward"),
+                (dict(reward=5), "5 is not a function"),
                 (dict(rm_type="math", eps_clip=-1.0), "--eps-clip"),
                 (dict(rm_type="math", no_such_flag=True), "--no-such-flag"),
                 (dict(rm_type={"a": 1}), "rm_type: expects text"),

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <ctime>
+#include <regex>
 #include <sstream>
 
 #include "base/file_calls.h"
@@ -41,6 +43,30 @@ TEST(Report, WritesOneRecordPerCallWithItsAxis) {
   EXPECT_TRUE(lines[0].contains("time_s"));
   EXPECT_EQ(lines[1]["train/step"], 7);
   EXPECT_EQ(lines[1]["train/loss"], "nan");  // JSON has no such number
+}
+
+// --quiet leaves results, warnings and errors; log.txt has everything.
+TEST(Report, QuietShowsResultsAndWarningsAlone) {
+  base::TemporaryDirectory folder;
+  Report report(files_in(folder));
+  base::set_log_level(base::LogLevel::kWarning);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  report.print("rollout 1/2  reward 0.5");
+  report.progress("rollout", 1, 2, "prompts");
+  report.print_result("done after 2 of 2 rollouts");
+  base::log_info("data: 5 prompts left out");
+  base::log_warning("no answer is right");
+  const std::string out = testing::internal::GetCapturedStdout(), err = testing::internal::GetCapturedStderr();
+  base::set_log_level(base::LogLevel::kInfo);
+  EXPECT_EQ(out, "done after 2 of 2 rollouts\n");
+  EXPECT_EQ(err.find("left out"), std::string::npos) << err;
+  EXPECT_NE(err.find("warning: no answer is right"), std::string::npos) << err;
+  report.sync();
+  const std::string log = base::read_file(folder / "log.txt");
+  for (const char* line : {"reward 0.5", "done after 2", "left out", "no answer is right"}) {
+    EXPECT_NE(log.find(line), std::string::npos) << line << "\n" << log;
+  }
 }
 
 // Fails every write from now on until told otherwise.
@@ -102,7 +128,14 @@ TEST(Report, KeepsWhatTheTerminalShowed) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "step 1/2\n");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: odd\n");
-  EXPECT_EQ(base::read_file(folder / "log.txt"), "step 1/2\nwarning: odd\n");
+  const std::string log = base::read_file(folder / "log.txt");
+  EXPECT_TRUE(std::regex_match(
+      log, std::regex("(\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d)  step 1/2\n\\d{4}-[^\n]*  warning: odd\n")))
+      << log;
+  std::tm local = {};
+  ASSERT_NE(::strptime(log.c_str(), "%Y-%m-%d %H:%M:%S", &local), nullptr);
+  local.tm_isdst = -1;
+  EXPECT_LE(std::abs(std::difftime(std::time(nullptr), std::mktime(&local))), 60.0) << "the machine's local time";
 }
 
 TEST(Report, LeavesTheLogAloneWhenItEnds) {

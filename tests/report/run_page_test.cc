@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -70,7 +71,8 @@ class RunPage : public testing::Test {
     if (!config.empty()) base::write_file_durably(path + "/config.toml", config);
     return path;
   }
-  static std::string page_of(const std::string& path) { return run_page(read_run(path), nullptr); }
+  static std::string page_of(const std::string& path) { return page_of({read_run(path)}); }
+  static std::string page_of(const std::vector<RunFiles>& runs) { return run_page(runs); }
 
   base::TemporaryDirectory folder_;
 };
@@ -140,14 +142,73 @@ TEST_F(RunPage, OfASupervisedRunCountsSteps) {
 TEST_F(RunPage, TwoRunsAreOnTheSameAxes) {
   const std::string a = write_run("a", rollout_record(0, 0.1, 3) + rollout_record(1, 0.2, 5));
   const std::string b = write_run("b", rollout_record(0, 0.3, 9), "n-samples-per-prompt = 8\nlr = 1e-04\n");
-  const RunFiles other = read_run(b);
-  const std::string page = run_page(read_run(a), &other);
+  const std::string page = page_of({read_run(a), read_run(b)});
   const std::string reward = between(page, "<h3>Reward", "</figure>");
   EXPECT_NE(reward.find("class=\"line run-0\" data-label=\"a\""), std::string::npos);
   EXPECT_NE(reward.find("class=\"line run-1\" data-label=\"b\""), std::string::npos);
   EXPECT_NE(reward.find("data-axis=\"time\" data-begin=\"0\" data-end=\"9\""), std::string::npos);
   EXPECT_NE(page.find("<tr><td><code>lr</code></td><td>4e-04</td><td>1e-04</td></tr>"), std::string::npos);
   EXPECT_EQ(page.find("<tr><td><code>n-samples-per-prompt</code>"), std::string::npos) << "it is the same in both";
+}
+
+TEST_F(RunPage, TenRunsHaveTenColoursAndOneTableOfWhatDiffers) {
+  std::vector<RunFiles> runs;
+  for (int i = 0; i < 10; ++i)
+    runs.push_back(read_run(write_run(fmt::format("seed{}", i), rollout_record(0, 0.1 * i, 3),
+                                      fmt::format("n-samples-per-prompt = 8\nseed = {}\n", i)),
+                            10));
+  const std::string page = page_of(runs), style = between(page, "<style>", "</style>");
+  EXPECT_NE(page.find("<h1>seed0, seed1, "), std::string::npos);
+  EXPECT_NE(page.find("seed8 and seed9</h1>"), std::string::npos);
+  const std::string reward = between(page, "<h3>Reward", "</figure>");
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_NE(reward.find(fmt::format("class=\"line run-{0}\" data-label=\"seed{0}\"", i)), std::string::npos) << i;
+    EXPECT_EQ(count(style, fmt::format("--run-{}: #", i)), 2U) << "a colour on light and one on dark ground";
+  }
+  EXPECT_NE(page.find("<td><code>seed</code></td><td>0</td><td>1</td><td>2</td>"), std::string::npos);
+}
+
+TEST_F(RunPage, ALongCurveIsAlsoSmoothedAndAShortOneIsNot) {
+  std::string metrics;
+  for (int step = 0; step < 400; ++step) metrics += rollout_record(step, step % 2, step);
+  const std::string page = page_of(write_run("long", metrics));
+  const std::string reward = between(page, "<h3>Reward", "</figure>");
+  EXPECT_EQ(count(reward, "class=\"line run-0 rough\""), 3U) << "one for each axis";
+  EXPECT_EQ(count(reward, "class=\"smooth run-0\""), 3U);
+  EXPECT_EQ(count(page, "<input class=\"axis\" type=\"checkbox\" id=\"smooth\" checked>"), 1U);
+  EXPECT_EQ(count(page_of(write_run("short", rollout_record(0, 0.1, 3))), "class=\"smooth"), 0U);
+}
+
+TEST_F(RunPage, ALossThatIsRoundingIsZero) {
+  const std::string page = page_of(write_run("a", train_record(0, 1.3e-17, 1) + rollout_record(0, 0.5, 2) +
+                                                      train_record(1, -2.5e-17, 3) + rollout_record(1, 1e-17, 4)));
+  EXPECT_NE(between(page, "<h3>Loss", "</figure>").find("first 0, last 0, lowest 0, highest 0"), std::string::npos);
+  EXPECT_NE(between(page, "<h3>Reward", "</figure>").find("last 1e-17"), std::string::npos) << "no sum that cancels";
+}
+
+TEST_F(RunPage, PiecesOfSeveralTurnsAreShadedByWhatIsTrained) {
+  base::Json record = base::parse_json(sample("12+30=", "?8292", 1.0), "sample");
+  record["turns"] = 2;
+  record["pieces"] = {{{"from", "model"}, {"text", "<call>"}, {"length", 3}, {"trained_length", 3}},
+                      {{"from", "function"}, {"text", "82"}, {"length", 2}, {"trained_length", 0}},
+                      {{"from", "model"}, {"text", "92"}, {"length", 2}, {"trained_length", 1}}};
+  base::Json many = record;
+  for (int i = 0; i < 200; ++i) many["pieces"].push_back({{"from", "model"}, {"text", std::string(900, 'x')}});
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl",
+                           base::dump_json(record) + "\n" + base::dump_json(many) + "\n");
+  const std::string page = page_of(path);
+  EXPECT_NE(page.find("<div class=\"piece trained\"><p class=\"faint\">model, 3 tokens, trained</p>"
+                      "<pre>&lt;call&gt;</pre></div>"),
+            std::string::npos);
+  EXPECT_NE(
+      page.find("<div class=\"piece untrained\"><p class=\"faint\">function, 2 tokens, untrained</p><pre>82</pre>"),
+      std::string::npos);
+  EXPECT_NE(page.find("<div class=\"piece partly\"><p class=\"faint\">model, 2 tokens, 1 of them trained</p>"),
+            std::string::npos);
+  EXPECT_EQ(count(page, "<pre>?8292</pre>"), 0U) << "the text without its turns says less";
+  EXPECT_NE(page.find("163 pieces left out here"), std::string::npos);
+  EXPECT_LT(page.size(), size_t{100'000});
 }
 
 TEST_F(RunPage, NothingOfTheFilesIsMarkup) {
@@ -170,8 +231,7 @@ TEST_F(RunPage, NothingOfTheFilesIsMarkup) {
   memory["phases"][evil] = {{"most", {{evil, 5}}}, {"planned", {{evil, 4}}}};
   base::write_file_durably(path + "/memory_timeline.jsonl", base::dump_json(memory) + "\n");
   const RunFiles run = read_run(path);
-  const RunFiles other = run;
-  for (const std::string& page : {run_page(run, nullptr), run_page(run, &other)}) {
+  for (const std::string& page : {page_of({run}), page_of({run, run})}) {
     EXPECT_EQ(count(page, "<script"), 1U);
     EXPECT_EQ(count(page, "</script"), 1U);
     EXPECT_EQ(count(page, "<img"), 0U);
@@ -210,8 +270,7 @@ TEST_F(RunPage, HasWhatPaperNeeds) {
                            "{\"event\":\"step\",\"step\":2,\"phases\":{\"train\":{\"most\":{\"head\":1048576},"
                            "\"planned\":{\"head\":2097152},\"most_at_once\":1048576,\"planned_at_once\":2097152}}}\n");
   const std::string other = write_run("b", rollout_record(0, 0.2, 3), "lr = 1e-4\n");
-  const RunFiles run = read_run(path), second = read_run(other);
-  const std::string page = run_page(run, &second), style = between(page, "<style>", "</style>");
+  const std::string page = page_of({read_run(path), read_run(other)}), style = between(page, "<style>", "</style>");
   const std::string paper = between(style, "@media print {\n", "\n}\n");
   EXPECT_EQ(count(style, "prefers-color-scheme: dark"), count(style, "@media screen and (prefers-color-scheme: dark)"))
       << "a dark screen does not make dark paper";
@@ -283,15 +342,18 @@ TEST_F(RunPage, OfALongRunIsSmallAndKeepsTheSpikes) {
     base::write_file_durably(fmt::format("{}/samples/rollout_{:06}.jsonl", path, i), samples);
   }
   const RunFiles run = read_run(path);
-  const std::string page = run_page(run, &run);
+  const std::string page = page_of({run, run});
   EXPECT_LT(page.size(), 20U << 20);
+  const std::string ten = page_of(std::vector<RunFiles>(kMaxPageRuns, read_run(path, kMaxPageRuns)));
+  EXPECT_LT(ten.size(), 20U << 20);
+  EXPECT_EQ(count(ten, "<code>rollout_0000"), 20U) << "the first and the last of each run";
   EXPECT_EQ(count(page, "<code>rollout_0000"), 24U) << "twelve of each run";
   EXPECT_NE(page.find("Samples are shown of 12 of the 20 rollouts"), std::string::npos);
   EXPECT_NE(page.find("bytes are left out here"), std::string::npos);
   EXPECT_NE(page.find("1 metric whose name is longer"), std::string::npos);
   EXPECT_NE(page.find("Of the metrics, "), std::string::npos) << "not all of nine hundred are drawn";
   const std::string path_text =
-      between(between(run_page(run, nullptr), "<h3>Reward", "</figure>"), "data-label=\"value\" d=\"", "\"");
+      between(between(page_of({run}), "<h3>Reward", "</figure>"), "data-label=\"value\" d=\"", "\"");
   EXPECT_LE(count(path_text, "L"), 600U);
   EXPECT_NE(path_text.find(" 18.4L"), std::string::npos) << "the spike, a little below the top";
 }
@@ -320,6 +382,28 @@ TEST(Chart, TicksLieInTheRangeAndAreFew) {
   EXPECT_EQ(ticks(0, 60, 5, 1), (std::vector<double>{0, 20, 40, 60}));
   EXPECT_EQ(ticks(-0.1, 1.1, 4), (std::vector<double>{0, 0.5, 1}));
   EXPECT_TRUE(ticks(1, 1, 4).empty());
+}
+
+TEST(Chart, SmoothingIsTheMovingAverageWithoutItsBias) {
+  std::vector<double> values(100, 3.0);
+  values[50] = std::nan("");
+  const std::vector<double> constant = smoothed(values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != 50) EXPECT_NEAR(constant[i], 3.0, 1e-12) << i;
+  }
+  EXPECT_TRUE(std::isnan(constant[50])) << "a gap stays";
+  // By hand: each value weighs 0.6 to the power of its age (100 values: a fortieth are 2.5).
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * i % 7);
+  const std::vector<double> curve = smoothed(values);
+  for (const size_t at : {0UL, 1UL, 40UL, 99UL}) {
+    double sum = 0, weights = 0;
+    for (size_t i = 0; i <= at; ++i) {
+      sum += std::pow(0.6, static_cast<double>(at - i)) * values[i];
+      weights += std::pow(0.6, static_cast<double>(at - i));
+    }
+    EXPECT_NEAR(curve[at], sum / weights, 1e-12) << at;
+  }
+  EXPECT_TRUE(smoothed(std::vector<double>(kLeastSmoothed - 1, 1.0)).empty());
 }
 
 TEST(Chart, NumbersAreShort) {

@@ -74,7 +74,9 @@ StepResult run_step(const LossConfig& config, const GoldenBatch& batch, int64_t 
   LossSums sums;
   for (int64_t i = first; i < first + rows; ++i) {
     const auto at = static_cast<size_t>(i * kNumTokens);
-    accumulate_loss(config, batch.row(i), {&result.dlogprobs[at], &result.dentropy[at]}, sums);
+    LossInput row = batch.row(i);
+    row.entropy_share = normaliser.entropy_share();
+    accumulate_loss(config, row, {&result.dlogprobs[at], &result.dentropy[at]}, sums);
   }
   for (double& g : result.dlogprobs) g *= normaliser.loss_scale();
   for (double& g : result.dentropy) g *= normaliser.loss_scale();

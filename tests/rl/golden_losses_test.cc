@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "tests/golden/golden.h"
 #include "tests/rl/golden_losses.h"
 
 namespace tandem::rl {
@@ -55,6 +56,7 @@ void plan_verl(const base::Json& params, Plan& plan) {
   std::string mode = text(params, "loss_mode");
   c.count_removed_samples = false;
   c.sequence_ratio_per_token = true;
+  c.use_unbiased_kl = false;
   c.sample_mean_epsilon = 1e-8;
   c.loss_aggregation = text(params, "loss_agg_mode");
   c.loss_norm_tokens = params.value("loss_scale_factor", 24.0);
@@ -116,10 +118,11 @@ void plan_trl(const std::string& id, const base::Json& params, Plan& plan) {
   c.eps_clip_c = params.value("delta", 0.0);
   c.kl_loss_coef = params.at("beta");
   c.kl_loss_type = "k3";
-  c.use_unbiased_kl = params.value("use_bias_correction_kl", false);
+  c.use_unbiased_kl = params.value("use_bias_correction_kl", true);
   batch.with_reference = c.kl_loss_coef > 0.0;
   c.entropy_coef = params.value("entropy_coef", 0.0);
   c.off_policy_mask_threshold = params.value("off_policy_mask_threshold", 0.0);
+  batch.with_rollout = c.off_policy_mask_threshold > 0.0;  // TRL's mask looks at the sampling log-probs
   if (params.value("mask_truncated_completions", false)) batch.mask = golden().mask(batch.name + ".trl.mask_truncated");
   if (params.contains("vllm_importance_sampling_mode")) {
     const std::string name = batch.name + ".trl.is." + id.substr(id.find(".is.") + 4);
@@ -216,9 +219,41 @@ TEST(GoldenLosses, EveryCaseIsReproducedOrNamedAsLeftOut) {
   EXPECT_EQ(num_left_out, 30);
 }
 
-// TRL's mask looks at the log-probs that tokens were sampled with; slime's, and TRL's where it has no others, at the
-// old ones. In these batches the two differ: the golden case alone, which has no sampling log-probs, cannot tell them
-// apart.
+// What tests/golden/trl_loss/make.py computed with TRL's own function in float64, where the cases above do not tell two
+// readings apart: `trl.dapo.off_policy_mask` is the same by the old and by the sampling log-probs, and the entropy
+// bonus is beside a mean over tokens there alone.
+TEST(GoldenLosses, TrlsMaskAndEntropyAreTrlsWhereOtherReadingsDiffer) {
+  const std::map<std::string, std::string> aggregations = {{"dapo", "token-mean"},
+                                                           {"grpo", "seq-mean-token-mean"},
+                                                           {"dr_grpo", "seq-mean-token-sum-norm"},
+                                                           {"luspo", "seq-mean-token-sum"}};
+  const base::Json cases = base::read_json_file(golden::directory() + "/trl_loss/cases.json");
+  ASSERT_EQ(cases.size(), 8U);
+  for (const base::Json& one : cases) {
+    GoldenBatch batch(golden(), one.at("batch").get<int64_t>());
+    const std::vector<float> advantages = golden().floats(batch.name + ".trl.advantages.group");
+    for (size_t i = 0; i < batch.advantages.size(); ++i) batch.advantages[i] = double{advantages[i / kNumTokens]};
+    batch.with_reference = false;
+    LossConfig config{.loss_aggregation = aggregations.at(one.value("loss_type", "dapo")), .eps_clip_high = 0.28};
+    config.loss_norm_tokens = 24.0;
+    config.count_removed_samples = config.loss_aggregation != "token-mean";
+    config.off_policy_mask_threshold = one.value("threshold", 0.0);
+    config.entropy_coef = one.value("entropy_coef", 0.0);
+    const std::string what = batch.name + " " + config.loss_aggregation;
+    const StepResult result = run_step(config, batch);
+    const double loss = one.at("loss");
+    EXPECT_NEAR(result.metrics.at("loss"), loss, 1e-9 * std::max(1.0, std::abs(loss))) << what;
+    expect_gradient(result.dlogprobs, one.at("grad").get<std::vector<float>>(), what);
+    if (config.entropy_coef == 0.0) continue;
+    const auto theirs = one.at("grad_entropy").get<std::vector<double>>();
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      ASSERT_NEAR(result.dentropy[i], theirs[i], 1e-15) << what << " entropy, element " << i;
+    }
+  }
+}
+
+// TRL's mask looks at the log-probs that tokens were sampled with; slime's at the old ones. In these batches the two
+// differ.
 TEST(GoldenLosses, OffPolicyMasksLookAtTheLogProbsThatTheyAreDefinedBy) {
   int64_t num_different = 0;
   for (int64_t k = 0; k < 2; ++k) {
@@ -308,7 +343,8 @@ TEST(GoldenLosses, KlEstimatesAgreeInValueAggregateAndGradient) {
     const std::string kind = one.at("params").at("kl_penalty");
     LossConfig config{.count_removed_samples = false,
                       .kl_loss_coef = 1.0,
-                      .kl_loss_type = ours.contains(kind) ? ours.at(kind) : kind};
+                      .kl_loss_type = ours.contains(kind) ? ours.at(kind) : kind,
+                      .use_unbiased_kl = false};
     config.loss_norm_tokens = 24.0;
     for (const auto& [mode, value] : one.at("aggregated").items()) {
       config.loss_aggregation = mode;

@@ -17,7 +17,8 @@ class GoldenMetrics : public testing::TestWithParam<std::tuple<int64_t, bool>> {
   bool per_token() const { return std::get<1>(GetParam()); }
   GoldenBatch batch() const { return {golden(), std::get<0>(GetParam())}; }
   LossConfig config() const {
-    LossConfig config{.calculate_per_token_loss = per_token(), .eps_clip = 0.2, .eps_clip_high = 0.28};
+    LossConfig config{
+        .calculate_per_token_loss = per_token(), .eps_clip = 0.2, .eps_clip_high = 0.28, .use_unbiased_kl = false};
     config.use_rollout_logprobs = false;  // the golden old log-probs are recomputed ones
     return config;
   }

@@ -436,6 +436,92 @@ TEST(LearningHealth, TellsASolvedTaskFromABrokenPolicy) {
   }
 }
 
+// Equal rewards after rewards that differed blamed the labels, which had been right: a step was too large. A run that
+// resumes behind it knows so too.
+TEST(LearningHealth, ACollapseBlamesTheStepAndNotTheLabels) {
+  for (const double reward : {0.0, 0.1}) {
+    SimulatedRun run(5);
+    use_groups(run);
+    run.graded_by_length = false;
+    run.num_groups = run.num_per_group = 8;
+    run.accuracy = 0.5;
+    run.settings.lr = 0.01;
+    const Break collapse = each([reward](SimulatedRun& r, Sample& s) {
+      truncate(r, s);  // as a broken policy does: no reason to raise the limit
+      s.reward = reward;
+    });
+    Watched watched(run);
+    for (int64_t index = 0; index < 3; ++index) go(run, watched, index);
+    EXPECT_EQ(watched.watch.differed_until(), 2);
+    SimulatedRun resumed = run;
+    for (int64_t index = 3; index < 5; ++index) go(run, watched, index, collapse);
+    resumed.settings.differed_until = 2;
+    Watched later(resumed);
+    for (int64_t index = 3; index < 5; ++index) go(resumed, later, index, collapse);
+    for (const Watched* each_watch : {&watched, &later}) {
+      std::string said;
+      for (const std::string& line : each_watch->warnings) said += line + "\n";
+      EXPECT_NE(said.find(reward == 0.0 ? "rewards were above 0 until rollout 3, so most likely"
+                                        : "rewards were not all equal until rollout 3, so most likely"),
+                std::string::npos)
+          << said;
+      EXPECT_NE(said.find("lower --lr 0.01"), std::string::npos) << said;
+      EXPECT_EQ(said.find("--label-key"), std::string::npos) << said;
+      EXPECT_EQ(said.find("no answer was ever finished"), std::string::npos) << said;
+      EXPECT_EQ(said.find("eos_token_id"), std::string::npos) << said;
+    }
+  }
+}
+
+// All rewards 1 from the start were said as information, and a run of a few samples heard nothing.
+TEST(LearningHealth, EqualRewardsFromTheStartAreAWarningHoweverShortTheRun) {
+  for (const double reward : {1.0, 0.5, 0.0}) {
+    SimulatedRun run(5);
+    use_groups(run);
+    run.num_groups = 1;
+    run.num_per_group = 4;
+    run.graded_by_length = false;
+    run.settings.num_rollouts = 2;
+    const Break equal = each([reward](auto&, Sample& s) { s.reward = reward; });
+    Watched watched(run);
+    go(run, watched, 0, equal);
+    EXPECT_TRUE(watched.warnings.empty()) << "four samples may be chance";
+    go(run, watched, 1, equal);
+    ASSERT_EQ(watched.warnings.size(), 1U);
+    EXPECT_NE(watched.warnings[0].find("rollouts 1 to 2: all 8 rewards are "), std::string::npos);
+    EXPECT_TRUE(watched.notes.empty());
+    // Rewards that were seen to differ before, or by a process before, may be equal by chance at the end.
+    Watched after(run);
+    go(run, after, 1, equal);
+    EXPECT_TRUE(after.warnings.empty() && after.notes.empty());
+  }
+}
+
+TEST(LearningHealth, AFilterThatDropsNearlyAllIsCountedAndSaidRarely) {
+  SimulatedRun run(1);
+  run.settings.filter = "nonzero_std";
+  Watched watched(run);
+  using Counts = LearningHealth::Counts;
+  EXPECT_EQ(watched.watch.observe_filter(0, {.num_sampled = 59, .num_kept = 6, .num_wanted = 6}), Counts());
+  for (int64_t rollout = 1; rollout < 4; ++rollout) {
+    EXPECT_EQ(watched.watch.observe_filter(rollout, {.num_sampled = 60, .num_kept = 6, .num_wanted = 6}),
+              (Counts{{"fault/filter_drops_most", 54}}));
+  }
+  ASSERT_EQ(watched.warnings.size(), 1U);
+  EXPECT_NE(
+      watched.warnings[0].find("rollout 2: --dynamic-sampling-filter-path nonzero_std kept 6 of 60 groups, 10 are "
+                               "sampled for each that is trained on"),
+      std::string::npos)
+      << watched.warnings[0];
+  EXPECT_EQ(watched.watch.observe_filter(4, {.num_sampled = 12, .num_kept = 4, .num_wanted = 6}),
+            (Counts{{"fault/too_few_groups", 2}}));
+  ASSERT_EQ(watched.warnings.size(), 2U);
+  EXPECT_NE(watched.warnings[1].find("rollout 5: of 12 groups --dynamic-sampling-filter-path nonzero_std kept 4, fewer "
+                                     "than --rollout-batch-size 6"),
+            std::string::npos)
+      << watched.warnings[1];
+}
+
 TEST(LearningHealth, ExplainsWrongAnswersByTheirCut) {
   SimulatedRun run(9);
   run.make_large_enough();

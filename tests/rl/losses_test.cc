@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -99,6 +100,103 @@ TEST(Losses, GradientsAreThoseOfTheValue) {
     }
   }
   EXPECT_GT(num_smooth, num_tokens * 9 / 10);
+}
+
+// With the ratio, the expected gradient on policy is that of the reverse KL, sum p log(p / ref), whatever the estimate;
+// without it that of k3 is the forward KL's. With a "+" the gradient of k2 is the reverse KL's already, and must not be
+// counted twice. p = softmax(z), so d KL / d z_i = p_i (log(p_i / ref_i) - KL).
+TEST(Losses, TheUnbiasedKlHasTheGradientOfTheReverseKl) {
+  const double p[] = {0.6, 0.3, 0.1}, ref[] = {0.2, 0.3, 0.5};
+  double reverse = 0.0;
+  for (int i = 0; i < 3; ++i) reverse += p[i] * std::log(p[i] / ref[i]);
+  // The sum over sampled tokens j of p_j dloss/dlogp_j dlogp_j/dz_i, dlogp_j/dz_i being [i = j] - p_i.
+  const auto expected_gradient = [&](const LossConfig& config) {
+    std::vector<double> gradient(3, 0.0);
+    for (int j = 0; j < 3; ++j) {
+      const float logprob = std::log(static_cast<float>(p[j])), of_reference = std::log(static_cast<float>(ref[j]));
+      const uint8_t mask = 1;
+      const double advantage = 0.0;
+      double dlogprob = 0.0;
+      LossSums sums;
+      accumulate_loss(config,
+                      {.length = 1,
+                       .logprobs = &logprob,
+                       .old_logprobs = &logprob,
+                       .ref_logprobs = &of_reference,
+                       .mask = &mask,
+                       .advantages = &advantage},
+                      {&dlogprob, nullptr}, sums);
+      for (int i = 0; i < 3; ++i) gradient[static_cast<size_t>(i)] += p[j] * dlogprob * ((i == j ? 1.0 : 0.0) - p[i]);
+    }
+    return gradient;
+  };
+  for (const char* kind : {"k1", "k3", "low_var_kl", "k1+", "k2+", "k3+", "low_var_kl+"}) {
+    const std::vector<double> gradient = expected_gradient({.kl_loss_coef = 1.0, .kl_loss_type = kind});
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(gradient[i], p[i] * (std::log(p[i] / ref[i]) - reverse), 1e-6) << kind << " " << i;
+    }
+  }
+  const std::vector<double> forward =
+      expected_gradient({.kl_loss_coef = 1.0, .kl_loss_type = "k3", .use_unbiased_kl = false});
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(forward[i], p[i] - ref[i], 1e-6) << i;
+}
+
+TEST(Losses, RejectedTokensLeaveWeightsAndDenominators) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (const char* level : {"token", "sequence"}) {
+    for (const char* aggregation : {"seq-mean-token-mean", "token-mean"}) {
+      LossConfig config{.loss_aggregation = aggregation, .kl_loss_coef = 0.1, .entropy_coef = 0.01, .use_tis = true};
+      config.tis_clip = 1.2;
+      config.tis_clip_low = 0.8;
+      config.tis_level = level;
+      config.tis_mode = "reject";
+      std::vector<Drawn> step;
+      for (int i = 0; i < 6; ++i) step.emplace_back(random);
+      for (float& logprob : step[0].rollout_logprobs) logprob = -9.0F;  // nothing of this one stays
+      step[1].rollout_logprobs = step[1].old_logprobs;                  // and all of this one
+      LossNormaliser normaliser(config), without(config);
+      std::vector<Drawn> kept = step;
+      std::vector<int64_t> num_rejected;
+      for (size_t i = 0; i < step.size(); ++i) {
+        num_rejected.push_back(reject_tokens(config, step[i].input(), kept[i].mask));
+        normaliser.add(kept[i].mask, num_rejected.back());
+        without.add(kept[i].mask);
+      }
+      EXPECT_EQ(std::count(kept[0].mask.begin(), kept[0].mask.end(), 1), 0);
+      EXPECT_EQ(kept[1].mask, step[1].mask);
+      // As if the rejected tokens had never been in the loss mask, with the weights that "mask" has inside the bounds.
+      LossConfig masking = config;
+      masking.tis_mode = "mask";
+      LossSums rejected_sums, masked_sums;
+      double num_in_all = 0.0, num_out = 0.0;
+      for (size_t i = 0; i < step.size(); ++i) {
+        std::vector<double> a(step[i].mask.size()), b(a), c(a), d(a);
+        LossInput input = kept[i].input();
+        input.entropy_share = normaliser.entropy_share();
+        accumulate_loss(masking, input, {b.data(), d.data()}, masked_sums);
+        input.num_rejected = num_rejected[i];
+        accumulate_loss(config, input, {a.data(), c.data()}, rejected_sums);
+        EXPECT_EQ(a, b);
+        EXPECT_EQ(c, d);
+        for (size_t t = 0; t < a.size(); ++t) {
+          if (step[i].mask[t] != 0 && kept[i].mask[t] == 0) EXPECT_TRUE(a[t] == 0.0 && c[t] == 0.0);
+        }
+        num_out += static_cast<double>(num_rejected[i]);
+        num_in_all += static_cast<double>(std::count(step[i].mask.begin(), step[i].mask.end(), 1));
+      }
+      std::map<std::string, double> metrics = normaliser.metrics(rejected_sums);
+      EXPECT_DOUBLE_EQ(metrics.at("tis_rejected_frac"), num_out / num_in_all);
+      EXPECT_EQ(metrics.at("tis_clipfrac"), 0.0);
+      metrics.erase("tis_rejected_frac");
+      EXPECT_EQ(metrics, without.metrics(masked_sums));
+      masking.use_tis = false;
+      std::vector<uint8_t> untouched = step[0].mask;
+      EXPECT_EQ(reject_tokens(masking, step[0].input(), untouched), 0);
+      EXPECT_EQ(untouched, step[0].mask);
+    }
+  }
 }
 
 TEST(Losses, SampleMeansAreTheSameHoweverTheStepIsSplit) {
@@ -273,7 +371,11 @@ TEST(LossNormaliser, EntropyAndKlAreTokenMeansUnderEveryAggregation) {
   const uint8_t removed[] = {0, 0};
   for (const char* mode :
        {"seq-mean-token-mean", "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm"}) {
-    LossConfig config{.loss_aggregation = mode, .loss_norm_tokens = 64, .kl_loss_coef = 0.1, .kl_loss_type = "k1"};
+    LossConfig config{.loss_aggregation = mode,
+                      .loss_norm_tokens = 64,
+                      .kl_loss_coef = 0.1,
+                      .kl_loss_type = "k1",
+                      .use_unbiased_kl = false};
     LossNormaliser normaliser(config);
     LossSums sums;
     normaliser.add(removed);

@@ -82,7 +82,6 @@ TEST(RolloutMetrics, WithoutAnyRewardThereIsNoMean) {
   std::vector<Sample> samples = {scored(0, 0, {1}), scored(0, 0, {1})};
   for (Sample& sample : samples) sample.has_reward = false;
   EXPECT_FALSE(rollout_metrics(pointers(samples), false).contains("raw_reward"));
-  EXPECT_TRUE(pass_rates(pointers(samples)).empty());
 }
 
 TEST(RolloutMetrics, OfNothingAreNone) { EXPECT_TRUE(rollout_metrics({}, false).empty()); }
@@ -174,28 +173,22 @@ TEST(PassAtK, IsTheChanceOverAllSubsets) {
   }
 }
 
-// reward was the mean of those that have one, and pass@1 of all: the same samples in both.
-TEST(PassAtK, IsOfTheSamplesThatHaveAReward) {
-  std::vector<Sample> samples;
-  for (int i = 0; i < 4; ++i) samples.push_back(scored(0, i < 2 ? 1.0 : 0.0, {1}));
-  for (int i = 0; i < 2; ++i) samples.push_back(scored(1, 0.0, {1}));
-  samples[3].has_reward = false;
-  samples[4].grading_failed = true;
-  samples[4].reward = 1.0;  // --rm-failure-reward 1: it has not passed for that
-  samples.push_back(scored(2, 1.0, {1}));
-  samples.back().has_reward = false;
-  const std::map<std::string, double> rates = pass_rates(pointers(samples));
+TEST(PassAtK, IsTheMeanOverGroupsInPowersOfTwo) {
+  std::vector<PassResult> results;
+  for (int i = 0; i < 4; ++i) results.push_back({.group_id = 0, .passed = i == 0});
+  for (int i = 0; i < 4; ++i) results.push_back({.group_id = 1, .passed = false});
+  EXPECT_EQ(pass_rates(results), (std::map<std::string, double>{{"pass@1", 0.125}, {"pass@2", 0.25}, {"pass@4", 0.5}}));
+  EXPECT_TRUE(pass_rates({}).empty());
+}
+
+TEST(PassAtK, WeighsGroupsByTheirSamples) {
+  std::vector<PassResult> results;
+  for (int i = 0; i < 3; ++i) results.push_back({.group_id = 0, .passed = i < 2});
+  for (int i = 0; i < 2; ++i) results.push_back({.group_id = 1, .passed = false});
+  const std::map<std::string, double> rates = pass_rates(results);
   ASSERT_EQ(rates.size(), 2U);  // the smallest group has two
   EXPECT_NEAR(rates.at("pass@1"), 2.0 / 5.0, 1e-15);
   EXPECT_NEAR(rates.at("pass@2"), (3.0 * 1.0 + 2.0 * 0.0) / 5.0, 1e-15);
-}
-
-TEST(PassAtK, IsTheMeanOverGroupsInPowersOfTwo) {
-  std::vector<Sample> samples;
-  for (int i = 0; i < 4; ++i) samples.push_back(scored(0, i == 0 ? 1.0 : 0.0, {1}));
-  for (int i = 0; i < 4; ++i) samples.push_back(scored(1, 0.9, {1}));
-  const std::map<std::string, double> rates = pass_rates(pointers(samples));
-  EXPECT_EQ(rates, (std::map<std::string, double>{{"pass@1", 0.125}, {"pass@2", 0.25}, {"pass@4", 0.5}}));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <random>
@@ -187,6 +188,65 @@ TEST(Prompts, SurviveAnyBytes) {
   }
 }
 
+TEST(Prompts, ListTheKeysThatAreThere) {
+  const auto says = [](const std::string& line, const std::string& needed_by = "") {
+    const DataFile file(line);
+    return error_of({.path = file.path(), .label_needed_by = needed_by});
+  };
+  expect_contains(says(R"({"question": "q", "answer": "a"})"),
+                  ":1:1: the key prompt is missing: there are question, answer - add it, or name the prompt's key with "
+                  "--input-key question --label-key answer");
+  expect_contains(says(R"({"x": 1})"), "there is x - add it, or name the prompt's key with --input-key (--skip");
+  expect_contains(says("{}"), "there are none");
+  expect_contains(
+      says(R"({"prompt": "q", "reward_model": {"ground_truth": "4"}})", "--rm-type math"),
+      "the key label is missing: there are prompt, reward_model, and --rm-type math compares completions with "
+      "the label - give the line one, or name its key with --label-key reward_model.ground_truth");
+  std::string many = "{";
+  for (int i = 0; i < 100; ++i) many += "\"key" + std::to_string(i) + "\": 1, ";
+  expect_contains(says(many + "\"z\": 1}"), "key11 and 89 more");
+}
+
+TEST(Prompts, ANameOfTheHubIsAnsweredWithItsDownload) {
+  expect_contains(error_of({.path = "openai/gsm8k"}),
+                  "openai/gsm8k: no such file; it reads like a data set of the Hugging Face Hub, and Tandem downloads "
+                  "nothing: run `hf download openai/gsm8k --repo-type dataset --local-dir gsm8k`");
+  for (const char* path : {"data/train.jsonl", "/openai/gsm8k", "./gsm8k", "a/b/c", "gsm8k", "tests/nothing"}) {
+    EXPECT_EQ(error_of({.path = path}).find("Hub"), std::string::npos) << path;
+  }
+}
+
+// A table of one row whose second column is no text; `keys`: what was asked to have a form in JSON.
+TEST(Prompts, AValueThatNobodyReadsIsLeftOutAndCounted) {
+  const DataFile file("PAR1");
+  std::vector<std::string> keys;
+  const auto open = [&keys](const std::string&, const std::vector<std::string>& asked) {
+    keys = asked;
+    return Table{.num_rows = 2, .read = [](int64_t, int64_t) -> std::vector<TableRow> {
+                   return {{R"({"prompt": "a", "img": null})", "", "column 'img' is no UTF-8 text"},
+                           {R"({"prompt": "b", "img": "c"})", ""}};
+                 }};
+  };
+  const PromptData data = read_prompts({.path = file.path(), .label_key = "a.b"}, open);
+  EXPECT_EQ(keys, (std::vector<std::string>{"prompt", "a.b", "metadata", "tools"}));
+  EXPECT_EQ(data.records.size(), 2U);
+  EXPECT_EQ(data.num_rows_without_value, 1);
+  EXPECT_EQ(data.first_without_value, file.path() + ":1: column 'img' is no UTF-8 text");
+}
+
+TEST(Prompts, AnEmptyTableIsNotToldToAddJson) {
+  const DataFile file("PAR1");
+  const auto open = [](const std::string&, const std::vector<std::string>&) {
+    return Table{.num_rows = 0, .read = {}};
+  };
+  try {
+    read_prompts({.path = file.path()}, open);
+    FAIL();
+  } catch (const UserError& error) {
+    expect_contains(error.what(), "no record to work on: 0 blank and 0 bad lines - add rows");
+  }
+}
+
 TEST(PromptOrder, GoesThroughTheFileInOrder) {
   PromptOrder order(3, /*shuffle=*/false, 1);
   std::vector<int64_t> seen;
@@ -217,6 +277,60 @@ TEST(PromptOrder, EveryPlaceIsEquallyLikely) {
   }
   // 1000 expected, standard deviation 28: five of them.
   for (const int64_t count : counts) EXPECT_NEAR(static_cast<double>(count), 1000.0, 142.0);
+}
+
+// Bits of runs with one file, from before there could be several: 12 records, seed 42, two epochs.
+TEST(PromptOrder, OneFileHasTheOrderThatItAlwaysHad) {
+  PromptOrder order({5, 7}, {}, /*shuffle=*/true, 42), one(12, /*shuffle=*/true, 42);
+  const std::vector<int64_t> first = shuffled_indices(12, 42, 0), second = shuffled_indices(12, 42, 1);
+  for (size_t i = 0; i < 24; ++i) {
+    const int64_t expected = i < 12 ? first[i] : second[i - 12];
+    EXPECT_EQ(order.next(), expected) << "files without weights are one data set";
+    EXPECT_EQ(one.next(), expected);
+  }
+}
+
+TEST(PromptOrder, DrawsFilesByWeightAndTakesEachInItsOwnEpochs) {
+  constexpr int64_t kDraws = 10000;
+  for (const bool shuffle : {false, true}) {
+    PromptOrder order({10, 100, 7}, {7, 2, 1}, shuffle, 3);
+    std::array<std::vector<int64_t>, 3> taken;
+    for (int64_t i = 0; i < kDraws; ++i) {
+      EXPECT_EQ(order.num_taken(), i);
+      const int64_t record = order.next();
+      taken[record < 10 ? 0 : record < 110 ? 1 : 2].push_back(record);
+    }
+    // 7000, 2000 and 1000 expected, standard deviation at most 46: five of them.
+    EXPECT_NEAR(static_cast<double>(taken[0].size()), 7000.0, 230.0);
+    EXPECT_NEAR(static_cast<double>(taken[1].size()), 2000.0, 230.0);
+    const std::array<int64_t, 3> begins = {0, 10, 110}, sizes = {10, 100, 7};
+    for (size_t f = 0; f < 3; ++f) {
+      bool differs = false;
+      for (size_t epoch = 0; (epoch + 1) * static_cast<size_t>(sizes[f]) <= taken[f].size(); ++epoch) {
+        const auto begin = taken[f].begin() + static_cast<std::ptrdiff_t>(epoch) * sizes[f];
+        std::vector<int64_t> records(begin, begin + sizes[f]), sorted(static_cast<size_t>(sizes[f]));
+        std::iota(sorted.begin(), sorted.end(), begins[f]);
+        differs = differs || records != sorted;
+        std::ranges::sort(records);
+        ASSERT_EQ(records, sorted) << "each record once an epoch: file " << f << ", epoch " << epoch;
+      }
+      EXPECT_EQ(differs, shuffle);
+    }
+  }
+}
+
+TEST(PromptOrder, WithWeightsContinuesFromASavedCursorForwardAndBack) {
+  PromptOrder whole({3, 50, 4}, {1, 1, 0.5}, true, 9), resumed({3, 50, 4}, {1, 1, 0.5}, true, 9);
+  std::vector<int64_t> records;
+  std::vector<PromptCursor> cursors;
+  for (int i = 0; i < 400; ++i) {
+    cursors.push_back(whole.cursor());
+    records.push_back(whole.next());
+  }
+  for (const size_t from : {397U, 0U, 60U, 59U, 200U, 3U, 399U}) {
+    resumed.set_cursor(cursors[from]);
+    for (size_t i = from; i < records.size(); ++i) ASSERT_EQ(resumed.next(), records[i]) << from << " " << i;
+  }
 }
 
 TEST(PromptOrder, ContinuesFromASavedCursor) {

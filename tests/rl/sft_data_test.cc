@@ -116,5 +116,31 @@ TEST(Sft, RefusesLinesWithNothingToLearn) {
             std::string::npos);
 }
 
+TEST(Sft, NamesWhatIsWrongInTheFormatsOfOthers) {
+  expect_refusal(R"({"conversations": []})", "conversations is no list of turns");
+  expect_refusal(R"({"conversations": [{"from": "human"}]})", "turn 1 is no turn");
+  expect_refusal(R"({"conversations": [{"from": "narrator", "value": "a"}]})", "turn 1 is from narrator");
+  expect_refusal(R"({"conversations": [{"from": "human", "value": 7}]})", "message 1 has no text");
+  expect_refusal(R"({"conversations": [{"from": "human", "value": "a"}]})", "ends with a message of role user");
+  expect_refusal(R"({"conversations": [{"from": "gpt", "value": "a"}]})", "nothing before it to answer");
+  expect_refusal(R"({"instruction": "", "input": "", "output": "a"})", "instruction and input are empty");
+  expect_refusal(R"({"instruction": 7, "output": "a"})", "instruction is a number");
+  expect_refusal(R"({"instruction": "a", "output": null})", "output is a null");
+  expect_refusal(R"({"instruction": "a", "output": "b", "history": ["c"]})",
+                 "history is no list of [question, answer]");
+  expect_refusal(R"({"instruction": "a", "output": "b", "system": 7})", "system is a number");
+  expect_refusal(R"({"text": ""})", "text is empty");
+  expect_refusal(R"({"text": ["a"]})", "text is an array");
+}
+
+TEST(Sft, ListsTheKeysThatAreThere) {
+  expect_refusal(R"({"question": "1 + 1?", "answer": "2"})",
+                 "the key prompt is missing: there are question, answer - add it, or name the prompt's key with "
+                 "--input-key question --label-key answer");
+  expect_refusal(R"({"prompt": "1 + 1?", "answer": "2"})",
+                 "the key response is missing: there are prompt, answer - add the answer to train on: \"response\", "
+                 "\"completion\" or \"messages\", or name its key with --label-key answer");
+}
+
 }  // namespace
 }  // namespace tandem::rl

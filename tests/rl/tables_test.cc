@@ -20,7 +20,7 @@ struct Row {
 std::vector<Row> rows_of(const std::string& path, const OpenTable& open = {}) {
   std::vector<Row> rows;
   try {
-    for_each_row(path, /*skip_bad_lines=*/false, open, [&](const Place& place) {
+    for_each_row(path, /*keys=*/{}, /*skip_bad_lines=*/false, open, [&](const Place& place) {
       rows.push_back({place.line, std::string(place.text)});
     });
   } catch (const UserError& error) {
@@ -43,7 +43,7 @@ class Tables : public testing::Test {
   Tables() { base::write_file_durably(path_, "PAR1 and whatever may follow"); }
   // A table that gives at most `at_once` rows.
   OpenTable table(std::vector<TableRow> rows, int64_t at_once = 2) {
-    return [this, rows, at_once](const std::string& file) {
+    return [this, rows, at_once](const std::string& file, const std::vector<std::string>&) {
       EXPECT_EQ(file, path_);
       const auto read = [rows, at_once](int64_t begin, int64_t end) {
         return std::vector<TableRow>(rows.begin() + begin, rows.begin() + std::min(end, begin + at_once));

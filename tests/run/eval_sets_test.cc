@@ -88,6 +88,24 @@ TEST(EvalSets, ASetsOwnRewardTakesThePlaceOfTrainings) {
   EXPECT_TRUE(b.group_rm);
 }
 
+TEST(EvalSets, ASetsOwnRewardHasItsOwnRuleOfPassing) {
+  config::RewardOptions training;
+  training.rm_type = {"math", "f1"};
+  training.pass_reward = "f1";
+  training.pass_threshold = 0.5;
+  const std::vector<config::EvalSet> sets = read(
+      "[eval.defaults]\npass_threshold = 0.75\n"
+      "[[eval.datasets]]\nname = \"as_training\"\npath = \"a\"\n"
+      "[[eval.datasets]]\nname = \"other\"\npath = \"a\"\npass_reward = \"math\"\npass_threshold = 1\n"
+      "[[eval.datasets]]\nname = \"own\"\npath = \"a\"\nrm_type = [\"exact\", \"gpqa\"]\n"
+      "[[eval.datasets]]\nname = \"both\"\npath = \"a\"\nrm_type = [\"exact\", \"gpqa\"]\npass_reward = \"gpqa\"\n");
+  const std::array<const char*, 4> rules = {"f1 >= 0.75", "math >= 1", "exact >= 1", "gpqa >= 1"};
+  for (size_t i = 0; i < rules.size(); ++i) EXPECT_EQ(sets.at(i).reward(training).pass_text(), rules[i]);
+  EXPECT_NE(refusal("[[eval.datasets]]\nname = \"a\"\npath = \"a\"\nrm_type = \"exact\"\npass_reward = \"f1\"\n")
+                .find(":1:1: --pass-reward f1: no reward has that name; give one of exact"),
+            std::string::npos);
+}
+
 // As in training, where --rm-type and --custom-rm-path are added up.
 TEST(EvalSets, SeveralRewardsOfASetAreAddedUp) {
   config::RewardOptions training;

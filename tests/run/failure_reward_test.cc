@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 #include "config/reward_options.h"
@@ -49,6 +50,25 @@ TEST(FailureReward, LowestIsTheLowestThatWasGradedOrZero) {
   EXPECT_EQ(given(options("lowest", "dapo").failure(), {graded(1), failed("deadline")})[1].reward, -1.0);
   EXPECT_EQ(given(options("lowest", "exact").failure(), {graded(1), failed("deadline")})[1].reward, 0.0);
   EXPECT_EQ(given(options("lowest", "math").failure(), {graded(1), failed("deadline")})[1].reward, 0.0);
+}
+
+// A filter sees one group when it judges it; what training gives must not depend on the other groups either.
+TEST(FailureReward, IsTheSameToAFilterAndToTraining) {
+  const config::FailureReward lowest = options("lowest").failure();
+  const std::vector<text::Grade> grades = {graded(-0.2),        failed("exception"), graded(-3),     graded(2),
+                                           failed("exception"), graded(1),           failed("died"), failed("died")};
+  std::vector<rl::Sample> samples(grades.size());
+  for (size_t i = 0; i < grades.size(); ++i) samples[i].group_id = 7 + i / 2;
+  put_failure_rewards(lowest, grades, samples);
+  for (const size_t i : {1U, 4U}) {
+    const std::span<const text::Grade> group = std::span(grades).subspan(i / 2 * 2, 2);
+    EXPECT_EQ(samples[i].reward, failure_reward_among(lowest, group)) << i;
+  }
+  EXPECT_EQ(samples[1].reward, -0.2) << "the lowest of its group, not -3";
+  EXPECT_EQ(samples[4].reward, 0.0);
+  // No filter is asked about a group that failed as a whole; without a baseline 0 would be more than a wrong answer
+  // has.
+  for (const size_t i : {6U, 7U}) EXPECT_TRUE(samples[i].has_reward && samples[i].reward == -3.0) << i;
 }
 
 TEST(FailureReward, ANumberOrNoneAsAsked) {

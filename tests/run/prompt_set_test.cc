@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/files.h"
 #include "run/conversations.h"
 #include "tandem/error.h"
@@ -67,6 +69,67 @@ TEST_F(PromptSetTest, TemplateArgumentsReachTheTemplate) {
   EXPECT_NE(load(line).prompts[0].prompt->text, thinking);
   options_.apply_chat_template_kwargs = "[1]";
   EXPECT_NE(refusal(line).find("--apply-chat-template-kwargs"), std::string::npos);
+}
+
+text::TextWorker& worker_with_bos() {
+  static text::TextWorker text(text::default_worker_config(), "tests/golden/tokenizer_bos");
+  return text;
+}
+constexpr int32_t kBos = 484;
+
+// As tok(text) of the tokenizers library has it (tests/golden/tokenizer_bos); a chat template writes its own.
+TEST_F(PromptSetTest, TextsBeginWithBosOnce) {
+  base::write_file_durably(folder_ / "data.jsonl",
+                           "{\"prompt\": \"alpha beta\"}\n{\"prompt\": \"<|begin_of_text|>alpha beta\"}\n"
+                           "{\"prompt\": [{\"role\": \"user\", \"content\": \"alpha\"}]}\n");
+  options_.lines.path = folder_ / "data.jsonl";
+  const PromptSet set = load_prompts(options_, worker_with_bos());
+  const std::vector<int32_t> text = {kBos, 364, 79, 266, 273, 299, 64};
+  EXPECT_EQ(set.prompts[0].prompt->tokens, text);
+  EXPECT_EQ(set.prompts[0].prompt->text, "alpha beta");
+  EXPECT_EQ(set.prompts[1].prompt->tokens, text);
+  const std::vector<int32_t>& rendered = set.prompts[2].prompt->tokens;
+  EXPECT_EQ(rendered.front(), kBos);
+  EXPECT_EQ(std::ranges::count(rendered, kBos), 1);
+  EXPECT_EQ(set.text_prefix, (std::vector<int32_t>{kBos}));
+  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(rendered.size()));
+
+  options_.add_special_tokens = false;
+  const PromptSet without = load_prompts(options_, worker_with_bos());
+  EXPECT_EQ(without.prompts[0].prompt->tokens, std::vector<int32_t>(text.begin() + 1, text.end()));
+  EXPECT_EQ(without.prompts[1].prompt->tokens, text);
+  EXPECT_EQ(without.prompts[2].prompt->tokens, rendered);
+  EXPECT_TRUE(without.text_prefix.empty());
+  // --apply-chat-template makes messages of texts.
+  options_.add_special_tokens = true;
+  options_.apply_chat_template = true;
+  EXPECT_EQ(std::ranges::count(load_prompts(options_, worker_with_bos()).prompts[0].prompt->tokens, kBos), 1);
+}
+
+TEST_F(PromptSetTest, ATextWhoseTokenizerWritesNothingBeforeItStaysAsItIs) {
+  const PromptSet set = load("{\"prompt\": \"alpha beta\"}\n");
+  EXPECT_EQ(set.prompts[0].prompt->tokens, worker().encode({"alpha beta"}).front());
+  EXPECT_TRUE(set.text_prefix.empty());
+}
+
+TEST_F(PromptSetTest, SeveralFilesFollowEachOtherAndAreNamed) {
+  base::write_file_durably(folder_ / "a.jsonl", "{\"prompt\": \"a\"}\n\n{\"prompt\": \"b\"}\n");
+  base::write_file_durably(folder_ / "b.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": \"c c c\"}\n{\"prompt\": \"y\"}\n");
+  options_.prompt_data = {folder_ / "a.jsonl", (folder_ / "b.jsonl") + "@[1:]"};
+  const PromptSet set = load_all_prompts(options_, worker());
+  EXPECT_EQ(set.file_sizes, (std::vector<int64_t>{2, 2}));
+  std::vector<std::string> texts, sources;
+  for (const PromptLine& line : set.prompts) {
+    texts.push_back(line.prompt->text);
+    rl::Sample sample;
+    sample.prompt = line.prompt;
+    sources.push_back(set.sources_of({&sample, 1}).at(0).substr(folder_.path().size() + 1));
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"a", "b", "c c c", "y"}));
+  EXPECT_EQ(sources, (std::vector<std::string>{"a.jsonl:1", "a.jsonl:3", "b.jsonl:2", "b.jsonl:3"}));
+  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[2].prompt->tokens.size()));
+  options_.prompt_data.pop_back();
+  EXPECT_TRUE(load_all_prompts(options_, worker()).sources.empty()) << "of one file, everybody knows";
 }
 
 TEST_F(PromptSetTest, LongPromptsAreLeftOutAndCounted) {

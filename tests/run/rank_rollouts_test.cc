@@ -96,7 +96,7 @@ class RankRollouts : public testing::Test {
 
   // Some rollouts of one phase, on the rank of the mesh; of `num_groups` groups each.
   static std::vector<Sampled> sample(mesh::Mesh& mesh, const DrawnEngine::Settings& settings, int64_t num_groups,
-                                     int num_rollouts, bool is_dynamic) {
+                                     int num_rollouts, bool is_dynamic, const SearchLimits& limits = {}) {
     const std::vector<PromptLine> lines = prompts(is_dynamic ? 2 * num_groups : num_groups);
     DrawnEngine engine(settings);
     RankParts& own = parts(mesh.rank());
@@ -117,7 +117,7 @@ class RankRollouts : public testing::Test {
                                                 .next_prompt = next_prompt,
                                                 .num_groups = num_groups,
                                                 .groups_at_once = num_groups + 2,
-                                                .max_dropped = 1000});
+                                                .limits = limits});
       } else {
         for (const PromptLine& line : lines) request.prompts.push_back(&line);
       }
@@ -132,7 +132,8 @@ class RankRollouts : public testing::Test {
 
   // The same on each of several ranks, that are slowed as drawn from `seed`.
   static std::vector<std::vector<Sampled>> sample_on(int num_ranks, int64_t num_groups, int num_rollouts,
-                                                     bool is_dynamic, uint64_t seed, int stopped_rank = -1) {
+                                                     bool is_dynamic, uint64_t seed, int stopped_rank = -1,
+                                                     const SearchLimits& limits = {}) {
     std::vector<std::vector<Sampled>> results(static_cast<size_t>(num_ranks));
     ThreadRanks ranks(num_ranks);
     ranks.run([&](mesh::Mesh& mesh) {
@@ -142,13 +143,14 @@ class RankRollouts : public testing::Test {
       settings.num_at_once = 1 + static_cast<int64_t>(4 * base::uniform(seed, rank, 0));
       settings.longest_sleep_us = seed % 2 == 0 ? 0 : static_cast<int64_t>(3000 * base::uniform(seed, rank, 1));
       settings.steps_to_stop = mesh.rank() == stopped_rank ? 5 : -1;
-      results[static_cast<size_t>(mesh.rank())] = sample(mesh, settings, num_groups, num_rollouts, is_dynamic);
+      results[static_cast<size_t>(mesh.rank())] = sample(mesh, settings, num_groups, num_rollouts, is_dynamic, limits);
     });
     return results;
   }
-  static std::vector<Sampled> sample_alone(int64_t num_groups, int num_rollouts, bool is_dynamic) {
+  static std::vector<Sampled> sample_alone(int64_t num_groups, int num_rollouts, bool is_dynamic,
+                                           const SearchLimits& limits = {}) {
     const std::unique_ptr<mesh::Mesh> solo = mesh::solo_mesh();
-    return sample(*solo, {}, num_groups, num_rollouts, is_dynamic);
+    return sample(*solo, {}, num_groups, num_rollouts, is_dynamic, limits);
   }
 
   // Samples with their grades and numbers, but for those that clocks decide.
@@ -159,7 +161,7 @@ class RankRollouts : public testing::Test {
           report::sample_record(rollout.samples[i], &rollout.grades[i], report::SampleDetail::kFull));
       for (const auto& [name, values] : rollout.grades[i].metrics) all["logged"][std::to_string(i)][name] = values;
     }
-    for (const auto& [name, value] : rollout_report(rollout, /*per_token=*/true, /*log_passrate=*/false)) {
+    for (const auto& [name, value] : rollout_report(rollout, /*per_token=*/true, /*pass=*/std::nullopt)) {
       const bool is_engines = name.ends_with("/preemptions") || name.ends_with("/prefix_cache_hit_rate");
       if (!name.starts_with("perf/") && !is_engines) all["metrics"][name] = value;
     }
@@ -221,6 +223,17 @@ TEST_F(RankRollouts, OfDynamicSamplingHaveTheGroupsThatOneRankKeeps) {
         expect_same(alone, of_rank, testing::PrintToString(std::tuple(num_ranks, seed)));
         EXPECT_EQ(of_rank.back().num_drawn, results[0].back().num_drawn) << "all ranks draw alike";
       }
+    }
+  }
+}
+
+TEST_F(RankRollouts, OfDynamicSamplingEndTheirSearchAtTheSameGroup) {
+  const SearchLimits budget = {.max_groups = 10};
+  const std::vector<Sampled> alone = sample_alone(9, 2, true, budget);
+  EXPECT_GT(alone.front().rollout->filtered->num_missing(), 0) << "nothing was tested";
+  for (const int num_ranks : {2, 3, 8}) {
+    for (const std::vector<Sampled>& of_rank : sample_on(num_ranks, 9, 2, true, 3, -1, budget)) {
+      expect_same(alone, of_rank, testing::PrintToString(num_ranks));
     }
   }
 }

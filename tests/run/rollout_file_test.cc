@@ -249,7 +249,7 @@ TEST_F(RolloutFile, NamesOfNumbersAreBounded) {
   }
   write_lines(path_, lines);
   const Rollout rollout = read_rollout(path_, kBounds);
-  const report::Metrics metrics = rollout_report(rollout, false, false);
+  const report::Metrics metrics = rollout_report(rollout, false, std::nullopt);
   int64_t num_names = 0;
   for (const auto& [name, value] : metrics) num_names += name.starts_with("rollout/reward_") ? 1 : 0;
   EXPECT_EQ(num_names, static_cast<int64_t>(kMaxRewardNames));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mesh/hosts.h"
+#include "mesh/local_socket.h"
 #include "run/worker_weights.h"
 #include "tests/run/small_run.h"
 #include "tests/weights/shown_memory.h"
@@ -67,7 +68,13 @@ class ScriptedWorker {
     if (are_new) say(TookWeights{session_.trained().version()});
     return are_new;
   }
-  WorkerMessage next() { return worker_message(channel_.receive(20.0).value()); }
+  // But for beats.
+  WorkerMessage next() {
+    while (true) {
+      WorkerMessage message = worker_message(channel_.receive(20.0).value());
+      if (!std::holds_alternative<Alive>(message)) return message;
+    }
+  }
   void say(const WorkerMessage& message) { channel_.send(to_bytes(message)); }
 
   int num_pieces = 0;
@@ -101,7 +108,7 @@ class NewWeights : public testing::Test {
   }
 
   std::unique_ptr<RolloutWorkers> listen(double silence_s = 20.0, int64_t num_started = 0) {
-    address_ = fmt::format("tandem/test/{}/{}", getpid(), num_runs_++);
+    address_ = fmt::format("workers-test-{}-{}", getpid(), num_runs_++);
     weights_.emplace(session(), mesh::Group{.device = *alone_, .host = *alone_}, /*piece_bytes=*/5000);
     return std::make_unique<RolloutWorkers>(RolloutWorkers::Settings{.address = address_,
                                                                      .facts = {},

@@ -12,7 +12,7 @@ namespace tandem::run {
 namespace {
 
 void evaluate_prompts(config::TrainConfig& config) {
-  config.eval.eval_prompt_data = {"math", config.data.lines.path};
+  config.eval.eval_prompt_data = {"math", config.data.prompt_data.front()};
   config.eval.max_response_len = 2;
   config.eval_interval = 2;
   config.num_rollout = 5;
@@ -90,7 +90,7 @@ TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
 TEST(Evaluator, IsDueAtTheStartAtItsIntervalAndAtTheEnd) {
   Sampling sampling(evaluate_prompts);
   SmallRun& run = sampling.run();
-  BestWeights best("", run.inputs().session, run.inputs().directory, *run.inputs().mesh, run.log(), {});
+  BestWeights best("", "", run.inputs().session, run.inputs().directory, *run.inputs().mesh, run.log(), {});
   const auto evaluator = [&](bool is_due) {
     return Evaluator(run.inputs(), sampling.rollouts().phase(), sampling.rewards(), best, run.log(), is_due);
   };

@@ -65,6 +65,31 @@ TEST(Samples, ReadableRecordSaysWhatHappened) {
   EXPECT_EQ(failed["failure_class"], "exception");
 }
 
+TEST(Samples, PiecesOfSeveralTurnsHaveSpeakerTextAndTraining) {
+  Rollout rollout = two_samples();
+  rl::Sample& sample = rollout.samples[0];
+  sample.num_turns = 2;
+  sample.loss_mask = {1, 0, 1};
+  sample.pieces = {{.begin = 0, .is_sampled = true, .text = "<call>"},
+                   {.begin = 1, .is_sampled = false, .text = "82"},
+                   {.begin = 2, .is_sampled = true, .text = "4"}};
+  const auto detail = report::SampleDetail::kFull;
+  const base::Json record = report::sample_record(sample, &rollout.grades[0], detail);
+  EXPECT_EQ(base::dump_json(record["pieces"]),
+            "[{\"from\":\"model\",\"text\":\"<call>\",\"length\":1,\"trained_length\":1},"
+            "{\"from\":\"function\",\"text\":\"82\",\"length\":1,\"trained_length\":0},"
+            "{\"from\":\"model\",\"text\":\"4\",\"length\":1,\"trained_length\":1}]");
+  // A file is read back as it was written, and refused where its pieces are not the response's.
+  base::TemporaryDirectory folder;
+  const RolloutBounds bounds = {.num_samples = 2, .vocab = 100, .context_tokens = 100};
+  report::write_samples(folder / "s.jsonl", rollout.samples, rollout.grades, detail);
+  const Rollout again = read_rollout(folder / "s.jsonl", bounds);
+  EXPECT_EQ(report::sample_record(again.samples[0], &again.grades[0], detail)["pieces"], record["pieces"]);
+  sample.pieces.back().begin = 3;
+  report::write_samples(folder / "s.jsonl", rollout.samples, rollout.grades, detail);
+  EXPECT_THROW(read_rollout(folder / "s.jsonl", bounds), UserError);
+}
+
 TEST(Samples, FullFileHasTokensAndLogProbsOneLineEach) {
   base::TemporaryDirectory folder;
   const Rollout rollout = two_samples();
@@ -81,7 +106,7 @@ TEST(Samples, FullFileHasTokensAndLogProbsOneLineEach) {
 }
 
 TEST(Samples, FailuresAreCountedByClass) {
-  const report::Metrics metrics = rollout_report(two_samples(), false, false);
+  const report::Metrics metrics = rollout_report(two_samples(), false, std::nullopt);
   EXPECT_EQ(metrics.at("rollout/grader_failed"), 1.0);
   EXPECT_EQ(metrics.at("rollout/grader_failed/exception"), 1.0);
   EXPECT_EQ(metrics.at("rollout/reward_acc"), 1.0);
@@ -112,7 +137,7 @@ TEST(Samples, AFullFileIsReadBackWithItsFailures) {
   EXPECT_EQ(read.num_failed, 2);
   EXPECT_EQ(read.num_dropped, 1);
   EXPECT_EQ(read.first_failure, "sample 7: ValueError: no");
-  EXPECT_EQ(rollout_report(read, false, false), rollout_report(rollout, false, false));
+  EXPECT_EQ(rollout_report(read, false, std::nullopt), rollout_report(rollout, false, std::nullopt));
 }
 
 TEST(Samples, DebugPathNeedsThePlaceOfTheNumber) {

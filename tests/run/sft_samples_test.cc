@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/files.h"
 #include "base/log.h"
 #include "tandem/error.h"
@@ -139,12 +141,82 @@ TEST_F(SftSamplesTest, LearnReasoningAndToolCalls) {
   EXPECT_NE(decode(sample.prompt->tokens).find("\"name\": \"add\", \"parameters\""), std::string::npos);
 }
 
+// Qwen3-Instruct-2507's template knows no reasoning_content, and most data with reasoning have little else.
+TEST_F(SftSamplesTest, ReasoningThatIsNotRenderedIsRefusedOrCounted) {
+  const std::string thought =
+      messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": "one and one"})");
+  expect_tokens(load(thought).samples.at(0), kAsked, "<think>\none and one\n</think>\n\n2<|im_end|>");
+  use_template(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  expect_refusal(messages(kAsk + "," + kTwo) + thought,
+                 "data.jsonl:2: an answer has reasoning_content, which the chat template does not render");
+  const std::string untrained = R"({"role": "assistant", "content": "2", "reasoning_content": "r", "train": false})";
+  load(messages(kAsk + "," + untrained + "," + kAskAgain + "," + kThree));
+  load(messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": " \n"})"));
+  data_.allow_unrendered_reasoning = true;
+  const int64_t before = base::num_warnings();
+  expect_tokens(load(thought + messages(kAsk + "," + kTwo)).samples.at(0), kAsked, "2<|im_end|>");
+  EXPECT_EQ(base::num_warnings(), before + 1);
+}
+
+// Each format of others, and the lines of our own that hold the same.
+TEST_F(SftSamplesTest, OtherFormatsAreTheConversationsThatTheyStandFor) {
+  const std::string system = R"({"role": "system", "content": "short"})";
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {R"({"conversations": [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]})",
+       messages(kAsk + "," + kTwo)},
+      {R"({"system": "short", "conversations": [{"from": "user", "value": "1 + 1?"}, {"from": "assistant", "value": "2"}]})",
+       messages(system + "," + kAsk + "," + kTwo)},
+      {R"({"conversations": [)" + kAsk + "," + kTwo + "]}", messages(kAsk + "," + kTwo)},
+      {R"({"instruction": "1 + 1?", "input": "", "output": "2"})", messages(kAsk + "," + kTwo)},
+      {R"({"instruction": "1", "input": "+ 1?", "output": "2", "text": "Below is an instruction"})",
+       messages(R"({"role": "user", "content": "1\n+ 1?"},)" + kTwo)},
+      {R"({"instruction": "1 + 2?", "output": "3", "system": "short", "history": [["1 + 1?", "2"]]})",
+       messages(system + "," + kAsk + "," + kTwo + "," + kAskAgain + "," + kThree)}};
+  for (const auto& [row, same] : rows) {
+    const SftSamples found = load(row), expected = load(same);
+    ASSERT_EQ(found.samples.size(), expected.samples.size()) << row;
+    for (size_t i = 0; i < found.samples.size(); ++i) {
+      EXPECT_EQ(found.samples[i].prompt->tokens, expected.samples[i].prompt->tokens) << row;
+      EXPECT_EQ(found.samples[i].completion, expected.samples[i].completion) << row;
+    }
+  }
+}
+
+TEST_F(SftSamplesTest, TextsBeginAsTheTokenizerHasThem) {
+  text::TextWorker with_bos(text::default_worker_config(), "tests/golden/tokenizer_bos");
+  constexpr int32_t kBos = 484, kEnd = 485;
+  model_.eos_token_ids = {kEnd};
+  std::vector<int32_t> whole = encode("alpha beta");
+  whole.push_back(kImEnd);
+  // Without a token before it the first one of a text cannot be predicted.
+  const rl::Sample plain = load(R"({"text": "alpha beta"})").samples.at(0);
+  EXPECT_EQ(plain.prompt->tokens, std::vector<int32_t>{whole[0]});
+  EXPECT_EQ(plain.completion, std::vector<int32_t>(whole.begin() + 1, whole.end()));
+  whole.back() = kEnd;
+  text_ = &with_bos;
+  for (const char* row : {R"({"text": "alpha beta"})", R"({"text": "<|begin_of_text|>alpha beta"})"}) {
+    const SftSamples data = load(row);
+    EXPECT_EQ(data.samples.at(0).prompt->tokens, std::vector<int32_t>{kBos}) << row;
+    EXPECT_EQ(data.samples.at(0).completion, whole) << row;
+  }
+  const SftSamples pair = load(R"({"prompt": "alpha", "response": " beta"})");
+  std::vector<int32_t> asked = encode("alpha");
+  asked.insert(asked.begin(), kBos);
+  EXPECT_EQ(pair.samples.at(0).prompt->tokens, asked);
+  EXPECT_EQ(std::ranges::count(pair.samples.at(0).completion, kBos), 0);
+  EXPECT_EQ(pair.text_prefix, std::vector<int32_t>{kBos});
+  data_.add_special_tokens = false;
+  EXPECT_EQ(load(R"({"prompt": "alpha", "response": " beta"})").samples.at(0).prompt->tokens.front(), asked[1]);
+}
+
 // Qwen3's template takes the thoughts of earlier answers away: each is trained on where it would be said.
 TEST_F(SftSamplesTest, PartWhereTheTemplateRewritesEarlierMessages) {
   const SftSamples data = load("\n" + messages(kAsk + "," + kTwo + "," + kAskAgain + "," + kThree));
   ASSERT_EQ(data.samples.size(), 2U);
   EXPECT_EQ(data.num_records, 1);
-  EXPECT_EQ(data.lines, (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(data.places, (std::vector<std::string>(2, data_.lines.path + ":2")));
   expect_tokens(data.samples[0], kAsked, kNoThoughts + "2<|im_end|>");
   expect_tokens(data.samples[1], kAsked + "2<|im_end|>\n<|im_start|>user\n1 + 2?<|im_end|>\n<|im_start|>assistant\n",
                 kNoThoughts + "3<|im_end|>");
@@ -207,15 +279,41 @@ TEST_F(SftSamplesTest, AnswersEndOnce) {
   EXPECT_NE(warned.find("ends 1 of 1 answers with <|im_end|> (473), which is not among eos_token_id"),
             std::string::npos)
       << warned;
-  EXPECT_EQ(completion(text), yes);
 
-  // A template that ends answers with text alone.
+  // A template that ends answers with text alone, and a tokenizer that names no EOS.
   use_template(
       "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
       "{% if add_generation_prompt %}assistant: {% endif %}");
   EXPECT_EQ(completion(messages(kAsk + "," + kTwo)), encode("2\n<|endoftext|>"));
   model_.eos_token_ids = {};
   expect_refusal(text, "data.jsonl:1: nothing ends the answer, and the checkpoint names no EOS token");
+}
+
+// The files of a model may name several EOS tokens, or another one first than its publisher ends texts with.
+TEST_F(SftSamplesTest, PlainAnswersEndWithTheTokenizersEosAsInTrl) {
+  const std::string text = R"({"prompt": "say", "response": " yes"})";
+  std::string warned;
+  std::vector<int32_t> yes = encode(" yes");
+  yes.push_back(kImEnd);  // eos_token of its tokenizer_config.json
+  for (const std::vector<int32_t>& of_model : {std::vector<int32_t>{kEndOfText, kImEnd}, {kImEnd}, {kEndOfText}, {}}) {
+    model_.eos_token_ids = of_model;
+    warned.clear();
+    base::set_log_sink([&](base::LogLevel, const std::string& line) { warned += line; });  // until the next report
+    const SftSamples samples = load(text);
+    EXPECT_EQ(samples.samples.at(0).completion, yes);
+    EXPECT_EQ(samples.appended_eos, kImEnd);
+    const bool stops = std::ranges::find(of_model, kImEnd) != of_model.end();
+    EXPECT_EQ(warned.find("the tokenizer's EOS <|im_end|> (473), which is not among eos_token_id") == std::string::npos,
+              stops)
+        << warned;
+  }
+  model_.eos_token_ids = {kEndOfText};
+  EXPECT_EQ(load(R"({"prompt": "say", "response": " yes<|im_end|>"})").samples.at(0).completion, yes) << "once";
+  use_template("{{ messages }}");  // a tokenizer that names none
+  const SftSamples fallen_back = load(text);
+  EXPECT_EQ(fallen_back.samples.at(0).completion.back(), kEndOfText);
+  EXPECT_EQ(fallen_back.appended_eos, kEndOfText);
+  base::set_log_sink({});
 }
 
 TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {

@@ -22,7 +22,7 @@ inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) 
                            "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
   config::TrainConfig config;
   config.model.hf_checkpoint = "tests/golden/models/qwen3-tied";
-  config.data.lines.path = "tests/golden/prompts/math_small.jsonl";
+  config.data.prompt_data = {"tests/golden/prompts/math_small.jsonl"};
   config.colocate = true;
   config.reward.custom_rm_path = {folder / "reward.py:reward"};
   config.rollout_batch_size = kSmallPrompts;

@@ -1,6 +1,7 @@
 // What a generate function returns, against what the engine sampled for it.
 #include "run/turn_sampler.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -10,6 +11,7 @@
 namespace tandem::run {
 namespace {
 
+constexpr int64_t kVocab = 264;
 const rl::SharedPrompt kPrompt = rl::make_prompt({1, 2, 3});
 
 TurnRecord turn_of(const std::vector<int32_t>& before, const std::vector<int32_t>& tokens, float logprob,
@@ -41,7 +43,7 @@ text::Generated made_of(const std::vector<int32_t>& response, const std::vector<
 }
 
 rl::Sample sample_of(const text::Generated& made, const std::vector<TurnRecord>& turns, int64_t max_tokens = 100) {
-  return sample_of_turns(made, kPrompt, 2, turns, max_tokens, /*has_behavior_logprobs=*/false);
+  return sample_of_turns(made, kPrompt, 2, turns, max_tokens, kVocab, /*has_behavior_logprobs=*/false);
 }
 
 std::string refusal_of(const text::Generated& made, const std::vector<TurnRecord>& turns) {
@@ -64,6 +66,21 @@ TEST(TurnSampler, TokensHaveTheEnginesLogProbs) {
   EXPECT_EQ(sample.versions.front().version, 4U);
   EXPECT_EQ(sample.prompt, kPrompt) << "the same object for all samples of a group";
   EXPECT_TRUE(sample.behavior_logprobs.empty());
+}
+
+TEST(TurnSampler, PiecesSayWhoGaveWhichTokens) {
+  const auto pieces_of = [](const std::vector<int32_t>& response, const std::vector<uint8_t>& mask,
+                            const std::vector<TurnRecord>& turns) {
+    std::string text;
+    for (const rl::SamplePiece& piece : sample_of(made_of(response, mask), turns).pieces)
+      text += std::to_string(piece.begin) + (piece.is_sampled ? " model, " : " function, ");
+    return text;
+  };
+  EXPECT_EQ(pieces_of({5, 6, 9, 7, 8}, {1, 1, 0, 1, 1}, two_turns()), "0 model, 2 function, 3 model, ");
+  EXPECT_EQ(pieces_of({9, 9}, {0, 0}, two_turns()), "0 function, ");
+  // Two calls without a tool's word between them are two pieces.
+  EXPECT_EQ(pieces_of({5, 6, 7}, {1, 1, 1}, {turn_of({1, 2, 3}, {5, 6}, -0.5F), turn_of({1, 2, 3, 5, 6}, {7}, -0.5F)}),
+            "0 model, 2 model, ");
 }
 
 TEST(TurnSampler, WithoutAMaskAllIsTrainedOn) {
@@ -99,6 +116,19 @@ TEST(TurnSampler, ThePromptStaysWhatItWas) {
   made.tokens[1] = 7;
   EXPECT_NE(refusal_of(made, two_turns()).find("sample.tokens must be"), std::string::npos);
   EXPECT_NE(refusal_of(made_of({}, {}), two_turns()).find("returned no response"), std::string::npos);
+}
+
+TEST(TurnSampler, AnIdThatTheModelHasNotIsRefusedMaskedOrNot) {
+  EXPECT_EQ(refusal_of(made_of({5, 6, 263}, {1, 1, 0}), two_turns()), "")
+      << "a padded vocabulary has rows without text";
+  for (const int32_t id : {264, 1'000'000}) {
+    const std::string refusal = refusal_of(made_of({5, 6, id}, {1, 1, 0}), two_turns());
+    EXPECT_NE(refusal.find(fmt::format("token 2 of the response is {}, which is no token id of this model; ids are 0 "
+                                       "to 263",
+                                       id)),
+              std::string::npos)
+        << refusal;
+  }
 }
 
 TEST(TurnSampler, AResponseEndsWhereTheRoomEnds) {

@@ -172,7 +172,8 @@ class CheckingOps final : public ForwardingOps {
   }
 
   RowLedger& ledger_;
-  mutable device::HostSampling sampling_;
+  mutable device::ThreadPool sampling_thread_{1};  // the caller alone
+  mutable device::HostSampling sampling_{sampling_thread_};
 };
 
 }  // namespace

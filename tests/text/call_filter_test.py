@@ -1,6 +1,7 @@
-"""Which sockets the system call filter leaves: none to reward code, those of the internet to the process that asks a
-service."""
+"""What the system call filter leaves. Sockets: none to reward code, those of the internet to the process that asks a
+service. Of the other calls its program is run by hand, for every machine that it knows."""
 
+import errno
 import os
 import pathlib
 import platform
@@ -39,6 +40,48 @@ def opened_behind_filters(networks):
         text = file.read()
     os.waitpid(child, 0)
     return text.split()
+
+
+def answer(machine, number, *arguments, denied=(call_filter.DENIED,)):
+    """What the filter answers to a call: 0 where it lets it through, or the error's number."""
+    words = {call_filter.NUMBER: number, call_filter.ARCHITECTURE: call_filter.ARCHITECTURES[machine]}
+    words.update({16 + 8 * i: value for i, value in enumerate(arguments)})
+    lines, at, value = call_filter.program(machine, list(denied)), 0, 0
+    while True:
+        code, yes, no, operand = lines[at]
+        at += 1
+        if code == call_filter.ANSWER:
+            return 0 if operand == call_filter.ALLOW else operand & 0xFFFF
+        if code == call_filter.LOAD:
+            value = words.get(operand, 0)
+        elif code == call_filter.AND:
+            value &= operand
+        else:
+            test = {call_filter.EQUAL: value == operand, call_filter.AT_LEAST: value >= operand,
+                    call_filter.ANY_BIT: value & operand != 0}[code]  # fmt: skip
+            at += yes if test else no
+
+
+class Program(unittest.TestCase):
+    def test_calls_of_new_kernels_are_denied_as_those_of_old_ones(self):
+        for machine in call_filter.ARCHITECTURES:
+            for number in (442, 457, 458, 460, 467, 469, 470):
+                self.assertEqual(answer(machine, number), errno.EACCES, (machine, number))
+            for number in (436, 439, 451, 452, 462, 468):
+                self.assertEqual(answer(machine, number), 0, (machine, number))
+
+    def test_a_call_that_nobody_has_judged_is_as_if_it_were_not_there(self):
+        for machine in call_filter.ARCHITECTURES:
+            for number in (471, 472, 500, 1023, 1 << 29):
+                self.assertEqual(answer(machine, number), errno.ENOSYS, (machine, number))
+
+    def test_a_process_does_not_become_dumpable_again(self):
+        for machine, prctl in (("x86_64", 157), ("aarch64", 167)):
+            self.assertEqual(answer(machine, prctl, 4, 1), errno.EACCES)
+            self.assertEqual(answer(machine, prctl, 4, 2), errno.EACCES)
+            self.assertEqual(answer(machine, prctl, 4, 0), 0)
+            self.assertEqual(answer(machine, prctl, 15, 1), 0)  # a thread's name
+            self.assertEqual(answer(machine, prctl, 3, 1), 0)
 
 
 @unittest.skipUnless(platform.machine() in call_filter.ARCHITECTURES, "the filter does not know this machine")

@@ -171,6 +171,90 @@ TEST(Graders, HintAtTheSandboxWhateverWrapsARefusal) {
   }
 }
 
+// What the sandbox keeps away is not what the code's own error says.
+TEST(Graders, HintAtTheVariablesThatTheSandboxHasNot) {
+  ::setenv("FOLDER_OF_A_TEST", "7", 1);
+  ::setenv("FOLDER_OF_IMPORT", "data", 1);
+  GraderConfig config = function("surroundings.py:score");
+  {
+    Graders graders(config);
+    const auto reason = [&](const std::string& what) { return grade_one(graders, request(1, what)).reason; };
+    EXPECT_NE(reason("import").find("--rm-env FOLDER_OF_IMPORT lets"), std::string::npos) << reason("import");
+    for (const char* way : {"key", "get", "getenv"})
+      EXPECT_NE(reason(way).find("--rm-env FOLDER_OF_A_TEST lets this one through"), std::string::npos) << reason(way);
+    EXPECT_EQ(reason("other_key").find("--rm-env"), std::string::npos) << "a key of its own dict";
+  }
+  config.worker.variables = {"FOLDER_OF_A_TEST"};
+  {
+    Graders graders(config);
+    for (const char* way : {"key", "get"}) EXPECT_EQ(grade_one(graders, request(1, way)).reward, 7.0) << way;
+    EXPECT_NE(grade_one(graders, request(1, "import")).reason.find("--rm-env FOLDER_OF_IMPORT"), std::string::npos);
+  }
+  config = function("surroundings.py:without_lookups");
+  config.worker.variables = {"FOLDER_OF_IMPORT"};
+  Graders graders(config);
+  EXPECT_EQ(grade_one(graders, request(1, "")).reason.find("--rm-env"), std::string::npos);
+}
+
+TEST(Graders, CountTheMemoryOfAProcessAndNotItsAddressSpace) {
+  for (const Sandbox sandbox : {Sandbox::kAuto, Sandbox::kOff}) {
+    GraderConfig config = function("surroundings.py:score");
+    config.sandbox = sandbox;
+    config.limits.memory_bytes = int64_t{512} << 20;
+    Graders graders(config);
+    EXPECT_EQ(grade_one(graders, request(1, "code")).reward, 1.0);
+    for (const char* bomb : {"own", "list"}) {
+      const Grade grade = grade_one(graders, request(2, bomb));
+      EXPECT_TRUE(grade.failed) << bomb;
+      EXPECT_NE(grade.reason.find("--rm-memory-bytes raises that"), std::string::npos) << bomb << ": " << grade.reason;
+    }
+    EXPECT_NE(grade_one(graders, request(3, "library")).reason.find("536870912 bytes of memory: --rm-memory-bytes"),
+              std::string::npos);
+  }
+}
+
+// A program that a model wrote, which the reward runs by exec().
+TEST(Graders, AForkForEachCallKeepsWhatACallChangesToItself) {
+  for (const char* function_name : {"score", "score_async"}) {
+    for (const bool forks : {false, true}) {
+      GraderConfig config = function(std::string("persist.py:") + function_name);
+      config.limits.fork_each_call = forks;
+      Graders graders(config);
+      for (uint64_t i = 0; i < 16; ++i) {
+        graders.submit({request(i, i == 3 ? "globals()['WORTH'] = 1.0" : "pass")});
+      }
+      double sum = 0.0;
+      for (const Grade& grade : graders.collect()) sum += grade.reward;
+      EXPECT_EQ(sum, forks ? 1.0 : 13.0) << function_name;
+      EXPECT_EQ(graders.restarts(), 0) << "nothing was lost";
+    }
+  }
+}
+
+TEST(TrlDialect, SaysWhichColumnsItNeeds) {
+  const auto columns = [](const std::string& name) { return Graders(function("columns.py:" + name)).columns(); };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(columns("plain"), (Names{"labels", "level"}));
+  EXPECT_EQ(columns("Callable"), Names{"labels"});
+  EXPECT_EQ(columns("partly"), Names{"level"}) << "labels is bound already";
+  EXPECT_EQ(columns("concurrent"), Names{"labels"});
+  for (const char* name : {"all_that_trl_gives", "with_defaults", "with_rest"})
+    EXPECT_EQ(columns(name), Names{}) << name;
+  Graders graders(function("columns.py:plain"));
+  GradeRequest sample = request(1, "x");
+  sample.metadata = {{"labels", "x"}};
+  EXPECT_EQ(grade_one(graders, sample).reward, 1.0) << "a level that this line has not is None";
+  EXPECT_NE(refusal(function("columns.py:unnamed")).find("the parameter completions cannot be given by its name"),
+            std::string::npos);
+}
+
+TEST(SlimeDialect, TakesAGroupWithItsFlagAlone) {
+  GraderConfig one = function("columns.py:of_sample"), group = function("columns.py:of_samples");
+  EXPECT_NE(refusal(group).find("takes all samples of a group; add --group-rm"), std::string::npos);
+  one.group_rm = true;
+  EXPECT_NE(refusal(one).find("takes one sample; leave out --group-rm"), std::string::npos);
+}
+
 class OtherPython : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }

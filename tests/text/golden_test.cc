@@ -75,6 +75,23 @@ TEST_P(Golden, RendersConversationsAsPublished) {
   EXPECT_EQ(worker.restarts(), 0);  // a refusal costs no process
 }
 
+// tests/golden/tokenizer_bos/make.py: a tokenizer in the style of Llama 3's.
+TEST(TextPrefix, IsWhatThePublishedLibraryWritesBeforeTexts) {
+  const std::string directory = std::string(golden::kDefaultDirectory) + "/tokenizer_bos";
+  TextWorker worker(default_worker_config(), directory);
+  EXPECT_EQ(worker.text_prefix(), (std::vector<int32_t>{484}));
+  EXPECT_TRUE(worker.is_special(484));
+  for (const base::Json& published : read_cases(directory + "/text_cases.jsonl")) {
+    std::vector<int32_t> ids = worker.text_prefix();
+    const std::vector<int32_t> text = worker.encode({published["text"].get<std::string>()}).front();
+    ids.insert(ids.end(), text.begin(), text.end());
+    EXPECT_EQ(base::Json(ids), published["ids"]) << published["text"];
+  }
+  EXPECT_TRUE(TextWorker(default_worker_config(), std::string(golden::kDefaultDirectory) + "/tokenizer_small")
+                  .text_prefix()
+                  .empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden, testing::Values("tokenizer", "tokenizer_small"),
                          [](const auto& info) { return std::string(info.param); });
 

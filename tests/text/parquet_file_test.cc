@@ -28,7 +28,7 @@ TEST(ParquetFile, GivesItsRowsInOrder) {
   std::string lines;
   for (int i = 0; i < 1000; ++i) lines += "{\"i\": " + std::to_string(i) + "}\n";
   write_parquet(folder / "data", lines, /*rows_per_group=*/300);
-  ParquetFile file(default_worker_config(), folder / "data");
+  ParquetFile file(default_worker_config(), folder / "data", {"x"});
   ASSERT_EQ(file.num_rows(), 1000);
   for (const int64_t begin : {int64_t{0}, int64_t{650}, int64_t{299}}) {
     for (int64_t next = begin; next < 1000;) {
@@ -43,7 +43,7 @@ TEST(ParquetFile, GivesItsRowsInOrder) {
 
 TEST(ParquetFile, RefusesWhatIsNone) {
   const base::TemporaryDirectory folder;
-  const auto open = [&] { ParquetFile(default_worker_config(), folder / "data"); };
+  const auto open = [&] { ParquetFile(default_worker_config(), folder / "data", {"x"}); };
   expect_error<UserError>(folder / "data: cannot be read as Parquet: Failed to open local file", open);
   base::write_file_durably(folder / "data", "PAR1, and nothing else that it should have");
   expect_error<UserError>("; is it whole? Take it again", open);
@@ -56,14 +56,14 @@ TEST(ParquetFile, ThatTakesTooMuchIsRefused) {
   const base::TemporaryDirectory folder;
   write_parquet(folder / "data", "{\"x\": 1}\n");
   WorkerConfig config = default_worker_config();
-  ParquetFile file(config, folder / "data");
+  ParquetFile file(config, folder / "data", {"x"});
   EXPECT_EQ(file.read(0, 1).size(), 1U);
   config.deadline_s = 1e-3;  // not even a start is that quick
   expect_error<EnvironmentError>("cannot start the reader of Parquet files",
-                                 [&] { ParquetFile(config, folder / "data"); });
+                                 [&] { ParquetFile(config, folder / "data", {"x"}); });
   config = default_worker_config();
   config.python = "/nowhere/python";
-  expect_error<EnvironmentError>("/nowhere/python", [&] { ParquetFile(config, folder / "data"); });
+  expect_error<EnvironmentError>("/nowhere/python", [&] { ParquetFile(config, folder / "data", {"x"}); });
 }
 
 // One repeated text is a few kilobytes in the file and gigabytes in memory.
@@ -76,7 +76,7 @@ TEST(ParquetFile, CannotTakeAllMemory) {
   ASSERT_EQ(std::system(command.c_str()), 0);
   WorkerConfig config = default_worker_config();
   config.memory_bytes = int64_t{1} << 30;
-  ParquetFile file(config, folder / "data");
+  ParquetFile file(config, folder / "data", {"x"});
   expect_error<UserError>(folder / "data: ", [&] { file.read(0, 256); });
 }
 

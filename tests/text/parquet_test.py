@@ -107,6 +107,31 @@ class Parquet(unittest.TestCase):
             self.assertIn(reason, bad["wrong"])
             self.assertIn('{"x":', good)
 
+    def test_leaves_out_what_nobody_reads(self):
+        """A column of images or of durations is no reason to refuse the file: it is null, and the answer says so."""
+        for array, reason in [*BAD_VALUES, *BAD_TYPES]:
+            self.write(pa.table({"x": array, "prompt": ["a"] * len(array)}))
+            self._worker.open(self._path, ["prompt", "label"])
+            first = self._worker.read(0, len(array))[0]
+            self.assertIn(reason, first["left_out"])
+            self.assertEqual(json.loads(first["json"])["prompt"], "a")
+            self.assertNotIn("wrong", first)
+        self.write(pa.table({"x": [{"a": b"\xff", "b": 1}, None], "prompt": ["a", "b"]}))
+        self._worker.open(self._path, ["prompt"])
+        bad, good = self._worker.read(0, 2)
+        self.assertEqual(json.loads(bad["json"]), {"x": {"a": None, "b": 1}, "prompt": "a"})
+        self.assertEqual(json.loads(good), {"x": None, "prompt": "b"})
+
+    def test_refuses_what_is_read(self):
+        for array, reason in BAD_TYPES:
+            self.write(pa.table({"x": array}))
+            for keys in (["x"], ["prompt", "x.y"]):
+                with self.assertRaisesRegex(UserFault, "column 'x"):
+                    self._worker.open(self._path, keys)
+        self.write(pa.table({"x": [b"\xff"]}))
+        self._worker.open(self._path, ["x"])
+        self.assertIn("no UTF-8 text", self._worker.read(0, 1)[0]["wrong"])
+
     def test_refuses_types_without_a_form_in_json(self):
         for array, reason in BAD_TYPES:
             self.write(pa.table({"x": array}))

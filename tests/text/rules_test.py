@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
-from tandem_worker import rewards  # noqa: E402
+from tandem_worker import rewards, rules  # noqa: E402
 
 SEED = 20
 
@@ -109,6 +109,45 @@ class Rules(unittest.TestCase):
                     self.assertEqual(math({"label": label, "response": "\\boxed{" + label + "}"}), 1.0)
 
             self.assert_linear(grade, piece)
+
+    # A completion that is cut while it thinks held every intermediate result once.
+    def test_an_answer_inside_an_unfinished_thought_is_none(self):
+        inside = {
+            "math": ("<think> 2+2 is 4", "<think>maybe \\boxed{4} or", "<think>a</think>b<think>\\boxed{4}", "a <think>4"),
+            "boxed_math": ("<think>\\boxed{4}",),
+            "boxed_exact": ("<think>\\boxed{4}",),
+            "boxed_f1": ("<think>\\boxed{4}",),
+            "f1": ("<think>4",),
+            "gpqa": ("<think>the answer is 4",),
+            "dapo": ("<think>Answer: 4",),
+            "deepscaler": ("<think>a</think>b<think>\\boxed{4}", "<think>###Response \\boxed{4}"),
+            "exact": ("<think>4", "4<think>"),
+        }
+        right = {
+            "math": ("<think>5</think>4", "It is 4. <think>or 5", "4"),
+            "boxed_math": ("<think>\\boxed{5}</think>\\boxed{4}",),
+            "f1": ("4",),
+            "gpqa": ("<think>no</think>the answer is 4",),
+            "dapo": ("<think>a</think>Answer: 4",),
+            "deepscaler": ("<think>a</think>\\boxed{4}",),
+        }
+        for name, responses in inside.items():
+            for response in responses:
+                self.assertLessEqual(self.score(name, response), 0.0, f"{name}: {response}")
+        for name, responses in right.items():
+            for response in responses:
+                self.assertEqual(self.score(name, response), 1.0, f"{name}: {response}")
+        # A template that begins the thought at the end of the prompt.
+        for name in right:
+            unfinished = self.score(name, "Answer: \\boxed{4}", prompt_text="What? assistant\n<think>\n")
+            self.assertLessEqual(unfinished, 0.0, name)
+        self.assertEqual(self.score("math", "hm</think>4", prompt_text="assistant\n<think>\n"), 1.0)
+        self.assertEqual(self.score("math", "4", prompt_text="assistant\n<think>\n\n</think>\n\n"), 1.0)
+
+    def score(self, name, response, prompt_text=""):
+        sample = {"label": "4", "response": response, "prompt_text": prompt_text, "own_metadata": {}}
+        reward = rules.make(name)(sample)
+        return reward["score"] if isinstance(reward, dict) else reward
 
     # The library answers "nothing found" where its time ran out, unless it is told to raise.
     def test_running_out_of_time_is_no_wrong_answer(self):

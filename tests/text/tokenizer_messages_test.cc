@@ -23,6 +23,16 @@ TEST(TokenizerMessages, FactsAreRead) {
   EXPECT_EQ(read.template_path, "m/chat_template.jinja");
   EXPECT_EQ(read.is_special, (std::vector<bool>{true, false, true}));
   EXPECT_EQ(tokenizer_facts(facts(0, Json::array())).vocab_size, 0);
+  EXPECT_EQ(read.eos_id, std::nullopt);
+  answer["eos_id"] = 2;
+  EXPECT_EQ(tokenizer_facts(answer).eos_id, 2);
+  EXPECT_TRUE(read.text_prefix.empty());
+  answer["text_prefix"] = {2, 0};
+  EXPECT_EQ(tokenizer_facts(answer).text_prefix, (std::vector<int32_t>{2, 0}));
+  for (const Json& prefix : {Json(2), Json({3}), Json({-1}), Json({"2"})}) {
+    answer["text_prefix"] = prefix;
+    EXPECT_THROW(tokenizer_facts(answer), BadReply) << prefix;
+  }
 }
 
 // A vocabulary of -1 ids asked for a list of 2^64 - 1 bits: std::length_error, exit code 1.
@@ -31,6 +41,9 @@ TEST(TokenizerMessages, SizesHaveBounds) {
     EXPECT_THROW(tokenizer_facts(facts(size, Json::array())), BadReply) << size;
   }
   for (const Json& id : {Json(-1), Json(3), Json(UINT64_MAX), Json(1.5), Json("0")}) {
+    Json answer = facts(3, Json::array());
+    answer["eos_id"] = id;
+    EXPECT_THROW(tokenizer_facts(answer), BadReply) << id;
     EXPECT_THROW(tokenizer_facts(facts(3, Json::array({id}))), BadReply) << id;
     EXPECT_THROW(token_ids(Json::array({Json::array({id})}), 1, 3), BadReply) << id;
   }

@@ -2,12 +2,16 @@
 // runs, and with the cause where they do not start.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "text/child_environment.h"
 #include "text/graders.h"
 #include "text/text_worker.h"
 #include "text/worker_place.h"
@@ -111,6 +115,26 @@ std::string failure_of_graders() {
     return error.what();
   }
   return "";
+}
+
+// A reward's author reads there which variables it sees; all others are gone in the sandbox, unless they are named.
+TEST(WorkerStart, ThePageHasTheVariablesThatTheSandboxKeeps) {
+  const std::string page = base::read_file("docs/REWARDS.md");
+  for (const std::string_view name : kKeptVariables) {
+    EXPECT_NE(page.find("`" + std::string(name) + "`"), std::string::npos) << name;
+  }
+  const Variable kept("LC_TIME", "C"), named("DATA_OF_A_TEST", "x"), other("MORE_DATA_OF_A_TEST", "x");
+  WorkerConfig config = default_worker_config();
+  const auto sees = [&](const std::string& entry) {
+    const std::vector<std::string> entries = child_environment(config, /*runs_users_code=*/true);
+    return std::ranges::find(entries, entry) != entries.end();
+  };
+  EXPECT_TRUE(sees("LC_TIME=C"));
+  EXPECT_FALSE(sees("DATA_OF_A_TEST=x"));
+  config.variables = {"DATA_OF_A_TEST"};
+  EXPECT_TRUE(sees("LC_TIME=C"));
+  EXPECT_TRUE(sees("DATA_OF_A_TEST=x"));
+  EXPECT_FALSE(sees("MORE_DATA_OF_A_TEST=x"));
 }
 
 TEST(WorkerStart, TheUsersPythonSettingsReachHisCodeAlone) {

@@ -190,6 +190,7 @@ TEST(GoldenGrpoStep, IsTrlsDapoStep) {
     config.loss.eps_clip_high = params.at("epsilon_high");
     config.loss.kl_loss_coef = params.at("beta");
     config.loss.kl_loss_type = "k3";
+    config.loss.use_unbiased_kl = params.at("use_bias_correction_kl");
     config.loss.entropy_coef = params.at("entropy_coef");
     const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, *m.model);
     const std::vector<rl::Sample> samples = trl_samples(json, golden);

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
+
+#include "tandem/error.h"
 
 namespace tandem::trainer {
 namespace {
@@ -131,6 +134,24 @@ TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
   EXPECT_EQ(batch.num_kv_blocks, 2 + 8);
   EXPECT_EQ(batch.num_tokens(), 35 + 8 * 4);
   EXPECT_EQ(batch.kv_slots.size(0), 35 + 7 * 3 + 8 * 4);
+}
+
+// Kernels of a GPU do not look: such an id would read beyond the logits, or be a row of zeros.
+TEST(PackedBatch, AnIdOutsideTheVocabularyReachesNoDevice) {
+  const std::unique_ptr<device::Ops> ops = device::make_cpu_ops("auto", 1);
+  rl::Sample sample;
+  const std::vector<const rl::Sample*> samples = {&sample};
+  const auto pack = [&](std::vector<int32_t> prompt, std::vector<int32_t> completion) {
+    sample.prompt = rl::make_prompt(std::move(prompt));
+    sample.completion = std::move(completion);
+    return pack_micro_batch(samples, {.samples = {0}, .num_tokens = 4}, /*vocab=*/8, *ops).num_targets();
+  };
+  EXPECT_EQ(pack({0, 7}, {7, 0}), 2);
+  for (const int32_t id : {8, 1'000'000, -1}) {
+    EXPECT_THROW(pack({0, id}, {1, 2}), BugError) << id;
+    EXPECT_THROW(pack({0, 1}, {id, 2}), BugError) << id;
+    EXPECT_THROW(pack({0, 1}, {2, id}), BugError) << id << ": the last token has no row, but is a target";
+  }
 }
 
 }  // namespace

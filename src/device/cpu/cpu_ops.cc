@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -19,11 +18,11 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/kernels.h"
-#include "device/cpu/parallel.h"
 #include "device/cpu/rope_table.h"
 #include "device/cpu/tensor_data.h"
 #include "device/host_sampling.h"
 #include "device/ops.h"
+#include "device/thread_pool.h"
 
 namespace tandem::device {
 
@@ -43,12 +42,13 @@ class CpuOps : public Ops {
  public:
   CpuOps(const cpu::KernelTable& table, int num_threads)
       : table_(table),
-        num_threads_(num_threads),
-        gemm_(table, num_threads),
+        threads_(num_threads),
+        gemm_(table, threads_),
+        sampling_(threads_),
         attention_scratch_(static_cast<size_t>(num_threads)) {}
 
   std::string name() const override { return std::string("cpu/") + table_.name; }
-  int num_threads() const override { return num_threads_; }
+  int num_threads() const override { return threads_.num_threads(); }
 
   Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
     const int64_t m = x_TK.size(0), n = w_NK.size(0), k = w_NK.size(1);
@@ -128,9 +128,9 @@ class CpuOps : public Ops {
     const Elem elem = elem_of(dy_TE);
     const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
     // Threads split the columns: each table row is then summed in the order of t.
-    const int64_t parts = rows * width < 65536 ? 1 : num_threads_;
+    const int64_t parts = rows * width < 65536 ? 1 : num_threads();
     const int64_t part_width = ((width + parts - 1) / parts + 15) / 16 * 16;
-    cpu::parallel_for(num_threads_, parts, 1, [&](int64_t part) {
+    threads_.for_each(parts, 1, [&](int64_t part) {
       const int64_t begin = std::min(part * part_width, width), n = std::min(part_width, width - begin);
       for (int64_t t = 0; t < rows; ++t) {
         if (ids[t] < first || ids[t] >= first + count) continue;
@@ -145,7 +145,7 @@ class CpuOps : public Ops {
     const int64_t n = sum.numel();
     const Elem elem = elem_of(sum);
     in(sum);
-    cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 4, [&](int64_t piece) {
+    threads_.for_each((n + kPiece - 1) / kPiece, 4, [&](int64_t piece) {
       const int64_t begin = piece * kPiece, count = std::min(kPiece, n - begin);
       std::array<float, kPiece> total = {};
       for (size_t i = 0; i < parts.size(); ++i) {
@@ -170,12 +170,9 @@ class CpuOps : public Ops {
     TANDEM_CHECK_EQ(a_TE.numel(), b_TE.numel());
     Tensor y_TE = at::empty_like(a_TE);
     const Elem elem = elem_of(a_TE);
-    const int64_t n = a_TE.numel();
-    constexpr int64_t kPiece = 16384;
-    cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
-      const int64_t begin = piece * kPiece;
+    for_pieces(a_TE.numel(), [&](int64_t begin, int64_t count) {
       table_.add(offset(in(a_TE), begin, elem), offset(in(b_TE), begin, elem), offset(y_TE.data_ptr(), begin, elem),
-                 std::min(kPiece, n - begin), elem);
+                 count, elem);
     });
     return y_TE;
   }
@@ -313,7 +310,7 @@ class CpuOps : public Ops {
     const int32_t* token = static_cast<const int32_t*>(in(tokens));
     const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
     // Each slot is one token's: no two writes meet.
-    cpu::parallel_for(num_threads_, n, 32, [&](int64_t i) {
+    threads_.for_each(n, 32, [&](int64_t i) {
       if (slot[i] < 0) return;
       const int64_t at = token[i] * kv_heads * width;
       table_.kv_write(offset(in(k_TGK), at, elem), offset(in(v_TGK), at, elem),
@@ -331,10 +328,10 @@ class CpuOps : public Ops {
     const std::vector<std::pair<int64_t, int64_t>> spans =
         cpu::row_spans(args, table_.attention_rows, 0, q_THK.size(0));
     const int64_t tasks = static_cast<int64_t>(spans.size()) * args.num_kv_heads;
-    cpu::parallel_for(num_threads_, tasks, 4, [&](int64_t task) {
+    threads_.for_each(tasks, 4, [&](int64_t task, int thread) {
       const auto [begin, end] = spans[static_cast<size_t>(task / args.num_kv_heads)];
       if (args.sequence_of_row[begin] < 0) return;
-      table_.attention(args, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
+      table_.attention(args, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end, thread));
     });
     return out_THK;
   }
@@ -345,10 +342,10 @@ class CpuOps : public Ops {
     TANDEM_CHECK(rows.group_offsets.defined() && rows.kv_tokens.defined() && rows.kv_slots.defined(),
                  "rows of attention without what the backward needs");
     const int64_t head_dim = q_THK.size(2), num_kv_heads = kv_layer.size(2);
-    const Tensor dkv = at::zeros({kv_layer.size(0), 2, num_kv_heads, head_dim * kBlockTokens}, at::kFloat);
+    const Tensor dkv = zeros({kv_layer.size(0), 2, num_kv_heads, head_dim * kBlockTokens});
     Tensor dq_THK = differentiate_attention(dout_THK, q_THK, out_THK, lse_TH, kv_layer, rows, dkv);
     auto [dk_TGK, dv_TGK] = collect_kv_gradient(dkv, rows, q_THK.size(0), head_dim);
-    return {std::move(dq_THK), dk_TGK.to(q_THK.scalar_type()), dv_TGK.to(q_THK.scalar_type())};
+    return {std::move(dq_THK), rounded(dk_TGK, q_THK.scalar_type()), rounded(dv_TGK, q_THK.scalar_type())};
   }
 
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
@@ -360,7 +357,7 @@ class CpuOps : public Ops {
     float* entropy = entropy_R.defined() ? entropy_R.data_ptr<float>() : nullptr;
     for (int64_t r = 0; r < logits_RV.size(0); ++r)
       TANDEM_CHECK(targets[r] < vocab, "target", targets[r], "outside the vocabulary of", vocab);
-    cpu::parallel_for(num_threads_, logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
+    threads_.for_each(logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
       table_.logprob(logits + r * vocab, vocab, targets[r], inverse, logp_R.data_ptr<float>() + r,
                      entropy != nullptr ? entropy + r : nullptr, lse_R.data_ptr<float>() + r);
     });
@@ -373,7 +370,7 @@ class CpuOps : public Ops {
     const int32_t* targets = static_cast<const int32_t*>(in(targets_R));
     const auto inverse = static_cast<float>(1.0 / temperature);
     const bool with_entropy = dentropy_R.defined();
-    cpu::parallel_for(num_threads_, logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
+    threads_.for_each(logits_RV.size(0), std::max<int64_t>(1, 8192 / vocab), [&](int64_t r) {
       table_.logprob_backward(
           logits_RV.data_ptr<float>() + r * vocab, vocab, targets[r], inverse, dlogp_R.const_data_ptr<float>()[r],
           with_entropy ? dentropy_R.const_data_ptr<float>()[r] : 0.0F,
@@ -403,7 +400,7 @@ class CpuOps : public Ops {
                               static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(p.beta2, p.step))),
                               static_cast<float>(p.grad_scale)};
     constexpr int64_t kPiece = 65536;
-    cpu::parallel_for(num_threads_, (n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
+    threads_.for_each((n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
       const int64_t at = piece * kPiece;
       table_.adamw(offset(weight.data_ptr(), at, elem), elem, master.data_ptr<float>() + at,
                    grad.const_data_ptr<float>() + at, m.data_ptr<float>() + at, v.data_ptr<float>() + at,
@@ -416,7 +413,7 @@ class CpuOps : public Ops {
     const float* p = static_cast<const float*>(in(x));
     std::vector<double> blocks(static_cast<size_t>((n + block_elements - 1) / block_elements));
     constexpr int64_t kBlocksOfAThread = 4;
-    cpu::parallel_for(num_threads_, static_cast<int64_t>(blocks.size()), kBlocksOfAThread, [&](int64_t block) {
+    threads_.for_each(static_cast<int64_t>(blocks.size()), kBlocksOfAThread, [&](int64_t block) {
       double sums[8] = {};
       const int64_t begin = block * block_elements, count = std::min(block_elements, n - begin);
       for (int64_t i = 0; i < count; ++i) sums[i % 8] += static_cast<double>(p[begin + i]) * p[begin + i];
@@ -436,10 +433,11 @@ class CpuOps : public Ops {
                                               dkv.stride(0)};
     const int32_t* units = static_cast<const int32_t*>(in(rows.group_offsets));
     const int64_t tasks = (rows.group_offsets.numel() - 1) * args.num_kv_heads;
-    cpu::parallel_for(num_threads_, tasks, 1, [&](int64_t task) {
+    threads_.for_each(tasks, 1, [&](int64_t task, int thread) {
       const int64_t unit = task / args.num_kv_heads;
       for (const auto& [begin, end] : cpu::row_spans(args, table_.attention_rows, units[unit], units[unit + 1]))
-        table_.attention_backward(backward, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end));
+        table_.attention_backward(backward, begin, end, task % args.num_kv_heads,
+                                  scratch_for(args, begin, end, thread));
     });
     return dq_THK;
   }
@@ -448,12 +446,12 @@ class CpuOps : public Ops {
   std::pair<Tensor, Tensor> collect_kv_gradient(const Tensor& dkv, const AttentionRows& rows, int64_t num_tokens,
                                                 int64_t head_dim) const {
     const int64_t num_kv_heads = dkv.size(2), n = rows.kv_tokens.numel();
-    const Tensor dk = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
-    const Tensor dv = at::zeros({num_tokens, num_kv_heads, head_dim}, dkv.options());
+    const Tensor dk = zeros({num_tokens, num_kv_heads, head_dim});
+    const Tensor dv = zeros({num_tokens, num_kv_heads, head_dim});
     const int32_t* token = static_cast<const int32_t*>(in(rows.kv_tokens));
     const int32_t* slot = static_cast<const int32_t*>(in(rows.kv_slots));
     // Threads split the heads' columns: each token sums its slots in the order of i.
-    cpu::parallel_for(num_threads_, num_kv_heads, 1, [&](int64_t g) {
+    threads_.for_each(num_kv_heads, 1, [&](int64_t g) {
       for (int64_t i = 0; i < n; ++i) {
         const float* block = dkv.const_data_ptr<float>() + slot[i] / kBlockTokens * dkv.stride(0) +
                              g * head_dim * kBlockTokens + slot[i] % kBlockTokens;
@@ -469,12 +467,34 @@ class CpuOps : public Ops {
     return {dk, dv};
   }
 
+  // Large tensors, where LibTorch's own functions would take one thread.
+  template <typename Function>
+  void for_pieces(int64_t n, Function f) const {
+    constexpr int64_t kPiece = 16384;
+    threads_.for_each((n + kPiece - 1) / kPiece, 1,
+                      [&](int64_t piece) { f(piece * kPiece, std::min(kPiece, n - piece * kPiece)); });
+  }
+  Tensor zeros(at::IntArrayRef sizes) const {
+    Tensor x = at::empty(sizes, at::kFloat);
+    float* const data = x.data_ptr<float>();
+    for_pieces(x.numel(), [&](int64_t begin, int64_t n) { std::fill_n(data + begin, n, 0.0F); });
+    return x;
+  }
+  // Of float32; the tensor itself where nothing is rounded.
+  Tensor rounded(const Tensor& x, at::ScalarType dtype) const {
+    if (dtype == at::kFloat) return x;
+    Tensor y = at::empty(x.sizes(), dtype);
+    const float* const from = x.const_data_ptr<float>();
+    auto* const to = y.data_ptr<at::BFloat16>();
+    for_pieces(x.numel(), [&](int64_t begin, int64_t n) { std::copy_n(from + begin, n, to + begin); });
+    return y;
+  }
+
   template <typename Function>
   void for_row_chunks(int64_t rows, Function f) const {
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
-    cpu::parallel_for(num_threads_, chunks, 1, [&](int64_t chunk) {
-      f(chunk * kRowChunk, std::min(kRowChunk, rows - chunk * kRowChunk), chunk);
-    });
+    threads_.for_each(
+        chunks, 1, [&](int64_t chunk) { f(chunk * kRowChunk, std::min(kRowChunk, rows - chunk * kRowChunk), chunk); });
   }
 
   // f adds its rows' share to private sums; the sums are added to `totals` in chunk order. A total that is undefined is
@@ -487,7 +507,7 @@ class CpuOps : public Ops {
     for (const Tensor& total : totals) {
       partials.push_back(total.defined() ? at::zeros({chunks, total.numel()}, total.options()) : Tensor());
     }
-    cpu::parallel_for(num_threads_, chunks, 1, [&](int64_t chunk) {
+    threads_.for_each(chunks, 1, [&](int64_t chunk) {
       std::vector<float*> sums;
       for (const Tensor& partial : partials) {
         sums.push_back(partial.defined() ? partial.data_ptr<float>() + chunk * partial.size(1) : nullptr);
@@ -533,10 +553,10 @@ class CpuOps : public Ops {
     return ropes_.rows(positions, positions_T.numel(), s.head_dim, s.rope_theta, s.rope_factors);
   }
 
-  float* scratch_for(const cpu::AttentionArgs& args, int64_t begin, int64_t end) const {
+  float* scratch_for(const cpu::AttentionArgs& args, int64_t begin, int64_t end, int thread) const {
     int64_t keys = 0;
     for (int64_t r = begin; r < end; ++r) keys = std::max<int64_t>(keys, args.row_position[r] + 1);
-    std::vector<float>& scratch = attention_scratch_[static_cast<size_t>(omp_get_thread_num())];
+    std::vector<float>& scratch = attention_scratch_[static_cast<size_t>(thread)];
     const auto needed = static_cast<size_t>(
         cpu::attention_scratch_floats(end - begin, keys, args.num_heads / args.num_kv_heads, args.head_dim));
     if (scratch.size() < needed) scratch.resize(needed);
@@ -544,8 +564,9 @@ class CpuOps : public Ops {
   }
 
   const cpu::KernelTable& table_;
-  const int num_threads_;
-  // Buffers and tables that only save work; calls come from one thread at a time.
+  // Calls come from one thread at a time.
+  mutable ThreadPool threads_;
+  // Buffers and tables that only save work.
   mutable cpu::GemmRunner gemm_;
   mutable cpu::RopeTable ropes_;
   mutable HostSampling sampling_;
@@ -555,9 +576,10 @@ class CpuOps : public Ops {
 }  // namespace
 
 std::unique_ptr<Ops> make_cpu_ops(const std::string& isa, int num_threads) {
-  const int threads = num_threads > 0 ? num_threads : omp_get_num_procs();
-  at::set_num_threads(threads);
-  return std::make_unique<CpuOps>(cpu::choose_kernels(isa), threads);
+  // The loops that matter are ours. LibTorch's would run on OpenMP's threads, which wait for each other at every end of
+  // a loop: on a busy machine for as long as the other processes keep one of them from a core.
+  at::set_num_threads(1);
+  return std::make_unique<CpuOps>(cpu::choose_kernels(isa), num_threads > 0 ? num_threads : usable_cores());
 }
 
 std::string available_cpu_isas() { return cpu::available_isas(); }

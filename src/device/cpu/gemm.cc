@@ -2,11 +2,7 @@
 // in the result, since each element of C is one running sum over k (kernels.h).
 #include "device/cpu/gemm.h"
 
-#include <omp.h>
-
 #include <algorithm>
-
-#include "device/cpu/parallel.h"
 
 namespace tandem::device::cpu {
 
@@ -24,8 +20,8 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-GemmRunner::GemmRunner(const KernelTable& table, int num_threads)
-    : table_(table), num_threads_(num_threads), thread_scratch_(static_cast<size_t>(num_threads)) {}
+GemmRunner::GemmRunner(const KernelTable& table, ThreadPool& threads)
+    : table_(table), threads_(threads), thread_scratch_(static_cast<size_t>(threads.num_threads())) {}
 
 void GemmRunner::run(const GemmProblem& p) {
   if (p.m == 0 || p.n == 0) return;
@@ -42,19 +38,19 @@ void GemmRunner::run(const GemmProblem& p) {
 void GemmRunner::run_few_rows(const GemmProblem& p, const GemmKernels& kernels) {
   const int64_t step = kernels.few_rows_step, group_floats = p.k * step + kSpare;
   packed_a_.resize(std::max<size_t>(packed_a_.size(), static_cast<size_t>(divide_up(p.m, step) * group_floats)));
-  parallel_for(num_threads_, divide_up(p.m, step), 1, [&](int64_t group) {
+  threads_.for_each(divide_up(p.m, step), 1, [&](int64_t group) {
     kernels.pack_few_rows(p.a, group * step, std::min(step, p.m - group * step), p.k,
                           packed_a_.data() + group * group_floats);
   });
   // Columns go in strips; neighbouring strips pass over the packed rows together, which come from the second-level
   // cache or beyond and serve all of them.
   const int64_t strips = divide_up(p.n, kStrip);
-  const int64_t per_task = std::clamp<int64_t>(strips / (num_threads_ * 4), 1, kMaxStrips),
+  const int64_t per_task = std::clamp<int64_t>(strips / (threads_.num_threads() * 4), 1, kMaxStrips),
                 tasks = divide_up(strips, per_task);
   const int64_t c_bytes = p.c_elem == Elem::kF32 ? 4 : 2;
   // Below about 64k products a thread's wake-up costs more than its share.
   const bool small = p.n * p.k < 65536;
-  parallel_for(num_threads_, tasks, small ? tasks : 1, [&](int64_t task) {
+  threads_.for_each(tasks, small ? tasks : 1, [&](int64_t task) {
     alignas(64) float c[kMaxStep * kStrip];
     if (kernels.prepare != nullptr) kernels.prepare();
     for (int64_t m0 = 0; m0 < p.m; m0 += step) {
@@ -92,7 +88,7 @@ void GemmRunner::pack_rows(const GemmProblem& p, const GemmKernels& kernels, con
   packed_a_.resize(std::max<size_t>(packed_a_.size(), static_cast<size_t>(cut.blocks * cut.block_floats)));
   const int64_t groups = divide_up(cut.blocks, kPackBlocks);
   const int64_t serial = cut.rows * p.k < 65536 ? groups * cut.chunks : 1;
-  parallel_for(num_threads_, groups * cut.chunks, serial, [&](int64_t item) {
+  threads_.for_each(groups * cut.chunks, serial, [&](int64_t item) {
     const int64_t group = item / cut.chunks, c = item % cut.chunks;
     PackedBlock blocks[kPackBlocks];
     const int64_t first = group * kPackBlocks, n = std::min(kPackBlocks, cut.blocks - first);
@@ -108,13 +104,13 @@ void GemmRunner::multiply(const GemmProblem& p, const GemmKernels& kernels, cons
   const int64_t c_bytes = p.c_elem == Elem::kF32 ? 4 : 2;
   const int64_t blocks_per_task = kernels.task_blocks;
   const int64_t row_tasks = divide_up(cut.blocks, blocks_per_task);
-  const int64_t panels_per_task = std::clamp<int64_t>(row_tasks * panels / (num_threads_ * 4), 1, kMaxPanels);
+  const int64_t panels_per_task = std::clamp<int64_t>(row_tasks * panels / (threads_.num_threads() * 4), 1, kMaxPanels);
   const int64_t column_tasks = divide_up(panels, panels_per_task);
   const int64_t panel_floats = cut.chunk * panel;
   const bool small = cut.rows * p.n * p.k < 65536;
-  parallel_for(num_threads_, row_tasks * column_tasks, small ? row_tasks * column_tasks : 1, [&](int64_t task) {
+  threads_.for_each(row_tasks * column_tasks, small ? row_tasks * column_tasks : 1, [&](int64_t task, int thread) {
     if (kernels.prepare != nullptr) kernels.prepare();
-    ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(omp_get_thread_num())];
+    ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
     const int64_t panel0 = task % column_tasks * panels_per_task, panel1 = std::min(panel0 + panels_per_task, panels);
     const int64_t block0 = task / column_tasks * blocks_per_task,
                   block1 = std::min(block0 + blocks_per_task, cut.blocks);

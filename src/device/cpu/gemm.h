@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/cpu/kernels.h"
+#include "device/thread_pool.h"
 
 namespace tandem::device::cpu {
 
@@ -21,7 +22,7 @@ struct GemmProblem {
 // Keeps its packing buffers between calls (fresh pages cost more than the packing). One call at a time.
 class GemmRunner {
  public:
-  GemmRunner(const KernelTable& table, int num_threads);
+  GemmRunner(const KernelTable& table, ThreadPool& threads);
   void run(const GemmProblem& problem);
 
  private:
@@ -50,7 +51,7 @@ class GemmRunner {
   void multiply(const GemmProblem& p, const GemmKernels& kernels, const Cut& cut);
 
   const KernelTable& table_;
-  const int num_threads_;
+  ThreadPool& threads_;
   std::vector<float> packed_a_;
   std::vector<ThreadScratch> thread_scratch_;
 };

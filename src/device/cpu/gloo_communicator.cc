@@ -16,6 +16,7 @@
 
 #include "device/cpu/gloo_group.h"
 #include "device/exchange_pieces.h"
+#include "device/waits_for_samples.h"
 
 namespace tandem::device {
 namespace {
@@ -61,7 +62,7 @@ class GlooExchange final : public Communicator::Exchange {
   std::vector<Moving> moving_;  // receives first
 };
 
-class GlooCommunicator final : public Communicator {
+class GlooCommunicator final : public Communicator, public LimitedWaits {
  public:
   GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, std::string name, const GlooSettings& settings);
   ~GlooCommunicator() override;
@@ -69,6 +70,8 @@ class GlooCommunicator final : public Communicator {
   int rank() const override { return settings_.rank; }
   int size() const override { return settings_.size; }
   std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) override;
+  // Gloo does not tell a process that is frozen from one that takes long: both are waited for.
+  void limit_waits(bool are_limited) override { are_waits_limited_ = are_limited; }
   void abort() noexcept override;
   Traffic traffic() override { return traffic_; }
 
@@ -111,6 +114,7 @@ class GlooCommunicator final : public Communicator {
   int64_t lost_rank_ = -1;
   bool is_closing_ = false;
   int64_t num_exchanges_ = 0;
+  bool are_waits_limited_ = true;  // of the thread that waits
   std::set<GlooExchange*> under_way_;
   // Of the wait that is on. Gloo's own limits are not used: they close all connections, farewells or not.
   std::optional<Clock::time_point> deadline_;
@@ -303,7 +307,8 @@ void GlooCommunicator::begin_wait(int rank, Clock::time_point deadline) {
 }
 
 void GlooCommunicator::wait_for(GlooExchange& exchange) {
-  const Clock::time_point start = Clock::now(), deadline = start + milliseconds_of(settings_.wait_s);
+  const Clock::time_point start = Clock::now(),
+                          deadline = start + (are_waits_limited_ ? milliseconds_of(settings_.wait_s) : kForever);
   bool has_come = true;
   try {
     for (const auto& moving : exchange.moving_) {

@@ -98,6 +98,14 @@ async def raises_sometimes(args, sample, sampling_params):
     return await turns(args, sample, sampling_params)
 
 
+async def makes_up_a_token(args, sample, sampling_params):
+    """As a tool does that encodes with another tokenizer: an id beyond the vocabulary, which is not trained on."""
+    sample = await turns(args, sample, sampling_params)
+    if sample.index == 1:
+        sample.append_response_tokens(tokens=[5, 5, 10**6], trainable=False)
+    return sample
+
+
 async def several(args, sample, sampling_params):
     return [sample, sample]
 

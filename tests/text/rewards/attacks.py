@@ -193,18 +193,30 @@ def shared_segment(limit):
 
 
 def children_take_memory(limit):
-    """Each half of what one process may have."""
-    children = []
+    """Each half of what one process may have, and all at the same time."""
+    reader, writer = os.pipe()
     for _ in range(8):
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
             block = mmap.mmap(-1, int(limit) // 2)
             for offset in range(0, len(block), 4096):
                 block[offset] = 1
+            os.write(writer, b"y")
             time.sleep(1000)
-        children.append(child)
-    time.sleep(3)
-    return all(os.waitpid(child, os.WNOHANG)[0] == 0 for child in children)
+    os.close(writer)
+    have_it = 0
+    while have_it < 8 and os.read(reader, 1):
+        have_it += 1
+    time.sleep(0.5)  # for whoever looks now and then
+    return have_it == 8
+
+
+def take_memory_to_share(limit):
+    """Mapped to share with others, which no limit of a process counts."""
+    block = mmap.mmap(-1, 3 * int(limit))
+    for offset in range(0, len(block), 4096):
+        block[offset] = 1
+    time.sleep(1)
+    return True
 
 
 def badness(_):
@@ -260,6 +272,20 @@ def take_mounts_back(path):
     return any_of([lambda: (system_call(442, -100, b"/", 0x8000, attributes, 32), os.chmod(path, 0o4777)),
                    lambda: checked(LIBC.umount2(b"/proc", 2)),
                    lambda: checked(LIBC.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, None))])  # fmt: skip
+
+
+def newer_mounts(path):
+    """Calls of Linux 6.15 and newer. Without a capability a descriptor of a mount of one's own, or a file's flags."""
+    attributes = struct.pack("QIIII", 0x80, 0, 0, 0, 0)
+    return any_of([lambda: os.close(system_call(467, -100, b"/", 0, None, 0)),
+                   lambda: system_call(469, -100, path.encode(), attributes, len(attributes), 0)])  # fmt: skip
+
+
+def show_memory_to_children(_):
+    """A child opens the memory of the grader that has started it."""
+    LIBC.prctl(4, 1, 0, 0, 0)
+    program = "import os; os.close(os.open(f'/proc/{os.getppid()}/mem', os.O_RDWR))"
+    return subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def new_namespace(_):

@@ -187,7 +187,7 @@ FAULTS = {
     "outside": lambda: open("/tmp/tandem_outside", "w"),
     "network": lambda: socket.create_connection(("127.0.0.1", 9), timeout=1),
     "secret": lambda: os.environ["HF_TOKEN"],
-    "limit": lambda: float(resource.getrlimit(resource.RLIMIT_AS)[0]),
+    "limit": lambda: float(resource.getrlimit(resource.RLIMIT_DATA)[0]),
 }
 
 

@@ -35,7 +35,7 @@ def write_by_child(path):
 
 
 def raise_limits(_):
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def new_namespace(_):

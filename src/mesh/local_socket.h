@@ -1,0 +1,35 @@
+// Sockets by which the processes of one user find each other on a machine. They are files in a folder of that user
+// alone, /tmp/tandem-UID-XXXXXX with mode 0700, so nobody else reaches them or takes their names beforehand; and the
+// kernel says of each connection whose process is at its other end. No torch.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "mesh/network.h"
+
+namespace tandem::mesh {
+
+// Listens, until it is destroyed, under a name of at most 64 letters, digits and '-'.
+class LocalListener {
+ public:
+  // Removes what killed processes have left in the folder. EnvironmentError: a process of this user listens under this
+  // name, which `remedy` is said after; or there is no such folder, and it cannot be made.
+  LocalListener(const std::string& name, const std::string& remedy);
+  ~LocalListener();
+  LocalListener(const LocalListener&) = delete;
+  LocalListener& operator=(const LocalListener&) = delete;
+
+  // The next process of this user that has connected, if there is one. Does not wait.
+  std::optional<OwnedDescriptor> accept() const;
+  int descriptor() const { return socket_.get(); }  // to poll
+
+ private:
+  std::string path_;
+  OwnedDescriptor socket_;
+};
+
+// nullopt: no process of this user listens under this name.
+std::optional<OwnedDescriptor> connect_locally(const std::string& name);
+
+}  // namespace tandem::mesh

@@ -1,0 +1,60 @@
+// The store of ranks that are on one machine, as each of them uses it: through a socket that only processes of the same
+// user reach (mesh/local_socket.h). One of them serves it (mesh/local_store_server.h).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "mesh/local_store_server.h"
+#include "mesh/network.h"
+
+namespace tandem::mesh {
+
+class LocalStore final : public c10d::Store {
+ public:
+  // `who`: of this process, for messages ("rank 2 of 4"). `server`: of the process that serves it; kept as long.
+  LocalStore(OwnedDescriptor socket, std::string who, std::chrono::milliseconds timeout,
+             std::unique_ptr<LocalStoreServer> server = nullptr);
+
+  // A connection to another process, which calls it with the same key: each pair of calls is a pair of ends.
+  OwnedDescriptor connect(const std::string& key);
+
+  // All calls: EnvironmentError where rank 0 is gone, or does not answer within the timeout.
+  using Store::set;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  // Waits until the key is there.
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  c10::intrusive_ptr<Store> clone() override;  // BugError: nobody asks for it
+  bool hasExtendedApi() const override { return false; }
+
+ private:
+  struct Answer {
+    int64_t number = 0;
+    std::string bytes;
+    OwnedDescriptor descriptor;
+  };
+  Answer ask(StoreCall call, const std::string& key, std::string_view value = "");
+  void send(std::string_view bytes) const;
+  void receive(char* into, size_t bytes, OwnedDescriptor* descriptor = nullptr) const;
+  [[noreturn]] void throw_lost(int error) const;
+
+  const OwnedDescriptor socket_;
+  const std::string who_;
+  const std::unique_ptr<LocalStoreServer> server_;
+  std::mutex mutex_;  // one call at a time
+};
+
+}  // namespace tandem::mesh

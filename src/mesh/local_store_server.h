@@ -1,0 +1,60 @@
+// The store of ranks that are on one machine, as the process has it that serves it: texts by name, counters, and
+// connections between any two of them. No torch.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "mesh/local_socket.h"
+#include "mesh/network.h"
+
+namespace tandem::mesh {
+
+enum class StoreCall : uint32_t { kSet, kGet, kAdd, kErase, kCount, kConnect };
+
+// What a process sends; key and value follow.
+struct StoreRequest {
+  StoreCall call = StoreCall::kGet;
+  uint32_t key_bytes = 0;
+  uint64_t value_bytes = 0;
+};
+// The answer; so many bytes follow. With kConnect a descriptor comes along.
+struct StoreReply {
+  int64_t number = 0;  // kAdd: the sum; kCount: the keys; else whether the key was there
+  uint64_t bytes = 0;
+};
+
+class LocalStoreServer {
+ public:
+  // Serves, on a thread, those who connect_locally() to `name`, until it is destroyed. EnvironmentError as
+  // LocalListener has it.
+  LocalStoreServer(const std::string& name, const std::string& remedy);
+  ~LocalStoreServer();
+  LocalStoreServer(const LocalStoreServer&) = delete;
+  LocalStoreServer& operator=(const LocalStoreServer&) = delete;
+
+ private:
+  struct Client {
+    OwnedDescriptor socket;
+    std::string unread = {};
+  };
+
+  void serve();
+  // False: it is gone, or says what no process of ours does.
+  bool hear(Client& client);
+  bool answer(const Client& client, StoreCall call, const std::string& key, std::string_view value);
+  static bool send(const Client& client, int64_t number, std::string_view bytes, int descriptor = -1);
+
+  const LocalListener listener_;
+  const OwnedDescriptor stop_;
+  std::list<Client> clients_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, OwnedDescriptor> halves_;  // of connections for which one of the two has come
+  std::thread thread_;
+};
+
+}  // namespace tandem::mesh

@@ -1,0 +1,496 @@
+#include "mesh/socket_communicator.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/running_time.h"
+#include "device/exchange_pieces.h"
+#include "device/waits_for_samples.h"
+
+namespace tandem::mesh {
+namespace {
+
+using base::Clock;
+using device::Piece;
+using device::TensorLists;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFarewellTimeout{2000};
+// A rank beats so often: a few beats may be late before it is taken for lost.
+constexpr double kMostBetweenBeats = 5.0, kBeatsBeforeSilence = 6.0;
+constexpr double kMostBetweenLooks = 0.5;
+// A rank that is gone is named after this time. Until then no rank has ended because of it, so all name the same one.
+constexpr milliseconds kSettle{200};
+constexpr int64_t kFairBytes = int64_t{16} << 20;  // that are read from one rank before the others have a turn
+
+enum class Kind : uint32_t { kPiece = 0x7461'6e01, kBeat, kFarewell };
+
+// What goes before the bytes of each message.
+struct Header {
+  Kind kind = Kind::kBeat;
+  uint32_t none = 0;
+  uint64_t bytes = 0;
+};
+static_assert(sizeof(Header) == 16);
+
+// A rank's last word to another, so that one which ends is told from one that died.
+struct Farewell {
+  int64_t lost_rank = -1;      // why it ended early, or
+  int64_t num_exchanges = -1;  // how many it had begun
+};
+
+class SocketCommunicator;
+
+class SocketExchange final : public device::Communicator::Exchange {
+ public:
+  SocketExchange(SocketCommunicator& ranks, TensorLists to, TensorLists from)
+      : ranks_(ranks), to_(std::move(to)), from_(std::move(from)) {}
+  ~SocketExchange() override;
+  void wait() override;
+
+ private:
+  friend class SocketCommunicator;
+
+  SocketCommunicator& ranks_;
+  bool is_over_ = false;
+  TensorLists to_, from_;        // held until wait()
+  std::multiset<int> receives_;  // ranks from which pieces have yet to come
+  std::multiset<int> sends_;     // ranks to which pieces have yet to go
+};
+
+class SocketCommunicator final : public device::Communicator, public device::LimitedWaits {
+ public:
+  explicit SocketCommunicator(SocketRanks ranks);
+  ~SocketCommunicator() override;
+
+  int rank() const override { return settings_.rank; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) override;
+  void limit_waits(bool are_limited) override {
+    const std::scoped_lock lock(mutex_);
+    are_waits_limited_ = are_limited;
+  }
+  void abort() noexcept override;
+  device::Traffic traffic() override { return traffic_; }
+
+ private:
+  friend class SocketExchange;
+
+  struct Outgoing {
+    Header header;
+    const std::byte* data = nullptr;  // of a piece
+    Farewell farewell;                // of a farewell
+    uint64_t sent = 0;                // bytes, of header and data
+    SocketExchange* exchange = nullptr;
+  };
+  struct Incoming {
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    SocketExchange* exchange = nullptr;
+  };
+  // Another rank.
+  struct Peer {
+    OwnedDescriptor socket;  // none: the own rank, or closed
+    std::deque<Outgoing> out;
+    std::deque<Incoming> in;  // what this rank waits for
+    // The message that is being read.
+    Header header;
+    Farewell farewell;
+    uint64_t received = 0;  // bytes, of header and data
+    bool is_early = false;  // it is a piece that this rank has not asked for yet
+    base::RunningTime silence;
+    Clock::time_point last_sent = Clock::now();
+    std::optional<int64_t> num_exchanges;  // once it has left
+  };
+
+  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  void wake() const;
+  void take_wakes() const;
+  void serve();
+  // All that follow are called with mutex_ locked.
+  std::vector<pollfd> what_to_poll();
+  void beat_and_listen();
+  void write_some(int rank);
+  void read_some(int rank);
+  bool read_header(int rank);
+  bool read_body(int rank, uint64_t most);
+  ssize_t receive(int rank, std::byte* into, uint64_t bytes);
+  void take_message(int rank);
+  void closed(int rank);
+  bool has_something_to_send() const;
+  void fail(int rank, std::string why);
+  void fail_where_left(int rank);
+  [[noreturn]] void throw_lost(double waited_s) const;
+
+  void wait_for(SocketExchange& exchange);
+
+  const SocketRanks settings_;
+  const double beat_every_s_;
+  device::Traffic traffic_;
+  std::vector<Peer> peers_;  // by rank
+  OwnedDescriptor wake_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  struct Gone {
+    int rank = 0;
+    Clock::time_point decide_at;
+  };
+  std::optional<Gone> gone_;  // the first connection that closed without a farewell
+  std::string failure_;       // the first; empty: none
+  int64_t lost_rank_ = -1;
+  bool is_closing_ = false, has_said_farewell_ = false;
+  bool are_waits_limited_ = true;
+  int64_t num_exchanges_ = 0;
+  std::set<SocketExchange*> under_way_;
+  std::thread thread_;
+};
+
+SocketExchange::~SocketExchange() {
+  try {
+    wait();
+  } catch (const std::exception&) {  // whoever wants to know calls wait()
+  }
+}
+
+void SocketExchange::wait() {
+  if (std::exchange(is_over_, true)) return;
+  const Clock::time_point begin = Clock::now();
+  ranks_.wait_for(*this);
+  ranks_.traffic_.wait_s += base::seconds_since(begin);
+}
+
+SocketRanks without_sockets(const SocketRanks& ranks) {
+  return {.name = ranks.name,
+          .rank = ranks.rank,
+          .sockets = {},
+          .wait_s = ranks.wait_s,
+          .silence_s = ranks.silence_s,
+          .on_failure = ranks.on_failure};
+}
+
+SocketCommunicator::SocketCommunicator(SocketRanks ranks)
+    : settings_(without_sockets(ranks)),
+      beat_every_s_(std::min(ranks.silence_s / kBeatsBeforeSilence, kMostBetweenBeats)),
+      peers_(ranks.sockets.size()),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TANDEM_ENV_CHECK(wake_.get() >= 0, "cannot connect the ranks: no descriptor is left (ulimit -n)");
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    if (static_cast<int>(i) == settings_.rank) continue;
+    peers_[i].socket = std::move(ranks.sockets[i]);
+    TANDEM_CHECK(peers_[i].socket.get() >= 0, "no socket to rank", i);
+    fcntl(peers_[i].socket.get(), F_SETFL, O_NONBLOCK);
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+SocketCommunicator::~SocketCommunicator() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_closing_ = true;
+    for (int rank = 0; rank < size(); ++rank) {
+      // Behind a piece of which a part has gone, and the rest cannot, nothing could be read.
+      if (peer(rank).socket.get() < 0 || rank == lost_rank_ || !peer(rank).out.empty()) continue;
+      Outgoing last{.header = {.kind = Kind::kFarewell, .bytes = sizeof(Farewell)},
+                    .farewell = {.lost_rank = lost_rank_, .num_exchanges = num_exchanges_}};
+      peer(rank).out.push_back(last);
+      write_some(rank);
+    }
+  }
+  wake();
+  thread_.join();
+}
+
+void SocketCommunicator::wake() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+void SocketCommunicator::take_wakes() const {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t taken = read(wake_.get(), &count, sizeof count);
+}
+
+bool SocketCommunicator::has_something_to_send() const {
+  return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.socket.get() >= 0 && !peer.out.empty(); });
+}
+
+void SocketCommunicator::serve() {
+  std::optional<Clock::time_point> farewell_deadline;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (is_closing_) {
+      if (!farewell_deadline) farewell_deadline = Clock::now() + kFarewellTimeout;
+      if (!has_something_to_send() || Clock::now() >= *farewell_deadline) return;
+    }
+    std::vector<pollfd> polled = what_to_poll();
+    const double wait_s = is_closing_ || gone_ ? 0.05 : std::min(beat_every_s_ / 2, kMostBetweenLooks);
+    lock.unlock();
+    poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000) + 1);
+    lock.lock();
+    take_wakes();
+    for (int rank = 0; rank < size(); ++rank) {
+      const int16_t events = polled[static_cast<size_t>(rank)].revents;
+      if ((events & POLLOUT) != 0) write_some(rank);
+      if ((events & ~POLLOUT) != 0) read_some(rank);
+    }
+    if (gone_ && Clock::now() >= gone_->decide_at) fail(gone_->rank, fmt::format("rank {} is gone", gone_->rank));
+    if (!is_closing_) beat_and_listen();
+  }
+}
+
+// A rank that is ahead is not read from until what it has sent is asked for: what it says then waits in the kernel.
+std::vector<pollfd> SocketCommunicator::what_to_poll() {
+  std::vector<pollfd> polled;
+  for (const Peer& peer : peers_) {
+    const bool listens = !peer.is_early || !peer.in.empty();
+    const int events = (listens ? POLLIN : 0) | (peer.out.empty() ? 0 : POLLOUT);
+    polled.push_back(
+        {.fd = events == 0 ? -1 : peer.socket.get(), .events = static_cast<int16_t>(events), .revents = 0});
+  }
+  polled.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+  return polled;
+}
+
+void SocketCommunicator::beat_and_listen() {
+  for (int rank = 0; rank < size(); ++rank) {
+    Peer& other = peer(rank);
+    if (other.socket.get() < 0) continue;
+    if (other.out.empty() && base::seconds_since(other.last_sent) >= beat_every_s_) {
+      other.out.push_back({.header = {.kind = Kind::kBeat}, .farewell = {}});
+      write_some(rank);
+    }
+    if (other.is_early || other.num_exchanges) other.silence.reset();
+    if (other.silence.seconds() > settings_.silence_s)
+      fail(rank, fmt::format("rank {} has said nothing for {:g} s: its process is stopped or frozen", rank,
+                             settings_.silence_s));
+  }
+}
+
+void SocketCommunicator::write_some(int rank) {
+  Peer& other = peer(rank);
+  while (!other.out.empty() && other.socket.get() >= 0) {
+    Outgoing& next = other.out.front();
+    const auto* const body =
+        next.header.kind == Kind::kFarewell ? reinterpret_cast<const std::byte*>(&next.farewell) : next.data;
+    const uint64_t of_header = std::min<uint64_t>(next.sent, sizeof next.header);
+    const uint64_t of_body = next.sent - of_header;
+    std::array<iovec, 2> parts = {
+        {{reinterpret_cast<std::byte*>(&next.header) + of_header, sizeof next.header - of_header},
+         {const_cast<std::byte*>(body) + of_body, next.header.bytes - of_body}}};
+    msghdr message = {};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t sent = sendmsg(other.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (sent < 0) {  // its last words may still be there to be read
+      other.out.clear();
+      return read_some(rank);
+    }
+    other.last_sent = Clock::now();
+    next.sent += static_cast<uint64_t>(sent);
+    if (next.sent < sizeof next.header + next.header.bytes) continue;
+    if (next.exchange != nullptr) {
+      next.exchange->sends_.erase(next.exchange->sends_.find(rank));
+      changed_.notify_all();
+    }
+    other.out.pop_front();
+  }
+}
+
+// -1: nothing is there yet, or the connection is closed, which closed() was told.
+ssize_t SocketCommunicator::receive(int rank, std::byte* into, uint64_t bytes) {
+  while (true) {
+    const ssize_t received = recv(peer(rank).socket.get(), into, bytes, MSG_DONTWAIT);
+    if (received > 0) {
+      peer(rank).received += static_cast<uint64_t>(received);
+      peer(rank).silence.reset();
+      return received;
+    }
+    if (received < 0 && errno == EINTR) continue;
+    if (received == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) closed(rank);
+    return -1;
+  }
+}
+
+// Whether the header is whole.
+bool SocketCommunicator::read_header(int rank) {
+  Peer& other = peer(rank);
+  while (other.received < sizeof(Header)) {
+    auto* const into = reinterpret_cast<std::byte*>(&other.header) + other.received;
+    if (receive(rank, into, sizeof(Header) - other.received) < 0) return false;
+  }
+  return true;
+}
+
+// Whether the message is whole.
+bool SocketCommunicator::read_body(int rank, uint64_t most) {
+  Peer& other = peer(rank);
+  const bool is_piece = other.header.kind == Kind::kPiece;
+  std::byte* const into = is_piece ? other.in.front().data : reinterpret_cast<std::byte*>(&other.farewell);
+  const uint64_t end = sizeof(Header) + other.header.bytes, stop = std::min(end, other.received + most);
+  while (other.received < stop) {
+    if (receive(rank, into + (other.received - sizeof(Header)), stop - other.received) < 0) return false;
+  }
+  return other.received == end;
+}
+
+void SocketCommunicator::read_some(int rank) {
+  Peer& other = peer(rank);
+  for (int64_t left = kFairBytes; left > 0 && other.socket.get() >= 0;) {
+    if (!read_header(rank)) return;
+    const Header& header = other.header;
+    other.is_early = header.kind == Kind::kPiece && other.in.empty();
+    if (other.is_early) return;
+    const uint64_t wanted = header.kind == Kind::kPiece      ? other.in.front().bytes
+                            : header.kind == Kind::kFarewell ? sizeof(Farewell)
+                                                             : 0;
+    if (header.bytes != wanted)
+      return fail(rank, fmt::format("rank {} sends {} bytes where {} were to come: start all ranks with the same build "
+                                    "and flags",
+                                    rank, header.bytes, wanted));
+    const uint64_t before = other.received;
+    const bool is_whole = read_body(rank, static_cast<uint64_t>(left));
+    left -= static_cast<int64_t>(other.received - before) + static_cast<int64_t>(sizeof(Header));
+    if (!is_whole) return;
+    other.received = 0;
+    take_message(rank);
+  }
+}
+
+void SocketCommunicator::take_message(int rank) {
+  Peer& other = peer(rank);
+  if (other.header.kind == Kind::kPiece) {
+    std::multiset<int>& receives = other.in.front().exchange->receives_;
+    receives.erase(receives.find(rank));
+    other.in.pop_front();
+    changed_.notify_all();
+  } else if (other.header.kind == Kind::kFarewell && other.farewell.lost_rank >= 0) {
+    const auto lost = static_cast<int>(other.farewell.lost_rank);
+    const bool blames_another = lost != rank && lost != settings_.rank;
+    fail(blames_another ? lost : rank, blames_another ? fmt::format("rank {} is lost, says rank {}", lost, rank)
+                                                      : fmt::format("rank {} gave up", rank));
+  } else if (other.header.kind == Kind::kFarewell) {
+    other.num_exchanges = other.farewell.num_exchanges;
+    if (!under_way_.empty()) fail_where_left(rank);
+  }
+}
+
+void SocketCommunicator::closed(int rank) {
+  peer(rank).socket.close();
+  if (is_closing_) return;
+  if (!peer(rank).num_exchanges) {
+    if (!gone_) gone_ = {.rank = rank, .decide_at = Clock::now() + kSettle};
+  } else if (!peer(rank).in.empty()) {
+    fail(rank, fmt::format("rank {} has ended", rank));
+  }
+}
+
+void SocketCommunicator::fail_where_left(int rank) {
+  const std::optional<int64_t> theirs = peer(rank).num_exchanges;
+  if (theirs && num_exchanges_ > *theirs) fail(rank, fmt::format("rank {} has ended", rank));
+}
+
+// From now on no tensor is touched: their owners may free them.
+void SocketCommunicator::fail(int rank, std::string why) {
+  if (!failure_.empty()) return;
+  failure_ = std::move(why);
+  lost_rank_ = rank;
+  for (Peer& other : peers_) {
+    const bool is_torn = !other.out.empty() && other.out.front().sent > 0;
+    other.out.clear();
+    other.in.clear();
+    if (is_torn) other.socket.close();
+  }
+  changed_.notify_all();
+  if (settings_.on_failure) settings_.on_failure();
+}
+
+void SocketCommunicator::abort() noexcept {
+  const std::scoped_lock lock(mutex_);
+  fail(settings_.rank, "aborted on this rank");
+}
+
+void SocketCommunicator::throw_lost(double waited_s) const {
+  throw device::PeerLost(fmt::format("{}: exchange: {}; waited {:.1f} s", settings_.name, failure_, waited_s));
+}
+
+std::unique_ptr<device::Communicator::Exchange> SocketCommunicator::start_exchange(TensorLists to, TensorLists from) {
+  auto exchange = std::make_unique<SocketExchange>(*this, std::move(to), std::move(from));
+  const std::vector<Piece> received = pieces_of(*this, exchange->from_), sent = pieces_of(*this, exchange->to_);
+  const std::scoped_lock lock(mutex_);
+  ++num_exchanges_;
+  for (int rank = 0; rank < size(); ++rank) fail_where_left(rank);
+  exchange->is_over_ = !failure_.empty();
+  if (exchange->is_over_) throw_lost(0);
+  under_way_.insert(exchange.get());
+  for (const Piece& piece : received) {
+    exchange->receives_.insert(piece.rank);
+    peer(piece.rank)
+        .in.push_back({.data = piece.data, .bytes = static_cast<uint64_t>(piece.bytes), .exchange = exchange.get()});
+  }
+  for (const Piece& piece : sent) {
+    exchange->sends_.insert(piece.rank);
+    traffic_.sent_bytes += piece.bytes;
+    peer(piece.rank)
+        .out.push_back({.header = {.kind = Kind::kPiece, .bytes = static_cast<uint64_t>(piece.bytes)},
+                        .data = piece.data,
+                        .farewell = {},
+                        .exchange = exchange.get()});
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    if (peer(rank).socket.get() < 0) continue;
+    write_some(rank);
+    if (peer(rank).is_early) read_some(rank);
+  }
+  wake();  // what it is to poll has changed
+  return exchange;
+}
+
+void SocketCommunicator::wait_for(SocketExchange& exchange) {
+  const Clock::time_point start = Clock::now();
+  base::RunningTime waited;
+  std::unique_lock lock(mutex_);
+  const auto has_come = [&] { return exchange.receives_.empty() && exchange.sends_.empty(); };
+  while (!has_come() && failure_.empty()) {
+    const double left = settings_.wait_s - waited.seconds();
+    if (are_waits_limited_ && left <= 0.0) {
+      const int missing = !exchange.receives_.empty() ? *exchange.receives_.begin() : *exchange.sends_.begin();
+      fail(missing, fmt::format("rank {} did not answer within {:g} s", missing, settings_.wait_s));
+      break;
+    }
+    changed_.wait_for(lock, std::chrono::duration<double>(are_waits_limited_ ? std::min(left, kMostBetweenLooks)
+                                                                             : kMostBetweenLooks));
+  }
+  under_way_.erase(&exchange);
+  exchange.to_.clear();
+  exchange.from_.clear();
+  if (!has_come()) throw_lost(base::seconds_since(start));
+}
+
+}  // namespace
+
+std::unique_ptr<device::Communicator> make_socket_communicator(SocketRanks ranks) {
+  if (ranks.sockets.size() <= 1) return device::solo_communicator();
+  return std::make_unique<SocketCommunicator>(std::move(ranks));
+}
+
+}  // namespace tandem::mesh

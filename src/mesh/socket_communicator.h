@@ -1,0 +1,32 @@
+// Ranks of the host that talk through connected stream sockets, one to each other rank.
+//
+// A thread of each rank says every few seconds to the others that its process runs ("beats"), whatever the rank is busy
+// with. So a process that is frozen (SIGSTOP, a debugger, a frozen control group) is told from one that takes long: it
+// is given up after silence_s. A process that dies is noticed at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/communicator.h"
+#include "mesh/network.h"
+
+namespace tandem::mesh {
+
+struct SocketRanks {
+  std::string name;  // for messages
+  int rank = 0;
+  std::vector<OwnedDescriptor> sockets;  // by rank: connected to that rank's; none for the own rank
+  double wait_s = 600.0;                 // of one wait for another rank that beats; see device::WaitsForSamples
+  double silence_s = 600.0;              // after which a rank that does not even beat is lost
+  // Called once, from any thread, when this communicator has become of no use. It must not call it.
+  std::function<void()> on_failure = {};
+};
+
+// A rank that destroys its communicator is missed only by one that begins, or has begun, an exchange that it has not.
+// Exchanges must not outlive their communicator.
+std::unique_ptr<device::Communicator> make_socket_communicator(SocketRanks ranks);
+
+}  // namespace tandem::mesh

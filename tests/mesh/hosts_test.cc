@@ -1,0 +1,56 @@
+// What is asked of a launch on several hosts before any of its ranks talks.
+#include "mesh/hosts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tandem/error.h"
+
+namespace tandem::mesh {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string refusal(const LaunchVariables& launch, bool trust_network, const std::string& secret) {
+  try {
+    check_hosts(launch, trust_network, secret);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+LaunchVariables four_ranks(int per_host) {
+  LaunchVariables launch;
+  launch.size = 4;
+  launch.local_size = per_host;
+  launch.master_address = "10.0.0.1";
+  launch.source = "WORLD_SIZE=4";
+  return launch;
+}
+
+TEST(Hosts, NeedASecretOrTrust) {
+  EXPECT_THAT(refusal(four_ranks(2), false, ""), StartsWith("WORLD_SIZE=4: the ranks are on several hosts"));
+  EXPECT_EQ(refusal(four_ranks(2), true, ""), "");
+  EXPECT_EQ(refusal(four_ranks(2), false, "a secret"), "");
+  EXPECT_EQ(refusal(four_ranks(4), false, ""), "");
+}
+
+// In LibTorch 2.11 nothing that Gloo sends with this variable is a TLS record, whatever certificates it is given.
+TEST(Hosts, GloosTlsIsRefusedSinceItEncryptsNothing) {
+  setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS", 1);
+  const std::string said = refusal(four_ranks(2), false, "a secret");
+  const std::string of_one_host = refusal(four_ranks(4), false, "");
+  setenv("GLOO_DEVICE_TRANSPORT", "TCP", 1);
+  const std::string of_tcp = refusal(four_ranks(2), false, "a secret");
+  unsetenv("GLOO_DEVICE_TRANSPORT");
+  EXPECT_THAT(said, StartsWith("GLOO_DEVICE_TRANSPORT=TCP_TLS: "));
+  EXPECT_THAT(said, HasSubstr("WireGuard"));
+  EXPECT_EQ(of_one_host + of_tcp, "");
+}
+
+}  // namespace
+}  // namespace tandem::mesh
