@@ -20,6 +20,8 @@
 #include "cli/ranks.h"
 #include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
+#include "mesh/launch_variables.h"
+#include "mesh/launcher_link.h"
 #include "plan/plan.h"
 #include "run/verbs.h"
 
@@ -100,6 +102,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
     check_alone(verb);
   }
   if constexpr (std::is_same_v<Config, config::TrainConfig>) {
+    const mesh::Heartbeat heartbeat(mesh::launcher_descriptor());
     if (config.memory.fit) return run_fitting(verb, config, mode, arguments);
   }
   return kRun(config, mode);

@@ -101,8 +101,8 @@ LaunchVariables of_torchrun(const Reader& reader) {
   if (reader.has("TANDEM_STORE_FD") && launch.rank == 0) {
     launch.store_descriptor = reader.integer("TANDEM_STORE_FD", 3, kMaxRanks);
   }
-  if (reader.has("TANDEM_WORKERS_FD") && launch.rank == 0) {
-    launch.workers_descriptor = reader.integer("TANDEM_WORKERS_FD", 3, kMaxRanks);
+  if (reader.has("TANDEM_LAUNCHER_FD")) {
+    launch.launcher_descriptor = reader.integer("TANDEM_LAUNCHER_FD", 3, kMaxRanks);
   }
   return launch;
 }
@@ -212,6 +212,11 @@ std::optional<LaunchVariables> read_launch_variables(const Variables& variables,
 
 std::optional<LaunchVariables> launch_variables() {
   return read_launch_variables(base::launch_environment(), ::getppid());
+}
+
+std::optional<int> launcher_descriptor() {
+  const std::optional<LaunchVariables> launch = launch_variables();
+  return launch ? launch->launcher_descriptor : std::nullopt;
 }
 
 std::string first_host(const std::string& list) {

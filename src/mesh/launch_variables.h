@@ -25,9 +25,9 @@ struct LaunchVariables {
   int local_rank = 0, local_size = 1;  // among the ranks of this host
   std::string master_address = "127.0.0.1";
   int master_port = 0;
-  std::optional<int> store_descriptor;    // a socket that listens already, given to rank 0 by its launcher
-  std::optional<int> workers_descriptor;  // of rank 0: its launcher tells it which workers have ended (started_workers)
-  bool store_is_anothers = false;         // on several hosts none of these ranks listens: torchrun's agent does
+  std::optional<int> store_descriptor;     // a socket that listens already, given to rank 0 by its launcher
+  std::optional<int> launcher_descriptor;  // its end of the socket of launcher_link.h
+  bool store_is_anothers = false;          // on several hosts none of these ranks listens: torchrun's agent does
   std::string party = "";                 // "engine 0": of ranks that are a part of those of their launch (placement.h)
   std::string id = "";  // digits that this launch alone has, on this machine, from its launcher; "": it gives none
   int64_t attempt = 0;  // how often torchrun has started the ranks again; its store stays
@@ -44,6 +44,8 @@ struct LaunchVariables {
 std::optional<LaunchVariables> read_launch_variables(const Variables& variables, int64_t parent);
 // Of this process.
 std::optional<LaunchVariables> launch_variables();
+// Of this process; nothing where `tandem launch`, or train itself, did not start it.
+std::optional<int> launcher_descriptor();
 
 // The first host of a list as Slurm writes it: "gpu01" of "gpu[01-03,7],login". "" of a list that is none.
 std::string first_host(const std::string& list);

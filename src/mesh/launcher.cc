@@ -18,11 +18,9 @@
 
 #include "base/check.h"
 #include "base/printable.h"
-#include "base/running_time.h"
 #include "mesh/network.h"
 #include "mesh/rank_process.h"
 #include "mesh/secret.h"
-#include "mesh/started_workers.h"
 
 extern char** environ;
 
@@ -36,6 +34,7 @@ constexpr int kKilledCode = 3;
 constexpr int kExitOfSignals = 128;
 // A rank that dies takes others with it within milliseconds: who was first is asked when those are seen too.
 constexpr auto kSettle = std::chrono::milliseconds(200);
+constexpr std::chrono::milliseconds kBetweenLooksAtBeats(500);
 
 // The signals that a launcher waits for, blocked while this lives, as a descriptor.
 class Signals {
@@ -74,7 +73,7 @@ class Signals {
 
 // Our environment, with the variables that say which rank it is. `id`: of the launch.
 std::vector<std::string> environment_of(const LaunchPlan& plan, const std::string& id, int local_rank, int port,
-                                        int store, int workers) {
+                                        int store) {
   std::vector<std::string> set = {
       fmt::format("RANK={}", plan.host * plan.ranks_per_host + local_rank),
       fmt::format("WORLD_SIZE={}", plan.num_hosts * plan.ranks_per_host),
@@ -87,12 +86,11 @@ std::vector<std::string> environment_of(const LaunchPlan& plan, const std::strin
     set.push_back(fmt::format("MASTER_PORT={}", port));
   }
   if (store >= 0) set.push_back(fmt::format("TANDEM_STORE_FD={}", store));
-  if (workers >= 0) set.push_back(fmt::format("TANDEM_WORKERS_FD={}", workers));
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
     const auto is_name = [&](const std::string& variable) { return variable.starts_with(name + "="); };
-    const bool is_ours = name == "TANDEM_STORE_FD" || name == "TANDEM_WORKERS_FD" || name == "MASTER_ADDR" ||
+    const bool is_ours = name == "TANDEM_STORE_FD" || name == "TANDEM_LAUNCHER_FD" || name == "MASTER_ADDR" ||
                          name == "MASTER_PORT" || name.starts_with("TORCHELASTIC_");
     if (!is_ours && std::ranges::none_of(set, is_name)) result.emplace_back(*entry);
   }
@@ -111,7 +109,7 @@ class Launcher {
       obey_signals();
       for (const auto& rank : ranks_) rank->look();
       look_at_workers();
-      watch_rank_0();
+      watch_ranks();
       insist();
       if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
     }
@@ -124,17 +122,14 @@ class Launcher {
     if (plan_.num_hosts > 1 && plan_.host == 0)
       store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
     const std::string id = random_digits();
-    if (plan_.num_workers > 0 && plan_.host == 0) ends_.emplace();
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;
-      const int store_of_it = is_first ? store.get() : -1, ends_of_it = is_first && ends_ ? ends_->theirs() : -1;
-      std::vector<int> kept_open = {store_of_it, ends_of_it};
-      std::erase(kept_open, -1);
-      ranks_.push_back(std::make_unique<RankProcess>(
-          plan_.command, environment_of(plan_, id, i, plan_.master_port, store_of_it, ends_of_it),
-          /*output_is_kept=*/!is_first, kept_open));
+      const int store_of_it = is_first ? store.get() : -1;
+      ranks_.push_back(
+          std::make_unique<RankProcess>(plan_.command, environment_of(plan_, id, i, plan_.master_port, store_of_it),
+                                        /*output_is_kept=*/!is_first, store_of_it));
     }
-    if (ends_) ends_->close_theirs();
+    if (plan_.num_workers == 0) ranks_.front()->link().close();
   }
 
   int num_running() const {
@@ -154,10 +149,10 @@ class Launcher {
     for (int i = num_trainers(); i < static_cast<int>(ranks_.size()); ++i) {
       const RankProcess& worker = *ranks_[static_cast<size_t>(i)];
       if (!worker.status() || !told_.insert(i).second) continue;
-      if (ends_) ends_->tell(end_of(i, worker));
+      ranks_.front()->link().tell(end_of(i, worker));
       if (!others_ended && !culprit_ && !ended_well(*worker.status())) say(i, worker);
     }
-    if (ends_ && std::ssize(told_) == plan_.num_workers) ends_->close();
+    if (std::ssize(told_) == plan_.num_workers) ranks_.front()->link().close();
     // Rank 0 on another host may still say goodbye to those that are here.
     if (plan_.host > 0 || !others_ended || num_running() == 0) return;
     if (!workers_deadline_) workers_deadline_ = Clock::now() + plan_.grace;
@@ -167,12 +162,13 @@ class Launcher {
     workers_deadline_ = Clock::now() + plan_.grace;
   }
 
-  // From its first beat on: it is killed when it is silent for too long.
-  void watch_rank_0() {
-    if (!ends_ || ranks_.front()->status() || is_frozen_) return;
-    if (ends_->has_beaten()) rank_0_silence_.emplace();
-    is_frozen_ = rank_0_silence_ && rank_0_silence_->seconds() > plan_.timeout_s;
-    if (is_frozen_) ranks_.front()->signal(SIGKILL);
+  // One that is silent for too long is killed.
+  void watch_ranks() {
+    for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
+      RankProcess& rank = *ranks_[static_cast<size_t>(i)];
+      const bool is_frozen = !rank.status() && rank.link().silence_s() > plan_.timeout_s;
+      if (is_frozen && frozen_.insert(i).second) rank.signal(SIGKILL);
+    }
   }
 
   // Ranks that were told twice to end, and do not hear it, are killed.
@@ -186,12 +182,11 @@ class Launcher {
     show(number_of(place), worker.last_output());
     const bool is_last = std::ssize(told_) == plan_.num_workers;
     std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s%s\n", number_of(place), num_ranks(),
-                 how_it_ended(*worker.status()).c_str(), is_last ? "" : "; the others go on");
+                 how_it_ended(place).c_str(), is_last ? "" : "; the others go on");
   }
 
   // With what it said last.
   WorkerEnd end_of(int place, const RankProcess& worker) const {
-    const int status = *worker.status();
     std::istringstream lines(worker.last_output());
     std::string last;
     for (std::string line; std::getline(lines, line);) {
@@ -199,12 +194,18 @@ class Launcher {
     }
     constexpr std::string_view kError = "tandem: error: ";
     if (last.starts_with(kError)) last.erase(0, kError.size());
-    return {.code = code_of(status),
-            .how = fmt::format("rank {} of {} {}{}{}", number_of(place), num_ranks(), how_it_ended(status),
+    return {.code = code_of(*worker.status()),
+            .how = fmt::format("rank {} of {} {}{}{}", number_of(place), num_ranks(), how_it_ended(place),
                                last.empty() ? "" : ": ", last)};
   }
 
-  static std::string how_it_ended(int status) {
+  // Of the rank at that place here.
+  std::string how_it_ended(int place) const {
+    if (frozen_.contains(place))
+      return fmt::format("has said nothing for {:g} s (--distributed-timeout-minutes): it was stopped or frozen, and "
+                         "was killed",
+                         plan_.timeout_s);
+    const int status = *ranks_[static_cast<size_t>(place)]->status();
     return WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
                                : fmt::format("exited with code {}", WEXITSTATUS(status));
   }
@@ -218,15 +219,13 @@ class Launcher {
     }
   }
 
-  // Until something is due, if anything is.
+  // Until something is due.
   int patience_ms() const {
-    constexpr int kBetweenLooksAtRank0 = 500;
-    int64_t patience = ends_ && !is_frozen_ ? kBetweenLooksAtRank0 : -1;
+    int64_t patience = kBetweenLooksAtBeats.count();
     for (const auto& deadline : {next_deadline_, workers_deadline_, insist_deadline_}) {
       if (!deadline) continue;
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
-      const int64_t due = std::max<int64_t>(left.count(), 0);
-      patience = patience < 0 ? due : std::min(patience, due);
+      patience = std::min(patience, std::max<int64_t>(left.count(), 0));
     }
     return static_cast<int>(patience);
   }
@@ -304,11 +303,7 @@ class Launcher {
         .code = code_of(status),
         .failed = true,
         .message = fmt::format("rank {} of {} ({}) {}{}", number_of(*culprit_), num_ranks(), host_name(),
-                               is_frozen_ && *culprit_ == 0
-                                   ? fmt::format("has said nothing for {:g} s (--distributed-timeout-minutes): it was "
-                                                 "stopped or frozen, and was killed",
-                                                 plan_.timeout_s)
-                                   : how_it_ended(status),
+                               how_it_ended(*culprit_),
                                num_ranks() == 1    ? ""
                                : WIFEXITED(status) ? "; the others were ended; its own error, above, says why"
                                                    : "; the others were ended")};
@@ -323,7 +318,7 @@ class Launcher {
         .code = code_of(status),
         .failed = true,
         .message = fmt::format("rank {} of {} ({}), which only samples, {}{}", number_of(0), num_ranks(), host_name(),
-                               how_it_ended(status), ranks_.size() > 1 ? ", and no other one here ended well" : "")};
+                               how_it_ended(0), ranks_.size() > 1 ? ", and no other one here ended well" : "")};
   }
 
   static int code_of(int status) { return WIFSIGNALED(status) ? kKilledCode : WEXITSTATUS(status); }
@@ -348,13 +343,11 @@ class Launcher {
   const LaunchPlan& plan_;
   Signals signals_;  // before the first rank
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::set<int> passed_on_;               // signals that ranks were given
-  std::optional<int> culprit_;            // the rank that failed first, by its place here
-  std::set<int> told_;                    // workers that have ended
-  std::optional<WorkerEndsTeller> ends_;  // where there are workers
+  std::set<int> passed_on_;     // signals that ranks were given
+  std::optional<int> culprit_;  // the rank that failed first, by its place here
+  std::set<int> told_;          // workers that have ended
+  std::set<int> frozen_;        // ranks that were killed for their silence, by their place here
   std::optional<Clock::time_point> workers_deadline_;
-  std::optional<base::RunningTime> rank_0_silence_;  // since its last beat, of a run that has workers
-  bool is_frozen_ = false;                           // rank 0, which was killed for it
   std::optional<Clock::time_point> insist_deadline_;
   bool terminated_ = false;
   std::optional<Clock::time_point> next_deadline_;

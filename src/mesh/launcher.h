@@ -4,9 +4,9 @@
 // at which rank 0 meets the others listens before any of them runs, so nobody races for a port. Rank 0 has the
 // terminal; what the others print is kept, and shown only of the rank that fails first. Signals (Ctrl-C too) reach each
 // rank once. Ranks hold parts of one state: when one fails the others are ended. The last ranks may be workers, which
-// hold none: when one of those fails it is said, to rank 0 too where that is on this host (mesh/started_workers.h), and
-// the others go on. Ranks that train miss one that is frozen themselves; of a run that has workers the launcher watches
-// rank 0, which may train alone. However the launcher ends, no rank is left.
+// hold none: when one of those fails it is said, to rank 0 too where that is on this host, and the others go on. A rank
+// whose process does not run (it was stopped, or is frozen) is killed after a while (mesh/launcher_link.h). However the
+// launcher ends, no rank is left.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ struct LaunchPlan {
   std::string master_address = "127.0.0.1";
   int master_port = 0;                                        // of several hosts
   std::chrono::milliseconds grace = std::chrono::seconds(2);  // from SIGTERM to SIGKILL of those who did not fail
-  double timeout_s = 600.0;  // of silence after which rank 0 is killed where there are workers: it is frozen
+  double timeout_s = 600.0;                                   // of silence after which a rank is killed
 };
 
 struct LaunchEnd {

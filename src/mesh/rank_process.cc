@@ -10,7 +10,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <span>
 
 #include "base/check.h"
 
@@ -30,7 +29,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 // In the child, between fork and exec: system calls alone.
-[[noreturn]] void become(char* const* command, char* const* environment, int output, std::span<const int> kept_open,
+[[noreturn]] void become(char* const* command, char* const* environment, int output, std::array<int, 2> kept_open,
                          pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal reaches the launcher alone, which passes it on once
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -40,7 +39,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
   }
-  for (const int descriptor : kept_open) fcntl(descriptor, F_SETFD, 0);
+  for (const int descriptor : kept_open) fcntl(descriptor, F_SETFD, 0);  // -1 is none
   signal(SIGTTOU, SIG_IGN);  // not of the terminal's foreground group, it may write there
   signal(SIGCHLD, SIG_DFL);
   sigset_t none;
@@ -54,8 +53,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-RankProcess::RankProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment,
-                         bool output_is_kept, const std::vector<int>& kept_open) {
+RankProcess::RankProcess(const std::vector<std::string>& command, std::vector<std::string> environment,
+                         bool output_is_kept, int store) {
   OwnedDescriptor theirs;
   if (output_is_kept) {
     std::array<int, 2> ends = {-1, -1};
@@ -64,12 +63,14 @@ RankProcess::RankProcess(const std::vector<std::string>& command, const std::vec
     theirs = OwnedDescriptor(ends[1]);
     fcntl(output_.get(), F_SETFL, O_NONBLOCK);
   }
+  environment.push_back(fmt::format("TANDEM_LAUNCHER_FD={}", link_.theirs()));
   const std::vector<char*> words = pointers(command), variables = pointers(environment);
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(words.data(), variables.data(), theirs.get(), kept_open, parent);
+  if (pid_ == 0) become(words.data(), variables.data(), theirs.get(), {store, link_.theirs()}, parent);
   TANDEM_ENV_CHECK(
       pid_ > 0, fmt::format("cannot start a rank: {}; raise the limits (ulimit -u, ulimit -v)", std::strerror(errno)));
+  link_.close_theirs();
   setpgid(pid_, pid_);  // whichever of the two comes first
 }
 

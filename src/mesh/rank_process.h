@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/launcher_link.h"
 #include "mesh/network.h"
 
 namespace tandem::mesh {
@@ -14,10 +15,10 @@ namespace tandem::mesh {
 class RankProcess {
  public:
   // Starts `command` ([0] is its file) with `environment` ("NAME=value" each, all that it gets). With `output_is_kept`
-  // what it prints goes through a pipe to us; else it has our terminal. The descriptors of `kept_open` stay open in it.
-  // It dies when we do. EnvironmentError.
-  RankProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment, bool output_is_kept,
-              const std::vector<int>& kept_open);
+  // what it prints goes through a pipe to us; else it has our terminal. `store` stays open in it (-1: none), and
+  // TANDEM_LAUNCHER_FD is its end of link(). It dies when we do. EnvironmentError.
+  RankProcess(const std::vector<std::string>& command, std::vector<std::string> environment, bool output_is_kept,
+              int store);
   // Kills it, and what it left in its group.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
@@ -31,6 +32,8 @@ class RankProcess {
   // To all of its group; nothing where it has ended.
   void signal(int signal) const;
 
+  RankLink& link() { return link_; }
+
   // -1: it has our terminal, or has closed its end.
   int output() const { return output_.get(); }
   // Reads what is there. The last 64 KiB are kept.
@@ -40,6 +43,7 @@ class RankProcess {
  private:
   pid_t pid_ = -1;
   std::optional<int> status_;
+  RankLink link_;
   OwnedDescriptor output_;
   std::string last_output_;
 };

@@ -49,7 +49,7 @@ RolloutWorkers::RolloutWorkers(Settings settings, ReplicaWeights& weights)
     : settings_(with_shown_weights(std::move(settings), weights)),
       weights_(weights),
       listener_(settings_.address, settings_.door, settings_.silence_s),
-      started_(settings_.workers_descriptor),
+      started_(settings_.launcher_descriptor),
       num_exceptions_(std::uncaught_exceptions()),
       beats_([this](const std::stop_token& end) { beat_until(end); }) {}
 
@@ -87,7 +87,6 @@ void RolloutWorkers::beat_until(const std::stop_token& end) {
 void RolloutWorkers::beat() {
   if (base::seconds_since(last_beat_) < kBeatEvery) return;
   last_beat_ = base::Clock::now();
-  started_.beat();
   for (auto& [id, worker] : workers_) {
     pollfd polled = {worker.channel->descriptor(), POLLOUT, 0};
     const bool takes_it = worker.state != State::kGone && ::poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT;

@@ -19,7 +19,7 @@
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
-#include "mesh/started_workers.h"
+#include "mesh/launcher_link.h"
 #include "run/replica_weights.h"
 #include "run/rollout_queue.h"
 #include "run/worker_messages.h"
@@ -34,7 +34,7 @@ class RolloutWorkers {
     mesh::RankFacts facts;        // a worker's have to agree
     Welcome welcome;
     double silence_s = 60.0;                // that a worker may be silent for while it has groups
-    std::optional<int> workers_descriptor;  // mesh::LaunchVariables has it
+    std::optional<int> launcher_descriptor;  // mesh::LaunchVariables has it
     int64_t num_started = 0;                // that were started with the run
     bool are_all_here = true;               // on this machine, whose launcher sees them end
   };

@@ -69,10 +69,6 @@ class WorkersSource final : public SampleSource, private GroupSource {
   }
 
  private:
-  static std::optional<int> workers_descriptor() {
-    const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-    return launch ? launch->workers_descriptor : std::nullopt;
-  }
   static RolloutWorkers::Settings settings(const TrainInputs& inputs) {
     const config::MeshOptions& mesh = inputs.config.mesh;
     return {.address = workers_address(inputs.config.output.save),
@@ -85,7 +81,7 @@ class WorkersSource final : public SampleSource, private GroupSource {
                         .eval_line_types = inputs.evaluation.line_types(),
                         .user_output = std::filesystem::absolute(inputs.directory.grader_output_file())},
             .silence_s = mesh.rollout_health_check_timeout,
-            .workers_descriptor = workers_descriptor(),
+            .launcher_descriptor = mesh::launcher_descriptor(),
             .num_started = mesh.num_workers(inputs.config.colocate) / mesh.tensor_model_parallel_size,
             .are_all_here = !is_on_several_hosts(inputs.config)};
   }

@@ -28,17 +28,6 @@ class SpreadWorkers : public WorkerRuns {
   static Arguments spread_arguments(const std::string& name, const Arguments& more = {}) {
     return with_flag(run_arguments(name, more), "--tensor-model-parallel-size", "2");
   }
-
-  // The same rewards, so late that the run lasts until a death is noticed.
-  static Arguments graded_slowly() {
-    base::write_file_durably(path("slow.py"),
-                             "import time\n"
-                             "def reward(prompts, completions, **kwargs):\n"
-                             "    print('graded', flush=True)\n"
-                             "    time.sleep(0.2)\n"
-                             "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
-    return {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"};
-  }
 };
 
 // Small pieces: each part is sent in many. The conductor has copies of the other trainer's.

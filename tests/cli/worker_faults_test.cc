@@ -81,15 +81,14 @@ TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
 TEST_F(WorkerFaults, ATrainerThatIsFrozenIsMissedByTheLauncherAndByWorkers) {
   const int seed = testing::UnitTest::GetInstance()->random_seed();
   std::mt19937_64 random(static_cast<uint64_t>(seed));
-  const Arguments words = with_flag(going_on(with_workers(run_arguments("frozen"), 1, 2), path("frozen")),
-                                    "--distributed-timeout-minutes", "0.3");
+  const Arguments run = with_workers(run_arguments("frozen", graded_slowly()), 1, 2);
+  const Arguments words = with_flag(going_on(run, path("frozen")), "--distributed-timeout-minutes", "0.3");
   const std::string errors = path("frozen.err");
   {
     Program program(words, 0, errors);
     const std::map<int, pid_t> processes = processes_of(program.pid(), 3);
     ASSERT_EQ(processes.size(), 3U);
-    Program joined(
-        with_flag(joining(with_workers(run_arguments("frozen"), 1, 2)), "--distributed-timeout-minutes", "0.1"));
+    Program joined(with_flag(joining(run), "--distributed-timeout-minutes", "0.1"));
     wait_for_text(errors, "has joined");
     usleep(static_cast<useconds_t>(random() % 1'000'000));
     ASSERT_TRUE(is_running(processes.at(0)));

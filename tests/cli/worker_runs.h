@@ -85,6 +85,17 @@ class WorkerRuns : public testing::Test {
     return result;
   }
 
+  // The same rewards, so late that the run lasts until a death is noticed. Each grading prints "graded".
+  static Arguments graded_slowly() {
+    base::write_file_durably(path("slow.py"),
+                             "import time\n"
+                             "def reward(prompts, completions, **kwargs):\n"
+                             "    print('graded', flush=True)\n"
+                             "    time.sleep(0.2)\n"
+                             "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+    return {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"};
+  }
+
   // But for what is counted of processes that were lost.
   static Results results(const std::string& name) {
     Results of_run(path(name));

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "mesh/launcher.h"
+#include "mesh/launcher_link.h"
 #include "mesh/local_socket.h"
-#include "mesh/started_workers.h"
 
 namespace tandem::mesh {
 
@@ -70,7 +70,7 @@ constexpr std::string_view kSecondHost = "host:1";
 
 // What rank 0 hears of its workers.
 int hear() {
-  StartedWorkers workers(number("TANDEM_WORKERS_FD"));
+  StartedWorkers workers(number("TANDEM_LAUNCHER_FD"));
   while (!workers.have_all_ended().value()) usleep(1'000);
   const WorkerEnd end = workers.first_end().value();
   std::printf("heard: %d, %s\n", end.code, end.how.c_str());
@@ -78,11 +78,19 @@ int hear() {
   return 0;
 }
 
-// Rank 0 of a run that has workers tells its launcher that it runs, until it is stopped.
-int beat() {
-  const StartedWorkers workers(number("TANDEM_WORKERS_FD"));
-  for (int i = 0; i < 5; ++i, usleep(100'000)) workers.beat();
+// "freeze": a rank that says that it runs, until it is stopped; the launcher of such a rank waits for two seconds.
+constexpr std::string_view kFreeze = "freeze";
+int freeze() {
+  const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
+  usleep(2'500'000);
   raise(SIGSTOP);
+  return 0;
+}
+
+// "beat": one that runs for longer than that.
+int beat() {
+  const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
+  usleep(4'000'000);
   return 0;
 }
 
@@ -90,6 +98,7 @@ int do_as_told(std::string word) {
   if (is_worker(word)) word.erase(0, kWorker.size());
   if (word == "hear") return hear();
   if (word == "beat") return beat();
+  if (word == kFreeze) return freeze();
   if (word.starts_with("exit:")) return std::atoi(word.c_str() + 5);
   if (word == "meet") return meet();
   if (word == "count") return count_signals();
@@ -124,7 +133,8 @@ int run_fake_launcher(int argc, char** argv) {
   plan.num_workers = static_cast<int>(std::count_if(argv + 2, argv + argc, is_worker));
   plan.ranks_per_host = argc - 2;
   plan.grace = std::chrono::milliseconds(300);
-  plan.timeout_s = 2.0;
+  const bool one_freezes = std::any_of(argv + 2, argv + argc, [](std::string_view word) { return word == kFreeze; });
+  if (one_freezes) plan.timeout_s = 2.0;
   const LaunchEnd end = launch(plan);
   if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", end.message.c_str());
   return end.code;

@@ -130,10 +130,9 @@ TEST(LaunchVariables, TheAgentsStoreAndThatOfOurLauncher) {
   const auto rank_0 =
       read_launch_variables(with(kTorchrun, {{"TANDEM_STORE_FD", "7"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}}), kParent);
   EXPECT_EQ(rank_0->store_descriptor, 7);
-  EXPECT_EQ(rank_0->workers_descriptor, std::nullopt);
-  const auto conductor =
-      read_launch_variables(with(kTorchrun, {{"TANDEM_WORKERS_FD", "8"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}}), kParent);
-  EXPECT_EQ(conductor->workers_descriptor, 8);
+  EXPECT_EQ(rank_0->launcher_descriptor, std::nullopt);
+  const auto any_rank = read_launch_variables(with(kTorchrun, {{"TANDEM_LAUNCHER_FD", "8"}}), kParent);
+  EXPECT_EQ(any_rank->launcher_descriptor, 8);
 }
 
 TEST(LaunchVariables, OurLauncherOnOneHostGivesAnIdAndNoPort) {

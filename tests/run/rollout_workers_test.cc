@@ -114,7 +114,7 @@ class NewWeights : public testing::Test {
                                                                      .facts = {},
                                                                      .welcome = {},
                                                                      .silence_s = silence_s,
-                                                                     .workers_descriptor = {},
+                                                                     .launcher_descriptor = {},
                                                                      .num_started = num_started},
                                             *weights_);
   }

@@ -1,4 +1,4 @@
-#include "mesh/started_workers.h"
+#include "mesh/launcher_link.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -7,6 +7,9 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 
 #include "base/check.h"
@@ -16,52 +19,41 @@ namespace tandem::mesh {
 namespace {
 
 constexpr size_t kMaxBytes = 4096;  // of one end
+constexpr auto kBeatEvery = std::chrono::seconds(1);
 
 }  // namespace
 
-WorkerEndsTeller::WorkerEndsTeller() {
+RankLink::RankLink() {
   std::array<int, 2> ends = {-1, -1};
-  // A message is one worker's end; closed, there are no more.
+  // A message is one worker's end, or one beat the other way; closed, no more workers end.
   TANDEM_ENV_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0,
                    "cannot start the processes: no descriptor is left (ulimit -n)");
   ours_ = OwnedDescriptor(ends[0]);
   theirs_ = OwnedDescriptor(ends[1]);
 }
 
-void WorkerEndsTeller::tell(const WorkerEnd& end) const {
+void RankLink::tell(const WorkerEnd& end) const {
   const std::string text = fmt::format("{} {}", end.code, end.how).substr(0, kMaxBytes);
   send(ours_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void WorkerEndsTeller::close() const { shutdown(ours_.get(), SHUT_WR); }
+void RankLink::close() const { shutdown(ours_.get(), SHUT_WR); }
 
-bool WorkerEndsTeller::has_beaten() const {
-  bool has_beaten = false;
+double RankLink::silence_s() {
   char beat = 0;
-  while (recv(ours_.get(), &beat, sizeof beat, MSG_DONTWAIT) > 0) has_beaten = true;
-  return has_beaten;
-}
-
-void StartedWorkers::beat() const {
-  const char beat = 1;
-  if (socket_.get() >= 0) send(socket_.get(), &beat, sizeof beat, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-StartedWorkers::StartedWorkers(std::optional<int> descriptor) {
-  if (!descriptor) return;
-  socket_ = OwnedDescriptor(*descriptor);
-  fcntl(socket_.get(), F_SETFD, FD_CLOEXEC);
+  while (recv(ours_.get(), &beat, sizeof beat, MSG_DONTWAIT) > 0) silence_.reset();
+  return silence_.seconds();
 }
 
 std::optional<bool> StartedWorkers::have_all_ended() {
-  if (socket_.get() < 0) return std::nullopt;
+  if (!descriptor_) return std::nullopt;
   std::array<char, kMaxBytes> buffer;
   while (!have_ended_) {
-    const ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t size = recv(*descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     if (size < 0 && errno == EINTR) continue;
     TANDEM_ENV_CHECK(size >= 0,
-                     fmt::format("TANDEM_WORKERS_FD={}: is no socket of a launcher; unset it", socket_.get()));
+                     fmt::format("TANDEM_LAUNCHER_FD={}: is no socket of a launcher; unset it", *descriptor_));
     have_ended_ = size == 0;
     if (have_ended_) break;
     WorkerEnd end;
@@ -71,6 +63,20 @@ std::optional<bool> StartedWorkers::have_all_ended() {
     if (!first_end_ || (first_end_->code == 0 && end.code != 0)) first_end_ = std::move(end);
   }
   return true;
+}
+
+Heartbeat::Heartbeat(std::optional<int> launcher_descriptor) {
+  if (!launcher_descriptor) return;
+  fcntl(*launcher_descriptor, F_SETFD, FD_CLOEXEC);
+  thread_ = std::jthread([descriptor = *launcher_descriptor](const std::stop_token& end) {
+    const char beat = 1;
+    std::mutex mutex;
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex);
+    do {
+      send(descriptor, &beat, sizeof beat, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (!never.wait_for(lock, end, kBeatEvery, [&end] { return end.stop_requested(); }));
+  });
 }
 
 }  // namespace tandem::mesh
