@@ -98,13 +98,10 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   mode.values = without_secrets(options.values());
   if constexpr (std::is_same_v<Config, config::TrainConfig>) {
     if (const std::optional<int> code = start_ranks(config, mode, arguments)) return *code;
-  } else if (verb.keeps_run) {
-    check_alone(verb);
-  }
-  if constexpr (std::is_same_v<Config, config::TrainConfig>) {
     const mesh::Heartbeat heartbeat(mesh::launcher_descriptor());
-    if (config.memory.fit) return run_fitting(verb, config, mode, arguments);
+    return config.memory.fit ? run_fitting(verb, config, mode, arguments) : kRun(config, mode);
   }
+  if (verb.keeps_run) check_alone(verb);
   return kRun(config, mode);
 }
 

@@ -154,6 +154,23 @@ TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
   expect_equal(results("frozen"), *alone_, "a run that lost frozen ranks");
 }
 
+// The launcher kills who is silent: a rank has to beat as long as it lives.
+TEST_F(DataParallel, ARunMayLastLongerThanItsTimeout) {
+  base::write_file_durably(*folder_ / "slow.py",
+                           "import time\n"
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    time.sleep(1.5)\n"
+                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+  const Arguments slow = arguments(*folder_, "slow",
+                                   {"--custom-rm-path", *folder_ / "slow.py:reward", "--rm-num-workers", "1",
+                                    "--distributed-timeout-minutes", "0.1"});
+  const auto begin = base::Clock::now();
+  const Captured result = run_program(with_ranks(slow, 2));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_GT(base::seconds_since(begin), 8.0) << "nothing was tested";
+  expect_equal(results("slow"), *alone_, "a slow run");
+}
+
 // Somebody else with an account on the machine tries all local sockets of the run, as long as it lasts.
 TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
   if (!mesh::why_no_foreign_user().empty()) GTEST_SKIP() << mesh::why_no_foreign_user();

@@ -82,7 +82,7 @@ int hear() {
 constexpr std::string_view kFreeze = "freeze";
 int freeze() {
   const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
-  usleep(2'500'000);
+  usleep(500'000);
   raise(SIGSTOP);
   return 0;
 }
@@ -133,7 +133,7 @@ int run_fake_launcher(int argc, char** argv) {
   plan.num_workers = static_cast<int>(std::count_if(argv + 2, argv + argc, is_worker));
   plan.ranks_per_host = argc - 2;
   plan.grace = std::chrono::milliseconds(300);
-  const bool one_freezes = std::any_of(argv + 2, argv + argc, [](std::string_view word) { return word == kFreeze; });
+  const bool one_freezes = std::any_of(argv + 2, argv + argc, [](std::string_view word) { return word.ends_with(kFreeze); });
   if (one_freezes) plan.timeout_s = 2.0;
   const LaunchEnd end = launch(plan);
   if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", end.message.c_str());
