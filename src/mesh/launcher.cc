@@ -166,7 +166,7 @@ class Launcher {
   void watch_ranks() {
     for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
       RankProcess& rank = *ranks_[static_cast<size_t>(i)];
-      const bool is_frozen = !rank.status() && rank.link().silence_s() > plan_.timeout_s;
+      const bool is_frozen = !rank.status() && rank.link().is_silent_for(plan_.timeout_s);
       if (is_frozen && frozen_.insert(i).second) rank.signal(SIGKILL);
     }
   }

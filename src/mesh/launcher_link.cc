@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -19,7 +20,9 @@ namespace tandem::mesh {
 namespace {
 
 constexpr size_t kMaxBytes = 4096;  // of one end
-constexpr auto kBeatEvery = std::chrono::seconds(1);
+constexpr auto kBeatEvery = std::chrono::milliseconds(500);
+// Seconds of silence that say nothing: a program is loaded from a slow disk, a busy machine is late with a beat.
+constexpr double kLongestStart = 60.0, kLongestBetweenBeats = 3.0;
 
 }  // namespace
 
@@ -39,10 +42,13 @@ void RankLink::tell(const WorkerEnd& end) const {
 
 void RankLink::close() const { shutdown(ours_.get(), SHUT_WR); }
 
-double RankLink::silence_s() {
+bool RankLink::is_silent_for(double seconds) {
   char beat = 0;
-  while (recv(ours_.get(), &beat, sizeof beat, MSG_DONTWAIT) > 0) silence_.reset();
-  return silence_.seconds();
+  while (recv(ours_.get(), &beat, sizeof beat, MSG_DONTWAIT) > 0) {
+    has_beaten_ = true;
+    silence_.reset();
+  }
+  return silence_.seconds() > std::max(seconds, has_beaten_ ? kLongestBetweenBeats : kLongestStart);
 }
 
 std::optional<bool> StartedWorkers::have_all_ended() {

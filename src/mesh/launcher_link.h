@@ -1,4 +1,4 @@
-// The socket between a launcher and a rank that it started. The rank says every second that its process runs, whatever
+// The socket between a launcher and a rank that it started. The rank says twice a second that its process runs, whatever
 // it is busy with, so that one which is frozen is missed; rank 0 hears through it how workers (processes that only
 // sample) have ended. A rank that another launcher started has none. No torch.
 #pragma once
@@ -30,12 +30,14 @@ class RankLink {
   void tell(const WorkerEnd& end) const;
   // No worker is left.
   void close() const;
-  // Seconds since the rank was started or has last said that it runs. To be asked as often as base::RunningTime wants.
-  double silence_s();
+  // Whether the rank has been silent for so long, or for as long as a rank that is well may be: while its program is
+  // loaded, and between two beats. To be asked as often as base::RunningTime wants.
+  bool is_silent_for(double seconds);
 
  private:
   OwnedDescriptor ours_, theirs_;
   base::RunningTime silence_;
+  bool has_beaten_ = false;
 };
 
 // The rank's end of it, for what rank 0 hears. The descriptor stays open as long as the process runs.

@@ -78,7 +78,7 @@ int hear() {
   return 0;
 }
 
-// "freeze": a rank that says that it runs, until it is stopped; the launcher of such a rank waits for two seconds.
+// "freeze": a rank that says that it runs, until it is stopped; the launcher of such a rank waits for three seconds.
 constexpr std::string_view kFreeze = "freeze";
 int freeze() {
   const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
@@ -90,7 +90,7 @@ int freeze() {
 // "beat": one that runs for longer than that.
 int beat() {
   const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
-  usleep(4'000'000);
+  usleep(7'000'000);
   return 0;
 }
 
@@ -134,7 +134,7 @@ int run_fake_launcher(int argc, char** argv) {
   plan.ranks_per_host = argc - 2;
   plan.grace = std::chrono::milliseconds(300);
   const bool one_freezes = std::any_of(argv + 2, argv + argc, [](std::string_view word) { return word.ends_with(kFreeze); });
-  if (one_freezes) plan.timeout_s = 2.0;
+  if (one_freezes) plan.timeout_s = 3.0;
   const LaunchEnd end = launch(plan);
   if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", end.message.c_str());
   return end.code;

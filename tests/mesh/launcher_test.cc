@@ -197,7 +197,7 @@ TEST(Launcher, ASecondSignalKillsRanksThatDoNotHearIt) {
 }
 
 constexpr const char* kWasFrozen =
-    "has said nothing for 2 s (--distributed-timeout-minutes): it was stopped or frozen, and was killed";
+    "has said nothing for 3 s (--distributed-timeout-minutes): it was stopped or frozen, and was killed";
 
 // Alone, among others, before it has met them or behind its last word to them: nobody but the launcher can know it.
 TEST(Launcher, ARankThatIsFrozenIsKilledAndNamed) {
