@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/graders.h"
+#include "reward/graders.h"
 
 namespace {
 
@@ -23,15 +23,15 @@ constexpr int kReplacements = 10;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-text::GraderConfig math(int num_processes) {
-  text::GraderConfig config;
-  config.worker = text::default_worker_config();
+reward::GraderConfig math(int num_processes) {
+  reward::GraderConfig config;
+  config.worker = worker::default_worker_config();
   config.rm_types = {"math"};
   config.limits.num_processes = num_processes;
   return config;
 }
 
-double seconds_of(text::Graders& graders, const std::vector<text::GradeRequest>& requests) {
+double seconds_of(reward::Graders& graders, const std::vector<reward::GradeRequest>& requests) {
   const auto begin = Clock::now();
   graders.submit(requests);
   graders.collect();
@@ -51,11 +51,11 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: graders_bench FILE.jsonl\n");
     return 2;
   }
-  std::vector<text::GradeRequest> requests;
+  std::vector<reward::GradeRequest> requests;
   std::ifstream file(argv[1]);
   for (std::string line; std::getline(file, line);) {
     const auto json = base::parse_json(line, argv[1]);
-    text::GradeRequest request;
+    reward::GradeRequest request;
     request.sample_id = requests.size();
     request.response = json.at("response").get<std::string>();
     request.label = json.at("label");
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
   }
   base::Json report;
   {
-    text::Graders graders(math(2));
+    reward::Graders graders(math(2));
     const size_t batch_size = requests.size() / (kBatches + 1);
     for (int i = 0; i <= kBatches; ++i) {  // the first warms the processes up
       const auto begin = requests.begin() + static_cast<std::ptrdiff_t>(i * batch_size);
@@ -72,8 +72,8 @@ int main(int argc, char** argv) {
     }
     report["failures"] = graders.failures();
   }
-  text::Graders graders(math(1));
-  const std::vector<text::GradeRequest> one = {requests.front()};
+  reward::Graders graders(math(1));
+  const std::vector<reward::GradeRequest> one = {requests.front()};
   seconds_of(graders, one);
   for (int i = 0; i < kReplacements; ++i) {
     report["one_s"].push_back(seconds_of(graders, one));

@@ -1,5 +1,5 @@
 """What a grade says: a number, what came with it, or why there is none. The program reads these messages within the
-same bounds (src/text/grade_messages.cc)."""
+same bounds (src/reward/grade_messages.cc)."""
 
 import math
 

@@ -18,7 +18,7 @@ from tandem_worker import keeper, kernel, processes
 
 CHANNEL_FD = keeper.CHANNEL_FD
 CONFINED = keeper.CONFINED
-MAX_MESSAGE_BYTES = 1 << 28  # as in src/text/message.cc
+MAX_MESSAGE_BYTES = 1 << 28  # as in src/worker/message.cc
 
 
 class UserFault(Exception):

@@ -1,4 +1,4 @@
-"""The built-in rewards by the names that --rm-type and a line's metadata.rm_type have for them. src/text/reward_rules.h
+"""The built-in rewards by the names that --rm-type and a line's metadata.rm_type have for them. src/reward/reward_rules.h
 has the same names, for the program."""
 
 from tandem_worker import rewards, slime_rules

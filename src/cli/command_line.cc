@@ -15,7 +15,7 @@
 #include "base/printable.h"
 #include "cli/verbs.h"
 #include "tandem/error.h"
-#include "text/text_worker.h"
+#include "worker/worker_config.h"
 
 namespace tandem::cli {
 
@@ -118,7 +118,7 @@ int report_failure(const std::exception_ptr& failure) {
     return fail(kExitUser, error.what());
   } catch (const EnvironmentError& error) {
     return fail(kExitEnvironment, error.what());
-  } catch (const text::WorkerError& error) {
+  } catch (const worker::WorkerError& error) {
     return fail(kExitEnvironment, fmt::format("a worker process was lost: {}", error.what()));
   } catch (const std::bad_alloc&) {
     return fail(kExitEnvironment, kOutOfMemory);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
-#include "run/stop_signal.h"
+#include "session/stop_signal.h"
 
 int main(int argc, char** argv) {
   // A step frees and asks again for the same temporaries of some MiB. By default glibc gives such blocks back to the
@@ -13,6 +13,6 @@ int main(int argc, char** argv) {
   // the largest threshold that glibc accepts.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  tandem::run::install_stop_signals();
+  tandem::session::install_stop_signals();
   return tandem::cli::run_command_line({argv + 1, argv + argc});
 }

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/utf8.h"
+#include "bench/bench.h"
 #include "cli/command_line.h"
 #include "cli/ranks.h"
 #include "config/other_trainers.h"
@@ -124,7 +125,7 @@ constexpr auto kVerbs = std::to_array<Verb>({
     {"view", "a run, or two side by side, as one HTML page: curves, times, memory, samples",
      run_verb<config::ViewConfig, run::view>},
     {"bench", "how fast this machine samples and trains, and whether both agree; needs no file",
-     run_verb<config::BenchConfig, run::bench>},
+     run_verb<config::BenchConfig, bench::bench>},
 });
 
 }  // namespace

@@ -4,13 +4,13 @@
 #include <string>
 
 #include "base/options.h"
-#include "text/generator_limits.h"
+#include "reward/generator_limits.h"
 
 namespace tandem::config {
 
 struct CustomGenerateOptions {
   std::string function;  // FILE.py:function; "": the engine alone makes samples
-  text::GeneratorLimits limits;
+  reward::GeneratorLimits limits;
 
   void visit(base::Options& options);
   // UserError for a function that is not FILE.py:function.

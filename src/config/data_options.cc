@@ -62,7 +62,7 @@ void DataOptions::visit_template(base::Options& options) {
           add_special_tokens, "add-special-tokens", group,
           "begin plain texts with the special tokens that the tokenizer begins texts with, such as BOS, unless they "
           "begin so already; the chat template writes its own")
-      // A checkpoint remembers the tokens themselves where there are any (run/prompt_set.h).
+      // A checkpoint remembers the tokens themselves where there are any (session/prompt_set.h).
       .does_not_affect_results();
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/size.h"
-#include "text/reward_rules.h"
+#include "reward/reward_rules.h"
 
 namespace tandem::config {
 
@@ -30,7 +30,7 @@ void EvalSet::visit_defaults(base::Options& table) {
   table.option(options.input_key, "input_key", group, "key of the prompt");
   table.option(options.label_key, "label_key", group, "key of the label");
   table.option(options.reward_key, "reward_key", group, "number to take when a reward is a dict");
-  table.option(rm_type, "rm_type", group, "built-in rewards").one_or_more().one_of(text::rule_names());
+  table.option(rm_type, "rm_type", group, "built-in rewards").one_or_more().one_of(reward::rule_names());
   table.option(custom_rm_path, "custom_rm_path", group, "Python functions that give rewards, FILE.py:function")
       .one_or_more()
       .path();

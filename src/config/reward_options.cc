@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/message_text.h"
 #include "base/size.h"
-#include "text/reward_rules.h"
+#include "reward/reward_rules.h"
 
 namespace tandem::config {
 
@@ -26,15 +26,15 @@ constexpr const char* kFunction = "--custom-rm-path FILE.py:function";
 // "exact, math, dapo, ... or random": without the prefix boxed_.
 std::string short_rule_names() {
   std::string names;
-  for (const text::RewardRule& rule : text::kRewardRules) {
-    const bool is_last = &rule == &text::kRewardRules.back();
+  for (const reward::RewardRule& rule : reward::kRewardRules) {
+    const bool is_last = &rule == &reward::kRewardRules.back();
     names += (names.empty() ? "" : is_last ? " or " : ", ") + std::string(rule.name);
   }
   return names;
 }
 
-const text::RewardRule& rule_named(const std::string& name) {
-  const text::RewardRule* const rule = text::find_rule(name);
+const reward::RewardRule& rule_named(const std::string& name) {
+  const reward::RewardRule* const rule = reward::find_rule(name);
   TANDEM_CHECK(rule != nullptr, "no reward is called", name);
   return *rule;
 }
@@ -96,10 +96,10 @@ void RewardOptions::visit(base::Options& options) {
               "number (math), ...; boxed_NAME looks at the last box of the response alone. Of several rewards, those "
               "of --custom-rm-path too, the weighted sum counts. metadata.rm_type of a line takes this one's place")
       .one_or_more()
-      .one_of(text::rule_names())
+      .one_of(reward::rule_names())
       .unsupported({"ifbench", "boxed_ifbench", "boxed_remote_rm"},
                    fmt::format("is known from slime and not in Tandem; use {} or {}, or {}", short_rule_names(),
-                               text::kRemoteRule, kFunction));
+                               reward::kRemoteRule, kFunction));
   options
       .option(custom_rm_path, "custom-rm-path", group,
               "Python functions that give rewards, FILE.py:function, in the TRL, verl or slime dialect each")
@@ -192,7 +192,7 @@ void RewardOptions::visit(base::Options& options) {
 
 std::vector<std::string> RewardOptions::rm_types() const {
   if (!rm_type.empty() || !custom_rm_path.empty()) return rm_type;
-  return {rm_url.empty() ? "" : std::string(text::kRemoteRule)};
+  return {rm_url.empty() ? "" : std::string(reward::kRemoteRule)};
 }
 
 std::vector<RewardOptions::Source> RewardOptions::sources() const {
@@ -239,7 +239,7 @@ void RewardOptions::check() const {
     TANDEM_USER_CHECK(!function_name(path).empty() && path.rfind(':') != std::string::npos && path.front() != ':',
                       fmt::format("--custom-rm-path {}: write it as FILE.py:FUNCTION", path));
   }
-  const bool asks_service = std::ranges::find(rm_type, text::kRemoteRule) != rm_type.end();
+  const bool asks_service = std::ranges::find(rm_type, reward::kRemoteRule) != rm_type.end();
   TANDEM_USER_CHECK(!asks_service || !rm_url.empty(), "--rm-type remote_rm: needs --rm-url http://HOST:PORT/PATH");
   if (!rm_url.empty()) check_url(rm_url);
   check_key("--reward-key", reward_key);
@@ -269,10 +269,10 @@ void RewardOptions::check_some_pass() const {
   const std::optional<double> lowest = lowest_of(pass_source());
   if (!lowest) return;
   const PassRule rule = pass_rule();
-  TANDEM_USER_CHECK(rule.passes(text::kHighestReward),
+  TANDEM_USER_CHECK(rule.passes(reward::kHighestReward),
                     fmt::format("--pass-threshold {:g}: {} is {:g} at most, so no sample could ever pass; give {:g} or "
                                 "less",
-                                rule.threshold, rule.reward, text::kHighestReward, text::kHighestReward));
+                                rule.threshold, rule.reward, reward::kHighestReward, reward::kHighestReward));
   TANDEM_USER_CHECK(!reward_key.empty() || !rule.passes(*lowest),
                     fmt::format("--pass-threshold {:g}: {} is {:g} at least, so every sample would pass; give more",
                                 rule.threshold, rule.reward, *lowest));
@@ -280,7 +280,7 @@ void RewardOptions::check_some_pass() const {
 
 void RewardOptions::check_key(const std::string& flag, const std::string& key) const {
   if (rm_type.empty() || !custom_rm_path.empty() || key.empty()) return;
-  if (std::ranges::find(rm_type, text::kRemoteRule) != rm_type.end()) return;
+  if (std::ranges::find(rm_type, reward::kRemoteRule) != rm_type.end()) return;
   if (std::ranges::any_of(rm_type, [&](const std::string& type) { return has_key(type, key); })) return;
   const std::span<const std::string_view> keys = rule_named(rm_type.front()).keys;
   const std::string lacks = rm_type.size() > 1 ? "have no number of that name"
@@ -290,9 +290,9 @@ void RewardOptions::check_key(const std::string& flag, const std::string& key) c
 }
 
 void RewardOptions::check_url_is_asked() const {
-  if (rm_url.empty() || line_types.contains(std::string(text::kRemoteRule))) return;
+  if (rm_url.empty() || line_types.contains(std::string(reward::kRemoteRule))) return;
   const std::vector<std::string> types = rm_types();
-  if (std::ranges::find(types, text::kRemoteRule) != types.end()) return;
+  if (std::ranges::find(types, reward::kRemoteRule) != types.end()) return;
   TANDEM_USER_CHECK(
       !custom_rm_path.empty() && sandbox == "off",
       fmt::format("--rm-url: no reward asks it; add --rm-type remote_rm, or leave it out{}",
@@ -311,8 +311,8 @@ std::string RewardOptions::name() const {
 std::optional<double> RewardOptions::lowest_of(const Source& source) const {
   std::optional<double> lowest;
   for (const std::string& rule : rules_of(source)) {
-    if (rule == text::kRemoteRule) return std::nullopt;
-    lowest = std::min(lowest.value_or(text::kHighestReward), rule_named(rule).lowest_reward);
+    if (rule == reward::kRemoteRule) return std::nullopt;
+    lowest = std::min(lowest.value_or(reward::kHighestReward), rule_named(rule).lowest_reward);
   }
   return lowest;
 }
@@ -323,7 +323,7 @@ std::optional<double> RewardOptions::lowest_reward() const {
   for (const Source& source : sources()) {
     const std::optional<double> lowest = lowest_of(source);
     if (!lowest) return std::nullopt;
-    sum += source.weight * (source.weight < 0.0 ? text::kHighestReward : *lowest);
+    sum += source.weight * (source.weight < 0.0 ? reward::kHighestReward : *lowest);
   }
   return sum;
 }
@@ -338,15 +338,15 @@ DataOptions RewardOptions::data(DataOptions base) const {
   const std::vector<std::string> types = rm_types();
   if (types.empty()) return base;  // functions alone: "rm_type" is theirs to read
   const auto needs_label = [](const std::string& type) {
-    const text::RewardRule* const rule = text::find_rule(type);
+    const reward::RewardRule* const rule = reward::find_rule(type);
     return rule != nullptr && rule->needs_label;
   };
   const auto comparing = std::ranges::find_if(types, needs_label);
   if (comparing != types.end()) base.lines.label_needed_by = "--rm-type " + *comparing;
   rl::LineRewards& rewards = base.lines.rewards;
-  rewards.names = text::rule_names();
+  rewards.names = reward::rule_names();
   if (rm_url.empty()) {
-    std::erase(rewards.names, text::kRemoteRule);
+    std::erase(rewards.names, reward::kRemoteRule);
     rewards.hint = "; remote_rm needs --rm-url";
   }
   std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_label), needs_label);

@@ -9,7 +9,7 @@
 
 #include "base/options.h"
 #include "config/data_options.h"
-#include "text/grader_limits.h"
+#include "reward/grader_limits.h"
 
 namespace tandem::config {
 
@@ -39,7 +39,7 @@ struct RewardOptions {
   bool group_rm = false;
   std::string python;
   std::vector<std::string> env;
-  text::GraderLimits limits;
+  reward::GraderLimits limits;
   std::string sandbox = "auto";
   std::string failure_reward = "lowest";
   std::string pass_reward;  // "": the first

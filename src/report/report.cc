@@ -55,10 +55,10 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   memory_ = open(options.memory_file);
   if (!options.tensorboard_folder.empty()) {
     tensorboard_ = std::make_unique<text::MetricSink>(
-        text::tensorboard_target(text::default_worker_config(), options.tensorboard_folder));
+        text::tensorboard_target(worker::default_worker_config(), options.tensorboard_folder));
   }
   if (options.wandb)
-    wandb_ = std::make_unique<text::MetricSink>(text::wandb_target(text::default_worker_config(), *options.wandb));
+    wandb_ = std::make_unique<text::MetricSink>(text::wandb_target(worker::default_worker_config(), *options.wandb));
   if (!log_) return;
   base::set_log_sink([this](base::LogLevel, const std::string& line) {
     try {

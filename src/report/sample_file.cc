@@ -52,7 +52,7 @@ base::Json pieces_of(const rl::Sample& sample) {
 
 }  // namespace
 
-base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail) {
+base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, SampleDetail detail) {
   base::Json record = base::Json::object();
   record["group_id"] = sample.group_id;
   record["sample_id"] = sample.sample_id;
@@ -66,7 +66,7 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
       record["failure"] = grade->reason;
       record["failure_class"] = grade->reason_class;
     }
-    for (const text::RewardPart& part : grade->parts) {
+    for (const reward::RewardPart& part : grade->parts) {
       record["rewards"][part.name] = part.reward ? base::Json(*part.reward) : base::Json(nullptr);
     }
     for (const auto& [name, value] : grade->extras) record[std::string(kRewardPrefix) + name] = value;
@@ -94,13 +94,13 @@ base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, Sam
   return record;
 }
 
-void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
+void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const reward::Grade> grades,
                    SampleDetail detail, std::span<const std::string> sources) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (!folder.empty()) base::make_directories(folder);
   base::DurableFile file(path);
   for (size_t i = 0; i < samples.size(); ++i) {
-    const text::Grade* grade = grades.empty() ? nullptr : &grades[i];
+    const reward::Grade* grade = grades.empty() ? nullptr : &grades[i];
     base::Json record = sample_record(samples[i], grade, detail);
     if (!sources.empty()) record["source"] = sources[i];
     file.write(base::dump_json(record) + "\n");

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "reward/graders.h"
 #include "rl/sample.h"
-#include "text/graders.h"
 
 namespace tandem::report {
 
@@ -23,11 +23,11 @@ inline constexpr std::string_view kRewardPrefix = "reward_";
 // Who gave a piece of a response: the engine, or the user's generate function.
 inline constexpr std::string_view kFromModel = "model", kFromFunction = "function";
 
-base::Json sample_record(const rl::Sample& sample, const text::Grade* grade, SampleDetail detail);
+base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, SampleDetail detail);
 
 // Writes all samples of a rollout, durably, and makes the folders of `path`. `grades`: one a sample, or none at all.
 // `sources`: the line of the data that each is of, FILE:LINE, or none at all.
-void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
+void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const reward::Grade> grades,
                    SampleDetail detail, std::span<const std::string> sources = {});
 
 // "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names

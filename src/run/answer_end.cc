@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/log.h"
-#include "run/conversations.h"
+#include "session/conversations.h"
 
 namespace tandem::run {
 
 std::string why_answers_run_on(const config::DataOptions& data, const config::RolloutOptions& rollout,
                                const model::ModelConfig& model, text::TextWorker& text) {
   if (rollout.ignore_eos) return "";
-  std::string behind = text_behind_answer(data, text);
+  std::string behind = session::text_behind_answer(data, text);
   const auto is_met = [&behind](const std::string& stop) { return behind.find(stop) != std::string::npos; };
   if (std::ranges::any_of(rollout.stop, is_met)) return "";
   behind.erase(0, behind.find_first_not_of(" \t\r\n"));  // all of it, where it is all white space

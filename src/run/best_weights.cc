@@ -11,7 +11,7 @@
 
 namespace tandem::run {
 
-BestWeights::BestWeights(std::string metric, std::string judged_by, const ModelSession& session,
+BestWeights::BestWeights(std::string metric, std::string judged_by, const session::ModelSession& session,
                          const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
                          const checkpoint::RunState& start)
     : metric_(std::move(metric)),

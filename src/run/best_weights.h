@@ -9,8 +9,8 @@
 #include "checkpoint/run_directory.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
-#include "run/model_session.h"
 #include "run/run_log.h"
+#include "session/model_session.h"
 
 namespace tandem::run {
 
@@ -20,7 +20,7 @@ class BestWeights {
   // `start` are borrowed. Where the best weights of the checkpoint are not in this run directory, because the run came
   // from another one, or samples passed by another rule then, the search begins again. Every rank of the mesh has one;
   // the first replica writes.
-  BestWeights(std::string metric, std::string judged_by, const ModelSession& session,
+  BestWeights(std::string metric, std::string judged_by, const session::ModelSession& session,
               const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
               const checkpoint::RunState& start);
 
@@ -32,7 +32,7 @@ class BestWeights {
 
  private:
   const std::string metric_, judged_by_;
-  const ModelSession& session_;
+  const session::ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const mesh::Mesh& mesh_;
   RunLog& log_;

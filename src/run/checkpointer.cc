@@ -18,7 +18,7 @@ checkpoint::SavingRanks saving_ranks(const mesh::Mesh& mesh) {
           }};
 }
 
-Checkpointer::Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory,
+Checkpointer::Checkpointer(const session::ModelSession& session, const checkpoint::RunDirectory& directory,
                            const trainer::Trainer& trainer, RunLog& log, const config::CheckpointOptions& options,
                            const checkpoint::RunState& start, AddState add_state, const mesh::Mesh& mesh)
     : session_(session),

@@ -14,8 +14,8 @@
 #include "config/output_options.h"
 #include "mesh/mesh.h"
 #include "rl/prompt_order.h"
-#include "run/model_session.h"
 #include "run/run_log.h"
+#include "session/model_session.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -30,9 +30,9 @@ class Checkpointer {
 
   // All but the options are borrowed. `start`: where the run begins, as open_run() has it. Every rank of the mesh has
   // one, and all make the same calls: each saves what it holds, and the first replica exports.
-  Checkpointer(const ModelSession& session, const checkpoint::RunDirectory& directory, const trainer::Trainer& trainer,
-               RunLog& log, const config::CheckpointOptions& options, const checkpoint::RunState& start,
-               AddState add_state, const mesh::Mesh& mesh);
+  Checkpointer(const session::ModelSession& session, const checkpoint::RunDirectory& directory,
+               const trainer::Trainer& trainer, RunLog& log, const config::CheckpointOptions& options,
+               const checkpoint::RunState& start, AddState add_state, const mesh::Mesh& mesh);
 
   // Waits for the checkpoint that is being written, which reads the weights that are about to change. Between these two
   // calls the weights belong to no step, and nothing is saved.
@@ -54,7 +54,7 @@ class Checkpointer {
   int64_t saved_step() const { return saved_step_; }
 
  private:
-  const ModelSession& session_;
+  const session::ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const trainer::Trainer& trainer_;
   const checkpoint::SavingRanks ranks_;

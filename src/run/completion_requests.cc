@@ -13,7 +13,7 @@
 #include "base/option_mistakes.h"
 #include "base/options.h"
 #include "rl/messages.h"
-#include "run/conversations.h"
+#include "session/conversations.h"
 
 namespace tandem::run {
 
@@ -94,7 +94,7 @@ CompletionRequest read_request(const base::Json& line, const rl::Place& place, c
           "or start the engine with more --max-request-samples",
           max_samples, n, base::counted(num_prompts, "prompt")));
   std::vector<std::vector<int32_t>> tokens(prompts.size());
-  std::vector<Conversation> conversations;
+  std::vector<session::Conversation> conversations;
   std::vector<size_t> with_text;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string name = fmt::format("prompts[{}]", i);
@@ -104,19 +104,20 @@ CompletionRequest read_request(const base::Json& line, const rl::Place& place, c
     }
     TANDEM_USER_CHECK(prompts[i].is_string() || prompts[i].is_array(),
                       name + ": expects a text, a list of messages or {\"tokens\": [ids]}");
-    Conversation conversation;
+    session::Conversation conversation;
     conversation.prompt = prompts[i].is_array() ? messages_of(prompts[i], name, place) : prompts[i];
     conversation.place = name;
-    conversation.ending = ending_of(conversation.prompt);
+    conversation.ending = session::ending_of(conversation.prompt);
     conversations.push_back(std::move(conversation));
     with_text.push_back(i);
   }
-  std::vector<std::string> texts = render_prompts(data, text, conversations);
+  std::vector<std::string> texts = session::render_prompts(data, text, conversations);
   std::vector<std::vector<int32_t>> encoded = text.encode(texts);
   std::vector<std::string> text_of_prompt(prompts.size());
   for (size_t j = 0; j < with_text.size(); ++j) {
-    const bool is_plain = !is_rendered(data, conversations[j].prompt);
-    tokens[with_text[j]] = is_plain ? plain_text_tokens(data, text, std::move(encoded[j])) : std::move(encoded[j]);
+    const bool is_plain = !session::is_rendered(data, conversations[j].prompt);
+    tokens[with_text[j]] =
+        is_plain ? session::plain_text_tokens(data, text, std::move(encoded[j])) : std::move(encoded[j]);
     text_of_prompt[with_text[j]] = std::move(texts[j]);
   }
   for (size_t i = 0; i < prompts.size(); ++i) {

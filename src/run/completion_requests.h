@@ -19,15 +19,15 @@
 #include "config/rollout_options.h"
 #include "rl/data_lines.h"
 #include "rl/sample.h"
-#include "run/prompt_set.h"
+#include "session/prompt_set.h"
 #include "text/text_worker.h"
 
 namespace tandem::run {
 
 struct CompletionRequest {
-  base::Json id;                    // null where there is none
-  config::RolloutOptions sampling;  // those of the process, with the request's flags in their place
-  std::vector<PromptLine> prompts;  // at least one, each of one token or more
+  base::Json id;                             // null where there is none
+  config::RolloutOptions sampling;           // those of the process, with the request's flags in their place
+  std::vector<session::PromptLine> prompts;  // at least one, each of one token or more
 };
 
 // The "id" of a line, or null: also of a line that is refused.

@@ -14,10 +14,10 @@
 #include "report/report.h"
 #include "rollout/rollout_plan.h"
 #include "run/completion_requests.h"
-#include "run/model_session.h"
-#include "run/read_model.h"
 #include "run/request_lines.h"
-#include "run/rollout_phase.h"
+#include "sampling/rollout_phase.h"
+#include "session/model_session.h"
+#include "session/read_model.h"
 
 namespace tandem::run {
 
@@ -26,10 +26,10 @@ namespace {
 bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
 
 // Completions depend on the request and the seed alone: samples count from 0 in each.
-RolloutRequest rollout_request(const CompletionRequest& request) {
-  RolloutRequest rollout;
+sampling::RolloutRequest rollout_request(const CompletionRequest& request) {
+  sampling::RolloutRequest rollout;
   rollout.is_graded = false;
-  for (const PromptLine& prompt : request.prompts) rollout.prompts.push_back(&prompt);
+  for (const session::PromptLine& prompt : request.prompts) rollout.prompts.push_back(&prompt);
   rollout.n_samples_per_prompt = request.sampling.n_samples_per_prompt;
   rollout.sampling = request.sampling.sampling();
   rollout.skip_special_tokens = request.sampling.skip_special_tokens;
@@ -37,7 +37,7 @@ RolloutRequest rollout_request(const CompletionRequest& request) {
   return rollout;
 }
 
-base::Json answer_of(const CompletionRequest& request, const Rollout& rollout) {
+base::Json answer_of(const CompletionRequest& request, const sampling::Rollout& rollout) {
   const auto n = static_cast<size_t>(request.sampling.n_samples_per_prompt);
   base::Json prompts = base::Json::array();
   for (size_t p = 0; p < request.prompts.size(); ++p) {
@@ -59,8 +59,8 @@ void drop_all(rollout::Engine& engine) {
 }  // namespace
 
 int answer_requests(const config::EngineProcessConfig& config, const config::RunMode& mode) {
-  ModelSession session(config.model);
-  check_stop_tokens(config.rollout, session.config());
+  session::ModelSession session(config.model);
+  session::check_stop_tokens(config.rollout, session.config());
   const int64_t context =
       config.rollout.max_context_len > 0 ? config.rollout.max_context_len : session.config().max_positions;
   const int64_t kv_bytes =
@@ -79,7 +79,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
       session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
   engine_config.token_bytes = session.text().token_bytes();  // any request may have stop strings
   const auto engine = rollout::make_engine(engine_config, *model);
-  RolloutPhase phase(*engine, session.text());
+  sampling::RolloutPhase phase(*engine, session.text());
   report::Report report;
   report::JsonOutput output("-");
   output.write({{"ready", true}, {"context_tokens", context}, {"vocab_size", session.config().vocab}});
@@ -99,7 +99,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
       const CompletionRequest request =
           read_request(parsed, {.file = input, .line = lines.number(), .text = lines.text()}, config.rollout,
                        config.data, config.max_request_samples, session.config().vocab, session.text());
-      check_stop_tokens(request.sampling, session.config());
+      session::check_stop_tokens(request.sampling, session.config());
       const auto rollout = phase.run(rollout_request(request), nullptr, report);
       answer = answer_of(request, *rollout);
     } catch (const UserError& error) {

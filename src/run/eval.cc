@@ -14,12 +14,12 @@
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
 #include "run/answer_end.h"
-#include "run/evaluation.h"
-#include "run/generator_setup.h"
-#include "run/model_session.h"
-#include "run/read_model.h"
-#include "run/rewards.h"
-#include "run/stop_signal.h"
+#include "sampling/evaluation.h"
+#include "sampling/rewards.h"
+#include "session/generator_setup.h"
+#include "session/model_session.h"
+#include "session/read_model.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
@@ -27,20 +27,20 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   config.check();
   report::check_output(config.output);
   report::check_output(config.sample_output);
-  ModelSession session(config.model);
-  const Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
+  session::ModelSession session(config.model);
+  const sampling::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),
                                                  evaluation.context_tokens(session.config()));
-  check_stop_tokens(config.rollout, session.config());
+  session::check_stop_tokens(config.rollout, session.config());
   if (evaluation.is_rendered()) {
     warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }
-  const RewardContext told = reward_context(config.data, mode);
+  const session::RewardContext told = session::reward_context(config.data, mode);
   evaluation.check_url_is_asked(config.reward);
   evaluation.try_out(std::nullopt, told);
-  try_out_generation(config.custom_generate, config.reward, session.directory(), told);
+  session::try_out_generation(config.custom_generate, config.reward, session.directory(), told);
   report::Report report;
-  print_rewards(evaluation.reward_of_run(config.reward), report);
+  session::print_rewards(evaluation.reward_of_run(config.reward), report);
   if (mode.dry_run) {
     session.check_weights();
     report.print(
@@ -55,28 +55,29 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   // Any call of a function may have stop texts.
   if (config.custom_generate.is_on()) engine_config.token_bytes = session.text().token_bytes();
   const auto engine = rollout::make_engine(engine_config, *model);
-  defer_stops("stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
-  const EvaluationRewards rewards(evaluation, told);
-  std::unique_ptr<text::Generators> generators;
-  std::optional<CustomGeneration> generation;
+  session::defer_stops(
+      "stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
+  const sampling::EvaluationRewards rewards(evaluation, told);
+  std::unique_ptr<reward::Generators> generators;
+  std::optional<sampling::CustomGeneration> generation;
   if (config.custom_generate.is_on()) {
-    generators = std::make_unique<text::Generators>(
-        generator_config(config.custom_generate, config.reward, session.directory(), told));
-    generation.emplace(CustomGeneration{.processes = generators.get(),
-                                        .function = config.custom_generate.function,
-                                        .metadata_key = told.metadata_key,
-                                        .context_tokens = session.config().max_positions,
-                                        .vocab = session.config().vocab,
-                                        .is_evaluation = true});
+    generators = std::make_unique<reward::Generators>(
+        session::generator_config(config.custom_generate, config.reward, session.directory(), told));
+    generation.emplace(sampling::CustomGeneration{.processes = generators.get(),
+                                                  .function = config.custom_generate.function,
+                                                  .metadata_key = told.metadata_key,
+                                                  .context_tokens = session.config().max_positions,
+                                                  .vocab = session.config().vocab,
+                                                  .is_evaluation = true});
   }
-  RolloutPhase phase(*engine, session.text());
-  const std::optional<std::vector<Evaluation::Result>> results =
+  sampling::RolloutPhase phase(*engine, session.text());
+  const std::optional<std::vector<sampling::Evaluation::Result>> results =
       evaluation.run(phase, rewards.of_sets(), generation, report);
-  if (!results) return kExitInterrupted;
+  if (!results) return session::kExitInterrupted;
 
   base::Json record = base::Json::object();
-  for (const Evaluation::Result& result : *results) {
-    if (result.is_scored()) report.print_result(eval_line(result));
+  for (const sampling::Evaluation::Result& result : *results) {
+    if (result.is_scored()) report.print_result(sampling::eval_line(result));
     for (const auto& [name, value] : result.metrics) record[name] = value;
   }
   if (!config.output.empty()) {
@@ -86,7 +87,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   }
   if (!config.sample_output.empty()) {
     report::JsonOutput output(config.sample_output);
-    for (const Evaluation::Result& result : *results) {
+    for (const sampling::Evaluation::Result& result : *results) {
       for (size_t i = 0; i < result.rollout.samples.size(); ++i) {
         base::Json line = base::Json::object();
         line["data_set"] = result.name;
@@ -97,7 +98,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
     }
     output.finish();
   }
-  for (const Evaluation::Result& result : *results) TANDEM_ENV_CHECK(result.is_scored(), unscored_line(result));
+  for (const sampling::Evaluation::Result& result : *results)
+    TANDEM_ENV_CHECK(result.is_scored(), sampling::unscored_line(result));
   return 0;
 }
 

@@ -19,32 +19,32 @@ bool Evaluator::is_due_after(int64_t rollout_id) const {
   return rollout_id == inputs_.num_rollouts || (interval && rollout_id % *interval == 0);
 }
 
-std::optional<CustomGeneration> Evaluator::generation() const {
+std::optional<sampling::CustomGeneration> Evaluator::generation() const {
   if (!inputs_.config.custom_generate.is_on()) return std::nullopt;
-  return CustomGeneration{.processes = rewards_.generators(),
-                          .function = inputs_.config.custom_generate.function,
-                          .metadata_key = inputs_.config.data.lines.metadata_key,
-                          .context_tokens = inputs_.session.config().max_positions,
-                          .vocab = inputs_.session.config().vocab,
-                          .is_evaluation = true};
+  return sampling::CustomGeneration{.processes = rewards_.generators(),
+                                    .function = inputs_.config.custom_generate.function,
+                                    .metadata_key = inputs_.config.data.lines.metadata_key,
+                                    .context_tokens = inputs_.session.config().max_positions,
+                                    .vocab = inputs_.session.config().vocab,
+                                    .is_evaluation = true};
 }
 
 void Evaluator::run(int64_t rollout_id) {
   if (inputs_.evaluation.empty()) return;
   const base::Clock::time_point begin = base::Clock::now();
-  const std::optional<std::vector<Evaluation::Result>> results =
+  const std::optional<std::vector<sampling::Evaluation::Result>> results =
       inputs_.evaluation.run(phase_, rewards_.of_evaluation(), generation(), log_.report());
   is_due_ = !results;
   if (!results) return;
   log_.add({{"perf/eval_time", base::seconds_since(begin)}});
   report::Metrics all;
-  for (const Evaluation::Result& result : *results) {
+  for (const sampling::Evaluation::Result& result : *results) {
     log_.report().log("eval", rollout_id, result.metrics);
     all.insert(result.metrics.begin(), result.metrics.end());
     if (result.is_scored()) {
-      log_.report().print(eval_line(result));
+      log_.report().print(sampling::eval_line(result));
     } else if (phase_.speaks()) {
-      base::log_warning("{}", unscored_line(result));
+      base::log_warning("{}", sampling::unscored_line(result));
     }
     if (inputs_.config.output.sample_dump_interval > 0) {
       log_.write_samples(

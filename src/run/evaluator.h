@@ -5,19 +5,19 @@
 #include <optional>
 
 #include "run/best_weights.h"
-#include "run/evaluation.h"
-#include "run/rewards.h"
-#include "run/rollout_phase.h"
 #include "run/run_log.h"
 #include "run/train_inputs.h"
+#include "sampling/evaluation.h"
+#include "sampling/rewards.h"
+#include "sampling/rollout_phase.h"
 
 namespace tandem::run {
 
 class Evaluator {
  public:
   // All borrowed. `is_due`: a signal ended the evaluation behind the rollout that the run begins with.
-  Evaluator(const TrainInputs& inputs, RolloutPhase& phase, const Rewards& rewards, BestWeights& best, RunLog& log,
-            bool is_due)
+  Evaluator(const TrainInputs& inputs, sampling::RolloutPhase& phase, const sampling::Rewards& rewards,
+            BestWeights& best, RunLog& log, bool is_due)
       : inputs_(inputs), phase_(phase), rewards_(rewards), best_(best), log_(log), is_due_(is_due) {}
 
   // Before the first rollout of this process, and behind each: `rollout_id` of them are finished.
@@ -31,11 +31,11 @@ class Evaluator {
   bool is_due() const { return is_due_; }
 
  private:
-  std::optional<CustomGeneration> generation() const;
+  std::optional<sampling::CustomGeneration> generation() const;
 
   const TrainInputs& inputs_;
-  RolloutPhase& phase_;
-  const Rewards& rewards_;
+  sampling::RolloutPhase& phase_;
+  const sampling::Rewards& rewards_;
   BestWeights& best_;
   RunLog& log_;
   bool is_due_;

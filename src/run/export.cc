@@ -11,8 +11,8 @@
 #include "model/lora.h"
 #include "model/registry.h"
 #include "report/report.h"
-#include "run/read_model.h"
-#include "run/stop_signal.h"
+#include "session/read_model.h"
+#include "session/stop_signal.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -37,7 +37,7 @@ void merge(const weights::WeightStore& adapter, const model::ModelConfig& config
 }
 
 // The weights of a model, with its adapter merged into them where it has one, in a dtype.
-weights::WeightStore read_merged(const ModelPlace& place, const model::ModelConfig& shape) {
+weights::WeightStore read_merged(const session::ModelPlace& place, const model::ModelConfig& shape) {
   const at::ScalarType dtype = model::scalar_type(shape.dtype);
   if (!shape.lora) {
     weights::WeightStore store(model::build_layout(shape), dtype);
@@ -68,8 +68,8 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   config::ModelOptions model;
   model.hf_checkpoint = source;
   model.dtype = config.dtype;
-  const ModelPlace place = find_model(source);
-  const model::ModelConfig shape = read_model(model);
+  const session::ModelPlace place = session::find_model(source);
+  const model::ModelConfig shape = session::read_model(model);
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   base::check_writable_directory(config.output, bytes);
   report::Report report;
@@ -80,7 +80,7 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
     return 0;
   }
   const weights::WeightStore store = read_merged(place, shape);
-  defer_stops("stopping when the export is written (a second signal ends it at once)");
+  session::defer_stops("stopping when the export is written (a second signal ends it at once)");
   weights::ExportOptions files = config.files;
   files.source_directory = place.directory;
   weights::export_hf_checkpoint(config.output, store, files);

@@ -13,11 +13,11 @@
 #include "rollout/rollout_plan.h"
 #include "run/answer_end.h"
 #include "run/completion_requests.h"
-#include "run/model_session.h"
-#include "run/prompt_set.h"
-#include "run/read_model.h"
-#include "run/rollout_phase.h"
-#include "run/stop_signal.h"
+#include "sampling/rollout_phase.h"
+#include "session/model_session.h"
+#include "session/prompt_set.h"
+#include "session/read_model.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
@@ -26,8 +26,8 @@ namespace {
 // Prompts of one batch: its lines are written when it is finished, in the order of the data.
 constexpr size_t kPromptsPerBatch = 1024;
 
-void write_batch(const PromptSet& data, const RolloutRequest& request, const Rollout& rollout,
-                 report::JsonOutput& output) {
+void write_batch(const session::PromptSet& data, const sampling::RolloutRequest& request,
+                 const sampling::Rollout& rollout, report::JsonOutput& output) {
   const auto n = static_cast<size_t>(request.n_samples_per_prompt);
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     const auto& [line, prompt] = *request.prompts[p];
@@ -48,14 +48,14 @@ void write_batch(const PromptSet& data, const RolloutRequest& request, const Rol
 
 int generate(const config::GenerateConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
-  ModelSession session(config.model);
-  const PromptSet prompts = load_all_prompts(config.data, session.text());
+  session::ModelSession session(config.model);
+  const session::PromptSet prompts = session::load_all_prompts(config.data, session.text());
   const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
   const int64_t n = config.rollout.n_samples_per_prompt;
   const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), batch * n, context);
   const rl::SamplingParams sampling = config.rollout.sampling();
-  check_stop_tokens(config.rollout, session.config());
+  session::check_stop_tokens(config.rollout, session.config());
   if (prompts.is_rendered) warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   report::Report report;
   if (mode.dry_run) {
@@ -69,13 +69,13 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(
       session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes)), *model);
-  RolloutPhase phase(*engine, session.text());
-  defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
+  sampling::RolloutPhase phase(*engine, session.text());
+  session::defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
   report::JsonOutput output(config.output);
   int64_t num_completions = 0, num_tokens = 0;
   double seconds = 0.0;
   for (size_t begin = 0; begin < prompts.prompts.size(); begin += kPromptsPerBatch) {
-    RolloutRequest request;
+    sampling::RolloutRequest request;
     const size_t end = std::min(prompts.prompts.size(), begin + kPromptsPerBatch);
     for (size_t p = begin; p < end; ++p) request.prompts.push_back(&prompts.prompts[p]);
     request.n_samples_per_prompt = n;
@@ -86,7 +86,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
     request.title = prompts.prompts.size() <= kPromptsPerBatch
                         ? "generate"
                         : fmt::format("generate {} to {} of {}", begin + 1, end, prompts.prompts.size());
-    const std::optional<Rollout> rollout = phase.run(request, nullptr, report);
+    const std::optional<sampling::Rollout> rollout = phase.run(request, nullptr, report);
     if (!rollout) break;
     write_batch(prompts, request, *rollout, output);
     for (const rl::Sample& sample : rollout->samples) num_tokens += static_cast<int64_t>(sample.completion.size());
@@ -96,7 +96,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   output.finish();
   base::log_info("{} completions, {} tokens in {:.3f} s ({:.0f} tok/s)", num_completions, num_tokens, seconds,
                  static_cast<double>(num_tokens) / std::max(seconds, 1e-9));
-  return stop_requested() ? kExitInterrupted : 0;
+  return session::stop_requested() ? session::kExitInterrupted : 0;
 }
 
 }  // namespace tandem::run

@@ -27,7 +27,7 @@ rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, in
 }
 
 rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
-                                   const PromptSet& prompts, int64_t num_steps) {
+                                   const session::PromptSet& prompts, int64_t num_steps) {
   rl::HealthSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
   if (config.custom_generate.is_on()) {

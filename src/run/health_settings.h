@@ -6,13 +6,13 @@
 #include "config/train_config.h"
 #include "model/config.h"
 #include "rl/learning_health.h"
-#include "run/prompt_set.h"
+#include "session/prompt_set.h"
 
 namespace tandem::run {
 
 // `num_steps`: optimizer steps of the whole run.
 rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
-                                   const PromptSet& prompts, int64_t num_steps);
+                                   const session::PromptSet& prompts, int64_t num_steps);
 // Of a run without rollouts.
 rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps);
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "run/stop_signal.h"
+#include "session/stop_signal.h"
 #include "trainer/score.h"
 
 namespace tandem::run {
@@ -43,7 +43,7 @@ std::optional<HeldOut::Result> HeldOut::evaluate(const model::Model& model, cons
     const std::vector<rl::Sample>& samples = set.data.samples;
     double loss = 0.0;
     for (size_t begin = 0; begin < samples.size(); begin += kSamplesAtOnce) {
-      if (stop_requested()) return std::nullopt;
+      if (session::stop_requested()) return std::nullopt;
       report.progress("eval " + set.name, static_cast<int64_t>(begin), static_cast<int64_t>(samples.size()), "samples");
       std::vector<const rl::Sample*> part;
       for (size_t i = begin; i < std::min(samples.size(), begin + kSamplesAtOnce); ++i) part.push_back(&samples[i]);

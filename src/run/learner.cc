@@ -12,9 +12,9 @@
 #include "rl/losses.h"
 #include "rl/reward_shaping.h"
 #include "run/health_settings.h"
-#include "run/rollout_metrics.h"
-#include "run/stop_signal.h"
-#include "run/trainer_setup.h"
+#include "sampling/rollout_metrics.h"
+#include "session/stop_signal.h"
+#include "session/trainer_setup.h"
 
 namespace tandem::run {
 
@@ -34,14 +34,14 @@ rl::HealthSettings health_settings(const TrainInputs& inputs) {
 
 }  // namespace
 
-Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
+Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
     : inputs_(inputs),
       ranks_{
           .device = inputs.mesh->data().device, .host = inputs.mesh->data().host, .parts = inputs.mesh->tensor().host},
       health_(health_settings(inputs)),
       model_(inputs.session.make_model(plan::model_in_training(inputs.config, inputs.session.config()),
                                        inputs.session.view())) {
-  const ModelSession& session = inputs.session;
+  const session::ModelSession& session = inputs.session;
   const config::MemoryOptions& options = inputs.config.memory;
   if (inputs.config.loss.needs_reference()) {
     const config::LossOptions& loss = inputs.config.loss;
@@ -58,12 +58,14 @@ Learner::Learner(const TrainInputs& inputs, RunMemory& memory)
     offload.emplace(*optimizer_memory_, memory.synchronize());
   }
   trainer::TrainerConfig config = inputs.trainer;
-  config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
+  config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] {
+    return session::seconds_since_stop() > grace;
+  };
   trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload, ranks_);
-  account_optimizer(session, *trainer_, offload.has_value(), ranks_.size(), memory);
+  session::account_optimizer(session, *trainer_, offload.has_value(), ranks_.size(), memory);
 }
 
-void Learner::score_reference(Rollout& rollout, RunLog& log) {
+void Learner::score_reference(sampling::Rollout& rollout, RunLog& log) {
   if (!reference_) return;
   const Clock::time_point begin = Clock::now();
   trainer::Scores scores =
@@ -74,16 +76,16 @@ void Learner::score_reference(Rollout& rollout, RunLog& log) {
   log.add({{"perf/ref_log_probs_time", seconds_since(begin)}});
 }
 
-void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log) {
+void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log) {
   const Clock::time_point begin = Clock::now();
   const rl::LossConfig& loss = inputs_.trainer.loss;
   rl::remove_truncated(loss, rollout.samples);
   rl::assign_advantages(loss, rollout.samples);
-  warn_of_large_rewards(rollout, rollout_id);
+  sampling::warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   std::optional<config::PassRule> pass;
   if (inputs_.config.output.log_passrate) pass = inputs_.config.reward.pass_rule();
-  log.add(rollout_report(rollout, per_token, pass));
+  log.add(sampling::rollout_report(rollout, per_token, pass));
   for (const auto& [name, value] : rl::shaping_metrics(loss, rollout.views(), per_token)) {
     log.add({{"rollout/" + name, value}});
   }
@@ -96,8 +98,8 @@ void Learner::assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& lo
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
 
-std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
-                                                        RunLog& log) {
+std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, const sampling::Rollout& rollout,
+                                                        Patience& patience, RunLog& log) {
   const Clock::time_point begin = Clock::now();
   const device::Traffic before = traffic();
   const config::TrainConfig& config = inputs_.config;
@@ -118,7 +120,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
       const bool is_first = k == 0 && rollout.is_sampled;
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
       patience.observe_step(rollout_id, last, rollout);
-      flops += training_flops(whole, batch);
+      flops += session::training_flops(whole, batch);
     }
   } catch (const trainer::StepAbandoned&) {
     return std::nullopt;

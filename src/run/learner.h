@@ -13,10 +13,10 @@
 #include "rl/learning_health.h"
 #include "run/patience.h"
 #include "run/reference.h"
-#include "run/rollout_phase.h"
 #include "run/run_log.h"
-#include "run/run_memory.h"
 #include "run/train_inputs.h"
+#include "sampling/rollout_phase.h"
+#include "session/run_memory.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -26,20 +26,20 @@ class Learner {
   // The trainer and, where the loss compares with it, the reference, over weights that are loaded; the reference is as
   // it was when the checkpoint was made that the run resumes from. Borrows both; the memory's ledger is told what
   // lasts.
-  Learner(const TrainInputs& inputs, RunMemory& memory);
+  Learner(const TrainInputs& inputs, session::RunMemory& memory);
 
   // Log-probs of the reference for each sample, where the loss needs them.
-  void score_reference(Rollout& rollout, RunLog& log);
+  void score_reference(sampling::Rollout& rollout, RunLog& log);
   // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then the advantages within
   // each group, and the numbers of the rollout, which counts from 0: rollout/*, fault/*. Warns of rewards from which
   // nothing can be learnt.
-  void assign_advantages(int64_t rollout_id, Rollout& rollout, RunLog& log);
+  void assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
   // The optimizer steps of the rollout, in sample order and that --num-epochs-per-rollout times, each a record train/*.
   // Returns the metrics of the last.
   // nullopt: --stop-grace-seconds were over, and the weights are those of no finished rollout. UserError when patience
   // is.
-  std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, const Rollout& rollout, Patience& patience,
-                                                 RunLog& log);
+  std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, const sampling::Rollout& rollout,
+                                                 Patience& patience, RunLog& log);
 
   // Behind `num_finished` rollouts: the reference becomes the policy where --ref-update-interval says so.
   void update_reference(int64_t num_finished, RunLog& log);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/load_checkpoint.h"
-#include "run/stop_signal.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
@@ -11,7 +11,7 @@ checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
                               const std::optional<checkpoint::Checkpoint>& checkpoint,
                               const config::CheckpointOptions& options, trainer::Trainer& trainer,
                               weights::WeightStore& store, const checkpoint::SavingRanks& ranks) {
-  defer_stops(fmt::format(
+  session::defer_stops(fmt::format(
       "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
       directory.path()));
   ranks.wait_for_all();  // who has not looked at the directory yet would find what is made in it now

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "report/sample_file.h"
-#include "run/rollout_metrics.h"
+#include "sampling/rollout_metrics.h"
 
 namespace tandem::run {
 
@@ -17,7 +17,7 @@ int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metric
   return step_metrics.at("train/step_skipped") == 0.0 ? 0 : skipped_before + 1;
 }
 
-std::string skipped_text(const report::Metrics& step_metrics, const ModelSession& session) {
+std::string skipped_text(const report::Metrics& step_metrics, const session::ModelSession& session) {
   const double loss = step_metrics.at("train/loss"), norm = step_metrics.at("train/grad_norm");
   std::string text =
       fmt::format("loss {}, gradient norm {}", report::number_text(loss, 6), report::number_text(norm, 6));
@@ -26,7 +26,7 @@ std::string skipped_text(const report::Metrics& step_metrics, const ModelSession
   return damaged.empty() ? text : text + "; " + damaged;
 }
 
-void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout) {
+void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout) {
   skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
   if (step_metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(step_metrics, session_);
@@ -40,7 +40,7 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
                   skipped_steps_, path, directory_.fault_folder(), what));
 }
 
-void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
+void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout) {
   const bool has_filter_failed = rollout.filtered && rollout.filtered->always_failed();
   ungraded_rollouts_ = rollout.all_failed() ? ungraded_rollouts_ + 1 : 0;
   last_failure_ = rollout.first_failure;
@@ -50,7 +50,7 @@ void Patience::observe_rollout(int64_t rollout_id, const Rollout& rollout) {
                                 "last of {} rollouts in a row that failed (--max-failed-rollouts), so it filters "
                                 "nothing: mend it; the first of this rollout: {}",
                                 rollout_id + 1, failed_rollouts_, rollout.filtered->first_failure));
-  const std::string failed = what_failed(rollout);
+  const std::string failed = sampling::what_failed(rollout);
   const std::string cause = failed == "grading" ? "the reward" : failed;
   TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: {} failed on every sample of {} rollouts in a row "

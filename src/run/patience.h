@@ -10,8 +10,8 @@
 #include "checkpoint/run_directory.h"
 #include "config/checkpoint_options.h"
 #include "report/report.h"
-#include "run/model_session.h"
-#include "run/rollout_phase.h"
+#include "sampling/rollout_phase.h"
+#include "session/model_session.h"
 
 namespace tandem::run {
 
@@ -20,13 +20,13 @@ namespace tandem::run {
 int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metrics);
 
 // "loss nan, gradient norm 12", and behind it which of the weights is not finite where the loss or the norm is not.
-std::string skipped_text(const report::Metrics& step_metrics, const ModelSession& session);
+std::string skipped_text(const report::Metrics& step_metrics, const session::ModelSession& session);
 
 class Patience {
  public:
   // Borrows all but `start`, as which the counts go on. Of the session it asks which weight is not finite.
   Patience(const config::CheckpointOptions& limits, const checkpoint::RunDirectory& directory,
-           const ModelSession& session, const checkpoint::RunState& start)
+           const session::ModelSession& session, const checkpoint::RunState& start)
       : limits_(limits),
         directory_(directory),
         session_(session),
@@ -36,9 +36,9 @@ class Patience {
 
   // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
-  void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const Rollout& rollout);
+  void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout);
   // After a rollout was trained on and logged. UserError after --max-failed-rollouts.
-  void observe_rollout(int64_t rollout_id, const Rollout& rollout);
+  void observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout);
 
   // After the last rollout of the run, of which `num_finished` are finished. UserError where grading failed for every
   // sample of all of them, however few they are.
@@ -50,7 +50,7 @@ class Patience {
  private:
   const config::CheckpointOptions& limits_;
   const checkpoint::RunDirectory& directory_;
-  const ModelSession& session_;
+  const session::ModelSession& session_;
   int64_t skipped_steps_, failed_rollouts_;  // in a row, up to now
   int64_t ungraded_rollouts_;                // of those: the reward failed, not the filter alone
   std::string last_failure_;                 // Rollout::first_failure of the last one

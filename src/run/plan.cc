@@ -10,8 +10,8 @@
 
 #include "base/check.h"
 #include "plan/plan_text.h"
-#include "run/read_model.h"
 #include "run/verbs.h"
+#include "session/read_model.h"
 
 namespace tandem::run {
 
@@ -32,7 +32,7 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
   // Of tensor ranks the last has the largest part: what is left of the vocabulary.
   const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);
   const model::ModelConfig model =
-      model::shard_of(read_model(config.train.model, config.train.lora), {.rank = parts - 1, .size = parts});
+      model::shard_of(session::read_model(config.train.model, config.train.lora), {.rank = parts - 1, .size = parts});
   const plan::DeviceMemory device = plan::device_memory(config.train);
   base::Json json = base::Json::object();
   std::string text;

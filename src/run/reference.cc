@@ -12,7 +12,7 @@
 
 namespace tandem::run {
 
-void check_reference(const ModelSession& session, const std::string& directory) {
+void check_reference(const session::ModelSession& session, const std::string& directory) {
   if (directory.empty()) return;
   TANDEM_USER_CHECK(base::directory_exists(directory),
                     fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory{}", directory,
@@ -26,8 +26,8 @@ void check_reference(const ModelSession& session, const std::string& directory) 
   weights::check_hf_checkpoint(directory, model::build_layout(config));
 }
 
-Reference::Reference(const ModelSession& session, const Options& options,
-                     const std::optional<checkpoint::Checkpoint>& checkpoint, RunMemory& memory)
+Reference::Reference(const session::ModelSession& session, const Options& options,
+                     const std::optional<checkpoint::Checkpoint>& checkpoint, session::RunMemory& memory)
     : session_(session) {
   if (checkpoint) step_ = checkpoint::read_state(*checkpoint).reference_step;
   model::ModelConfig config = session.config();
@@ -52,7 +52,7 @@ Reference::Reference(const ModelSession& session, const Options& options,
 }
 
 void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
-                              RunMemory& memory) {
+                              session::RunMemory& memory) {
   model::ModelConfig config = session_.config();
   if (!follows_policy) {
     config.lora.reset();

@@ -13,8 +13,8 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "model/model.h"
-#include "run/model_session.h"
-#include "run/run_memory.h"
+#include "session/model_session.h"
+#include "session/run_memory.h"
 #include "trainer/score.h"
 #include "weights/offloaded_store.h"
 
@@ -22,7 +22,7 @@ namespace tandem::run {
 
 // UserError unless `directory` holds a model of the session's shape, so that this is known before weights are read; ""
 // is the session's own.
-void check_reference(const ModelSession& session, const std::string& directory);
+void check_reference(const session::ModelSession& session, const std::string& directory);
 
 class Reference {
  public:
@@ -34,8 +34,8 @@ class Reference {
   };
   // The weights of the directory, in the session's shape and dtype; those of the checkpoint that the run resumes from,
   // where it holds some. UserError when the shapes differ. Borrows the session; tells the ledger what lasts.
-  Reference(const ModelSession& session, const Options& options,
-            const std::optional<checkpoint::Checkpoint>& checkpoint, RunMemory& memory);
+  Reference(const session::ModelSession& session, const Options& options,
+            const std::optional<checkpoint::Checkpoint>& checkpoint, session::RunMemory& memory);
 
   // As trainer::score(). Weights that are offloaded are on the device for the call, and gone after it however it ends.
   trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
@@ -48,13 +48,14 @@ class Reference {
 
  private:
   // Whose own weights are an adapter, or none.
-  void begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint, RunMemory& memory);
+  void begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
+                     session::RunMemory& memory);
   // Where its own weights are for good.
   const weights::WeightStore& home() const { return offloaded_ ? offloaded_->host() : *resident_; }
   void fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
             weights::WeightStore& store);
 
-  const ModelSession& session_;
+  const session::ModelSession& session_;
   int64_t step_ = 0;  // of the policy that they are a copy of; 0: of none
   std::unique_ptr<weights::WeightStore> resident_;
   std::unique_ptr<device::HostMemory> host_memory_;

@@ -8,20 +8,20 @@
 #include "base/log.h"
 #include "report/sample_file.h"
 #include "report/step_line.h"
-#include "run/rollout_metrics.h"
-#include "run/stop_signal.h"
+#include "sampling/rollout_metrics.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
 using base::Clock;
 using base::seconds_since;
 
-RolloutLog::RolloutLog(const TrainInputs& inputs, RunMemory& memory, RunLog& log, int64_t first_rollout)
+RolloutLog::RolloutLog(const TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout)
     : inputs_(inputs), memory_(memory), log_(log), first_rollout_(first_rollout), since_(Clock::now()) {}
 
-void RolloutLog::sampled(const Rollout& rollout) {
+void RolloutLog::sampled(const sampling::Rollout& rollout) {
   waited_s_ = seconds_since(since_);
-  log_.add(rollout_times(rollout));
+  log_.add(sampling::rollout_times(rollout));
 }
 
 void RolloutLog::training_begins() { since_ = Clock::now(); }
@@ -33,7 +33,7 @@ void RolloutLog::weights_updated(std::optional<double> seconds) {
   if (seconds) log_.add({{"perf/update_weights_time", *seconds}});
 }
 
-void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
+void RolloutLog::write(int64_t rollout_id, const sampling::Rollout& rollout) {
   const double step_s = waited_s_ + trained_s_ + sent_s_;
   log_.add(memory_.metrics());
   log_.add({{"perf/train_time", trained_s_},
@@ -55,7 +55,7 @@ void RolloutLog::write(int64_t rollout_id, const Rollout& rollout) {
   }
 }
 
-void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const report::Metrics& last_step) {
+void RolloutLog::print(int64_t num_finished, const sampling::Rollout& rollout, const report::Metrics& last_step) {
   const int64_t n = inputs_.config.rollout.n_samples_per_prompt;
   log_.report().print(report::step_line({.rollout = num_finished,
                                          .num_rollouts = inputs_.num_rollouts,
@@ -72,15 +72,16 @@ void RolloutLog::print(int64_t num_finished, const Rollout& rollout, const repor
 void RolloutLog::print_abandoned(int64_t rollout_id, int64_t saved) {
   log_.report().print(
       fmt::format("rollout {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last one saved is {}",
-                  rollout_id + 1, seconds_since_stop(), saved));
+                  rollout_id + 1, session::seconds_since_stop(), saved));
 }
 
-int finish_run(const TrainInputs& inputs, const RunMemory& memory, RunLog& log, int64_t num_finished, int64_t saved) {
+int finish_run(const TrainInputs& inputs, const session::RunMemory& memory, RunLog& log, int64_t num_finished,
+               int64_t saved) {
   const std::string trace = inputs.directory.memory_trace_file();
   if (log.is_conductor()) {
     log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
   }
-  const bool is_interrupted = stop_requested();
+  const bool is_interrupted = session::stop_requested();
   return log.finish(is_interrupted,
                     report::end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts},
                                      saved, base::num_warnings(), inputs.directory.path()));

@@ -12,15 +12,15 @@
 #include "base/size.h"
 #include "mesh/launch_variables.h"
 #include "report/sample_file.h"
-#include "run/local_group_work.h"
-#include "run/own_engine.h"
-#include "run/ranks.h"
-#include "run/remote_group_work.h"
-#include "run/replica_weights.h"
-#include "run/rollout_file.h"
-#include "run/rollout_metrics.h"
-#include "run/rollout_workers.h"
-#include "run/run_address.h"
+#include "sampling/local_group_work.h"
+#include "sampling/remote_group_work.h"
+#include "sampling/replica_weights.h"
+#include "sampling/rollout_file.h"
+#include "sampling/rollout_metrics.h"
+#include "sampling/rollout_workers.h"
+#include "session/own_engine.h"
+#include "session/ranks.h"
+#include "session/run_address.h"
 
 namespace tandem::run {
 
@@ -28,36 +28,36 @@ namespace {
 
 class OwnSource final : public SampleSource {
  public:
-  OwnSource(TrainInputs& inputs, const RunMemory& memory, mesh::Mesh& mesh)
+  OwnSource(TrainInputs& inputs, const session::RunMemory& memory, mesh::Mesh& mesh)
       : engine_(inputs.config, inputs.session, inputs.plan, memory),
         groups_(engine_.engine(), inputs.session.text(), mesh) {}
 
-  GroupSource& groups() override { return groups_; }
+  sampling::GroupSource& groups() override { return groups_; }
   std::optional<double> update_weights() override {
     engine_.update_weights();
     return std::nullopt;
   }
 
  private:
-  OwnEngine engine_;
-  EngineSource groups_;
+  session::OwnEngine engine_;
+  sampling::EngineSource groups_;
 };
 
 // Processes that only sample. The conductor has them; other ranks are given what they sampled. Its replica gives them
 // weights.
-class WorkersSource final : public SampleSource, private GroupSource {
+class WorkersSource final : public SampleSource, private sampling::GroupSource {
  public:
-  WorkersSource(TrainInputs& inputs, RunMemory& memory) : patience_s_(inputs.config.mesh.timeout_s()) {
+  WorkersSource(TrainInputs& inputs, session::RunMemory& memory) : patience_s_(inputs.config.mesh.timeout_s()) {
     if (inputs.mesh->data().rank() > 0) return;
     weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
     if (inputs.session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
     if (!inputs.mesh->is_conductor()) return;
-    const RolloutWorkers::Settings of_run = settings(inputs);
+    const sampling::RolloutWorkers::Settings of_run = settings(inputs);
     workers_.emplace(of_run, *weights_);
-    say_where(inputs.config, of_run.door, workers_->port());
+    session::say_where(inputs.config, of_run.door, workers_->port());
   }
 
-  GroupSource& groups() override { return *this; }
+  sampling::GroupSource& groups() override { return *this; }
   std::optional<double> update_weights() override {
     const base::Clock::time_point begin = base::Clock::now();
     if (workers_) {
@@ -69,81 +69,83 @@ class WorkersSource final : public SampleSource, private GroupSource {
   }
 
  private:
-  static RolloutWorkers::Settings settings(const TrainInputs& inputs) {
+  static sampling::RolloutWorkers::Settings settings(const TrainInputs& inputs) {
     const config::MeshOptions& mesh = inputs.config.mesh;
-    return {.address = workers_address(inputs.config.output.save),
-            .door = network_door(inputs.config),
-            .facts = own_facts(inputs.config, inputs.mode),
+    return {.address = session::workers_address(inputs.config.output.save),
+            .door = session::network_door(inputs.config),
+            .facts = session::own_facts(inputs.config, inputs.mode),
             .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
                         .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
                         .eval_sequences = inputs.evaluation.max_sequences(),
-                        .line_types = rm_types_of(inputs.prompts),
+                        .line_types = session::rm_types_of(inputs.prompts),
                         .eval_line_types = inputs.evaluation.line_types(),
                         .user_output = std::filesystem::absolute(inputs.directory.grader_output_file())},
             .silence_s = mesh.rollout_health_check_timeout,
             .launcher_descriptor = mesh::launcher_descriptor(),
             .num_started = mesh.num_workers(inputs.config.colocate) / mesh.tensor_model_parallel_size,
-            .are_all_here = !is_on_several_hosts(inputs.config)};
+            .are_all_here = !session::is_on_several_hosts(inputs.config)};
   }
 
-  std::unique_ptr<GroupWork> start(const RolloutRequest& request, text::Scorer* /*graders*/,
-                                   GroupWork::Done done) override {
-    if (!workers_) return std::make_unique<NoGroupWork>();
-    return std::make_unique<RemoteGroupWork>(request, next_rollout_++, patience_s_, *workers_, std::move(done));
+  std::unique_ptr<sampling::GroupWork> start(const sampling::RolloutRequest& request, reward::Scorer* /*graders*/,
+                                             sampling::GroupWork::Done done) override {
+    if (!workers_) return std::make_unique<sampling::NoGroupWork>();
+    return std::make_unique<sampling::RemoteGroupWork>(request, next_rollout_++, patience_s_, *workers_,
+                                                       std::move(done));
   }
   bool is_shared_by_ranks() const override { return false; }
 
   const double patience_s_;
-  std::optional<ReplicaWeights> weights_;  // of the conductor's replica
-  std::optional<RolloutWorkers> workers_;  // of the conductor
+  std::optional<sampling::ReplicaWeights> weights_;  // of the conductor's replica
+  std::optional<sampling::RolloutWorkers> workers_;  // of the conductor
   uint64_t next_rollout_ = 0;
 };
 
 // Without --max-sampled-groups a filter that drops everything is waited for as long as the data may still have a group
 // that it keeps.
-SearchLimits search_limits(const config::TrainConfig& config, int64_t num_prompts) {
+sampling::SearchLimits search_limits(const config::TrainConfig& config, int64_t num_prompts) {
   constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
   if (const std::optional<int64_t> budget = config.dynamic_sampling.max_sampled_groups) return {.max_groups = *budget};
   return {.max_dropped_in_a_row = std::max(kMinBatches * config.rollout_batch_size, num_prompts)};
 }
 
-std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh) {
+std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh) {
   if (inputs.config.colocate) return std::make_unique<OwnSource>(inputs, memory, mesh);
   return std::make_unique<WorkersSource>(inputs, memory);
 }
 
 }  // namespace
 
-Rollouts::Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh)
+Rollouts::Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
       source_(make_source(inputs, memory, mesh)),
       order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
       phase_(source_->groups(), mesh) {}
 
-std::optional<Rollout> Rollouts::next(int64_t rollout_id, Rewards& rewards, report::Report& report) {
+std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Rewards& rewards,
+                                                report::Report& report) {
   const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
-  std::optional<Rollout> rollout;
+  std::optional<sampling::Rollout> rollout;
   if (const std::string& pattern = inputs_.config.load_debug_rollout_data; !pattern.empty()) {
-    rollout = read_rollout(report::rollout_path("--load-debug-rollout-data", pattern, rollout_id),
-                           {.num_samples = inputs_.config.samples_per_rollout(),
-                            .vocab = inputs_.session.config().vocab,
-                            .context_tokens = inputs_.plan.context_tokens});
+    rollout = sampling::read_rollout(report::rollout_path("--load-debug-rollout-data", pattern, rollout_id),
+                                     {.num_samples = inputs_.config.samples_per_rollout(),
+                                      .vocab = inputs_.session.config().vocab,
+                                      .context_tokens = inputs_.plan.context_tokens});
   } else {
-    RolloutRequest request = this->request(rewards);
+    sampling::RolloutRequest request = this->request(rewards);
     request.title = title;
     rollout = phase_.run(request, rewards.of_training(), report);
     if (rollout && rollout->filtered)
       order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
   }
   if (rollout && phase_.speaks()) {
-    warn_of_failures(*rollout, title);
-    warn_of_filter(*rollout, title);
+    sampling::warn_of_failures(*rollout, title);
+    sampling::warn_of_filter(*rollout, title);
   }
   return rollout;
 }
 
-const PromptLine* Rollouts::next_prompt() {
+const session::PromptLine* Rollouts::next_prompt() {
   const auto index = static_cast<size_t>(order_.next());
   cursors_.push_back(order_.cursor());
   return &inputs_.prompts.prompts[index];
@@ -151,9 +153,9 @@ const PromptLine* Rollouts::next_prompt() {
 
 // A group has the number of its prompt in the whole run, so its samples have ids of their own, and the same ones
 // whenever it is sampled.
-RolloutRequest Rollouts::request(Rewards& rewards) {
+sampling::RolloutRequest Rollouts::request(sampling::Rewards& rewards) {
   const config::TrainConfig& config = inputs_.config;
-  RolloutRequest request;
+  sampling::RolloutRequest request;
   request.n_samples_per_prompt = config.rollout.n_samples_per_prompt;
   const int64_t first_sample = base::Size(order_.num_taken()) * request.n_samples_per_prompt;
   TANDEM_USER_CHECK(first_sample < config::kMaxSamples,
@@ -164,23 +166,23 @@ RolloutRequest Rollouts::request(Rewards& rewards) {
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
   if (config.custom_generate.is_on()) {
-    request.generation.emplace(CustomGeneration{.processes = rewards.generators(),
-                                                .function = config.custom_generate.function,
-                                                .metadata_key = config.data.lines.metadata_key,
-                                                .context_tokens = inputs_.session.config().max_positions,
-                                                .vocab = inputs_.session.config().vocab,
-                                                .is_evaluation = false});
+    request.generation.emplace(sampling::CustomGeneration{.processes = rewards.generators(),
+                                                          .function = config.custom_generate.function,
+                                                          .metadata_key = config.data.lines.metadata_key,
+                                                          .context_tokens = inputs_.session.config().max_positions,
+                                                          .vocab = inputs_.session.config().vocab,
+                                                          .is_evaluation = false});
   }
   if (config.dynamic_sampling.is_on()) {
     cursors_.clear();
     request.dynamic.emplace(
-        DynamicSampling{.filter = rewards.filter(),
-                        .filter_name = config.dynamic_sampling.filter_path,
-                        .next_prompt = [this] { return next_prompt(); },
-                        .num_groups = config.rollout_batch_size,
-                        .groups_at_once = config.dynamic_sampling.groups_at_once(config.rollout_batch_size),
-                        .limits = search_limits(config, std::ssize(inputs_.prompts.prompts)),
-                        .stops_when_too_few = config.dynamic_sampling.stops_when_too_few()});
+        sampling::DynamicSampling{.filter = rewards.filter(),
+                                  .filter_name = config.dynamic_sampling.filter_path,
+                                  .next_prompt = [this] { return next_prompt(); },
+                                  .num_groups = config.rollout_batch_size,
+                                  .groups_at_once = config.dynamic_sampling.groups_at_once(config.rollout_batch_size),
+                                  .limits = search_limits(config, std::ssize(inputs_.prompts.prompts)),
+                                  .stops_when_too_few = config.dynamic_sampling.stops_when_too_few()});
   } else {
     for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
       request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);

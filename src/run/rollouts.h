@@ -9,11 +9,11 @@
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
-#include "run/group_work.h"
-#include "run/rewards.h"
-#include "run/rollout_phase.h"
-#include "run/run_memory.h"
 #include "run/train_inputs.h"
+#include "sampling/group_work.h"
+#include "sampling/rewards.h"
+#include "sampling/rollout_phase.h"
+#include "session/run_memory.h"
 
 namespace tandem::run {
 
@@ -21,7 +21,7 @@ namespace tandem::run {
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
-  virtual GroupSource& groups() = 0;
+  virtual sampling::GroupSource& groups() = 0;
   virtual std::optional<double> update_weights() = 0;  // as below
 };
 
@@ -29,14 +29,14 @@ class Rollouts {
  public:
   // Over weights that are loaded. The engine's keys and values lie in the memory's arena; where other processes sample,
   // there is no engine, and the conductor listens for them. All borrowed.
-  Rollouts(TrainInputs& inputs, RunMemory& memory, mesh::Mesh& mesh);
+  Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh);
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
   // --load-debug-rollout-data as the file has them. With dynamic sampling they are of the first prompts whose groups
   // the filter keeps, and the next rollout begins after the last of these, or after the last group looked at where a
   // limit ended the search. nullopt: the run was asked to stop. All ranks ask for the same rollouts and get the same,
   // but for the time that they took.
-  std::optional<Rollout> next(int64_t rollout_id, Rewards& rewards, report::Report& report);
+  std::optional<sampling::Rollout> next(int64_t rollout_id, sampling::Rewards& rewards, report::Report& report);
   // Whoever samples goes on with the weights that are in the session's store now. Returns the seconds that other
   // processes took to get them; nullopt where this process samples. All ranks call it together.
   std::optional<double> update_weights();
@@ -47,17 +47,17 @@ class Rollouts {
   void restore(const rl::PromptCursor& cursor);
 
   // Samples anything else with the same engine.
-  RolloutPhase& phase() { return phase_; }
+  sampling::RolloutPhase& phase() { return phase_; }
 
  private:
-  RolloutRequest request(Rewards& rewards);
-  const PromptLine* next_prompt();
+  sampling::RolloutRequest request(sampling::Rewards& rewards);
+  const session::PromptLine* next_prompt();
 
   const TrainInputs& inputs_;
   const std::unique_ptr<SampleSource> source_;
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // behind each prompt that dynamic sampling has drawn for a rollout
-  RolloutPhase phase_;
+  sampling::RolloutPhase phase_;
 };
 
 }  // namespace tandem::run

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "run/stop_signal.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
@@ -50,7 +50,7 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
 }
 
 void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> samples,
-                           std::span<const text::Grade> grades, report::SampleDetail detail,
+                           std::span<const reward::Grade> grades, report::SampleDetail detail,
                            std::span<const std::string> sources) {
   if (!is_conductor_) return;
   write_or_count(path, "fault/unwritten_samples",
@@ -60,7 +60,7 @@ void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> 
 int RunLog::finish(bool is_interrupted, const std::string& line) {
   report_.print_result(line);
   report_.sync();
-  return is_interrupted ? stop_exit_code() : 0;
+  return is_interrupted ? session::stop_exit_code() : 0;
 }
 
 }  // namespace tandem::run

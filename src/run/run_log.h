@@ -41,8 +41,9 @@ class RunLog {
   // that names `what`, and one more of the metric `counter` in the next record.
   void write_or_count(const std::string& what, const char* counter, const std::function<void()>& write);
   // One file of samples, durably, by the same rule.
-  void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const text::Grade> grades,
-                     report::SampleDetail detail, std::span<const std::string> sources = {});
+  void write_samples(const std::string& path, std::span<const rl::Sample> samples,
+                     std::span<const reward::Grade> grades, report::SampleDetail detail,
+                     std::span<const std::string> sources = {});
 
   // The last line; all that was written is durable behind it. Returns the exit code of a run that a signal ended, or 0.
   int finish(bool is_interrupted, const std::string& line);

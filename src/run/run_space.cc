@@ -18,18 +18,18 @@ constexpr int64_t kHeaderBytes = int64_t{256} << 10;  // of the weights, state.j
 constexpr int64_t kSampleFieldBytes = 400;            // names and numbers of one line of samples/
 
 // Of the data's prompts: what a token takes as text.
-double bytes_per_token(const PromptSet& prompts) {
+double bytes_per_token(const session::PromptSet& prompts) {
   double bytes = 0.0, tokens = 0.0;
-  for (const PromptLine& line : prompts.prompts) {
+  for (const session::PromptLine& line : prompts.prompts) {
     bytes += static_cast<double>(line.prompt->text.size());
     tokens += static_cast<double>(line.prompt->tokens.size());
   }
   return bytes / std::max(tokens, 1.0);
 }
 
-int64_t mean_prompt_bytes(const PromptSet& prompts) {
+int64_t mean_prompt_bytes(const session::PromptSet& prompts) {
   int64_t bytes = 0;
-  for (const PromptLine& line : prompts.prompts) bytes += static_cast<int64_t>(line.prompt->text.size());
+  for (const session::PromptLine& line : prompts.prompts) bytes += static_cast<int64_t>(line.prompt->text.size());
   return bytes / static_cast<int64_t>(prompts.prompts.size());
 }
 
@@ -54,7 +54,8 @@ RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes,
   return space;
 }
 
-void add_records(RunSpace& space, const config::TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts) {
+void add_records(RunSpace& space, const config::TrainConfig& config, const session::PromptSet& prompts,
+                 int64_t num_rollouts) {
   const base::Size rollouts = std::max<int64_t>(num_rollouts, 0);
   space.logs =
       rollouts * (config.steps_per_rollout() * base::Size(kLogBytesPerStep) + kLogBytesPerRollout) + space.logs;

@@ -6,7 +6,7 @@
 
 #include "config/train_config.h"
 #include "model/config.h"
-#include "run/prompt_set.h"
+#include "session/prompt_set.h"
 
 namespace tandem::run {
 
@@ -24,14 +24,15 @@ struct RunSpace {
   std::string what_for() const;
 };
 
-// What the checkpoints of a whole run, of the whole model, take, about: every export, and one more of the others than are kept, since the
-// oldest goes when the newest is there. `copied_bytes`: of tokenizer and configuration. `holds_reference`: a checkpoint
-// holds the weights of the KL reference too.
+// What the checkpoints of a whole run, of the whole model, take, about: every export, and one more of the others than
+// are kept, since the oldest goes when the newest is there. `copied_bytes`: of tokenizer and configuration.
+// `holds_reference`: a checkpoint holds the weights of the KL reference too.
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
                           int64_t num_checkpoints, int64_t keep_latest, bool holds_reference);
 
 // Adds what `num_rollouts` rollouts log and dump. Of a completion half of the longest is counted: few are longer for
 // long, and a run that would fit is not to be refused.
-void add_records(RunSpace& space, const config::TrainConfig& config, const PromptSet& prompts, int64_t num_rollouts);
+void add_records(RunSpace& space, const config::TrainConfig& config, const session::PromptSet& prompts,
+                 int64_t num_rollouts);
 
 }  // namespace tandem::run

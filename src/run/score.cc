@@ -11,10 +11,10 @@
 #include "base/json.h"
 #include "report/json_output.h"
 #include "report/report.h"
-#include "run/conversations.h"
-#include "run/model_session.h"
 #include "run/score_lines.h"
-#include "run/stop_signal.h"
+#include "session/conversations.h"
+#include "session/model_session.h"
+#include "session/stop_signal.h"
 #include "trainer/score.h"
 
 namespace tandem::run {
@@ -25,10 +25,10 @@ namespace {
 constexpr size_t kSequencesPerBatch = 256;
 
 std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const config::DataOptions& data,
-                                     ModelSession& session) {
+                                     session::ModelSession& session) {
   std::vector<rl::Sample> samples(lines.size());
   std::vector<size_t> with_text;
-  std::vector<Conversation> prompts;
+  std::vector<session::Conversation> prompts;
   std::vector<std::string> responses;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].has_tokens()) {
@@ -37,15 +37,16 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const 
     }
     with_text.push_back(i);
     const base::Json prompt = prompt_of(lines[i]);
-    prompts.push_back({prompt, tools_of(lines[i], data.lines.tool_key), lines[i].place, ending_of(prompt)});
+    prompts.push_back({prompt, tools_of(lines[i], data.lines.tool_key), lines[i].place, session::ending_of(prompt)});
     responses.push_back(text_of(lines[i], "response"));
   }
   if (!with_text.empty()) {
     text::TextWorker& text = session.text();
-    std::vector<std::vector<int32_t>> asked = text.encode(render_prompts(data, text, prompts));
+    std::vector<std::vector<int32_t>> asked = text.encode(session::render_prompts(data, text, prompts));
     std::vector<std::vector<int32_t>> answered = text.encode(responses);
     for (size_t j = 0; j < with_text.size(); ++j) {
-      if (!is_rendered(data, prompts[j].prompt)) asked[j] = plain_text_tokens(data, text, std::move(asked[j]));
+      if (!session::is_rendered(data, prompts[j].prompt))
+        asked[j] = session::plain_text_tokens(data, text, std::move(asked[j]));
       samples[with_text[j]].prompt = rl::make_prompt(std::move(asked[j]));
       samples[with_text[j]].completion = std::move(answered[j]);
     }
@@ -65,7 +66,8 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const 
 }
 
 // A number that is none is no score: it ends the verb, with the weight that it comes from.
-void check_finite(const trainer::Scores& scores, size_t index, const std::string& place, const ModelSession& session) {
+void check_finite(const trainer::Scores& scores, size_t index, const std::string& place,
+                  const session::ModelSession& session) {
   for (size_t t = 0; t < scores.logprobs[index].size(); ++t) {
     if (std::isfinite(scores.logprobs[index][t]) && std::isfinite(scores.entropy[index][t])) continue;
     throw EnvironmentError(
@@ -77,7 +79,7 @@ void check_finite(const trainer::Scores& scores, size_t index, const std::string
 
 int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
-  ModelSession session(config.model);
+  session::ModelSession session(config.model);
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
   const std::vector<rl::Sample> samples = load_samples(lines, config.data, session);
   if (mode.dry_run) {
@@ -87,9 +89,9 @@ int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   }
   session.load_weights();
   const auto model = session.make_model();
-  defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
+  session::defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
   report::JsonOutput output(config.output);
-  for (size_t begin = 0; begin < samples.size() && !stop_requested(); begin += kSequencesPerBatch) {
+  for (size_t begin = 0; begin < samples.size() && !session::stop_requested(); begin += kSequencesPerBatch) {
     std::vector<const rl::Sample*> batch;
     for (size_t i = begin; i < std::min(samples.size(), begin + kSequencesPerBatch); ++i) batch.push_back(&samples[i]);
     const trainer::Scores scores = trainer::score(*model, batch, config.batch, config.temperature);
@@ -107,7 +109,7 @@ int score(const config::ScoreConfig& config, const config::RunMode& mode) {
     }
   }
   output.finish();
-  return stop_requested() ? kExitInterrupted : 0;
+  return session::stop_requested() ? session::kExitInterrupted : 0;
 }
 
 }  // namespace tandem::run

@@ -12,8 +12,8 @@
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
 #include "run/sft_learner.h"
-#include "run/stop_signal.h"
 #include "run/wandb_run.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
@@ -30,7 +30,7 @@ std::string step_text(int64_t step, int64_t num_steps, const report::Metrics& me
 std::string abandoned_text(int64_t step, int64_t saved) {
   return fmt::format(
       "step {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last step saved is {}", step + 1,
-      seconds_since_stop(), saved);
+      session::seconds_since_stop(), saved);
 }
 
 std::string end_text(bool is_interrupted, int64_t step, int64_t num_steps, const std::string& path) {
@@ -81,7 +81,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
   };
   checkpointer.save_at_end([&] {
     if (is_evaluation_due || (!config.skip_eval_before_train && step == 0)) evaluate();
-    while (step < inputs.num_steps && !stop_requested()) {
+    while (step < inputs.num_steps && !session::stop_requested()) {
       checkpointer.begin_update();
       const std::optional<report::Metrics> metrics = learner.step(step, log);
       if (!metrics) {
@@ -95,7 +95,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
       if (const auto parts = config.output.parts_due(step, inputs.num_steps)) checkpointer.start(*parts);
     }
   });
-  const bool is_interrupted = stop_requested();
+  const bool is_interrupted = session::stop_requested();
   return log.finish(is_interrupted, end_text(is_interrupted, step, inputs.num_steps, inputs.directory.path()));
 }
 

@@ -10,8 +10,8 @@
 #include "checkpoint/resume.h"
 #include "run/run_space.h"
 #include "run/train_warnings.h"
-#include "run/trainer_setup.h"
 #include "run/wandb_run.h"
+#include "session/trainer_setup.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -31,8 +31,8 @@ rl::LossConfig loss_config(const config::SftConfig& config) {
 }
 
 // The directory of a run that has `begin` of its steps behind it, with the room that it takes.
-checkpoint::RunDirectory run_directory(const ModelSession& session, const config::SftConfig& config, int64_t num_steps,
-                                       int64_t begin) {
+checkpoint::RunDirectory run_directory(const session::ModelSession& session, const config::SftConfig& config,
+                                       int64_t num_steps, int64_t begin) {
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_steps, begin),
                                     config.output.num_checkpoints(num_steps, begin), config.checkpoints.keep_latest,
@@ -66,7 +66,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       data(load_all_sft_samples(config.data, config.append_eos, session.text(), session.config())),
       held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
       num_steps(config.steps(num_samples())),
-      trainer(trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
+      trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
       result_inputs(checkpoint::result_inputs({.flags = mode.result_options,
                                                .kernels = session.ops().name(),
@@ -93,7 +93,7 @@ int print_dry_run(const SftInputs& inputs) {
   report::Report report;
   report.print(
       fmt::format("{} parameters in {}; {}", model.num_parameters(), model::to_string(model.dtype), data_text(inputs)));
-  if (model.lora) report.print(lora_text(model));
+  if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
   report.print_result("everything is in order; nothing was written (--dry-run)");
   return 0;
@@ -104,7 +104,7 @@ void print_start(const SftInputs& inputs, int64_t step, report::Report& report) 
   report.print(fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(model.num_parameters()),
                            model::to_string(model.dtype), inputs.session.ops().name(), data_text(inputs),
                            inputs.directory.path()));
-  if (model.lora) report.print(lora_text(model));
+  if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) {
     report.print(fmt::format("goes on after step {} of {}", step, inputs.checkpoint->directory()));
   }

@@ -12,8 +12,8 @@
 #include "config/sft_config.h"
 #include "report/report.h"
 #include "run/held_out.h"
-#include "run/model_session.h"
 #include "run/sft_samples.h"
+#include "session/model_session.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -25,7 +25,7 @@ struct SftInputs {
   int64_t num_samples() const { return static_cast<int64_t>(data.samples.size()); }
 
   config::SftConfig config;
-  ModelSession session;  // its weights come later
+  session::ModelSession session;  // its weights come later
   SftSamples data;
   HeldOut held_out;
   int64_t num_steps;

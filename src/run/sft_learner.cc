@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "run/health_settings.h"
 #include "run/patience.h"
-#include "run/stop_signal.h"
+#include "session/stop_signal.h"
 #include "tandem/error.h"
 
 namespace tandem::run {
@@ -22,7 +22,9 @@ SftLearner::SftLearner(const SftInputs& inputs)
       health_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
       model_(inputs.session.make_model()) {
   trainer::TrainerConfig config = inputs.trainer;
-  config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] { return seconds_since_stop() > grace; };
+  config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] {
+    return session::seconds_since_stop() > grace;
+  };
   trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_);
 }
 

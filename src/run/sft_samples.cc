@@ -15,8 +15,8 @@
 #include "base/message_text.h"
 #include "report/report.h"
 #include "rl/sft_data.h"
-#include "run/conversations.h"
-#include "run/open_parquet.h"
+#include "session/conversations.h"
+#include "session/open_parquet.h"
 
 namespace tandem::run {
 
@@ -32,7 +32,7 @@ rl::SftData read_data(const config::DataOptions& data) {
   options.response_key = data.lines.label_key;
   options.tool_key = data.lines.tool_key;
   options.skip_bad_lines = data.lines.skip_bad_lines;
-  rl::SftData records = rl::read_sft(options, open_parquet);
+  rl::SftData records = rl::read_sft(options, session::open_parquet);
   if (records.bad_lines.count > 0) {
     base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.lines.path,
                       records.bad_lines.count, records.bad_lines.messages.front());
@@ -106,8 +106,8 @@ class SampleMaker {
   const bool append_eos_;
   text::TextWorker& text_;
   const model::ModelConfig& model_;
-  std::vector<Answer> answers_;                 // that wait
-  std::vector<Conversation> prompts_, wholes_;  // of those that the template renders, in their order
+  std::vector<Answer> answers_;                          // that wait
+  std::vector<session::Conversation> prompts_, wholes_;  // of those that the template renders, in their order
   SftSamples result_;
   bool joins_ = false;  // the last sample is of the record whose answers are being joined
   int64_t num_answers_ = 0, num_too_long_ = 0;
@@ -148,7 +148,7 @@ void SampleMaker::add(const rl::SftRecord& record) {
         {{{"role", "user"}, {"content", record.prompt}}, {{"role", "assistant"}, {"content", record.response}}});
     return add_conversation(messages, {1}, record.tools, form);
   }
-  check_plain_text(data_, form.place);
+  session::check_plain_text(data_, form.place);
   form.prompt_text = record.prompt;
   form.text = record.response;
   form.is_whole_text = is_whole_text;
@@ -163,7 +163,7 @@ void SampleMaker::add_conversation(const base::Json& messages, const std::vector
     if (is_trained) prompts_.push_back({before, tools, form.place});
     before.push_back(messages[i]);
     if (!is_trained) continue;
-    wholes_.push_back({before, tools, form.place, Ending::kClosed});
+    wholes_.push_back({before, tools, form.place, session::Ending::kClosed});
     answers_.push_back(form);
     answers_.back().is_rendered = true;
     answers_.back().continues_record = i != trained.front();
@@ -182,8 +182,8 @@ void SampleMaker::flush() {
 }
 
 void SampleMaker::render() {
-  const std::vector<std::string> prompts = render_prompts(data_, text_, prompts_);
-  const std::vector<std::string> wholes = render_prompts(data_, text_, wholes_);
+  const std::vector<std::string> prompts = session::render_prompts(data_, text_, prompts_);
+  const std::vector<std::string> wholes = session::render_prompts(data_, text_, wholes_);
   size_t next = 0;
   for (Answer& answer : answers_) {
     if (!answer.is_rendered) continue;
@@ -197,12 +197,12 @@ void SampleMaker::render() {
 // Reasoning that the template leaves out is no part of what is trained on, and may be most of the data. It is left out
 // where the answer is rendered alike without it.
 void SampleMaker::check_reasoning() {
-  std::vector<Conversation> without;
+  std::vector<session::Conversation> without;
   std::vector<const Answer*> answers;
   size_t next = 0;
   for (const Answer& answer : answers_) {
     if (!answer.is_rendered) continue;
-    const Conversation& whole = wholes_[next++];
+    const session::Conversation& whole = wholes_[next++];
     if (!has_reasoning(whole.prompt.back())) continue;
     without.push_back(whole);
     without.back().prompt.back().erase(kReasoning);
@@ -210,7 +210,7 @@ void SampleMaker::check_reasoning() {
   }
   wholes_.clear();
   num_with_reasoning_ += std::ssize(without);
-  const std::vector<std::string> texts = render_prompts(data_, text_, without);
+  const std::vector<std::string> texts = session::render_prompts(data_, text_, without);
   for (size_t i = 0; i < texts.size(); ++i) {
     if (texts[i] != answers[i]->prompt_text + answers[i]->text) continue;
     ++num_without_it_;
@@ -261,7 +261,7 @@ void SampleMaker::encode() {
 
 void SampleMaker::begin_text(std::vector<int32_t>& prompt) {
   const size_t num_written = prompt.size();
-  prompt = plain_text_tokens(data_, text_, std::move(prompt));
+  prompt = session::plain_text_tokens(data_, text_, std::move(prompt));
   if (prompt.size() > num_written) result_.text_prefix = text_.text_prefix();
 }
 

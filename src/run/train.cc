@@ -11,30 +11,30 @@
 #include "run/learner.h"
 #include "run/open_run.h"
 #include "run/patience.h"
-#include "run/ranks.h"
-#include "run/rewards.h"
 #include "run/rollout_log.h"
 #include "run/rollouts.h"
 #include "run/run_log.h"
-#include "run/run_memory.h"
-#include "run/serve_rollouts.h"
-#include "run/stop_signal.h"
 #include "run/train_inputs.h"
 #include "run/wandb_run.h"
+#include "sampling/rewards.h"
+#include "sampling/serve_rollouts.h"
+#include "session/ranks.h"
+#include "session/run_memory.h"
+#include "session/stop_signal.h"
 
 namespace tandem::run {
 
 using memory::Phase;
 
 int train(const config::TrainConfig& given, const config::RunMode& mode) {
-  if (only_samples(given)) return serve_rollouts(as_this_rank(given), mode);
+  if (session::only_samples(given)) return sampling::serve_rollouts(session::as_this_rank(given), mode);
   // Everything that can be wrong before a weight is read: flags, model, tokenizer, data, memory, --load, --save.
-  TrainInputs inputs(as_this_rank(given), mode, join_ranks(given, mode));
+  TrainInputs inputs(session::as_this_rank(given), mode, session::join_ranks(given, mode));
   if (mode.dry_run) return print_dry_run(inputs);
   const config::TrainConfig& config = inputs.config;
 
   // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
-  RunMemory memory(config.memory, inputs.plan, inputs.session.device());
+  session::RunMemory memory(config.memory, inputs.plan, inputs.session.device());
   inputs.session.load_weights();
   memory.add_persistent(memory::Tag::kWeights, inputs.session.bytes());
   Learner learner(inputs, memory);
@@ -52,7 +52,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error(),
                                 .is_conductor = mesh.is_conductor()});
-  Rewards rewards = inputs.start_rewards();
+  sampling::Rewards rewards = inputs.start_rewards();
   BestWeights best(config.output.save_best, inputs.save_best_rule(), inputs.session, inputs.directory, mesh, log,
                    start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
@@ -75,9 +75,9 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
     memory.enter(Phase::kRollout);
     if (evaluator.is_due_at_start(rollout_id)) evaluator.run(rollout_id);
     RolloutLog rollout_log(inputs, memory, log, rollout_id);
-    while (rollout_id < inputs.num_rollouts && !device::any_of(mesh.host(), stop_requested())) {
+    while (rollout_id < inputs.num_rollouts && !device::any_of(mesh.host(), session::stop_requested())) {
       // The rollout phase: the KV cache owns the arena. Groups are graded while the longest completions still decode.
-      std::optional<Rollout> rollout = rollouts.next(rollout_id, rewards, log.report());
+      std::optional<sampling::Rollout> rollout = rollouts.next(rollout_id, rewards, log.report());
       if (!rollout) break;  // a stop signal: the groups in flight are dropped
       rollout_log.sampled(*rollout);
 

@@ -17,13 +17,13 @@
 #include "report/json_output.h"
 #include "report/sample_file.h"
 #include "run/answer_end.h"
-#include "run/generator_setup.h"
-#include "run/plan_together.h"
-#include "run/read_model.h"
 #include "run/reference.h"
 #include "run/train_warnings.h"
-#include "run/trainer_setup.h"
 #include "run/wandb_run.h"
+#include "session/generator_setup.h"
+#include "session/plan_together.h"
+#include "session/read_model.h"
+#include "session/trainer_setup.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -35,21 +35,22 @@ config::TrainConfig checked(config::TrainConfig config) {
   return config;
 }
 
-int64_t num_prompts(const PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
+int64_t num_prompts(const session::PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
 
-plan::TrainPlan plan_of(const config::TrainConfig& config, const ModelSession& session, const PromptSet& prompts,
-                        const Evaluation& evaluation, const mesh::Mesh& mesh) {
+plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelSession& session,
+                        const session::PromptSet& prompts, const sampling::Evaluation& evaluation,
+                        const mesh::Mesh& mesh) {
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!config.colocate) facts.role = plan::Role::kTrainer;
   facts.gives_weights = !config.colocate && mesh.is_conductor();
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
-  return plan_together(config, session.config(), facts, device, mesh.tensor().host);
+  return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
 
 // The room that a run takes which has `begin` of its rollouts behind it.
-RunSpace run_space(const ModelSession& session, const config::TrainConfig& config, const PromptSet& prompts,
-                   int64_t num_rollouts, int64_t begin) {
+RunSpace run_space(const session::ModelSession& session, const config::TrainConfig& config,
+                   const session::PromptSet& prompts, int64_t num_rollouts, int64_t begin) {
   // The best weights, and the new ones until a checkpoint knows them.
   const int64_t num_bests = config.output.save_best.empty() ? 0 : 2;
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
@@ -63,8 +64,9 @@ RunSpace run_space(const ModelSession& session, const config::TrainConfig& confi
 // UserError: a stop token that the model has not, a reference of another shape, a dump's name without {rollout_id}.
 // EnvironmentError: dumps cannot be written.
 // Says which prompts --num-epoch leaves out.
-void check_start(const config::TrainConfig& config, const ModelSession& session, const PromptSet& prompts) {
-  check_stop_tokens(config.rollout, session.config());
+void check_start(const config::TrainConfig& config, const session::ModelSession& session,
+                 const session::PromptSet& prompts) {
+  session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
@@ -77,10 +79,10 @@ void check_start(const config::TrainConfig& config, const ModelSession& session,
   if (!left_out.empty()) base::log_info("{}", left_out);
 }
 
-void check_best(const std::string& metric, const Evaluation& evaluation) {
+void check_best(const std::string& metric, const sampling::Evaluation& evaluation) {
   if (metric.empty()) return;
   std::vector<std::string> names;
-  for (const Evaluation::RewardMetric& known : evaluation.reward_metrics()) names.push_back(known.name);
+  for (const sampling::Evaluation::RewardMetric& known : evaluation.reward_metrics()) names.push_back(known.name);
   TANDEM_USER_CHECK(
       std::ranges::find(names, metric) != names.end(),
       fmt::format("--save-best {}: no such metric of the evaluations; give one of {}", metric, fmt::join(names, ", ")));
@@ -94,27 +96,27 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       config(checked(given)),
       mode(run_mode),
       session(config.model, config.lora, mesh->tensor()),
-      prompts(load_all_prompts(config.reward.data(config.data), session.text())),
+      prompts(session::load_all_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),
       plan(plan_of(config, session, prompts, evaluation, *mesh)),
-      trainer(trainer_config(config, session.config().num_layers, num_rollouts)),
+      trainer(session::trainer_config(config, session.config().num_layers, num_rollouts)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
                 space.what_for()) {
   check_wandb(config.output);
-  config.reward.line_types = rm_types_of(prompts);
+  config.reward.line_types = session::rm_types_of(prompts);
   config.reward.check_some_pass();
   evaluation.check_url_is_asked(config.reward);
-  const Evaluation::Grading grading = {.reward = config.reward, .label_key = config.data.lines.label_key};
-  std::vector<const PromptSet*> graded = evaluation.prompts_graded(grading);
+  const sampling::Evaluation::Grading grading = {.reward = config.reward, .label_key = config.data.lines.label_key};
+  std::vector<const session::PromptSet*> graded = evaluation.prompts_graded(grading);
   graded.insert(graded.begin(), &prompts);
-  try_out_reward(evaluation.reward_of_run(config.reward), reward_context(), graded);
+  session::try_out_reward(evaluation.reward_of_run(config.reward), reward_context(), graded);
   evaluation.try_out(grading, reward_context());
-  try_out_filter(config.dynamic_sampling, config.reward, reward_context());
-  try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
+  sampling::try_out_filter(config.dynamic_sampling, config.reward, reward_context());
+  session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
   // Once: an input that is edited while the run goes on is another one.
@@ -140,24 +142,24 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
 }
 
 std::string TrainInputs::save_best_rule() const {
-  for (const Evaluation::RewardMetric& metric : evaluation.reward_metrics()) {
+  for (const sampling::Evaluation::RewardMetric& metric : evaluation.reward_metrics()) {
     if (metric.name == config.output.save_best) return metric.judged_by;
   }
   return "";
 }
 
-Rewards TrainInputs::start_rewards() const {
+sampling::Rewards TrainInputs::start_rewards() const {
   // Whoever follows the first rank of a replica, or has others sample, grades nothing.
-  if (!config.colocate || mesh->tensor().rank() > 0) return Rewards(evaluation);
-  const RewardContext context = reward_context();
-  std::optional<text::GeneratorConfig> generation;
+  if (!config.colocate || mesh->tensor().rank() > 0) return sampling::Rewards(evaluation);
+  const session::RewardContext context = reward_context();
+  std::optional<reward::GeneratorConfig> generation;
   if (config.custom_generate.is_on())
-    generation = generator_config(config.custom_generate, config.reward, session.directory(), context);
-  return Rewards(config.reward, config.dynamic_sampling, context, evaluation, generation);
+    generation = session::generator_config(config.custom_generate, config.reward, session.directory(), context);
+  return sampling::Rewards(config.reward, config.dynamic_sampling, context, evaluation, generation);
 }
 
-RewardContext TrainInputs::reward_context() const {
-  RewardContext context = run::reward_context(config.data, mode);
+session::RewardContext TrainInputs::reward_context() const {
+  session::RewardContext context = session::reward_context(config.data, mode);
   context.output_path = directory.grader_output_file();
   return context;
 }
@@ -169,7 +171,7 @@ int print_dry_run(const TrainInputs& inputs) {
   report::Report report;
   report.print(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
                            model::to_string(model.dtype), model.num_layers, model.max_positions));
-  if (model.lora) report.print(lora_text(model));
+  if (model.lora) report.print(session::lora_text(model));
   report.print(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
                            inputs.prompts.longest_tokens));
   const int64_t epochs = config.num_epochs_per_rollout;
@@ -177,7 +179,7 @@ int print_dry_run(const TrainInputs& inputs) {
                            inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
                            config.steps_per_rollout(), config.samples_per_step(),
                            epochs > 1 ? fmt::format(" ({} epochs over each rollout)", epochs) : ""));
-  print_rewards(inputs.evaluation.reward_of_run(config.reward), report);
+  session::print_rewards(inputs.evaluation.reward_of_run(config.reward), report);
   report.print(plan::plan_text(inputs.plan, model));
   report.print(fmt::format("on disk: about {:.1f} MiB, {} bytes{}",
                            static_cast<double>(inputs.space.bytes()) / (1 << 20), inputs.space.bytes(),
@@ -194,8 +196,8 @@ void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& 
                            inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
                            base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
                            inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));
-  if (model.lora) report.print(lora_text(model));
-  print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
+  if (model.lora) report.print(session::lora_text(model));
+  session::print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
   if (inputs.checkpoint) {
     report.print(fmt::format("goes on after rollout {} of {}", rollout_id, inputs.checkpoint->directory()));
   }

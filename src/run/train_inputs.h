@@ -14,11 +14,11 @@
 #include "mesh/mesh.h"
 #include "plan/plan.h"
 #include "report/report.h"
-#include "run/evaluation.h"
-#include "run/model_session.h"
-#include "run/prompt_set.h"
-#include "run/rewards.h"
 #include "run/run_space.h"
+#include "sampling/evaluation.h"
+#include "sampling/rewards.h"
+#include "session/model_session.h"
+#include "session/prompt_set.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -31,18 +31,18 @@ struct TrainInputs {
               std::unique_ptr<mesh::Mesh> ranks = mesh::solo_mesh());
 
   // What the reward is told; what it prints goes into the run directory.
-  RewardContext reward_context() const;
+  session::RewardContext reward_context() const;
   // When a sample passes for the metric of --save-best; "" where that is no pass@k, or there is nothing to choose.
   std::string save_best_rule() const;
   // The processes that run the user's code; none where this process does not sample.
-  Rewards start_rewards() const;
+  sampling::Rewards start_rewards() const;
 
   std::unique_ptr<mesh::Mesh> mesh;
   config::TrainConfig config;
   config::RunMode mode;
-  ModelSession session;  // its weights come later
-  PromptSet prompts;
-  Evaluation evaluation;
+  session::ModelSession session;  // its weights come later
+  session::PromptSet prompts;
+  sampling::Evaluation evaluation;
   int64_t num_rollouts;
   plan::TrainPlan plan;
   trainer::TrainerConfig trainer;

@@ -2,7 +2,6 @@
 // and throws what tandem/error.h names.
 #pragma once
 
-#include "config/bench_config.h"
 #include "config/run_mode.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
@@ -39,9 +38,5 @@ int view(const config::ViewConfig& config, const config::RunMode& mode);
 // The memory plan of a training run; reads config.json of the checkpoint alone. UserError when the plan does not fit,
 // after it was printed.
 int print_plan(const config::PlanConfig& config, const config::RunMode& mode);
-
-// How fast the device runs a model, against what it could at best, and whether engine and trainer agree on it. Returns
-// 1 when they do not.
-int bench(const config::BenchConfig& config, const config::RunMode& mode);
 
 }  // namespace tandem::run

@@ -49,7 +49,7 @@ void check_wandb(const config::OutputOptions& options) {
   const std::string& id = options.wandb.run_id;
   TANDEM_USER_CHECK(id.empty() || is_run_id(id),
                     "--wandb-run-id: expects up to 64 letters, digits, - and _, as in the address of the run's page");
-  text::check_wandb(text::default_worker_config(), options.wandb);
+  text::check_wandb(worker::default_worker_config(), options.wandb);
 }
 
 std::optional<text::WandbRun> wandb_run(const config::OutputOptions& options, const checkpoint::RunDirectory& directory,

@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "text/child_process.h"
+#include "worker/child_process.h"
 
 namespace tandem::text {
 namespace {
@@ -48,7 +48,7 @@ struct MetricSink::Impl {
   SinkTarget target;
   mutable std::mutex mutex;  // over all below that two threads touch
   std::condition_variable changed;
-  std::unique_ptr<ChildProcess> child;  // set and reset under `mutex`; used by the thread without
+  std::unique_ptr<worker::ChildProcess> child;  // set and reset under `mutex`; used by the thread without
   std::deque<Event> queue;
   bool busy = false;  // an event is on its way
   bool stopping = false;
@@ -58,8 +58,8 @@ struct MetricSink::Impl {
   std::thread thread;
 
   void start_child() {
-    auto started = std::make_unique<ChildProcess>(target.config, target.worker);
-    ChildProcess& borrowed = *started;
+    auto started = std::make_unique<worker::ChildProcess>(target.config, target.worker);
+    worker::ChildProcess& borrowed = *started;
     {
       const std::lock_guard lock(mutex);
       child = std::move(started);
@@ -74,7 +74,7 @@ struct MetricSink::Impl {
   }
 
   void drop_child() {
-    std::unique_ptr<ChildProcess> dead;
+    std::unique_ptr<worker::ChildProcess> dead;
     {
       const std::lock_guard lock(mutex);
       dead = std::move(child);
@@ -141,7 +141,7 @@ struct MetricSink::Impl {
   }
 };
 
-SinkTarget tensorboard_target(const WorkerConfig& config, const std::string& directory) {
+SinkTarget tensorboard_target(const worker::WorkerConfig& config, const std::string& directory) {
   SinkTarget target{.name = "the TensorBoard writer",
                     .what = "TensorBoard events in " + directory,
                     .worker = "sink",
@@ -155,7 +155,7 @@ MetricSink::MetricSink(const SinkTarget& target) : impl_(std::make_unique<Impl>(
   impl_->target = target;
   try {
     impl_->start_child();
-  } catch (const WorkerError& error) {
+  } catch (const worker::WorkerError& error) {
     throw EnvironmentError(fmt::format("cannot start {}: {}", target.name, error.what()));
   }
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });

@@ -7,22 +7,22 @@
 #include <string>
 
 #include "base/json.h"
-#include "text/text_worker.h"
+#include "worker/worker_config.h"
 
 namespace tandem::text {
 
 // Where metrics go.
 struct SinkTarget {
-  std::string name;     // "the TensorBoard writer"
-  std::string what;     // "TensorBoard events in DIR": what a warning is about
-  std::string worker;   // the module of tandem_worker
-  WorkerConfig config;  // config.deadline_s holds for one event
-  base::Json open;      // arguments of its first call
-  double finish_s = 0;  // what its last call may take; 0: it has none
+  std::string name;             // "the TensorBoard writer"
+  std::string what;             // "TensorBoard events in DIR": what a warning is about
+  std::string worker;           // the module of tandem_worker
+  worker::WorkerConfig config;  // config.deadline_s holds for one event
+  base::Json open;              // arguments of its first call
+  double finish_s = 0;          // what its last call may take; 0: it has none
 };
 
 // An event file in `directory`.
-SinkTarget tensorboard_target(const WorkerConfig& config, const std::string& directory);
+SinkTarget tensorboard_target(const worker::WorkerConfig& config, const std::string& directory);
 
 // write() returns at once; a thread of its own talks with the child. Metrics are not worth a run: a child that dies or
 // hangs is replaced, with one warning, and when that does not help either (or events come faster than they go) events

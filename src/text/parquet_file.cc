@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "text/child_process.h"
-#include "text/message.h"
+#include "worker/child_process.h"
+#include "worker/message.h"
 
 namespace tandem::text {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 using base::Json;
 
 void require(bool holds, const char* what) {
-  if (!holds) throw BadReply(std::string("answered something else than rows: ") + what);
+  if (!holds) throw worker::BadReply(std::string("answered something else than rows: ") + what);
 }
 
 }  // namespace
@@ -47,16 +47,17 @@ std::vector<ParquetRow> parquet_rows(const Json& answer, int64_t max_rows) {
   return rows;
 }
 
-ParquetFile::ParquetFile(const WorkerConfig& config, const std::string& path, const std::vector<std::string>& keys)
+ParquetFile::ParquetFile(const worker::WorkerConfig& config, const std::string& path,
+                         const std::vector<std::string>& keys)
     : path_(path), deadline_s_(config.deadline_s) {
   try {
-    child_ = std::make_unique<ChildProcess>(config, "parquet");
-  } catch (const WorkerError& error) {
+    child_ = std::make_unique<worker::ChildProcess>(config, "parquet");
+  } catch (const worker::WorkerError& error) {
     throw EnvironmentError(std::string("cannot start the reader of Parquet files: ") + error.what());
   }
   try {
     num_rows_ = parquet_row_count(call("open", {{"path", path}, {"keys", keys}}));
-  } catch (const BadReply& bad) {
+  } catch (const worker::BadReply& bad) {
     refuse(bad.what());
   }
 }
@@ -67,7 +68,7 @@ std::vector<ParquetRow> ParquetFile::read(int64_t begin, int64_t end) {
   TANDEM_CHECK(begin >= 0 && begin < end && end <= num_rows_, path_, begin, end);
   try {
     return parquet_rows(call("read", {{"begin", begin}, {"end", end}}), end - begin);
-  } catch (const BadReply& bad) {
+  } catch (const worker::BadReply& bad) {
     refuse(bad.what());
   }
 }
@@ -75,7 +76,7 @@ std::vector<ParquetRow> ParquetFile::read(int64_t begin, int64_t end) {
 Json ParquetFile::call(const std::string& name, const Json& arguments) {
   try {
     return child_->call(name, arguments, deadline_s_);
-  } catch (const ChildLost& lost) {
+  } catch (const worker::ChildLost& lost) {
     refuse(lost.what());
   }
 }

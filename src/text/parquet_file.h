@@ -9,7 +9,11 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/text_worker.h"
+#include "worker/worker_config.h"
+
+namespace tandem::worker {
+class ChildProcess;
+}
 
 namespace tandem::text {
 
@@ -24,7 +28,7 @@ class ParquetFile {
   // `keys`: what is read of a row, "a.b" for the member b of the column a. UserError names the file and what is wrong
   // with it: it is damaged, or one of these columns is of a type that JSON has no form for. EnvironmentError when
   // Python or pyarrow is missing.
-  ParquetFile(const WorkerConfig& config, const std::string& path, const std::vector<std::string>& keys);
+  ParquetFile(const worker::WorkerConfig& config, const std::string& path, const std::vector<std::string>& keys);
   ~ParquetFile();
 
   int64_t num_rows() const { return num_rows_; }
@@ -38,7 +42,7 @@ class ParquetFile {
 
   std::string path_;
   double deadline_s_;
-  std::unique_ptr<class ChildProcess> child_;
+  std::unique_ptr<worker::ChildProcess> child_;
   int64_t num_rows_ = 0;
 };
 

@@ -7,13 +7,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/env.h"
 #include "base/log.h"
-#include "base/program_folder.h"
-#include "text/child_process.h"
-#include "text/message.h"
 #include "text/tokenizer_messages.h"
-#include "text/worker_place.h"
+#include "worker/child_process.h"
+#include "worker/message.h"
 
 namespace tandem::text {
 namespace {
@@ -45,21 +42,10 @@ void append(std::vector<Result>& results, std::vector<Result> more) {
 
 }  // namespace
 
-WorkerConfig default_worker_config() {
-  const std::string launcher_python = base::launcher_python();
-  const WorkerPlace place =
-      find_worker(base::program_folder(),
-                  {.root = TANDEM_ROOT, .python = launcher_python.empty() ? TANDEM_PYTHON : launcher_python});
-  WorkerConfig config;
-  config.python = place.python;
-  config.worker_directory = place.directory;
-  return config;
-}
-
 struct TextWorker::Impl {
-  WorkerConfig config;
+  worker::WorkerConfig config;
   std::string directory;
-  std::unique_ptr<ChildProcess> child;
+  std::unique_ptr<worker::ChildProcess> child;
   int64_t num_restarts = 0;
   TokenizerFacts facts;
   std::vector<std::string> token_bytes;  // by id; empty until asked for
@@ -69,17 +55,17 @@ struct TextWorker::Impl {
   auto request(std::string_view name, const base::Json& arguments, Read read) {
     try {
       return read(child->call(name, arguments, config.deadline_s));
-    } catch (const ChildLost&) {
+    } catch (const worker::ChildLost&) {
       child.reset();
       throw;
-    } catch (const BadReply& bad) {
+    } catch (const worker::BadReply& bad) {
       child.reset();
-      throw WorkerError(std::string("tokenizer worker ") + bad.what());
+      throw worker::WorkerError(std::string("tokenizer worker ") + bad.what());
     }
   }
 
   void start() {
-    child = std::make_unique<ChildProcess>(config, "tokenizer");
+    child = std::make_unique<worker::ChildProcess>(config, "tokenizer");
     facts = request("load", {{"directory", directory}}, tokenizer_facts);
   }
 
@@ -99,13 +85,13 @@ struct TextWorker::Impl {
   }
 };
 
-TextWorker::TextWorker(const WorkerConfig& config, const std::string& model_directory)
+TextWorker::TextWorker(const worker::WorkerConfig& config, const std::string& model_directory)
     : impl_(std::make_unique<Impl>()) {
   impl_->config = config;
   impl_->directory = model_directory;
   try {
     impl_->start();
-  } catch (const WorkerError& error) {
+  } catch (const worker::WorkerError& error) {
     throw EnvironmentError(std::string("cannot start the tokenizer: ") + error.what());
   }
 }
@@ -157,9 +143,9 @@ std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base:
       append(rendered, impl_->call("apply_chat_template",
                                    {{"conversations", piece}, {"kwargs", variables}, {"first", rendered.size()}},
                                    [&](const base::Json& answer) { return texts(answer, piece.size()); }));
-    } catch (const ChildLost& lost) {
+    } catch (const worker::ChildLost& lost) {
       // The template ran in C code that its own alarm cannot interrupt.
-      TANDEM_USER_CHECK(lost.cause() != LossCause::kDeadline,
+      TANDEM_USER_CHECK(lost.cause() != worker::LossCause::kDeadline,
                         impl_->facts.template_path + ": the chat template did not end in", impl_->config.deadline_s,
                         "s for conversations from", rendered.size(), "on; use another template");
       throw;

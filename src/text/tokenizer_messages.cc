@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "base/message_text.h"
-#include "text/message.h"
+#include "worker/message.h"
 
 namespace tandem::text {
 namespace {
@@ -13,7 +13,7 @@ using base::Json;
 constexpr size_t kMaxPathBytes = 4096;
 
 void require(bool holds, const char* what) {
-  if (!holds) throw BadReply(std::string("answered something else than a result: ") + what);
+  if (!holds) throw worker::BadReply(std::string("answered something else than a result: ") + what);
 }
 
 const Json& member(const Json& object, const char* name) {

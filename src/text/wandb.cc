@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "text/child_process.h"
+#include "worker/child_process.h"
 
 namespace tandem::text {
 
@@ -13,7 +13,7 @@ constexpr const char* kWorker = "wandb_sink";
 // Its last call waits for what is on its way to the server. A run that is over should not wait much longer for that.
 constexpr double kFinishSeconds = 30.0;
 
-WorkerConfig worker_config(WorkerConfig config) {
+worker::WorkerConfig worker_config(worker::WorkerConfig config) {
   config.sandboxed = false;  // it talks to a server and starts a program of its own, and runs no code of the user's
   config.writable.reset();
   config.variables = {"WANDB_*",      "HTTP_PROXY",         "HTTPS_PROXY",     "ALL_PROXY",      "NO_PROXY",
@@ -24,7 +24,7 @@ WorkerConfig worker_config(WorkerConfig config) {
 
 }  // namespace
 
-SinkTarget wandb_target(const WorkerConfig& config, const WandbRun& run) {
+SinkTarget wandb_target(const worker::WorkerConfig& config, const WandbRun& run) {
   const WandbConfig& wandb = run.config;
   return {.name = "Weights & Biases (--wandb-mode offline needs no server)",
           .what = fmt::format("Weights & Biases, run {}", wandb.run_id),
@@ -42,11 +42,11 @@ SinkTarget wandb_target(const WorkerConfig& config, const WandbRun& run) {
           .finish_s = kFinishSeconds};
 }
 
-void check_wandb(const WorkerConfig& config, const WandbConfig& wandb) {
+void check_wandb(const worker::WorkerConfig& config, const WandbConfig& wandb) {
   try {
-    ChildProcess child(worker_config(config), kWorker);
+    worker::ChildProcess child(worker_config(config), kWorker);
     child.call("check", {{"mode", wandb.mode}, {"host", wandb.host}}, config.deadline_s);
-  } catch (const WorkerError& error) {
+  } catch (const worker::WorkerError& error) {
     throw EnvironmentError(fmt::format("--use-wandb: cannot start Weights & Biases: {}", error.what()));
   }
 }

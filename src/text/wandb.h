@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "text/metric_sink.h"
-#include "text/text_worker.h"
+#include "worker/worker_config.h"
 
 namespace tandem::text {
 
@@ -27,10 +27,10 @@ struct WandbRun {
 
 // A sink for that run. Its process gets, of our environment, what every worker gets, WANDB_*, and what a client of the
 // network needs: proxies and certificates.
-SinkTarget wandb_target(const WorkerConfig& config, const WandbRun& run);
+SinkTarget wandb_target(const worker::WorkerConfig& config, const WandbRun& run);
 
 // Asks the package whether a run could begin, in a process of its own, without a connection. EnvironmentError: it is
 // not installed, or has no key for what `config` asks.
-void check_wandb(const WorkerConfig& config, const WandbConfig& wandb);
+void check_wandb(const worker::WorkerConfig& config, const WandbConfig& wandb);
 
 }  // namespace tandem::text

@@ -117,7 +117,7 @@ TEST_F(Data, OfParquetThatIsWrongIsOneLine) {
 // The rows of data sets with pictures: what nobody reads is left alone, and said.
 TEST_F(Data, OfParquetMayHaveColumnsThatNobodyReads) {
   const std::string rows = folder_ / "rows.parquet";
-  const std::string python = text::default_worker_config().python;
+  const std::string python = worker::default_worker_config().python;
   const std::string script =
       write("write.py",
             "import pyarrow as pa, pyarrow.parquet, sys\n"
@@ -393,7 +393,7 @@ TEST_F(Data, WhoseAnswersWouldRunOnIsWarnedOf) {
 class Example : public Data {
  protected:
   int convert(const std::string& arguments) {
-    const std::string command = text::default_worker_config().python + " examples/gsm8k/convert.py " + arguments +
+    const std::string command = worker::default_worker_config().python + " examples/gsm8k/convert.py " + arguments +
                                 " >'" + (folder_ / "said") + "' 2>&1";
     const int status = std::system(command.c_str());
     said_ = base::read_file(folder_ / "said");

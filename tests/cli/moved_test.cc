@@ -28,7 +28,7 @@ void move_clone(const fs::path& to, const fs::path& program) {
   fs::copy("python/tandem_worker", to / "python/tandem_worker", fs::copy_options::recursive);
   fs::create_directories(to / ".venv/bin");
   fs::create_directory_symlink(fs::canonical(".venv/lib"), to / ".venv/lib");
-  const std::string python = text::default_worker_config().python;
+  const std::string python = worker::default_worker_config().python;
   base::write_file_durably((to / ".venv/bin/python").string(),
                            "#!/bin/sh\necho ran >> '" + (to / "ran").string() + "'\nexec '" + python + "' \"$@\"\n");
   fs::permissions(to / ".venv/bin/python", fs::perms::owner_all);

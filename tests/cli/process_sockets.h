@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/text/process_facts.h"
+#include "tests/worker/process_facts.h"
 
 namespace tandem::cli {
 
@@ -36,7 +36,7 @@ inline std::vector<std::string> process_tree(pid_t root) {
   }
   for (size_t i = 0; i < tree.size(); ++i) {
     for (const std::string& pid : all) {
-      if (std::to_string(text::process_state(pid).parent) == tree[i]) tree.push_back(pid);
+      if (std::to_string(worker::process_state(pid).parent) == tree[i]) tree.push_back(pid);
     }
   }
   return tree;

@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "base/files.h"
+#include "reward/reward_rules.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/process_sockets.h"
 #include "tests/cli/tiny_run.h"
-#include "tests/text/reward_service.h"
-#include "text/reward_rules.h"
+#include "tests/reward/reward_service.h"
 #include "text/text_worker.h"
 
 namespace tandem::cli {
@@ -120,7 +120,7 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
 
 TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
   base::TemporaryDirectory folder;
-  text::ServiceProcess service(text::default_worker_config().python);
+  reward::ServiceProcess service(worker::default_worker_config().python);
   Arguments arguments = {"eval",
                          "--hf-checkpoint",
                          kModel,
@@ -136,7 +136,7 @@ TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
                          "--rm-url",
                          service.url(),
                          "--rm-type"};
-  const std::vector<std::string> names = text::rule_names();
+  const std::vector<std::string> names = reward::rule_names();
   const Captured result = run(with(arguments, names));
   ASSERT_EQ(result.code, 0) << result.err;
   const base::Json record = json_lines(folder / "eval.json").at(0);
@@ -198,7 +198,7 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
 
 TEST(ServedReward, TrainsAndItsProcessAloneOpensSockets) {
   base::TemporaryDirectory folder;
-  text::ServiceProcess service(text::default_worker_config().python);
+  reward::ServiceProcess service(worker::default_worker_config().python);
   ::setenv("TANDEM_RM_TOKEN", "a-token-of-ours", 1);
   const Arguments arguments =
       with(without_reward(train_arguments(folder / "run")), {"--rm-url", service.url(), "--rm-timeout", "20"});
@@ -247,7 +247,7 @@ TEST(ServedReward, TrainsAndItsProcessAloneOpensSockets) {
 
 TEST(ServedReward, AFunctionStillHasNoNetwork) {
   base::TemporaryDirectory folder;
-  text::ServiceProcess service(text::default_worker_config().python);
+  reward::ServiceProcess service(worker::default_worker_config().python);
   base::write_file_durably(folder / "reward.py",
                            "import socket\n"
                            "def score(data_source, solution_str, ground_truth, extra_info=None):\n"

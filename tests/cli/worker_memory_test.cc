@@ -7,8 +7,8 @@
 #include "base/options.h"
 #include "device/registry.h"
 #include "plan/plan.h"
-#include "run/own_engine.h"
-#include "run/served_rollout.h"
+#include "sampling/served_rollout.h"
+#include "session/own_engine.h"
 #include "tests/cli/planned_memory.h"
 #include "weights/sync.h"
 
@@ -35,33 +35,34 @@ void send(const weights::WeightStore& from, weights::WeightStore& to) {
   receiver.finish(from.version());
 }
 
-// What such a process does, in its order (run/serve_rollouts.cc); returns the line of its memory.
+// What such a process does, in its order (sampling/serve_rollouts.cc); returns the line of its memory.
 base::Json serve_one_rollout(const config::TrainConfig& config) {
-  run::ModelSession trainer(config.model, config.lora), session(config.model, config.lora);
+  session::ModelSession trainer(config.model, config.lora), session(config.model, config.lora);
   trainer.load_weights();
-  const run::PromptSet prompts = run::load_all_prompts(config.reward.data(config.data), session.text());
+  const session::PromptSet prompts = session::load_all_prompts(config.reward.data(config.data), session.text());
   const plan::TrainPlan plan = plan::plan_or_refuse(
       config, session.config(), {.longest_prompt = prompts.longest_tokens, .role = plan::Role::kRollout},
       plan::device_memory(config, device::device_bytes(session.device())));
-  run::RunMemory memory(config.memory, plan, session.device());
-  const run::Evaluation evaluation(config.eval, config.data, config.reward, {});
-  run::Rewards rewards(config.reward, config.dynamic_sampling, run::reward_context(config.data, {}), evaluation);
+  session::RunMemory memory(config.memory, plan, session.device());
+  const sampling::Evaluation evaluation(config.eval, config.data, config.reward, {});
+  sampling::Rewards rewards(config.reward, config.dynamic_sampling, session::reward_context(config.data, {}),
+                            evaluation);
   session.allocate_weights();
   memory.add_persistent(memory::Tag::kWeights, session.bytes());
   memory.enter(memory::Phase::kRollout);
   send(trainer.base(), session.base());
   if (config.lora.rank) send(trainer.trained(), session.trained());
-  run::OwnEngine engine(config, session, plan, memory);
+  session::OwnEngine engine(config, session, plan, memory);
   const int64_t num_groups = config.rollout_batch_size;
-  run::ServedRollout rollout({.n_samples_per_prompt = config.rollout.n_samples_per_prompt,
-                              .sampling = config.rollout.sampling(),
-                              .groups_at_once = num_groups},
-                             {.config = config,
-                              .evaluation = evaluation,
-                              .context_tokens = session.config().max_positions,
-                              .engine = engine.engine(),
-                              .text = session.text(),
-                              .rewards = rewards});
+  sampling::ServedRollout rollout({.n_samples_per_prompt = config.rollout.n_samples_per_prompt,
+                                   .sampling = config.rollout.sampling(),
+                                   .groups_at_once = num_groups},
+                                  {.config = config,
+                                   .evaluation = evaluation,
+                                   .context_tokens = session.config().max_positions,
+                                   .engine = engine.engine(),
+                                   .text = session.text(),
+                                   .rewards = rewards});
   EXPECT_GT(rollout.num_to_pull(), 0);
   for (int64_t i = 0; i < num_groups; ++i)
     rollout.add({.rollout = 0, .index = static_cast<uint64_t>(i), .line = prompts.prompts[static_cast<size_t>(i)]});

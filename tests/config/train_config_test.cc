@@ -15,10 +15,10 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "config/verb_configs.h"
+#include "reward/reward_rules.h"
 #include "rl/losses.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
-#include "text/reward_rules.h"
 
 namespace tandem::config {
 namespace {
@@ -173,7 +173,7 @@ TEST(TrainConfig, AScheduleEndsWithTheRunUnlessToldOtherwise) {
 
 TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
   const Arguments no_reward = without("--rm-type", true);
-  for (const text::RewardRule& rule : text::kRewardRules) {
+  for (const reward::RewardRule& rule : reward::kRewardRules) {
     EXPECT_EQ(refusal({"--rm-type", std::string(rule.name)}, no_reward), "");
   }
   EXPECT_EQ(refusal({"--rm-type", "exactly"}, no_reward),

@@ -1,6 +1,6 @@
-// run/rollout_file: a rollout that is accepted can be trained on: each sample has tokens, and for each token of the
-// completion what rl/sample.h promises. Writing it gives what reads back as the same.
-#include "run/rollout_file.h"
+// sampling/rollout_file: a rollout that is accepted can be trained on: each sample has tokens, and for each token of
+// the completion what rl/sample.h promises. Writing it gives what reads back as the same.
+#include "sampling/rollout_file.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 using namespace tandem::fuzz;
 using tandem::base::Json;
 using tandem::rl::Sample;
-using tandem::run::Rollout;
+using tandem::sampling::Rollout;
 
 namespace {
 
@@ -20,7 +20,7 @@ bool are_ids(const std::vector<int32_t>& tokens) {
   return std::all_of(tokens.begin(), tokens.end(), [](int32_t id) { return id >= 0; });
 }
 
-void require_sample(const Sample& sample, const tandem::text::Grade& grade) {
+void require_sample(const Sample& sample, const tandem::reward::Grade& grade) {
   const size_t n = sample.completion.size();
   require(!sample.prompt->tokens.empty() && n > 0, "a sample has a prompt and a completion");
   require(are_ids(sample.prompt->tokens) && are_ids(sample.completion), "tokens are ids");
@@ -60,8 +60,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::optional<Rollout> rollout;
   accepts(
       [&] {
-        rollout =
-            tandem::run::read_rollout(file.path(), {.num_samples = num_lines, .vocab = 2000, .context_tokens = 20000});
+        rollout = tandem::sampling::read_rollout(file.path(),
+                                                 {.num_samples = num_lines, .vocab = 2000, .context_tokens = 20000});
       },
       [](std::string_view message) { require_message(message, file.path()); });
   if (!rollout) return 0;
@@ -72,8 +72,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Rollout again;
   const bool reads_back = accepts(
       [&] {
-        again =
-            tandem::run::read_rollout(file.path(), {.num_samples = num_lines, .vocab = 2000, .context_tokens = 20000});
+        again = tandem::sampling::read_rollout(file.path(),
+                                               {.num_samples = num_lines, .vocab = 2000, .context_tokens = 20000});
       },
       [](std::string_view message) { require(false, "its own text is accepted", message); });
   require(reads_back && records(again) == written, "its own text reads back to the same rollout");

@@ -10,8 +10,8 @@
 #include "model/config.h"
 #include "rl/prompts.h"
 #include "tests/fuzz/target.h"
-#include "text/message.h"
 #include "weights/safetensors.h"
+#include "worker/message.h"
 
 namespace tandem::fuzz {
 namespace {
@@ -115,8 +115,8 @@ TEST(LargeInput, RepliesOfGreatDepthAreNonsense) {
     const auto length = static_cast<uint32_t>(body.size());
     return std::string(reinterpret_cast<const char*>(&length), sizeof length) + body;
   };
-  EXPECT_THROW(text::result_of(reply(repeated("[", kBytes / 2) + repeated("]", kBytes / 2)), 1), text::BadReply);
-  EXPECT_EQ(text::result_of(reply("[" + repeated("1,", kBytes / 2) + "1]"), 1).size(), kBytes / 4 + 1);
+  EXPECT_THROW(worker::result_of(reply(repeated("[", kBytes / 2) + repeated("]", kBytes / 2)), 1), worker::BadReply);
+  EXPECT_EQ(worker::result_of(reply("[" + repeated("1,", kBytes / 2) + "1]"), 1).size(), kBytes / 4 + 1);
 }
 
 TEST(LargeInput, SafetensorsHeadersAreReadInTimeOfTheirLength) {

@@ -282,7 +282,7 @@ int main(int argc, char** argv) {
   }
   std::printf("%" PRIu64 " calls of --seed %" PRIu64 "\n", num_runs, seed);
   Draw draw(seed);
-  TextWorker worker(tandem::text::default_worker_config(), "tests/golden/tokenizer_small");
+  TextWorker worker(tandem::worker::default_worker_config(), "tests/golden/tokenizer_small");
   const std::vector<std::string> sample = {"How many crates are twelve and seven?\n \xE4\xB8\xAD<|im_end|>"};
   const auto sample_ids = worker.encode(sample);
   const int64_t pid = worker.process_id();

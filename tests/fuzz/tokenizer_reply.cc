@@ -6,11 +6,12 @@
 #include <algorithm>
 
 #include "tests/fuzz/json_mutator.h"
-#include "text/message.h"
 #include "text/parquet_file.h"
+#include "worker/message.h"
 
 using namespace tandem::fuzz;
 using namespace tandem::text;
+using namespace tandem::worker;
 using tandem::base::Json;
 
 namespace {

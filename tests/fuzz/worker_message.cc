@@ -1,12 +1,12 @@
-// run/worker_messages: whatever a process sends behind the right checksum is a message that is written as it was read,
-// or is refused.
-#include "run/worker_messages.h"
+// sampling/worker_messages: whatever a process sends behind the right checksum is a message that is written as it was
+// read, or is refused.
+#include "sampling/worker_messages.h"
 
 #include "base/wire.h"
 #include "tests/fuzz/target.h"
 
 using namespace tandem::fuzz;
-using namespace tandem::run;
+using namespace tandem::sampling;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view payload = text_of(data, size);

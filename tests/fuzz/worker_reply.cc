@@ -1,8 +1,8 @@
-// text/message: whatever a worker process sends is a result, a fault on one line, or nonsense; a reply is whole at one
-// length only, however it comes in pieces. A result is also read as the grades of a call: a grade that is accepted
+// worker/message: whatever a worker process sends is a result, a fault on one line, or nonsense; a reply is whole at
+// one length only, however it comes in pieces. A result is also read as the grades of a call: a grade that is accepted
 // keeps to its bounds and belongs to its sample; and as a turn of generate functions, likewise. An input that begins
 // with 'r' is what came, raw; of any other, the rest is the JSON of a reply and gets its length in front.
-#include "text/message.h"
+#include "worker/message.h"
 
 #include <algorithm>
 #include <array>
@@ -10,11 +10,12 @@
 
 #include "tests/fuzz/json_mutator.h"
 
-#include "text/generate_messages.h"
-#include "text/grade_messages.h"
+#include "reward/generate_messages.h"
+#include "reward/grade_messages.h"
 
 using namespace tandem::fuzz;
-using namespace tandem::text;
+using namespace tandem::reward;
+using namespace tandem::worker;
 
 namespace {
 

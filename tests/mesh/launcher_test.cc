@@ -15,7 +15,7 @@
 #include "tandem/error.h"
 #include "tests/cli/process_sockets.h"
 #include "tests/mesh/fake_rank.h"
-#include "tests/text/process_facts.h"
+#include "tests/worker/process_facts.h"
 
 namespace tandem::mesh {
 namespace {
@@ -77,16 +77,16 @@ class Job {
     const std::string wanted = fmt::format("RANK={}", number);
     for (;; usleep(1000)) {
       for (const std::string& pid : cli::process_tree(pid_)) {
-        if (pid == std::to_string(pid_) || !text::has_in_environment(pid, mark_)) continue;
-        if (text::has_in_environment(pid, '\0' + wanted + '\0')) return std::stoi(pid);
+        if (pid == std::to_string(pid_) || !worker::has_in_environment(pid, mark_)) continue;
+        if (worker::has_in_environment(pid, '\0' + wanted + '\0')) return std::stoi(pid);
       }
     }
   }
   // Processes that were started for it and live, waiting for them to go.
   int left() const {
     const auto give_up = Clock::now() + std::chrono::seconds(10);
-    while (text::num_processes_with(mark_) > 0 && Clock::now() < give_up) usleep(5000);
-    return text::num_processes_with(mark_);
+    while (worker::num_processes_with(mark_) > 0 && Clock::now() < give_up) usleep(5000);
+    return worker::num_processes_with(mark_);
   }
 
  private:
@@ -190,7 +190,7 @@ TEST(Launcher, ASecondSignalKillsRanksThatDoNotHearIt) {
   usleep(300'000);
   kill(job.pid(), SIGTERM);
   usleep(600'000);  // twice the grace: told once they may take their time, to save what they have
-  EXPECT_EQ(text::num_processes_with(job.mark()), 3);
+  EXPECT_EQ(worker::num_processes_with(job.mark()), 3);
   kill(job.pid(), SIGTERM);
   EXPECT_EQ(job.wait(), 3);
   EXPECT_EQ(job.left(), 0);

@@ -247,7 +247,7 @@ TEST_F(RunPage, AllowsItsOwnScriptAndStyleAloneAndNoNetwork) {
   base::write_file_durably(folder_ / "style", between(page, "<style>", "</style>"));
   base::write_file_durably(folder_ / "script", between(page, "<script>", "</script>"));
   const auto hash = [&](const std::string& file) {
-    const std::string command = text::default_worker_config().python +
+    const std::string command = worker::default_worker_config().python +
                                 " -c \"import base64,hashlib;print(base64.b64encode(hashlib.sha256(open('" +
                                 (folder_ / file) + "','rb').read()).digest()).decode(),end='')\"";
     FILE* const pipe = ::popen(command.c_str(), "r");

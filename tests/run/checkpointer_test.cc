@@ -15,9 +15,9 @@
 #include "report/sample_file.h"
 #include "run/checkpointer.h"
 #include "run/open_run.h"
-#include "run/rollout_file.h"
-#include "run/rollout_phase.h"
 #include "run/run_log.h"
+#include "sampling/rollout_file.h"
+#include "sampling/rollout_phase.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
 
@@ -138,7 +138,7 @@ class SavedRun {
   }
 
   // One optimizer step, which is saved while the next rollout runs.
-  void step(config::SavedParts parts, RolloutPhase* phase, text::Scorer* graders) {
+  void step(config::SavedParts parts, sampling::RolloutPhase* phase, reward::Scorer* graders) {
     finish_step();
     checkpointer_->start(parts);
     const int64_t step = trainer_.progress().steps;
@@ -175,29 +175,29 @@ class SavedRun {
   }
 
  private:
-  void sample(int64_t step, RolloutPhase& phase, text::Scorer& graders) {
-    PromptLine prompt;
+  void sample(int64_t step, sampling::RolloutPhase& phase, reward::Scorer& graders) {
+    session::PromptLine prompt;
     prompt.record = {.line = 1, .prompt = "1+1?", .label = "2", .metadata = base::Json::object(), .tools = nullptr};
     prompt.prompt = rl::make_prompt({1, 2}, "1+1?", "2");
-    RolloutRequest request;
+    sampling::RolloutRequest request;
     request.prompts.assign(4, &prompt);
     request.n_samples_per_prompt = 4;
     request.first_sample_id = static_cast<uint64_t>(16 * step);
     request.title = "rollout";
-    const std::optional<Rollout> rollout = phase.run(request, &graders, report());
+    const std::optional<sampling::Rollout> rollout = phase.run(request, &graders, report());
     ASSERT_TRUE(rollout.has_value());
     EXPECT_EQ(rollout->grades.size(), 16U);
     EXPECT_EQ(rollout->num_failed, 0) << rollout->first_failure;
     report::write_samples(directory_.path() + "/rollout.jsonl", rollout->samples, rollout->grades,
                           report::SampleDetail::kFull);
-    EXPECT_EQ(
-        read_rollout(directory_.path() + "/rollout.jsonl", {.num_samples = 16, .vocab = 100, .context_tokens = 100})
-            .samples.size(),
-        16U);
+    EXPECT_EQ(sampling::read_rollout(directory_.path() + "/rollout.jsonl",
+                                     {.num_samples = 16, .vocab = 100, .context_tokens = 100})
+                  .samples.size(),
+              16U);
   }
 
   checkpoint::RunDirectory directory_;
-  ModelSession session_;
+  session::ModelSession session_;
   CountingTrainer trainer_;
   std::unique_ptr<RunLog> log_;
   const std::unique_ptr<mesh::Mesh> mesh_ = mesh::solo_mesh();
@@ -209,16 +209,16 @@ TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
   const base::ReplacedFileCalls replaced(unsynced);
   const base::TemporaryDirectory folder;
   SavedRun run(folder / "run", keeping(3));
-  text::TextWorker text(text::default_worker_config(), kModel);
-  text::GraderConfig config;
-  config.worker = text::default_worker_config();
+  text::TextWorker text(worker::default_worker_config(), kModel);
+  reward::GraderConfig config;
+  config.worker = worker::default_worker_config();
   config.rm_types = {"exact"};
   config.warn_of_missing_layers = false;
-  text::ScorerConfig scored;
+  reward::ScorerConfig scored;
   scored.sources.push_back({.name = "exact", .graders = config, .service = std::nullopt});
-  text::Scorer graders(scored);
+  reward::Scorer graders(scored);
   InstantEngine engine;
-  RolloutPhase phase(engine, text);
+  sampling::RolloutPhase phase(engine, text);
   for (int step = 1; step <= 6; ++step) {
     run.step(step % 2 == 0 ? config::SavedParts::kBoth : config::SavedParts::kCheckpoint, &phase, &graders);
     run.expect_saved(step);
@@ -312,7 +312,7 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   config::CheckpointOptions options;
   options.load = path_;
   const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options);
-  ModelSession session({.hf_checkpoint = kModel});
+  session::ModelSession session({.hf_checkpoint = kModel});
   CountingTrainer trainer(session.trained().layout());
   checkpoint::RunDirectory directory(path_, checkpoint::run_folder(options, path_, /*overwrite=*/false), 0);
   const checkpoint::RunState start = open_run(directory, checkpoint, options, trainer, session.trained());

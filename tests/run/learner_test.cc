@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoints.h"
 #include "report/sample_file.h"
-#include "run/rollout_file.h"
+#include "sampling/rollout_file.h"
 #include "tests/run/small_run.h"
 #include "trainer/score.h"
 
@@ -14,8 +14,8 @@ namespace tandem::run {
 namespace {
 
 // A rollout as it comes from the engine, with rewards that differ within each group.
-Rollout graded() {
-  Rollout rollout;
+sampling::Rollout graded() {
+  sampling::Rollout rollout;
   for (int64_t i = 0; i < kSmallPrompts * kSmallCompletions; ++i) {
     rl::Sample sample;
     sample.sample_id = static_cast<uint64_t>(i);
@@ -42,7 +42,8 @@ void use_kl(config::TrainConfig& config, bool is_offloaded) {
   config.memory.offload_optimizer = is_offloaded;
 }
 
-std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id, Rollout rollout = graded()) {
+std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id,
+                                     sampling::Rollout rollout = graded()) {
   const checkpoint::RunState start;
   Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
   run.memory().enter(memory::Phase::kTrain);
@@ -56,7 +57,7 @@ std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t ro
 using Logprobs = std::vector<std::vector<float>>;
 
 Logprobs reference_scores(SmallRun& run, Learner& learner) {
-  Rollout rollout = graded();
+  sampling::Rollout rollout = graded();
   run.memory().enter(memory::Phase::kTrain);
   learner.score_reference(rollout, run.log());
   Logprobs scores;
@@ -65,7 +66,7 @@ Logprobs reference_scores(SmallRun& run, Learner& learner) {
 }
 
 Logprobs policy_scores(SmallRun& run) {
-  const Rollout rollout = graded();
+  const sampling::Rollout rollout = graded();
   run.memory().enter(memory::Phase::kTrain);
   const std::unique_ptr<model::Model> model = run.inputs().session.make_model();
   return trainer::score(*model, rollout.views(), run.inputs().trainer.batch, run.inputs().trainer.temperature).logprobs;
@@ -105,7 +106,7 @@ TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
     SmallRun run([&](config::TrainConfig& config) { use_kl(config, is_offloaded); });
     Learner learner(run.inputs(), run.memory());
     for (int64_t rollout_id = 0; rollout_id < 2; ++rollout_id) {
-      Rollout rollout = graded();
+      sampling::Rollout rollout = graded();
       run.memory().enter(memory::Phase::kTrain);
       learner.score_reference(rollout, run.log());
       logprobs.push_back(rollout.samples.front().ref_logprobs);
@@ -201,7 +202,7 @@ TEST(Learner, EpochsOverARolloutAreTheSameStepsAgain) {
 TEST(Learner, CompletionsThatWereCutHaveNoPartInTheLoss) {
   SmallRun run([](config::TrainConfig& config) { config.loss.loss.mask_truncated_completions = true; });
   Learner learner(run.inputs(), run.memory());
-  Rollout rollout = graded();
+  sampling::Rollout rollout = graded();
   for (rl::Sample& sample : rollout.samples) sample.status = rl::SampleStatus::kTruncated;
   const at::Tensor before = some_weight(run).clone();
   ASSERT_TRUE(learn(run, learner, 0, std::move(rollout)).has_value());
@@ -214,17 +215,17 @@ TEST(Learner, CompletionsThatWereCutHaveNoPartInTheLoss) {
 // Samples share their group's prompt in the file's rollout too, so they are packed and summed in the same order.
 TEST(Learner, ARolloutReadFromItsFileTrainsToTheSameBits) {
   const base::TemporaryDirectory folder;
-  const Rollout written = graded();
+  const sampling::Rollout written = graded();
   report::write_samples(folder / "0.jsonl", written.samples, written.grades, report::SampleDetail::kFull);
   std::vector<report::Metrics> metrics;
   std::vector<std::vector<float>> weights;
   for (const bool is_read : {false, true}) {
     SmallRun run;
     Learner learner(run.inputs(), run.memory());
-    const RolloutBounds bounds = {.num_samples = kSmallPrompts * kSmallCompletions,
-                                  .vocab = run.inputs().session.config().vocab,
-                                  .context_tokens = run.inputs().plan.context_tokens};
-    Rollout rollout = is_read ? read_rollout(folder / "0.jsonl", bounds) : graded();
+    const sampling::RolloutBounds bounds = {.num_samples = kSmallPrompts * kSmallCompletions,
+                                            .vocab = run.inputs().session.config().vocab,
+                                            .context_tokens = run.inputs().plan.context_tokens};
+    sampling::Rollout rollout = is_read ? sampling::read_rollout(folder / "0.jsonl", bounds) : graded();
     EXPECT_TRUE(rl::share_prompt(rollout.samples[0], rollout.samples[1]));
     EXPECT_FALSE(rl::share_prompt(rollout.samples[kSmallCompletions - 1], rollout.samples[kSmallCompletions]));
     metrics.push_back(learn(run, learner, 0, std::move(rollout)).value());

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "run/evaluator.h"
-#include "run/rewards.h"
 #include "run/rollout_log.h"
+#include "sampling/rewards.h"
 #include "tests/run/small_run.h"
 
 namespace tandem::run {
@@ -28,30 +28,32 @@ class Sampling {
     run_.memory().enter(memory::Phase::kRollout);
   }
 
-  Rollout next(int64_t rollout_id) { return rollouts_.next(rollout_id, rewards_, run_.log().report()).value(); }
+  sampling::Rollout next(int64_t rollout_id) {
+    return rollouts_.next(rollout_id, rewards_, run_.log().report()).value();
+  }
   SmallRun& run() { return run_; }
   Rollouts& rollouts() { return rollouts_; }
-  Rewards& rewards() { return rewards_; }
+  sampling::Rewards& rewards() { return rewards_; }
 
  private:
   SmallRun run_;
   const std::unique_ptr<mesh::Mesh> mesh_ = mesh::solo_mesh();
   Rollouts rollouts_;
-  Rewards rewards_;
+  sampling::Rewards rewards_;
 };
 
 TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {
   Sampling sampling;
-  const Rollout first = sampling.next(0);
+  const sampling::Rollout first = sampling.next(0);
   ASSERT_EQ(first.samples.size(), static_cast<size_t>(kSmallPrompts * kSmallCompletions));
-  const std::vector<PromptLine>& prompts = sampling.run().inputs().prompts.prompts;
+  const std::vector<session::PromptLine>& prompts = sampling.run().inputs().prompts.prompts;
   for (size_t i = 0; i < first.samples.size(); ++i) {
     EXPECT_EQ(first.samples[i].sample_id, i);
     EXPECT_EQ(first.samples[i].prompt, prompts[i / kSmallCompletions].prompt) << "the same object, not a copy";
     EXPECT_TRUE(first.samples[i].has_reward);
   }
   EXPECT_EQ(sampling.rollouts().cursor().offset, kSmallPrompts);
-  const Rollout second = sampling.next(1);
+  const sampling::Rollout second = sampling.next(1);
   EXPECT_EQ(second.samples.front().sample_id, first.samples.size());
   EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].prompt);
   // As it was behind no rollout: the same tokens once more.
@@ -61,7 +63,7 @@ TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {
 
 TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   const base::TemporaryDirectory folder;
-  Rollout written;
+  sampling::Rollout written;
   {
     Sampling sampling;
     written = sampling.next(0);
@@ -69,13 +71,13 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   }
   Sampling replay(
       [&](config::TrainConfig& config) { config.load_debug_rollout_data = folder / "rollout_{rollout_id}.jsonl"; });
-  const Rollout read = replay.next(7);
+  const sampling::Rollout read = replay.next(7);
   ASSERT_EQ(read.samples.size(), written.samples.size());
   EXPECT_EQ(read.samples.back().completion, written.samples.back().completion);
   EXPECT_EQ(replay.rollouts().cursor(), rl::PromptCursor());
 }
 
-TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
+TEST(sampling::Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
   {
     Sampling same(evaluate_prompts);
     EXPECT_EQ(same.rewards().of_evaluation().at(0), same.rewards().of_training());
@@ -119,7 +121,7 @@ TEST(RolloutLog, WritesOneRecordWithAllThatWasAdded) {
   RolloutLog rollout_log(run.inputs(), run.memory(), run.log(), /*first_rollout=*/0);
   run.log().add({{"perf/eval_time", 3.0}});
   for (int64_t rollout_id = 0; rollout_id < 2; ++rollout_id) {
-    const Rollout rollout = sampling.next(rollout_id);
+    const sampling::Rollout rollout = sampling.next(rollout_id);
     rollout_log.sampled(rollout);
     rollout_log.training_begins();
     rollout_log.training_ended();

@@ -17,7 +17,7 @@ constexpr const char* kModel = "tests/golden/models/qwen3-tied";  // Qwen3's tem
 constexpr int32_t kEndOfText = 471, kImEnd = 473;
 
 text::TextWorker& qwen3() {
-  static text::TextWorker text(text::default_worker_config(), kModel);
+  static text::TextWorker text(worker::default_worker_config(), kModel);
   return text;
 }
 
@@ -46,7 +46,7 @@ class SftSamplesTest : public testing::Test {
   void use_template(const std::string& chat_template) {
     base::write_file_durably(folder_ / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
     base::write_file_durably(folder_ / "tokenizer_config.json", base::dump_json({{"chat_template", chat_template}}));
-    own_text_ = std::make_unique<text::TextWorker>(text::default_worker_config(), folder_.path());
+    own_text_ = std::make_unique<text::TextWorker>(worker::default_worker_config(), folder_.path());
     text_ = own_text_.get();
   }
 
@@ -185,7 +185,7 @@ TEST_F(SftSamplesTest, OtherFormatsAreTheConversationsThatTheyStandFor) {
 }
 
 TEST_F(SftSamplesTest, TextsBeginAsTheTokenizerHasThem) {
-  text::TextWorker with_bos(text::default_worker_config(), "tests/golden/tokenizer_bos");
+  text::TextWorker with_bos(worker::default_worker_config(), "tests/golden/tokenizer_bos");
   constexpr int32_t kBos = 484, kEnd = 485;
   model_.eos_token_ids = {kEnd};
   std::vector<int32_t> whole = encode("alpha beta");

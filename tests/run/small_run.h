@@ -7,8 +7,8 @@
 
 #include "base/files.h"
 #include "run/run_log.h"
-#include "run/run_memory.h"
 #include "run/train_inputs.h"
+#include "session/run_memory.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::run {
@@ -48,7 +48,7 @@ class SmallRun {
   }
 
   TrainInputs& inputs() { return inputs_; }
-  RunMemory& memory() { return memory_; }
+  session::RunMemory& memory() { return memory_; }
   RunLog& log() { return *log_; }
 
   // The records that have `name`, in their order.
@@ -72,7 +72,7 @@ class SmallRun {
 
   base::TemporaryDirectory folder_;
   TrainInputs inputs_;
-  RunMemory memory_;
+  session::RunMemory memory_;
   std::unique_ptr<RunLog> log_;
 };
 

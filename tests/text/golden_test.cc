@@ -29,7 +29,7 @@ class Golden : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(Golden, EncodesAndDecodesAsPublished) {
-  TextWorker worker(default_worker_config(), directory());
+  TextWorker worker(worker::default_worker_config(), directory());
   std::vector<std::string> texts;
   std::vector<std::vector<int32_t>> ids;
   const auto tokenizer_cases = cases("tokenizer_cases.jsonl");
@@ -47,7 +47,7 @@ TEST_P(Golden, EncodesAndDecodesAsPublished) {
 }
 
 TEST_P(Golden, DecodesAnyIdsAsPublished) {
-  TextWorker worker(default_worker_config(), directory());
+  TextWorker worker(worker::default_worker_config(), directory());
   for (const base::Json& expected : cases("decode_cases.jsonl")) {
     const std::vector<std::vector<int32_t>> ids = {expected["ids"]};
     EXPECT_EQ(base::Json(worker.decode(ids, false)[0]), expected["decoded"]) << expected["ids"];
@@ -56,7 +56,7 @@ TEST_P(Golden, DecodesAnyIdsAsPublished) {
 }
 
 TEST_P(Golden, RendersConversationsAsPublished) {
-  TextWorker worker(default_worker_config(), directory());
+  TextWorker worker(worker::default_worker_config(), directory());
   ASSERT_TRUE(worker.has_chat_template());
   for (const base::Json& expected : cases("chat_cases.jsonl")) {
     if (expected.contains("error")) {
@@ -78,7 +78,7 @@ TEST_P(Golden, RendersConversationsAsPublished) {
 // tests/golden/tokenizer_bos/make.py: a tokenizer in the style of Llama 3's.
 TEST(TextPrefix, IsWhatThePublishedLibraryWritesBeforeTexts) {
   const std::string directory = std::string(golden::kDefaultDirectory) + "/tokenizer_bos";
-  TextWorker worker(default_worker_config(), directory);
+  TextWorker worker(worker::default_worker_config(), directory);
   EXPECT_EQ(worker.text_prefix(), (std::vector<int32_t>{484}));
   EXPECT_TRUE(worker.is_special(484));
   for (const base::Json& published : read_cases(directory + "/text_cases.jsonl")) {
@@ -87,7 +87,7 @@ TEST(TextPrefix, IsWhatThePublishedLibraryWritesBeforeTexts) {
     ids.insert(ids.end(), text.begin(), text.end());
     EXPECT_EQ(base::Json(ids), published["ids"]) << published["text"];
   }
-  EXPECT_TRUE(TextWorker(default_worker_config(), std::string(golden::kDefaultDirectory) + "/tokenizer_small")
+  EXPECT_TRUE(TextWorker(worker::default_worker_config(), std::string(golden::kDefaultDirectory) + "/tokenizer_small")
                   .text_prefix()
                   .empty());
 }

@@ -16,7 +16,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "tandem/error.h"
-#include "tests/text/process_facts.h"
+#include "tests/worker/process_facts.h"
 
 namespace tandem::text {
 namespace {
@@ -29,7 +29,7 @@ class Sink : public testing::Test {
   // What TensorBoard itself finds in the directory.
   base::Json read_back() const {
     const std::string command =
-        default_worker_config().python + " tests/text/read_events.py " + directory_ + " 2>/dev/null";
+        worker::default_worker_config().python + " tests/text/read_events.py " + directory_ + " 2>/dev/null";
     FILE* pipe = ::popen(command.c_str(), "r");
     std::string text;
     for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text.push_back(static_cast<char>(c));
@@ -41,14 +41,14 @@ class Sink : public testing::Test {
 };
 
 TEST_F(Sink, WritesWhatTensorBoardReads) {
-  const int descriptors = num_descriptors();
+  const int descriptors = worker::num_descriptors();
   {
-    MetricSink sink(tensorboard_target(default_worker_config(), directory_));
+    MetricSink sink(tensorboard_target(worker::default_worker_config(), directory_));
     sink.write(0, {{"train/loss", 0.5}, {"rollout/raw_reward", -1.0}});
     sink.write(7, {{"train/loss", std::numeric_limits<double>::quiet_NaN()}, {"train/grad_norm", HUGE_VAL}});
   }
-  EXPECT_EQ(num_descriptors(), descriptors);
-  EXPECT_EQ(num_children(), 0);
+  EXPECT_EQ(worker::num_descriptors(), descriptors);
+  EXPECT_EQ(worker::num_children(), 0);
   const auto expected = base::Json::parse(R"([[0, "rollout/raw_reward", "-1.0"], [0, "train/loss", "0.5"],
                                               [7, "train/grad_norm", "inf"], [7, "train/loss", "nan"]])");
   EXPECT_EQ(read_back(), expected);
@@ -57,7 +57,7 @@ TEST_F(Sink, WritesWhatTensorBoardReads) {
 TEST_F(Sink, ReplacesADeadChildWithOneWarning) {
   const int64_t warnings = base::num_warnings();
   {
-    MetricSink sink(tensorboard_target(default_worker_config(), directory_));
+    MetricSink sink(tensorboard_target(worker::default_worker_config(), directory_));
     for (int64_t step = 0; step < 3; ++step) {
       sink.write(step, {{"x", 1.0}});
       sink.flush(60);
@@ -73,7 +73,7 @@ TEST_F(Sink, ReplacesADeadChildWithOneWarning) {
 }
 
 TEST_F(Sink, DoesNotBlockWhenItsChildHangs) {
-  MetricSink sink(tensorboard_target(default_worker_config(), directory_));
+  MetricSink sink(tensorboard_target(worker::default_worker_config(), directory_));
   ASSERT_EQ(::kill(static_cast<pid_t>(sink.process_id()), SIGSTOP), 0);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t step = 0; step < 3000; ++step) sink.write(step, {{"x", 1.0}});
@@ -83,7 +83,7 @@ TEST_F(Sink, DoesNotBlockWhenItsChildHangs) {
 
 TEST_F(Sink, SaysWhenItsDirectoryCannotBeWritten) {
   try {
-    MetricSink sink(tensorboard_target(default_worker_config(), "/dev/null/events"));
+    MetricSink sink(tensorboard_target(worker::default_worker_config(), "/dev/null/events"));
     FAIL();
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("/dev/null/events"), std::string::npos) << error.what();

@@ -15,18 +15,18 @@
 #include <thread>
 #include <vector>
 
+#include "base/utf8_stream.h"
 #include "tandem/error.h"
-#include "tests/text/process_facts.h"
-#include "text/utf8_stream.h"
+#include "tests/worker/process_facts.h"
 
 namespace tandem::text {
 namespace {
 
 const char* const kModel = "tests/golden/tokenizer_small";
 
-WorkerConfig strange_worker() {
-  WorkerConfig config = default_worker_config();
-  config.worker_directory = "tests/text/strange_worker";
+worker::WorkerConfig strange_worker() {
+  worker::WorkerConfig config = worker::default_worker_config();
+  config.worker_directory = "tests/worker/strange_worker";
   return config;
 }
 
@@ -66,12 +66,12 @@ class ModelDirectory {
 };
 
 std::string render(const ModelDirectory& model, const base::Json& kwargs = {}) {
-  TextWorker worker(default_worker_config(), model.path());
+  TextWorker worker(worker::default_worker_config(), model.path());
   return worker.apply_chat_template({base::Json::parse(R"([{"role": "user", "content": "hi"}])")}, kwargs)[0];
 }
 
 TEST(TextWorker, TellsWhatTheTokenizerHolds) {
-  TextWorker worker(default_worker_config(), kModel);
+  TextWorker worker(worker::default_worker_config(), kModel);
   EXPECT_EQ(worker.vocab_size(), 484);
   const std::vector<std::string>& bytes = worker.token_bytes();
   ASSERT_EQ(bytes.size(), 484U);
@@ -84,7 +84,7 @@ TEST(TextWorker, BytesOfTokensJoinToWhatTheLibraryDecodes) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  TextWorker worker(default_worker_config(), kModel);
+  TextWorker worker(worker::default_worker_config(), kModel);
   std::vector<std::vector<int32_t>> ids(300);
   for (auto& list : ids) {
     list.resize(random() % 40);
@@ -94,7 +94,7 @@ TEST(TextWorker, BytesOfTokensJoinToWhatTheLibraryDecodes) {
   for (const bool skip : {false, true}) {
     const std::vector<std::string> decoded = worker.decode(ids, skip);
     for (size_t i = 0; i < ids.size(); ++i) {
-      Utf8Stream characters;
+      base::Utf8Stream characters;
       std::string text;
       for (const int32_t id : ids[i]) {
         const bool is_left_out = static_cast<size_t>(id) >= bytes.size() || (skip && worker.is_special(id));
@@ -106,7 +106,7 @@ TEST(TextWorker, BytesOfTokensJoinToWhatTheLibraryDecodes) {
 }
 
 TEST(TextWorker, TakesMoreTextThanOneRequestHolds) {
-  TextWorker worker(default_worker_config(), kModel);
+  TextWorker worker(worker::default_worker_config(), kModel);
   std::string words;
   while (words.size() < 100000) words += "and the ";
   std::vector<std::string> texts(11, words);
@@ -123,19 +123,19 @@ TEST(TextWorker, RefusesATokenizerOfHugeIds) {
   base::Json tokenizer = base::read_json_file(model.path() + "/tokenizer.json");
   tokenizer["model"]["vocab"]["!"] = 4000000000;
   model.write("tokenizer.json", tokenizer.dump());
-  const std::string message = message_of<UserError>([&] { TextWorker(default_worker_config(), model.path()); });
+  const std::string message = message_of<UserError>([&] { TextWorker(worker::default_worker_config(), model.path()); });
   EXPECT_NE(message.find("tokenizer.json: holds the token id 4000000000"), std::string::npos) << message;
 }
 
 TEST(TextWorker, RefusesTextThatIsNotUtf8AndLivesOn) {
-  TextWorker worker(default_worker_config(), kModel);
+  TextWorker worker(worker::default_worker_config(), kModel);
   EXPECT_THROW(worker.encode({"\xFF"}), UserError);
   EXPECT_EQ(worker.encode({""})[0].size(), 0U);
   EXPECT_EQ(worker.restarts(), 0);
 }
 
 TEST(TextWorker, ReplacesAChildThatDiedBetweenCalls) {
-  TextWorker worker(default_worker_config(), kModel);
+  TextWorker worker(worker::default_worker_config(), kModel);
   const auto before = worker.encode({"and the"});
   const int64_t first = worker.process_id();
   kill_and_wait(first);
@@ -145,7 +145,7 @@ TEST(TextWorker, ReplacesAChildThatDiedBetweenCalls) {
 }
 
 TEST(TextWorker, SaysThatACallLostItsChildAndGoesOn) {
-  TextWorker worker(default_worker_config(), kModel);
+  TextWorker worker(worker::default_worker_config(), kModel);
   const auto before = worker.encode({"and the"});
   const int64_t first = worker.process_id();
   // The call is in flight when its child is killed: a stopped child is let go by SIGKILL half a second later.
@@ -154,7 +154,7 @@ TEST(TextWorker, SaysThatACallLostItsChildAndGoesOn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     ::kill(static_cast<pid_t>(first), SIGKILL);
   });
-  const std::string message = message_of<WorkerError>([&] { worker.encode({"and the"}); });
+  const std::string message = message_of<worker::WorkerError>([&] { worker.encode({"and the"}); });
   killer.join();
   EXPECT_NE(message.find("was killed by signal 9"), std::string::npos) << message;
   EXPECT_EQ(worker.process_id(), -1);
@@ -163,16 +163,16 @@ TEST(TextWorker, SaysThatACallLostItsChildAndGoesOn) {
 }
 
 TEST(TextWorker, EndsAChildThatPassesTheDeadline) {
-  WorkerConfig config = strange_worker();
+  worker::WorkerConfig config = strange_worker();
   config.deadline_s = 4.0;  // also of the start
   TextWorker worker(config, kModel);
   const int64_t first = worker.process_id();
   ASSERT_EQ(::kill(static_cast<pid_t>(first), SIGSTOP), 0);
   const auto begin = std::chrono::steady_clock::now();
-  const std::string message = message_of<WorkerError>([&] { worker.encode({"fine"}); });
+  const std::string message = message_of<worker::WorkerError>([&] { worker.encode({"fine"}); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   EXPECT_NE(message.find("deadline of 4 s"), std::string::npos) << message;
-  EXPECT_FALSE(is_running(first));
+  EXPECT_FALSE(worker::is_running(first));
   EXPECT_EQ(worker.encode({"fine"})[0], std::vector<int32_t>{0});
 }
 
@@ -180,11 +180,11 @@ TEST(TextWorker, TakesNoNonsenseForAnAnswer) {
   TextWorker worker(strange_worker(), kModel);
   int64_t restarts = 0;
   for (const char* wish : {"no json", "other id", "no result", "wrong type", "wrong count", "too long", "trailing"}) {
-    EXPECT_THROW(worker.encode({wish}), WorkerError) << wish;
+    EXPECT_THROW(worker.encode({wish}), worker::WorkerError) << wish;
     EXPECT_EQ(worker.encode({"fine"})[0], std::vector<int32_t>{0}) << wish;
     EXPECT_EQ(worker.restarts(), ++restarts) << wish;
   }
-  const std::string message = message_of<WorkerError>([&] { worker.encode({"cut off"}); });
+  const std::string message = message_of<worker::WorkerError>([&] { worker.encode({"cut off"}); });
   EXPECT_NE(message.find("exited with code 7; its last line: the last words"), std::string::npos) << message;
 }
 
@@ -199,25 +199,25 @@ TEST(TextWorker, TakesNoNonsenseForATokenizer) {
 }
 
 TEST(TextWorker, LeavesNoZombiesAndNoDescriptors) {
-  const int descriptors = num_descriptors();
+  const int descriptors = worker::num_descriptors();
   {
     TextWorker worker(strange_worker(), kModel);
-    const int with_child = num_descriptors();
+    const int with_child = worker::num_descriptors();
     for (int round = 0; round < 50; ++round) {
       kill_and_wait(worker.process_id());
       worker.encode({"fine"});
     }
     EXPECT_EQ(worker.restarts(), 50);
-    EXPECT_EQ(num_descriptors(), with_child);
-    EXPECT_EQ(num_children(), 1);
+    EXPECT_EQ(worker::num_descriptors(), with_child);
+    EXPECT_EQ(worker::num_children(), 1);
   }
-  EXPECT_EQ(num_descriptors(), descriptors);
-  EXPECT_EQ(num_children(), 0);
+  EXPECT_EQ(worker::num_descriptors(), descriptors);
+  EXPECT_EQ(worker::num_children(), 0);
 }
 
 TEST(TextWorker, SaysWhatIsWrongWithATokenizer) {
   ModelDirectory model;
-  const auto start = [&] { TextWorker worker(default_worker_config(), model.path()); };
+  const auto start = [&] { TextWorker worker(worker::default_worker_config(), model.path()); };
   model.write("tokenizer.json", "{\"version\": \"1.0\", \"model\": {}}");
   EXPECT_NE(message_of<UserError>(start).find("tokenizer.json"), std::string::npos);
   model.write("tokenizer.json", "{not json");
@@ -227,11 +227,11 @@ TEST(TextWorker, SaysWhatIsWrongWithATokenizer) {
 }
 
 TEST(TextWorker, SaysWhatIsMissingOnThisMachine) {
-  WorkerConfig config = default_worker_config();
+  worker::WorkerConfig config = worker::default_worker_config();
   config.python = "/nowhere/python";
   EXPECT_NE(message_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("/nowhere/python"),
             std::string::npos);
-  config = default_worker_config();
+  config = worker::default_worker_config();
   config.worker_directory = "/nowhere";
   EXPECT_NE(message_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("No module named"),
             std::string::npos);
@@ -285,7 +285,7 @@ TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
       {"{{ 'x' | center(4000000000) }}", "too large"},
   };
   ModelDirectory model;
-  WorkerConfig config = default_worker_config();
+  worker::WorkerConfig config = worker::default_worker_config();
   config.memory_bytes = int64_t{1} << 30;
   for (const Bomb& bomb : bombs) {
     model.write("chat_template.jinja", bomb.text);
@@ -313,7 +313,7 @@ TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
 // What only the parent's deadline ends is the template's fault too.
 TEST(ChatTemplate, ThatCannotBeInterruptedIsNamed) {
   ModelDirectory model;
-  WorkerConfig config = default_worker_config();
+  worker::WorkerConfig config = worker::default_worker_config();
   config.deadline_s = 3;
   model.write("chat_template.jinja", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   TextWorker worker(config, model.path());
@@ -340,12 +340,12 @@ TEST(TextWorker, RunsNothingOfAModelDirectory) {
       "auto_map": {"AutoTokenizer": ["tokenization_canary.CanaryTokenizer", null]}, "chat_template": "plain"})");
   model.write("config.json", R"({"auto_map": {"AutoModelForCausalLM": "modeling_canary.Canary"}})");
   // The pickle would do it, and so would the file.
-  const std::string check = default_worker_config().python + " -c \"import pickle; pickle.load(open('" + model.path() +
-                            "/tokenizer.pkl', 'rb'))\"";
+  const std::string check = worker::default_worker_config().python + " -c \"import pickle; pickle.load(open('" +
+                            model.path() + "/tokenizer.pkl', 'rb'))\"";
   ASSERT_EQ(std::system(check.c_str()), 0);
   ASSERT_TRUE(std::filesystem::remove(canary));
 
-  TextWorker worker(default_worker_config(), model.path());
+  TextWorker worker(worker::default_worker_config(), model.path());
   EXPECT_EQ(worker.apply_chat_template({base::Json::array()}, {})[0], "plain");
   worker.decode(worker.encode({"and the"}), false);
   worker.token_bytes();
@@ -354,7 +354,7 @@ TEST(TextWorker, RunsNothingOfAModelDirectory) {
 
 TEST(ChatTemplate, IsMissedWhenAskedFor) {
   ModelDirectory model;
-  TextWorker worker(default_worker_config(), model.path());
+  TextWorker worker(worker::default_worker_config(), model.path());
   EXPECT_FALSE(worker.has_chat_template());
   const std::string message = message_of<UserError>([&] { worker.apply_chat_template({base::Json::array()}, {}); });
   EXPECT_NE(message.find("has no chat template"), std::string::npos) << message;

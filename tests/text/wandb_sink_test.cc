@@ -22,8 +22,8 @@
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/process_sockets.h"
-#include "tests/text/process_facts.h"
-#include "text/child_environment.h"
+#include "tests/worker/process_facts.h"
+#include "worker/child_environment.h"
 
 namespace tandem::text {
 namespace {
@@ -71,7 +71,7 @@ class WandbSink : public testing::Test {
   // What the package itself finds in the folder.
   base::Json read_back() const {
     const std::string command =
-        default_worker_config().python + " tests/text/read_wandb.py " + folder_.path() + " 2>/dev/null";
+        worker::default_worker_config().python + " tests/text/read_wandb.py " + folder_.path() + " 2>/dev/null";
     FILE* const pipe = ::popen(command.c_str(), "r");
     std::string text;
     for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text.push_back(static_cast<char>(c));
@@ -86,9 +86,9 @@ class WandbSink : public testing::Test {
 };
 
 TEST_F(WandbSink, WritesWhatThePackageReads) {
-  const int descriptors = num_descriptors();
+  const int descriptors = worker::num_descriptors();
   {
-    MetricSink sink(wandb_target(default_worker_config(), run_named("abcd1234")));
+    MetricSink sink(wandb_target(worker::default_worker_config(), run_named("abcd1234")));
     sink.write(0, {{"train/step", 0.0}, {"train/loss", 0.5}});
     sink.write(0, {{"rollout/step", 0.0}, {"rollout/raw_reward", HUGE_VAL}, {"perf/rollout_time", 2.0}});
     sink.flush(60);
@@ -99,8 +99,8 @@ TEST_F(WandbSink, WritesWhatThePackageReads) {
       }
     }
   }
-  EXPECT_EQ(num_descriptors(), descriptors);
-  EXPECT_EQ(num_children(), 0);
+  EXPECT_EQ(worker::num_descriptors(), descriptors);
+  EXPECT_EQ(worker::num_children(), 0);
   const base::Json found = read_back();
   EXPECT_EQ(found["id"], "abcd1234");
   EXPECT_EQ(found["name"], "sums_abcd1234");
@@ -119,7 +119,7 @@ TEST_F(WandbSink, WritesWhatThePackageReads) {
 TEST_F(WandbSink, ReplacesADeadChildWithOneWarning) {
   const int64_t warnings = base::num_warnings();
   {
-    MetricSink sink(wandb_target(default_worker_config(), run_named("abcd1234")));
+    MetricSink sink(wandb_target(worker::default_worker_config(), run_named("abcd1234")));
     sink.write(0, {{"train/step", 0.0}, {"x", 1.0}});
     sink.flush(60);
     ASSERT_EQ(::kill(static_cast<pid_t>(sink.process_id()), SIGKILL), 0);
@@ -141,11 +141,12 @@ TEST_F(WandbSink, ReplacesADeadChildWithOneWarning) {
 TEST_F(WandbSink, TheKeyReachesItsProcessAloneAndNoFile) {
   const Variable key("WANDB_API_KEY", "canary00canary00canary00canary00canary00");
   const Variable token("HF_TOKEN", "canary11canary11");
-  const SinkTarget target = wandb_target(default_worker_config(), run_named("abcd1234"));
-  const std::string environment = fmt::format("{}", fmt::join(child_environment(target.config, false), "\n"));
+  const SinkTarget target = wandb_target(worker::default_worker_config(), run_named("abcd1234"));
+  const std::string environment = fmt::format("{}", fmt::join(worker::child_environment(target.config, false), "\n"));
   EXPECT_NE(environment.find("WANDB_API_KEY=canary00"), std::string::npos);
   EXPECT_EQ(environment.find("canary11"), std::string::npos);
-  const std::string others = fmt::format("{}", fmt::join(child_environment(default_worker_config(), false), "\n"));
+  const std::string others =
+      fmt::format("{}", fmt::join(worker::child_environment(worker::default_worker_config(), false), "\n"));
   EXPECT_EQ(others.find("canary"), std::string::npos);
   {
     MetricSink sink(target);
@@ -156,7 +157,7 @@ TEST_F(WandbSink, TheKeyReachesItsProcessAloneAndNoFile) {
 }
 
 TEST_F(WandbSink, SaysWhatIsMissingBeforeARunBegins) {
-  const auto refusal = [&](const WorkerConfig& config, const std::string& mode) {
+  const auto refusal = [&](const worker::WorkerConfig& config, const std::string& mode) {
     WandbConfig wandb;
     wandb.mode = mode;
     try {
@@ -166,20 +167,20 @@ TEST_F(WandbSink, SaysWhatIsMissingBeforeARunBegins) {
     }
     return std::string();
   };
-  EXPECT_EQ(refusal(default_worker_config(), "offline"), "");
-  EXPECT_EQ(refusal(default_worker_config(), "online"),
+  EXPECT_EQ(refusal(worker::default_worker_config(), "offline"), "");
+  EXPECT_EQ(refusal(worker::default_worker_config(), "online"),
             "--use-wandb: no key of Weights & Biases; set WANDB_API_KEY, run `.venv/bin/wandb login` once, or give "
             "--wandb-mode offline");
   {
     const Variable key("WANDB_API_KEY", "0123456789012345678901234567890123456789");
-    EXPECT_EQ(refusal(default_worker_config(), "online"), "");
+    EXPECT_EQ(refusal(worker::default_worker_config(), "online"), "");
   }
   {
     const Variable mode("WANDB_MODE", "offline");
-    EXPECT_EQ(refusal(default_worker_config(), ""), "");
+    EXPECT_EQ(refusal(worker::default_worker_config(), ""), "");
   }
   // An interpreter that does not look into .venv has no such package.
-  WorkerConfig bare = default_worker_config();
+  worker::WorkerConfig bare = worker::default_worker_config();
   const std::string script = folder_ / "python";
   base::write_file_durably(script, "#!/bin/sh\nexec '" + bare.python + "' -S \"$@\"\n");
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
@@ -193,7 +194,7 @@ TEST_F(WandbSink, SaysWhenItsFolderCannotBeWritten) {
   WandbRun run = run_named("abcd1234");
   run.config.directory = "/dev/null/files";
   try {
-    const MetricSink sink(wandb_target(default_worker_config(), run));
+    const MetricSink sink(wandb_target(worker::default_worker_config(), run));
     FAIL();
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("/dev/null/files"), std::string::npos) << error.what();

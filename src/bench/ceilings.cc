@@ -1,0 +1,88 @@
+#include "bench/ceilings.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/dtype.h"
+
+namespace tandem::bench {
+
+namespace {
+
+// The best of a few rounds: what disturbs one is no property of the machine. The first two warm up.
+double best_seconds(const BenchModel& bench, int calls, const std::function<void()>& call) {
+  constexpr int kWarmUps = 2, kRounds = 5;
+  double best = 0.0;
+  for (int round = 0; round < kWarmUps + kRounds; ++round) {
+    const double seconds = bench.seconds([&] {
+      for (int i = 0; i < calls; ++i) call();
+    });
+    if (round == kWarmUps || (round > kWarmUps && seconds < best)) best = seconds;
+  }
+  return std::max(best, 1e-9) / calls;
+}
+
+constexpr int64_t kManyBytes = int64_t{256} << 20;  // far more than any cache holds
+
+int64_t weight_bytes(const BenchModel& bench) { return static_cast<int64_t>(ModelWork(bench.config()).weight_bytes()); }
+
+void measure_memory(const BenchModel& bench, int64_t bytes, Ceilings& ceilings) {
+  const at::TensorOptions on_device = at::TensorOptions().device(bench.ops().device()).dtype(at::kFloat);
+  const at::Tensor from = at::full({std::max<int64_t>(1, bytes / 4)}, 1.0, on_device), to = at::empty_like(from);
+  const auto moved = static_cast<double>(from.nbytes());
+  // So many that the clock's own time does not count.
+  const int calls = static_cast<int>(std::clamp<int64_t>(2 * kManyBytes / bytes, 1, 200)) * (bench.is_on_cpu() ? 1 : 8);
+  const auto take = [&](double& ceiling, double per_call, const std::function<void()>& call) {
+    ceiling = std::max(ceiling, per_call / best_seconds(bench, calls, call));
+  };
+  take(ceilings.copy_bytes_per_s, 2.0 * moved, [&] { to.copy_(from); });
+  take(ceilings.read_bytes_per_s, moved, [&] { at::sum(from); });
+}
+
+// LibTorch's product of two n x n matrices in the model's dtype. On the CPU, whose units for a dtype LibTorch may not
+// use, also Tandem's.
+void measure_product(const BenchModel& bench, int64_t n, Ceilings& ceilings) {
+  const at::ScalarType dtype = model::scalar_type(bench.config().dtype);
+  // Not all alike: a GPU takes less power, and so runs faster, where nothing changes.
+  const at::Tensor a = at::empty({n, n}, at::TensorOptions().device(bench.ops().device()).dtype(dtype)).normal_();
+  const at::Tensor b = at::empty_like(a).normal_();
+  at::Tensor c = at::empty_like(a);
+  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+  const int calls = n <= 256 ? 16 : bench.is_on_cpu() ? 1 : 4;
+  const auto take = [&](const std::function<void()>& call) {
+    ceilings.flops_per_s = std::max(ceilings.flops_per_s, flops / best_seconds(bench, calls, call));
+  };
+  take([&] { at::mm_out(c, a, b); });
+  if (bench.is_on_cpu()) take([&] { c = bench.ops().linear(a, b, dtype); });
+}
+
+}  // namespace
+
+Ceilings measure_ceilings(const BenchModel& bench) {
+  const at::NoGradGuard without_graph;
+  Ceilings ceilings;
+  // A tiny model lies in the CPU's caches, which give more than the memory behind them: the faster of both counts.
+  for (const int64_t bytes : bench.is_on_cpu() ? std::vector<int64_t>{kManyBytes, weight_bytes(bench)}
+                                               : std::vector<int64_t>{int64_t{16} * kManyBytes}) {
+    measure_memory(bench, bytes, ceilings);
+    bench.release_unused();
+  }
+  // Beyond the caches, and within them.
+  for (const int64_t n : bench.is_on_cpu() ? std::vector<int64_t>{1024, 256} : std::vector<int64_t>{8192}) {
+    measure_product(bench, n, ceilings);
+    bench.release_unused();
+  }
+  return ceilings;
+}
+
+}  // namespace tandem::bench

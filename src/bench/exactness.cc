@@ -1,0 +1,322 @@
+#include "bench/exactness.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/message_text.h"
+#include "bench/rollout.h"
+#include "model/dtype.h"
+#include "plan/kv_size.h"
+#include "rollout/rollout_plan.h"
+#include "trainer/score.h"
+
+namespace tandem::bench {
+
+namespace {
+
+// What the engine is asked in one run. Prompt lengths go round over the groups.
+struct Mix {
+  std::string name;
+  int64_t groups = 1, group_size = 1;
+  std::vector<int64_t> prompt_tokens;
+  int64_t response_tokens = 1, max_batch_tokens = 2048;
+  rl::SamplingParams sampling = {};
+  // Of the cache that all of them together need: less makes the engine give sequences up and compute them again.
+  double kv_share = 1.0;
+};
+
+std::vector<Mix> mixes(bool is_cpu) {
+  // A CPU asks the same of fewer and shorter sequences.
+  const int64_t many = is_cpu ? 48 : 512, long_prompt = is_cpu ? 300 : 4000, response = is_cpu ? 12 : 48;
+  rl::SamplingParams truncated, greedy;
+  truncated.temperature = 0.7;
+  truncated.top_p = 0.9;
+  truncated.top_k = 40;
+  truncated.min_p = 0.01;
+  greedy.temperature = 0.0;
+  return {
+      {"one sequence", 1, 1, {37}, 3 * response, 2048},
+      {"many sequences", many, 1, {1, 5, 16, 33, 64, 100}, response, 2048},
+      {"shared prompts", many / 8, 8, {15, 16, 17, 130, 255}, response, 1024},
+      {"long prompts in parts", 5, 2, {long_prompt, 1, long_prompt / 3, 77}, response, 113},
+      {"top-p, top-k and min-p", 8, 4, {20, 64}, response, 512, truncated},
+      {"greedy", 7, 1, {9, 48, 129}, response, 512, greedy},
+      {"a cache that is too small", 12, 2, {30, 50}, 2 * response, 256, {}, 0.4},
+  };
+}
+
+struct MixRun {
+  std::vector<rl::Sample> samples;
+  rollout::EngineStats stats;
+};
+
+// `change`: of the engine's configuration, where it is not to be the device's own choice.
+MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
+                  const std::function<void(rollout::EngineConfig&)>& change = {}) {
+  const auto model = bench.make_model();
+  int64_t longest = 0;
+  for (const int64_t tokens : mix.prompt_tokens) longest = std::max(longest, tokens);
+  const int64_t one = plan::sequence_kv_bytes(bench.config(), longest + mix.response_tokens);
+  const auto all = static_cast<int64_t>(mix.kv_share * static_cast<double>(mix.groups * mix.group_size * one));
+  rollout::EngineConfig config;
+  config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
+  config.limits = {.max_batch_tokens = mix.max_batch_tokens, .max_running = mix.groups * mix.group_size};
+  if (change) change(config);
+  const auto engine = rollout::make_engine(config, *model);
+  uint64_t sample_id = 0;
+  for (int64_t g = 0; g < mix.groups; ++g) {
+    const auto length = static_cast<size_t>(g) % mix.prompt_tokens.size();
+    rollout::GroupRequest request;
+    request.group_id = static_cast<uint64_t>(g);
+    request.prompt = draw_prompts(bench.config(), 1, mix.prompt_tokens[length], seed + static_cast<uint64_t>(g))[0];
+    for (int64_t i = 0; i < mix.group_size; ++i) request.sample_ids.push_back(sample_id++);
+    request.sampling = mix.sampling;
+    request.sampling.max_new_tokens = mix.response_tokens;
+    request.sampling.ignore_eos = true;
+    request.sampling.seed = seed;
+    engine->add(std::move(request));
+  }
+  MixRun result;
+  result.samples.resize(sample_id);
+  while (std::optional<rl::Group> group = engine->next_finished()) take_samples(std::move(*group), result.samples);
+  result.stats = engine->stats();
+  return result;
+}
+
+// Of two lists of log-probs: how many there are, how many differ in a bit, and by how much at most.
+struct Comparison {
+  int64_t compared = 0, different = 0;
+  double largest = 0;
+
+  void add(const std::vector<float>& a, const std::vector<float>& b) {
+    const size_t length = std::min(a.size(), b.size());
+    for (size_t i = 0; i < length; ++i) {
+      if (std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i])) continue;
+      ++different;
+      largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    }
+    compared += static_cast<int64_t>(std::max(a.size(), b.size()));
+    different += static_cast<int64_t>(std::max(a.size(), b.size()) - length);
+  }
+};
+
+class Answers {
+ public:
+  explicit Answers(BenchTable& table) : table_(table) {}
+
+  void add(const std::string& question, const Comparison& answer, const std::string& what) {
+    const bool is_right = answer.different == 0 && answer.compared > 0;
+    all_right_ = all_right_ && is_right;
+    const std::string compared = base::with_commas(answer.compared) + " " + what;
+    table_.line(fmt::format("{:<9} {:<52} {}", is_right ? "exact" : "DIFFERENT", question,
+                            is_right ? compared
+                                     : fmt::format("{} of {} differ, by {:.3g} at most",
+                                                   base::with_commas(answer.different), compared, answer.largest)));
+    base::Json entry = base::Json::object();
+    entry["question"] = question;
+    entry["compared"] = answer.compared;
+    entry["different"] = answer.different;
+    entry["largest_difference"] = answer.largest;
+    entries_.push_back(std::move(entry));
+  }
+
+  bool finish() {
+    table_.set("exactness", {{"is_exact", all_right_}, {"answers", std::move(entries_)}});
+    return all_right_;
+  }
+
+ private:
+  BenchTable& table_;
+  bool all_right_ = true;
+  base::Json entries_ = base::Json::array();
+};
+
+std::vector<const rl::Sample*> views_of(const std::vector<rl::Sample>& samples) {
+  std::vector<const rl::Sample*> views;
+  for (const rl::Sample& sample : samples) views.push_back(&sample);
+  return views;
+}
+
+void compare_with_trainer(const BenchModel& bench, const config::BenchConfig& config, const Mix& mix,
+                          const std::vector<rl::Sample>& samples, Comparison& comparison) {
+  const auto model = bench.make_model();
+  const double temperature = mix.sampling.temperature > 0 ? mix.sampling.temperature : 1.0;
+  const trainer::Scores scores = trainer::score(*model, views_of(samples), config.optimizer.batch, temperature);
+  for (size_t i = 0; i < samples.size(); ++i) comparison.add(samples[i].rollout_logprobs, scores.logprobs[i]);
+}
+
+// The engine against the trainer, over all mixes.
+void ask_engine(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
+  for (const Mix& mix : mixes(bench.is_on_cpu())) {
+    const int64_t longest = *std::ranges::max_element(mix.prompt_tokens) + mix.response_tokens;
+    if (longest > bench.config().max_positions) continue;
+    const MixRun run = run_engine(bench, mix, static_cast<uint64_t>(config.model.seed));
+    Comparison comparison;
+    compare_with_trainer(bench, config, mix, run.samples, comparison);
+    answers.add(fmt::format("engine and trainer: {}", mix.name), comparison, "log-probs");
+    bench.release_unused();
+  }
+}
+
+// The same rollout again, with the host's part of it in another order too.
+void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
+  struct Variant {
+    const char* name;
+    std::function<void(rollout::EngineConfig&)> change;
+  };
+  const Variant variants[] = {
+      {"the same rollout twice", {}},
+      {"and without recorded steps or lookahead",
+       [](rollout::EngineConfig& engine) {
+         engine.lookahead = 0;
+         engine.record_steps = false;
+       }},
+      {"and one step ahead of the host", [](rollout::EngineConfig& engine) { engine.lookahead = 1; }},
+  };
+  const Mix mix = mixes(bench.is_on_cpu())[2];
+  const auto seed = static_cast<uint64_t>(config.model.seed);
+  const MixRun first = run_engine(bench, mix, seed);
+  for (const Variant& variant : variants) {
+    const MixRun again = run_engine(bench, mix, seed, variant.change);
+    Comparison tokens, logprobs;
+    for (size_t i = 0; i < first.samples.size(); ++i) {
+      const rl::Sample &a = first.samples[i], &b = again.samples[i];
+      const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
+      tokens.add(as_floats(a.completion), as_floats(b.completion));
+      logprobs.add(a.rollout_logprobs, b.rollout_logprobs);
+    }
+    answers.add(fmt::format("{}: tokens", variant.name), tokens, "tokens");
+    answers.add(fmt::format("{}: log-probs", variant.name), logprobs, "log-probs");
+  }
+}
+
+// Elements whose bits differ.
+Comparison compare_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::ScalarType bits = a.scalar_type() == at::kFloat ? at::kInt : at::kShort;
+  const at::Tensor differs = a.view(bits).ne(b.view(bits));
+  Comparison result{.compared = a.numel(), .different = differs.sum().item<int64_t>()};
+  if (result.different > 0) result.largest = a.to(at::kFloat).sub(b.to(at::kFloat)).abs().max().item<double>();
+  return result;
+}
+
+// One kind of matrix product, with the weights that it has in each layer.
+struct Product {
+  std::string name;
+  std::vector<at::Tensor> weights_NK;
+  at::ScalarType out = at::kFloat;
+
+  at::Tensor draw_rows(int64_t rows) const {
+    return at::empty({rows, weights_NK[0].size(1)}, weights_NK[0].options()).normal_();
+  }
+};
+
+std::vector<Product> products(const BenchModel& bench) {
+  const weights::WeightStore& store = bench.store();
+  std::vector<Product> result;
+  for (const char* name : {"qkv", "o", "gate_up", "down"}) {
+    Product product{.name = name, .weights_NK = {}, .out = store.dtype()};
+    for (int64_t layer = 0; layer < bench.config().num_layers; ++layer) {
+      product.weights_NK.push_back(store.tensor(fmt::format("layers.{}.{}", layer, name)));
+    }
+    result.push_back(std::move(product));
+  }
+  result.push_back({.name = "head",
+                    .weights_NK = {store.tensor(bench.config().tied_embeddings ? "embed" : "head")},
+                    .out = at::kFloat});
+  return result;
+}
+
+// Rows of batches of many sizes, against the same rows of the largest.
+void ask_products(const BenchModel& bench, Answers& answers) {
+  const int64_t most = bench.is_on_cpu() ? 512 : 2048;
+  for (const Product& product : products(bench)) {
+    const at::Tensor x_TK = product.draw_rows(most);
+    const at::Tensor& weight_NK = product.weights_NK[0];
+    const at::Tensor all_TN = bench.ops().linear(x_TK, weight_NK, product.out);
+    Comparison comparison;
+    for (const int64_t rows : {1,   2,   3,   4,   7,   8,   15,  16,  17,  31,  32,  33,   64,   65,  96,
+                               127, 128, 129, 192, 255, 256, 257, 384, 511, 512, 777, 1024, 1500, 2047}) {
+      if (rows > most) break;
+      // The last rows of the batch: another place in it, too.
+      const at::Tensor some_TN = bench.ops().linear(x_TK.narrow(0, most - rows, rows).clone(), weight_NK, product.out);
+      const Comparison one = compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
+      comparison.compared += one.compared;
+      comparison.different += one.different;
+      comparison.largest = std::max(comparison.largest, one.largest);
+    }
+    answers.add(fmt::format("rows of a product in batches of 1 to {}: {}", most, product.name), comparison, "numbers");
+    bench.release_unused();
+  }
+}
+
+// What LibTorch makes of the same product when it may choose by the number of rows.
+at::Tensor free_product(const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
+  const at::Tensor weight_KN = weight_NK.t();
+  if (out == x_TK.scalar_type()) return at::mm(x_TK, weight_KN);
+  // On the CPU LibTorch has no product that is wider than its factors.
+  return x_TK.is_cpu() ? at::mm(x_TK, weight_KN).to(out) : at::mm(x_TK, weight_KN, out);
+}
+
+// The products of a forward, layer after layer so that weights come from memory: by Tandem's rule, which gives a row
+// the same bits in every batch, and by LibTorch's choice, which does not.
+void show_price(const BenchModel& bench, BenchTable& table) {
+  constexpr int kRounds = 5;
+  const LibTorchThreads threads(bench);
+  using Multiply = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, at::ScalarType)>;
+  const auto best_seconds = [&](const Product& product, const at::Tensor& x_TK, const Multiply& multiply) {
+    double best = 0.0;
+    for (int round = 0; round <= kRounds; ++round) {  // the first warms up
+      const double seconds = bench.seconds([&] {
+        for (const at::Tensor& weight_NK : product.weights_NK) multiply(x_TK, weight_NK, product.out);
+      });
+      if (round == 1 || (round > 1 && seconds < best)) best = seconds;
+    }
+    return best;
+  };
+  const Multiply exact_product = [&](const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
+    return bench.ops().linear(x_TK, weight_NK, out);
+  };
+  const int64_t most = bench.is_on_cpu() ? 512 : 8192;
+  base::Json prices = base::Json::array();
+  for (const int64_t rows : {int64_t{1}, int64_t{32}, int64_t{256}, most}) {
+    double exact = 0.0, free = 0.0;
+    for (const Product& product : products(bench)) {
+      constexpr int64_t kLogitRows = 1024;  // the trainer takes no more of them at a time
+      const at::Tensor x_TK = product.draw_rows(product.name == "head" ? std::min(rows, kLogitRows) : rows);
+      exact += best_seconds(product, x_TK, exact_product);
+      free += best_seconds(product, x_TK, free_product);
+    }
+    table.line(fmt::format("price     {:<52} {:.2f} ms, LibTorch's own choice {:.2f} ms ({:+.0f} %)",
+                           fmt::format("products of a forward of {}", base::counted(rows, "row")), exact * 1e3,
+                           free * 1e3, 100.0 * (exact / free - 1.0)));
+    prices.push_back({{"rows", rows}, {"exact_seconds", exact}, {"free_seconds", free}});
+    bench.release_unused();
+  }
+  table.set("price_of_exactness", std::move(prices));
+}
+
+}  // namespace
+
+bool check_exactness(const BenchModel& bench, const config::BenchConfig& config, BenchTable& table) {
+  const at::NoGradGuard without_graph;
+  Answers answers(table);
+  ask_engine(bench, config, answers);
+  ask_again(bench, config, answers);
+  ask_products(bench, answers);
+  show_price(bench, table);
+  return answers.finish();
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,95 @@
+#include "bench/model.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <mutex>
+#include <optional>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "bench/shapes.h"
+#include "model/dtype.h"
+#include "model/registry.h"
+#include "session/read_model.h"
+#include "weights/initialize_random.h"
+
+namespace tandem::bench {
+
+namespace {
+
+model::ModelConfig bench_model_config(const config::BenchConfig& options) {
+  if (!options.model.hf_checkpoint.empty()) return session::read_model(options.model, config::LoraOptions());
+  model::ModelConfig config = bench_shape(options.shape);
+  if (options.model.dtype == "float32") config.dtype = model::Dtype::kFloat32;
+  return config;
+}
+
+// As weights::initialize_random() does with numbers of the device's own generator: the host's would take minutes for
+// billions of weights.
+void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed) {
+  const at::NoGradGuard without_graph;
+  store.allocate();
+  at::Generator generator = at::globalContext().defaultGenerator(store.device());
+  {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  for (const weights::PackedTensor& packed : store.layout().tensors) {
+    const at::Tensor& tensor = store.tensor(packed.name);
+    switch (packed.init) {
+      case weights::Init::kNormal: tensor.normal_(0.0, deviation, generator); break;
+      case weights::Init::kOnes: tensor.fill_(1); break;
+      case weights::Init::kZeros: tensor.fill_(0); break;
+      case weights::Init::kUniform: TANDEM_CHECK(false, "a model has no tensor that begins as an adapter's");
+    }
+  }
+}
+
+}  // namespace
+
+BenchModel::BenchModel(const config::BenchConfig& config)
+    : options_(config.model),
+      config_(bench_model_config(config)),
+      device_(device::parse_device(options_.device)),
+      ops_(device::make_ops(device_, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)})),
+      memory_(device::open_memory(device_)) {}
+
+void BenchModel::load_weights() {
+  store_ = std::make_unique<weights::WeightStore>(weights::WeightStore::without_storage(
+      model::build_layout(config_), model::scalar_type(config_.dtype), ops_->device()));
+  const auto seed = static_cast<uint64_t>(options_.seed);
+  if (!options_.hf_checkpoint.empty() && !options_.random_init) {
+    weights::load_hf_checkpoint(options_.hf_checkpoint, *store_);
+  } else if (is_on_cpu()) {
+    weights::initialize_random(*store_, config_.initializer_range, seed, /*first_stream=*/0, ops_->num_threads());
+  } else {
+    draw_on_device(*store_, config_.initializer_range, seed);
+  }
+}
+
+std::unique_ptr<model::Model> BenchModel::make_model() const {
+  return model::make_model(config_, store_->view(), *ops_);
+}
+
+double BenchModel::seconds(const std::function<void()>& work) const {
+  memory_.synchronize();
+  const base::Clock::time_point begin = base::Clock::now();
+  work();
+  memory_.synchronize();
+  return base::seconds_since(begin);
+}
+
+void BenchModel::release_unused() const {
+  memory_.synchronize();
+  if (memory_.release_unused != nullptr) memory_.release_unused();
+}
+
+LibTorchThreads::LibTorchThreads(const BenchModel& bench) : before_(at::get_num_threads()) {
+  at::set_num_threads(bench.ops().num_threads());
+}
+LibTorchThreads::~LibTorchThreads() { at::set_num_threads(before_); }
+
+}  // namespace tandem::bench

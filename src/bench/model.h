@@ -1,0 +1,56 @@
+// The model that is measured, its weights on the device, and a clock that waits for the device. LibTorch's own
+// allocator holds everything: there is no arena.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "config/bench_config.h"
+#include "device/memory_driver.h"
+#include "device/ops.h"
+#include "device/registry.h"
+#include "model/model.h"
+#include "weights/store.h"
+
+namespace tandem::bench {
+
+class BenchModel {
+ public:
+  // Starts the device; no weights yet. UserError: --hf-checkpoint names no model.
+  explicit BenchModel(const config::BenchConfig& config);
+  // Draws the weights, on the device itself where it is not the CPU; those of --hf-checkpoint are read.
+  void load_weights();
+
+  const model::ModelConfig& config() const { return config_; }
+  const device::Ops& ops() const { return *ops_; }
+  bool is_on_cpu() const { return ops_->device().is_cpu(); }
+  weights::WeightStore& store() const { return *store_; }
+  std::unique_ptr<model::Model> make_model() const;
+
+  // Seconds of `work`, from an idle device to an idle device.
+  double seconds(const std::function<void()>& work) const;
+  // LibTorch gives back what nobody uses: what comes next has it in other sizes.
+  void release_unused() const;
+
+ private:
+  const config::ModelOptions options_;
+  model::ModelConfig config_;
+  device::DeviceSpec device_;
+  std::unique_ptr<device::Ops> ops_;
+  device::MemoryDriver memory_;
+  std::unique_ptr<weights::WeightStore> store_;
+};
+
+// LibTorch on as many threads as the kernels, for what is compared with them: a run on the CPU leaves it one.
+class LibTorchThreads {
+ public:
+  explicit LibTorchThreads(const BenchModel& bench);
+  ~LibTorchThreads();
+  LibTorchThreads(const LibTorchThreads&) = delete;
+  LibTorchThreads& operator=(const LibTorchThreads&) = delete;
+
+ private:
+  const int before_;
+};
+
+}  // namespace tandem::bench

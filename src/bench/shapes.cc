@@ -1,0 +1,48 @@
+#include "bench/shapes.h"
+
+#include <array>
+
+#include "base/check.h"
+
+namespace tandem::bench {
+
+namespace {
+
+struct Shape {
+  std::string_view name;
+  int64_t hidden, num_layers, num_heads, num_kv_heads, head_dim, mlp, vocab;
+  bool tied_embeddings;
+};
+
+constexpr auto kShapes = std::to_array<Shape>({
+    // That of bench/tiny_model.py: 3.2 M parameters.
+    {"tiny", 256, 4, 4, 2, 64, 768, 96, true},
+    {"qwen3-0.6b", 1024, 28, 16, 8, 128, 3072, 151936, true},
+    {"qwen3-1.7b", 2048, 28, 16, 8, 128, 6144, 151936, true},
+    {"qwen3-4b", 2560, 36, 32, 8, 128, 9728, 151936, true},
+    {"qwen3-8b", 4096, 36, 32, 8, 128, 12288, 151936, false},
+});
+
+}  // namespace
+
+model::ModelConfig bench_shape(std::string_view name) {
+  for (const Shape& shape : kShapes) {
+    if (shape.name != name) continue;
+    model::ModelConfig config;
+    config.architecture = "Qwen3ForCausalLM";
+    config.hidden = shape.hidden;
+    config.num_layers = shape.num_layers;
+    config.num_heads = shape.num_heads;
+    config.num_kv_heads = shape.num_kv_heads;
+    config.head_dim = shape.head_dim;
+    config.mlp = shape.mlp;
+    config.vocab = shape.vocab;
+    config.max_positions = 40960;
+    config.rope_theta = 1e6;
+    config.tied_embeddings = shape.tied_embeddings;
+    return config;
+  }
+  TANDEM_CHECK(false, "no shape named", std::string(name));
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,80 @@
+#include "bench/work.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/registry.h"
+
+namespace tandem::bench {
+
+Work::Work(double work_bytes, double work_flops, const Ceilings& ceilings)
+    : bytes(work_bytes),
+      flops(work_flops),
+      limit_seconds(std::max(work_bytes / ceilings.bytes_per_s(), work_flops / ceilings.flops_per_s)) {}
+
+Work Work::times(double count) const {
+  Work result = *this;
+  result.bytes *= count;
+  result.flops *= count;
+  result.limit_seconds *= count;
+  return result;
+}
+
+Work Work::operator+(const Work& other) const {
+  Work result = *this;
+  result.bytes += other.bytes;
+  result.flops += other.flops;
+  result.limit_seconds += other.limit_seconds;
+  return result;
+}
+
+ModelWork::ModelWork(const model::ModelConfig& config)
+    : config_(config),
+      element_(static_cast<double>(model::dtype_bytes(config.dtype))),
+      parameters_(static_cast<double>(config.num_parameters())) {}
+
+double ModelWork::num_parameters() const { return parameters_; }
+
+double ModelWork::weight_bytes() const { return parameters_ * element_; }
+
+double ModelWork::forward_bytes() const {
+  const double table = static_cast<double>(config_.vocab) * static_cast<double>(config_.hidden) * element_;
+  return weight_bytes() - (config_.tied_embeddings ? 0.0 : table);
+}
+
+double ModelWork::kv_token_bytes() const {
+  return 2.0 * static_cast<double>(config_.num_layers * config_.num_kv_heads * config_.head_dim) * element_;
+}
+
+double ModelWork::flops(const model::ForwardWork& work) const {
+  return model::family_of(config_).forward_flops(config_, work);
+}
+
+Work ModelWork::decode_step(double sequences, double context, double shared, double group,
+                            const Ceilings& ceilings) const {
+  const double read_tokens = sequences * (context - shared) + sequences / group * shared;
+  return {forward_bytes() + read_tokens * kv_token_bytes(),
+          flops({.rows = sequences, .logit_rows = sequences, .key_pairs = sequences * context}), ceilings};
+}
+
+Work ModelWork::prefill(double prompts, double prompt_tokens, double batch_tokens, const Ceilings& ceilings) const {
+  const double rows = prompts * prompt_tokens;
+  return {std::ceil(rows / batch_tokens) * forward_bytes() + rows * kv_token_bytes(),
+          flops({.rows = rows, .logit_rows = prompts, .key_pairs = rows * prompt_tokens / 2}), ceilings};
+}
+
+Work ModelWork::training(double forward_flops, double micro_batches, const Ceilings& ceilings) const {
+  constexpr double kGradientBytes = 2 * sizeof(float);  // read and written
+  // Forward, gradient of inputs, and gradient of weights, which reads none of them.
+  return {micro_batches * (2 * forward_bytes() + parameters_ * kGradientBytes), 3 * forward_flops, ceilings};
+}
+
+Work ModelWork::optimizer(const Ceilings& ceilings) const {
+  // Read: the gradient twice, master and two moments. Written: the last three, and the weight where it is not the
+  // master itself.
+  const double floats = 2 + 3 + 3;
+  const double rounded = config_.dtype == model::Dtype::kFloat32 ? 0.0 : element_;
+  return {parameters_ * (floats * sizeof(float) + rounded), 0.0, ceilings};
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,143 @@
+#include "reward/call_queue.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace tandem::reward {
+
+void CallQueue::add(std::vector<GradeRequest> group, bool as_one_call) {
+  if (group.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const size_t first = results_.size();
+    results_.resize(first + group.size());
+    num_pending_ += group.size();
+    if (as_one_call) {
+      calls_.push_back({.samples = std::move(group), .first_result = first, .generation = generation_, .begun = {}});
+    } else {
+      for (size_t i = 0; i < group.size(); ++i) {
+        Call call{.samples = {}, .first_result = first + i, .generation = generation_, .begun = {}};
+        call.samples.push_back(std::move(group[i]));
+        calls_.push_back(std::move(call));
+      }
+    }
+  }
+  changed_.notify_all();
+}
+
+std::optional<Call> CallQueue::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopped_ || !calls_.empty(); });
+  if (stopped_) return std::nullopt;
+  Call call = std::move(calls_.front());
+  calls_.pop_front();
+  return call;
+}
+
+std::optional<Call> CallQueue::next_beside_others() {
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || calls_.empty() || calls_.front().alone) return std::nullopt;
+  Call call = std::move(calls_.front());
+  calls_.pop_front();
+  return call;
+}
+
+void CallQueue::store(const Call& call, std::vector<Grade> grades) {
+  std::vector<std::string> news;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_ || call.generation != generation_) return;
+    for (size_t i = 0; i < grades.size(); ++i) {
+      const Grade& grade = grades[i];
+      if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
+        news.push_back(
+            fmt::format("{} of sample {} failed ({}): {}", what_, grade.sample_id, grade.reason_class, grade.reason));
+      }
+      results_[call.first_result + i] = std::move(grades[i]);
+      finished_.push_back(call.first_result + i);
+    }
+    num_pending_ -= grades.size();
+  }
+  for (const std::string& line : news) base::log_warning("{}", line);
+  changed_.notify_all();
+}
+
+void CallQueue::repeat(std::vector<Call> calls, const std::string& why) {
+  bool is_news = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    std::erase_if(calls, [this](const Call& call) { return call.generation != generation_; });
+    if (calls.empty()) return;
+    is_news = num_repeated_ == 0;
+    for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
+      num_repeated_ += static_cast<int64_t>(call->samples.size());
+      call->alone = true;
+      calls_.push_front(std::move(*call));
+    }
+  }
+  if (is_news) {
+    base::log_warning(
+        "the grader was lost while several calls of the reward were under way in it; each of the {} is made again, "
+        "alone, and so in later cases: {}",
+        calls.size(), why);
+  }
+  changed_.notify_all();
+}
+
+void CallQueue::fail(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ == nullptr) error_ = std::move(error);
+  }
+  changed_.notify_all();
+}
+
+void CallQueue::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+std::vector<Grade> CallQueue::collect() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return num_pending_ == 0 || error_ != nullptr; });
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  finished_.clear();
+  return std::exchange(results_, {});
+}
+
+std::vector<Grade> CallQueue::take_finished(double seconds) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                    [&] { return !finished_.empty() || num_pending_ == 0 || error_ != nullptr; });
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  std::vector<Grade> grades;
+  for (const size_t i : std::exchange(finished_, {})) grades.push_back(std::move(results_[i]));
+  if (num_pending_ == 0) results_.clear();
+  return grades;
+}
+
+void CallQueue::discard() {
+  const std::lock_guard lock(mutex_);
+  ++generation_;
+  calls_.clear();
+  results_.clear();
+  finished_.clear();
+  num_pending_ = 0;
+}
+
+std::map<std::string, int64_t> CallQueue::failures() const {
+  const std::lock_guard lock(mutex_);
+  return num_failures_;
+}
+
+int64_t CallQueue::repeated() const {
+  const std::lock_guard lock(mutex_);
+  return num_repeated_;
+}
+
+}  // namespace tandem::reward

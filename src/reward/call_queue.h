@@ -1,0 +1,82 @@
+// Calls of a reward that wait for a process, and the grades of those that have ended, in the order of submission.
+// Thread-safe: grader threads take calls and store grades, one thread submits and collects.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reward/graders.h"
+
+namespace tandem::reward {
+
+// One call of the reward: what it is given, and where its grades go.
+struct Call {
+  std::vector<GradeRequest> samples;
+  size_t first_result = 0;
+  uint64_t generation = 0;  // of the queue, when it was added
+  bool alone = false;       // once lost with others: to be made beside no other call
+  std::chrono::steady_clock::time_point begun;
+};
+
+class CallQueue {
+ public:
+  // `what` is called, for messages: "reward".
+  explicit CallQueue(std::string what) : what_(std::move(what)) {}
+
+  // One call of all samples, or one a sample.
+  void add(std::vector<GradeRequest> group, bool as_one_call);
+
+  // Waits for a call. Nothing: the queue was stopped.
+  std::optional<Call> wait();
+  // The next call, where it may be made beside others. One that is to be made alone holds up those behind it, so that
+  // its turn comes.
+  std::optional<Call> next_beside_others();
+
+  // Failures of this class are counted and not warned of. Before any are stored.
+  void expect(const std::string& reason_class) { expected_ = reason_class; }
+  // Warns of the first failure of each class; the others are counted.
+  void store(const Call& call, std::vector<Grade> grades);
+  // Calls that were lost together, `why`: to the front, each to be made again, alone.
+  void repeat(std::vector<Call> calls, const std::string& why);
+
+  // collect() rethrows the first error.
+  void fail(std::exception_ptr error);
+  void stop();
+  // Waits until all that was added has grades; in the order in which it was added.
+  std::vector<Grade> collect();
+  // Or, for a caller that wants them as they come: waits that long for the first grades that were not taken yet, and
+  // takes all there are. Grades of a call come together. Where nothing was added, nothing is waited for.
+  std::vector<Grade> take_finished(double seconds);
+  // Forgets what was added and is not taken: calls that wait are never made, and what those under way give is ignored.
+  void discard();
+
+  std::map<std::string, int64_t> failures() const;
+  int64_t repeated() const;
+
+ private:
+  const std::string what_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Call> calls_;
+  std::vector<Grade> results_;
+  size_t num_pending_ = 0;        // results that are not in yet
+  std::vector<size_t> finished_;  // those that are in, for take_finished()
+  uint64_t generation_ = 0;       // how often everything was discarded
+  std::map<std::string, int64_t> num_failures_;
+  std::string expected_;
+  int64_t num_repeated_ = 0;
+  std::exception_ptr error_;
+  bool stopped_ = false;
+};
+
+}  // namespace tandem::reward

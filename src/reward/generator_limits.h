@@ -1,0 +1,14 @@
+// How many processes run the user's generate function, and what each of them may take.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::reward {
+
+struct GeneratorLimits {
+  int64_t num_processes = 2;  // > 0
+  int64_t max_samples = 256;  // that one process has under way at once, > 0
+  double timeout_s = 60.0;    // of a sample, beside what it waits for the engine, > 0
+};
+
+}  // namespace tandem::reward

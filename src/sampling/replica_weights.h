@@ -1,0 +1,80 @@
+// The weights of a replica (the trainers that hold one copy of the model between them, a part on each), as its first
+// rank gives all of them to processes that only sample: shown, so that they copy them from the devices' memory, or in
+// pieces.
+//
+// What the first rank sends of another's part it reads from that rank's memory, which it maps; where it cannot, as on
+// the CPU, it keeps a copy in its host's memory. So it alone serves who joins while the others wait for samples.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "sampling/worker_messages.h"
+#include "session/model_session.h"
+#include "weights/store.h"
+
+namespace tandem::sampling {
+
+class ReplicaWeights {
+ public:
+  // Made by all ranks of the replica together, whose sessions have weights; borrowed. Pieces have at most
+  // `piece_bytes`.
+  ReplicaWeights(const session::ModelSession& session, const mesh::Group& replica, int64_t piece_bytes);
+
+  // Of the host's memory, for copies of other ranks' parts.
+  int64_t copied_bytes() const;
+
+  // Called by all ranks together when the weights in their stores are new. On the first rank it calls `begin` when all
+  // parts are whole, for what needs the devices' memory alone, and `finish` when the rest of this object speaks of the
+  // new weights. It returns on every rank when `finish` has: until then nobody may change his part.
+  void update(const std::function<void()>& begin = {}, const std::function<void()>& finish = {});
+
+  // The rest is the first rank's, while no rank changes its part. `is_base`: of the frozen model beside an adapter;
+  // else of what is trained.
+  bool has_adapter() const { return &session_.trained() != &session_.base(); }
+  std::string hash() const { return session_.base().info().hash; }  // WeightSpec::hash, the same of every part
+  uint64_t version(bool is_base) const { return store(kFirst, is_base).version(); }
+  // By part, the words that Welcome has.
+  std::vector<std::string> words(bool is_base) const { return is_base ? base_words_ : trained_words_; }
+  // Of all parts, as WeightChecksums has them.
+  const std::vector<uint64_t>& checksums(bool is_base);
+  // Calls `send` with every piece of every part, in order; the bytes are valid during the call.
+  using SendPiece = std::function<void(const Weights& piece, std::span<const std::byte> bytes)>;
+  void send(bool is_base, const SendPiece& send) const;
+
+ private:
+  static constexpr int kFirst = 0;
+  // Another rank's part, as the first rank has it.
+  struct Part {
+    at::Tensor mapped;  // or undefined: the store owns a copy
+    weights::WeightStore store;
+  };
+
+  const weights::WeightStore& store(int part, bool is_base) const;
+  weights::WeightStore empty_part(int part, at::Device device) const;
+  bool map_parts();
+  void read_parts();
+  void gather_checksums();
+  void copy_parts();
+  void wait_for_device() const;
+  void wait_for_all() const;
+
+  const session::ModelSession& session_;
+  const mesh::Group replica_;
+  const int64_t piece_bytes_;
+  std::vector<std::string> trained_words_, base_words_;
+  bool is_shown_ = false;                            // every part
+  bool is_copied_ = false;                           // the first rank has copies of the others' parts
+  std::vector<Part> others_;                         // of the first rank: those behind its own
+  std::map<bool, std::vector<uint64_t>> checksums_;  // by is_base: of the weights as they are
+};
+
+}  // namespace tandem::sampling

@@ -1,0 +1,64 @@
+// The processes that run the user's code, as the flags ask for them: those that score completions, of training and of
+// data sets of an evaluation that are graded otherwise, that of a group filter, and those of a generate function.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/dynamic_sampling_options.h"
+#include "config/reward_options.h"
+#include "reward/generators.h"
+#include "reward/scorer.h"
+#include "sampling/evaluation.h"
+#include "sampling/group_filter.h"
+#include "session/grader_setup.h"
+
+namespace tandem::sampling {
+
+// Those of an evaluation. Data sets that are graded alike share them.
+class EvaluationRewards {
+ public:
+  // Starts the processes. UserError for a reward that cannot be used.
+  EvaluationRewards(const Evaluation& evaluation, const session::RewardContext& context);
+  // The same, but sets that are graded as training is are served by its graders, which are borrowed.
+  EvaluationRewards(const Evaluation& evaluation, const session::RewardContext& context,
+                    const Evaluation::Grading& training, reward::Scorer& of_training);
+
+  const std::vector<reward::Scorer*>& of_sets() const { return of_sets_; }
+
+ private:
+  using Known = std::vector<std::pair<Evaluation::Grading, reward::Scorer*>>;
+  void start(const Evaluation& evaluation, const session::RewardContext& context, Known known);
+
+  std::list<reward::Scorer> own_;  // whose addresses stay
+  std::vector<reward::Scorer*> of_sets_;
+};
+
+class Rewards {
+ public:
+  // Of a process that samples: starts the processes. UserError for a reward or filter that cannot be used.
+  // `generation`: of the processes that make samples, where the engine alone does not.
+  Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
+          const session::RewardContext& context, const Evaluation& evaluation,
+          const std::optional<reward::GeneratorConfig>& generation = std::nullopt);
+  // Of a process that does not sample, or draws what another one does: starts none, and there is nothing of what
+  // follows (null).
+  explicit Rewards(const Evaluation& evaluation);
+
+  reward::Scorer* of_training() { return training_ ? &*training_ : nullptr; }
+  const std::vector<reward::Scorer*>& of_evaluation() const { return of_evaluation_; }  // of each data set
+  GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }       // null: every group is trained on
+  reward::Generators* generators() const { return generators_.get(); }  // null: the engine alone makes samples
+
+ private:
+  std::optional<reward::Scorer> training_;
+  std::optional<EvaluationRewards> evaluation_;
+  std::vector<reward::Scorer*> of_evaluation_;
+  std::optional<GroupFilter> filter_;
+  std::unique_ptr<reward::Generators> generators_;
+};
+
+}  // namespace tandem::sampling

@@ -1,0 +1,294 @@
+#include "sampling/serve_rollouts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/running_time.h"
+#include "mesh/agreement.h"
+#include "mesh/channel.h"
+#include "mesh/hosts.h"
+#include "sampling/engine_follower.h"
+#include "sampling/engine_ranks.h"
+#include "sampling/served_rollout.h"
+#include "sampling/worker_engine.h"
+#include "session/generator_setup.h"
+#include "session/ranks.h"
+#include "session/run_address.h"
+#include "session/stop_signal.h"
+#include "session/user_output.h"
+
+namespace tandem::sampling {
+
+namespace {
+
+using base::Clock;
+using base::seconds_since;
+
+constexpr double kLookEvery = 0.2;  // seconds between two looks at the stop signal
+constexpr double kAliveEvery = 1.0;
+constexpr double kAskEvery = 1.0;
+constexpr double kFarewell = 2.0;  // that the run has to hear the last word
+
+// A run that trains for long says all the while that it runs.
+class RunSilence {
+ public:
+  explicit RunSilence(double timeout_s) : timeout_s_(timeout_s) {}
+  // After each look for a message, all of which have been taken. EnvironmentError: the run is silent for too long.
+  void look(bool has_spoken) {
+    if (has_spoken) silence_.reset();
+    TANDEM_ENV_CHECK(
+        silence_.seconds() <= timeout_s_,
+        fmt::format("the run has said nothing for {:g} s (--distributed-timeout-minutes): its first process "
+                    "is stopped or frozen",
+                    timeout_s_));
+  }
+
+ private:
+  const double timeout_s_;
+  base::RunningTime silence_;
+};
+
+// Waits as long as it takes, since the run may train meanwhile. UserError: the run refuses this process.
+Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
+              const session::ModelSession& session) {
+  run.send(to_bytes(Hello{.facts = mesh::text_of(session::own_facts(config, mode)),
+                          .weight_hash = session.empty_store().info().hash,
+                          .process = getpid(),
+                          .machine = mesh::machine_id()}));
+  RunSilence silence(config.mesh.timeout_s());
+  while (true) {
+    const std::optional<std::string> frame = run.receive(kLookEvery);
+    silence.look(frame.has_value());
+    if (!frame) continue;
+    WorkerMessage message = worker_message(*frame);
+    if (std::holds_alternative<Alive>(message)) continue;
+    if (auto* const welcome = std::get_if<Welcome>(&message)) return std::move(*welcome);
+    if (const auto* const refused = std::get_if<Refused>(&message)) throw UserError(refused->why);
+    TANDEM_ENV_CHECK(std::holds_alternative<Stop>(message), "the run does not answer as this program's would");
+    throw EnvironmentError("the run has ended before this process joined it");
+  }
+}
+
+config::TrainConfig with_line_types(config::TrainConfig config, const Welcome& welcome) {
+  config.reward.line_types = welcome.line_types;
+  return config;
+}
+
+session::RewardContext context_of(const config::TrainConfig& config, const config::RunMode& mode,
+                                  const Welcome& welcome) {
+  session::RewardContext context = session::reward_context(config.data, mode);
+  context.output_path = session::user_output_file(welcome.user_output);
+  return context;
+}
+
+std::optional<reward::GeneratorConfig> generation_of(const config::TrainConfig& config,
+                                                     const session::ModelSession& session,
+                                                     const session::RewardContext& context) {
+  if (!config.custom_generate.is_on()) return std::nullopt;
+  return session::generator_config(config.custom_generate, config.reward, session.directory(), context);
+}
+
+// The first process of an engine, or its only one.
+class Worker {
+ public:
+  Worker(const config::TrainConfig& config, const config::RunMode& mode, mesh::Channel& run,
+         session::ModelSession& session, EngineRanks& ranks, const Welcome& welcome)
+      : config_(with_line_types(config, welcome)),
+        run_(run),
+        session_(session),
+        ranks_(ranks),
+        engine_(config_, session, ranks, welcome),
+        evaluation_(config_.eval, config_.data, config_.reward, welcome.eval_line_types),
+        context_(context_of(config_, mode, welcome)),
+        rewards_(config_.reward, config_.dynamic_sampling, context_, evaluation_,
+                 generation_of(config_, session, context_)) {}
+
+  // Until the run ends, or a process of this engine is asked to stop.
+  void work() {
+    run_.send(to_bytes(Prepared{.maps_weights = engine_.weights().maps()}));
+    while (!is_over_) {
+      if (is_asked_to_stop()) return leave();
+      take_messages();
+      if (rollout_) sample();
+    }
+  }
+
+ private:
+  void take_messages() {
+    const bool waits = !rollout_ || !rollout_->has_work();
+    std::optional<std::string> frame = run_.receive(waits ? kLookEvery : 0.0);
+    silence_.look(frame.has_value());
+    while (frame) {
+      WorkerMessage message = worker_message(*frame);
+      std::visit([this](auto& m) { take(m); }, message);
+      if (is_over_) return;  // the run has its answer, and may be gone already
+      frame = run_.receive(0.0);
+    }
+  }
+
+  // The others are asked once a second: they do not talk with the run.
+  bool is_asked_to_stop() {
+    if (session::stop_requested()) return true;
+    if (ranks_.size() == 1 || seconds_since(last_asked_) < kAskEvery) return false;
+    last_asked_ = Clock::now();
+    if (rollout_) return engine_.any_says(false);
+    ranks_.pass_on(Alive{});
+    return ranks_.any_of(false);
+  }
+
+  void take(const Weights& piece) {
+    take_weights(piece, [this](std::span<std::byte> into) { run_.receive_bytes(into); });
+  }
+  void take(const CopyWeights& message) { take_weights(message); }
+  void take(const WeightChecksums& message) { take_weights(message); }
+  template <typename Message, typename... Source>
+  void take_weights(const Message& message, const Source&... source) {
+    TANDEM_ENV_CHECK(!rollout_, "the run sends weights within a rollout");
+    ranks_.pass_on(message);
+    if (engine_.weights().take(message, source...)) run_.send(to_bytes(TookWeights{session_.trained().version()}));
+  }
+
+  void take(const Open& open) {
+    close_rollout();
+    ranks_.pass_on(open);
+    rollout::Engine& engine = engine_.begin_rollout();
+    rollout_.emplace(open, WorkerParts{.config = config_,
+                                       .evaluation = evaluation_,
+                                       .context_tokens = session_.config().max_positions,
+                                       .vocab = session_.config().vocab,
+                                       .engine = engine,
+                                       .text = session_.text(),
+                                       .rewards = rewards_});
+  }
+
+  void take(Task& task) {
+    if (is_of_rollout(task.rollout)) rollout_->add(std::move(task));
+  }
+  void take(const Abort& abort) {
+    if (is_of_rollout(abort.rollout)) rollout_->abort(abort.index);
+  }
+  void take(const Close& close) {
+    if (is_of_rollout(close.rollout)) close_rollout();
+  }
+  void take(const Stop& /*stop*/) {
+    is_over_ = true;
+    leave();
+  }
+  void take(const Alive& /*beat*/) {}
+  template <typename Other>
+  void take(const Other& /*message*/) {
+    TANDEM_ENV_CHECK(false, "the run says what only a process that samples does");
+  }
+
+  void sample() {
+    if (const int64_t count = rollout_->num_to_pull(); count > 0)
+      run_.send(to_bytes(Pull{.rollout = rollout_->number(), .count = count}));
+    if (!rollout_->has_work()) return;
+    if (std::optional<Done> done = rollout_->advance()) run_.send(to_bytes(*done));
+    if (seconds_since(last_alive_) < kAliveEvery) return;
+    last_alive_ = Clock::now();
+    run_.send(to_bytes(Alive{}));
+  }
+
+  void close_rollout() {
+    if (!rollout_) return;
+    rollout_->close();
+    rollout_.reset();
+    engine_.end_rollout();
+  }
+  void leave() {
+    run_.send(to_bytes(Leaving{}));
+    close_rollout();
+    ranks_.pass_on(Stop{});
+    run_.wait_until_closed(kFarewell);
+  }
+
+  bool is_of_rollout(uint64_t number) const { return rollout_ && rollout_->number() == number; }
+
+  const config::TrainConfig config_;
+  mesh::Channel& run_;
+  RunSilence silence_{config_.mesh.timeout_s()};
+  session::ModelSession& session_;
+  EngineRanks& ranks_;
+  WorkerEngine engine_;
+  const Evaluation evaluation_;
+  const session::RewardContext context_;
+  Rewards rewards_;
+  std::optional<ServedRollout> rollout_;  // that goes on
+  Clock::time_point last_alive_, last_asked_;
+  bool is_over_ = false;
+};
+
+// What ends this process is told to the run, which says it if no other process samples.
+void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error, bool is_users) {
+  if (!run) return;
+  try {
+    run->send(to_bytes(Failed{.why = error.what(), .is_users = is_users}));
+    run->wait_until_closed(kFarewell);
+  } catch (const mesh::ChannelClosed&) {
+  }
+}
+
+// The first process of an engine joins the run. What keeps it from that ends the others too, in the same words.
+Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::TrainConfig& config, const config::RunMode& mode,
+                 const session::ModelSession& session, EngineRanks& ranks) {
+  try {
+    run = session::find_run(config);
+    Welcome welcome = greet(*run, config, mode, session);
+    ranks.pass_on(welcome);
+    return welcome;
+  } catch (const UserError& error) {
+    ranks.pass_on(Failed{.why = error.what(), .is_users = true});
+    throw;
+  } catch (const EnvironmentError& error) {
+    ranks.pass_on(Failed{.why = error.what()});
+    throw;
+  }
+}
+
+void lead_engine(const config::TrainConfig& config, const config::RunMode& mode, session::ModelSession& session,
+                 EngineRanks& ranks) {
+  std::unique_ptr<mesh::Channel> run;
+  try {
+    const Welcome welcome = join_run(run, config, mode, session, ranks);
+    base::log_info("samples for the run {}", config.output.save);
+    session::defer_stops("stopping: others get the groups that this process has (a second signal ends it at once)");
+    Worker(config, mode, *run, session, ranks, welcome).work();
+  } catch (const mesh::ChannelClosed& error) {
+    throw EnvironmentError(fmt::format("the run {}: {}", config.output.save, error.what()));
+  } catch (const device::PeerLost& lost) {
+    const EnvironmentError error(fmt::format("another process of this engine is gone: {}", lost.what()));
+    tell(run, error, /*is_users=*/false);
+    throw error;
+  } catch (const UserError& error) {
+    tell(run, error, /*is_users=*/true);
+    throw;
+  } catch (const std::exception& error) {
+    tell(run, error, /*is_users=*/false);
+    throw;
+  }
+}
+
+}  // namespace
+
+int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode) {
+  given.check();
+  const std::unique_ptr<mesh::Mesh> engine = session::join_ranks(given, mode);
+  session::ModelSession session(given.model, given.lora, engine->tensor());
+  EngineRanks ranks(engine->tensor().host);
+  if (ranks.is_first()) {
+    lead_engine(given, mode, session, ranks);
+  } else {
+    follow_engine(given, session, ranks);
+  }
+  return 0;
+}
+
+}  // namespace tandem::sampling

@@ -1,0 +1,403 @@
+#include "sampling/turn_sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/message_text.h"
+
+namespace tandem::sampling {
+
+namespace {
+
+// A function that asks without end, one token at a time, would never run out of its time.
+constexpr int64_t kMaxCalls = 10'000;
+
+// The stop signal is looked at that often, in seconds, while nothing but functions is at work.
+constexpr double kLookEvery = 0.02;
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), which spreads every bit over all.
+uint64_t mixed(uint64_t x) {
+  x += 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+const char* finish_word(rl::FinishReason reason) { return reason == rl::FinishReason::kStop ? "stop" : "length"; }
+
+// One of the parameters that change what a token's log-probs are, or with which probability it was drawn.
+bool samples_alike(const rl::SamplingParams& a, const rl::SamplingParams& b) {
+  return a.temperature == b.temperature && a.top_p == b.top_p && a.top_k == b.top_k && a.min_p == b.min_p;
+}
+
+// metadata_key of the line's metadata, or all of it, is what a slime sample has and may leave changed.
+base::Json with_own_metadata(const base::Json& line, const std::string& metadata_key, const base::Json& own) {
+  const auto found = line.is_object() ? line.find(metadata_key) : line.end();
+  if (!line.is_object() || found == line.end() || !found->is_object()) return own;
+  base::Json metadata = line;
+  metadata[metadata_key] = own;
+  return metadata;
+}
+
+// The model has no row for any other id, whether it is trained on or not.
+void check_ids(std::span<const int32_t> response, int64_t vocab) {
+  for (size_t i = 0; i < response.size(); ++i) {
+    TANDEM_USER_CHECK(
+        response[i] >= 0 && response[i] < vocab,
+        fmt::format("token {} of the response is {}, which is no token id of this model; ids are 0 to {}: "
+                    "encode what tools say with tandem.rollout.tokenizer()",
+                    i, response[i], vocab - 1));
+  }
+}
+
+}  // namespace
+
+void PrefixHash::add(int32_t token) { value_ = mixed(value_ ^ mixed(static_cast<uint32_t>(token))); }
+
+uint64_t PrefixHash::of(const std::vector<int32_t>& tokens) {
+  PrefixHash hash;
+  for (const int32_t token : tokens) hash.add(token);
+  return hash.value();
+}
+
+base::Json sampling_json(const rl::SamplingParams& sampling, bool skip_special_tokens) {
+  return {{"temperature", sampling.temperature},
+          {"top_p", sampling.top_p},
+          {"top_k", sampling.top_k},
+          {"min_p", sampling.min_p},
+          {"max_new_tokens", sampling.max_new_tokens},
+          {"stop", sampling.stop},
+          {"stop_token_ids", sampling.stop_token_ids},
+          {"ignore_eos", sampling.ignore_eos},
+          {"skip_special_tokens", skip_special_tokens}};
+}
+
+rl::SamplingParams sampling_of_call(const rl::SamplingParams& base, const base::Json& asked) {
+  rl::SamplingParams sampling = base;
+  try {
+    sampling.temperature = asked.at("temperature").get<double>();
+    sampling.top_p = asked.at("top_p").get<double>();
+    sampling.top_k = asked.at("top_k").get<int64_t>();
+    sampling.min_p = asked.at("min_p").get<double>();
+    sampling.max_new_tokens = asked.at("max_new_tokens").get<int64_t>();
+    sampling.stop = asked.at("stop").get<std::vector<std::string>>();
+    sampling.stop_token_ids = asked.at("stop_token_ids").get<std::vector<int32_t>>();
+    sampling.ignore_eos = asked.at("ignore_eos").get<bool>();
+  } catch (const base::Json::exception&) {
+    throw UserError("sampling_params: a value is missing or of another type");
+  }
+  if (sampling.top_k == 0) sampling.top_k = -1;
+  return sampling;
+}
+
+rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt& prompt, uint64_t group_id,
+                           const std::vector<TurnRecord>& turns, int64_t max_tokens, int64_t vocab,
+                           bool has_behavior_logprobs) {
+  const size_t num_prompt = made.tokens.size() - static_cast<size_t>(made.response_length);
+  TANDEM_USER_CHECK(made.response_length > 0,
+                    "the function returned no response: sample.response_length is 0; return at least one token");
+  const bool begins = num_prompt == prompt->tokens.size() &&
+                      std::equal(prompt->tokens.begin(), prompt->tokens.end(), made.tokens.begin());
+  TANDEM_USER_CHECK(begins, fmt::format("sample.tokens must be the {} tokens of the prompt and then the "
+                                        "sample.response_length of the response, and {} other tokens come before the "
+                                        "last {}; what the function adds to a prompt belongs into --prompt-data",
+                                        prompt->tokens.size(), num_prompt, made.response_length));
+  check_ids(std::span(made.tokens).subspan(num_prompt), vocab);
+  rl::Sample sample;
+  sample.group_id = group_id;
+  sample.sample_id = made.sample_id;
+  sample.prompt = prompt;
+  const auto end = std::min(made.tokens.size(), static_cast<size_t>(max_tokens));
+  const bool is_cut = end < made.tokens.size();
+  sample.completion.assign(made.tokens.begin() + static_cast<std::ptrdiff_t>(num_prompt),
+                           made.tokens.begin() + static_cast<std::ptrdiff_t>(end));
+  const size_t length = sample.completion.size();
+  sample.loss_mask = made.loss_mask;
+  sample.loss_mask.resize(length, 1);
+  if (made.loss_mask.empty()) std::ranges::fill(sample.loss_mask, uint8_t{1});
+  sample.rollout_logprobs.assign(length, 0.0F);
+  if (has_behavior_logprobs) sample.behavior_logprobs.assign(length, 0.0F);
+  sample.num_turns = std::ssize(turns);
+
+  // Which of the response's tokens which call sampled.
+  std::vector<uint64_t> hashes;  // of the prompt and the first i tokens of the response
+  PrefixHash hash;
+  for (size_t p = 0; p < num_prompt; ++p) hash.add(made.tokens[p]);
+  for (size_t i = 0; i <= length; ++i) {
+    hashes.push_back(hash.value());
+    if (i < length) hash.add(sample.completion[i]);
+  }
+  std::vector<uint8_t> is_sampled(length, 0), begins_turn(length, 0);
+  const rl::Completion* last = nullptr;  // the call that sampled the response's last token, so far
+  for (const TurnRecord& turn : turns) {
+    if (!turn.is_policy || turn.num_prefix < num_prompt || turn.num_prefix - num_prompt >= length) continue;
+    const size_t begin = turn.num_prefix - num_prompt;
+    if (hashes[begin] != turn.prefix) continue;
+    const rl::Completion& completion = turn.completion;
+    begins_turn[begin] = 1;
+    for (size_t i = 0; i < completion.tokens.size() && begin + i < length; ++i) {
+      if (completion.tokens[i] != sample.completion[begin + i]) break;
+      is_sampled[begin + i] = 1;
+      sample.rollout_logprobs[begin + i] = completion.logprobs[i];
+      if (has_behavior_logprobs) sample.behavior_logprobs[begin + i] = completion.behavior_logprobs[i];
+      if (begin + i + 1 == length && i + 1 == completion.tokens.size()) last = &completion;
+    }
+    if (sample.versions.empty()) sample.versions = completion.versions;
+  }
+  for (size_t i = 0; i < length; ++i) {
+    TANDEM_USER_CHECK(sample.loss_mask[i] == 0 || is_sampled[i] != 0,
+                      fmt::format("token {} of the response (id {}) has loss_mask 1, and the engine did not sample it "
+                                  "behind exactly the tokens before it, as the run samples; give tokens of tools 0, "
+                                  "and keep those of the model as the engine returned them",
+                                  i, sample.completion[i]));
+  }
+  for (size_t i = 0; i < length; ++i) {
+    const bool goes_on = i > 0 && is_sampled[i] == is_sampled[i - 1] && (is_sampled[i] == 0 || begins_turn[i] == 0);
+    if (!goes_on)
+      sample.pieces.push_back({.begin = static_cast<int64_t>(i), .is_sampled = is_sampled[i] != 0, .text = {}});
+  }
+  if (!made.status.empty()) {
+    sample.status = made.status == "truncated" ? rl::SampleStatus::kTruncated
+                    : made.status == "aborted" ? rl::SampleStatus::kAborted
+                                               : rl::SampleStatus::kCompleted;
+  } else if (last != nullptr) {
+    sample.status = status_of(last->finish_reason);
+  }
+  if (is_cut) sample.status = rl::SampleStatus::kTruncated;
+  return sample;
+}
+
+TurnSampler::~TurnSampler() {
+  for (const auto& [sample_id, session] : sessions_) {
+    generators_.cancel(sample_id);
+    engine_.release(sample_id);
+  }
+}
+
+void TurnSampler::add(rollout::GroupRequest request, const rl::PromptRecord& record) {
+  const auto num_prompt = std::ssize(request.prompt->tokens);
+  const int64_t asked_context = request.sampling.max_context_tokens;
+  const int64_t context = asked_context > 0 ? asked_context : settings_.context_tokens;
+  Group group;
+  group.prompt = request.prompt;
+  group.record = &record;
+  group.sampling = request.sampling;
+  group.max_tokens = std::min(num_prompt + request.sampling.max_new_tokens, context);
+  TANDEM_USER_CHECK(num_prompt < context, "the prompt of group", request.group_id, "has", num_prompt,
+                    "tokens, which leaves no room for a completion in the context of", context,
+                    "tokens: shorten or drop it");
+  group.sampling.max_context_tokens = group.max_tokens;
+  group.sample_ids = request.sample_ids;
+  const base::Json sampling = sampling_json(request.sampling, settings_.skip_special_tokens);
+  for (const uint64_t sample_id : request.sample_ids) {
+    sessions_[sample_id].group_id = request.group_id;
+    reward::GenerateRequest asked;
+    asked.group_id = request.group_id;
+    asked.sample_id = sample_id;
+    asked.prompt = record.prompt;
+    asked.prompt_text = request.prompt->text;
+    asked.prompt_tokens = request.prompt->tokens;
+    asked.label = record.label;
+    asked.metadata = record.metadata;
+    asked.sampling = sampling;
+    asked.max_context_tokens = group.max_tokens;
+    asked.is_evaluation = settings_.is_evaluation;
+    generators_.begin(std::move(asked));
+  }
+  groups_.emplace(request.group_id, std::move(group));
+}
+
+void TurnSampler::step() {
+  const bool engine_works = engine_.num_unfinished_groups() > 0;
+  take_events(engine_works || !finished_.empty() ? 0.0 : kLookEvery);
+  if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
+  take_answers();
+}
+
+void TurnSampler::take_events(double wait_s) {
+  for (reward::GeneratorEvent& event : generators_.take(wait_s)) {
+    if (auto* call = std::get_if<reward::EngineCall>(&event)) {
+      ask_engine(std::move(*call));
+    } else {
+      finish(std::move(std::get<reward::Generated>(event)));
+    }
+  }
+}
+
+void TurnSampler::ask_engine(reward::EngineCall call) {
+  Session& session = sessions_.at(call.sample_id);
+  if (call.attempt < session.attempt) return;
+  if (call.attempt > session.attempt) {  // the function began again, and so does all that it asked
+    end_calls(session);
+    const uint64_t group_id = session.group_id;
+    session = Session();
+    session.group_id = group_id;
+    session.attempt = call.attempt;
+  }
+  const Group& group = groups_.at(session.group_id);
+  const auto refuse = [&](const std::string& error) {
+    generators_.answer(call.sample_id, call.attempt, call.call, {.error = error});
+  };
+  if (++session.num_calls > kMaxCalls) {
+    return refuse(
+        fmt::format("the function asks the engine for the {}th time; it may {} times", kMaxCalls + 1, kMaxCalls));
+  }
+  TurnRecord turn;
+  turn.num_prefix = call.input_ids.size();
+  turn.prefix = PrefixHash::of(call.input_ids);
+  rl::SamplingParams sampling;
+  try {
+    TANDEM_USER_CHECK(!call.input_ids.empty(), "input_ids are empty; give the prompt's at least");
+    sampling = sampling_of_call(group.sampling, call.sampling);
+    TANDEM_USER_CHECK(sampling.max_new_tokens > 0,
+                      fmt::format("max_new_tokens is {}, but must be positive", sampling.max_new_tokens));
+  } catch (const UserError& error) {
+    return refuse(error.what());
+  }
+  turn.is_policy = samples_alike(sampling, group.sampling);
+  if (std::ssize(call.input_ids) >= group.max_tokens) {  // no room for another token
+    session.turns.push_back(std::move(turn));
+    return generators_.answer(call.sample_id, call.attempt, call.call, {.finish_reason = "length"});
+  }
+  // The first call with the prompt draws as a run without a function does. Every other beginning has draws of its own,
+  // and so has every other call with the same beginning: numbers that depend on no clock.
+  const int64_t occurrence = session.num_begun[turn.prefix]++;
+  if (occurrence > 0 || call.input_ids != group.prompt->tokens) {
+    sampling.seed = mixed(mixed(group.sampling.seed ^ turn.prefix) + static_cast<uint64_t>(occurrence));
+  }
+  rollout::GroupRequest request;
+  request.group_id = ++last_call_;
+  request.prompt = rl::make_prompt(std::move(call.input_ids));
+  request.sample_ids = {call.sample_id};
+  request.sampling = std::move(sampling);
+  request.owner = rollout::PrefixOwner{.group_id = session.group_id, .sample_id = call.sample_id};
+  try {
+    engine_.add(std::move(request));
+  } catch (const UserError& error) {
+    return refuse(base::one_line(error.what(), 500));
+  }
+  session.in_engine.insert(last_call_);
+  calls_[last_call_] = {
+      .sample_id = call.sample_id, .attempt = call.attempt, .call = call.call, .turn = std::move(turn)};
+}
+
+void TurnSampler::take_answers() {
+  while (std::ssize(calls_) > engine_.num_unfinished_groups()) {
+    rl::Group group = engine_.next_finished().value();
+    auto found = calls_.extract(group.group_id);
+    TANDEM_CHECK(!found.empty(), "an answer to nobody's call", group.group_id);
+    Call& call = found.mapped();
+    const auto session = sessions_.find(call.sample_id);
+    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0) continue;  // was ended
+    call.turn.completion = std::move(group.completions.front());
+    const rl::Completion& completion = call.turn.completion;
+    generators_.answer(call.sample_id, call.attempt, call.call,
+                       {.error = "",
+                        .tokens = completion.tokens,
+                        .logprobs = completion.logprobs,
+                        .finish_reason = finish_word(completion.finish_reason)});
+    session->second.turns.push_back(std::move(call.turn));
+  }
+}
+
+void TurnSampler::finish(reward::Generated made) {
+  const uint64_t sample_id = made.sample_id;
+  Session& session = sessions_.at(sample_id);
+  const uint64_t group_id = session.group_id;
+  Group& group = groups_.at(group_id);
+  if (made.attempt > session.attempt) session.turns.clear();  // of an attempt that was lost
+  group.members[sample_id] = member_of(made, session, group);
+  end_session(sample_id);
+  if (group.members.size() < group.sample_ids.size()) return;
+  SampledGroup result;
+  result.group_id = group_id;
+  for (auto& [id, member] : group.members) result.members.push_back(std::move(member));
+  finished_.push_back(std::move(result));
+  groups_.erase(group_id);
+}
+
+SampledGroup::Member TurnSampler::member_of(const reward::Generated& made, Session& session, const Group& group) const {
+  std::string failure = made.failure;
+  if (failure.empty()) {
+    try {
+      SampledGroup::Member member;
+      member.sample = sample_of_turns(made, group.prompt, session.group_id, session.turns, group.max_tokens,
+                                      settings_.vocab, group.sampling.truncates());
+      member.metadata = with_own_metadata(group.record->metadata, settings_.metadata_key, made.metadata);
+      member.attributes = made.attributes;
+      return member;
+    } catch (const UserError& error) {
+      failure = error.what();
+    }
+  }
+  SampledGroup::Member member = failed_member(group, session.group_id, made.sample_id);
+  member.failure = fmt::format("{}: {}", settings_.function, failure);
+  member.machine_failed = made.machine_failed;
+  return member;
+}
+
+// A sample has a token at least; this one's is not trained on.
+SampledGroup::Member TurnSampler::failed_member(const Group& group, uint64_t group_id, uint64_t sample_id) const {
+  SampledGroup::Member member;
+  rl::Sample& sample = member.sample;
+  sample.group_id = group_id;
+  sample.sample_id = sample_id;
+  sample.prompt = group.prompt;
+  sample.completion = {group.prompt->tokens.back()};
+  sample.rollout_logprobs = {0.0F};
+  if (group.sampling.truncates()) sample.behavior_logprobs = {0.0F};
+  sample.loss_mask = {0};
+  sample.status = rl::SampleStatus::kAborted;
+  sample.remove = true;
+  return member;
+}
+
+void TurnSampler::end_calls(Session& session) {
+  for (const uint64_t call : std::exchange(session.in_engine, {})) engine_.abort(call);
+}
+
+void TurnSampler::end_session(uint64_t sample_id) {
+  const auto session = sessions_.find(sample_id);
+  end_calls(session->second);
+  engine_.release(sample_id);
+  sessions_.erase(session);
+}
+
+void TurnSampler::cut(uint64_t group_id) {
+  Group& group = groups_.at(group_id);
+  SampledGroup result;
+  result.group_id = group_id;
+  result.is_cut = true;
+  for (const uint64_t sample_id : group.sample_ids) {
+    if (const auto made = group.members.find(sample_id); made != group.members.end()) {
+      result.members.push_back(std::move(made->second));
+      continue;
+    }
+    generators_.cancel(sample_id);
+    end_session(sample_id);
+    result.members.push_back(failed_member(group, group_id, sample_id));
+  }
+  finished_.push_back(std::move(result));
+  groups_.erase(group_id);
+}
+
+void TurnSampler::abort(uint64_t group_id) {
+  if (groups_.contains(group_id)) cut(group_id);
+  take_answers();
+}
+
+void TurnSampler::abort_all() {
+  while (!groups_.empty()) cut(groups_.begin()->first);
+  take_answers();
+}
+
+std::vector<SampledGroup> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
+
+}  // namespace tandem::sampling

@@ -1,0 +1,115 @@
+// Samples that the user's function makes in several turns (--custom-generate-function-path, docs/MULTI_TURN.md). The
+// function runs in worker processes; what it asks goes through the engine here. A sample is a value: its draws depend
+// on the seed, its id and the tokens that each call begins with, not on when a call comes. What the function returns is
+// checked against what the engine sampled: a token that is trained on was sampled behind exactly the tokens before it,
+// and its log-probs are the engine's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "reward/generators.h"
+#include "sampling/group_sampler.h"
+
+namespace tandem::sampling {
+
+// The words of a run's sampling, as `sampling_params` has them.
+base::Json sampling_json(const rl::SamplingParams& sampling, bool skip_special_tokens);
+// `base` with what a call asks for in its place. UserError, one line for the function, for what cannot be.
+rl::SamplingParams sampling_of_call(const rl::SamplingParams& base, const base::Json& asked);
+
+// A hash of the first n tokens of a sequence, for every n.
+class PrefixHash {
+ public:
+  void add(int32_t token);
+  uint64_t value() const { return value_; }
+  static uint64_t of(const std::vector<int32_t>& tokens);
+
+ private:
+  uint64_t value_ = 0;
+};
+
+// What the engine sampled in one call.
+struct TurnRecord {
+  uint64_t prefix = 0;     // PrefixHash of what the call began with
+  size_t num_prefix = 0;   // its tokens
+  bool is_policy = false;  // sampled as the run samples, so that it can be trained on
+  rl::Completion completion;
+};
+
+// The sample that a function made, from what it returned and what the engine sampled for it. UserError, one line, for
+// one that cannot be trained on. `max_tokens`: of prompt and response, where a longer response is cut. `vocab`: the
+// model's, which may be larger than its tokenizer's; no token id may be as large, masked or not.
+rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt& prompt, uint64_t group_id,
+                           const std::vector<TurnRecord>& turns, int64_t max_tokens, int64_t vocab,
+                           bool has_behavior_logprobs);
+
+class TurnSampler final : public GroupSampler {
+ public:
+  struct Settings {
+    std::string function;  // FILE.py:function, for messages
+    bool skip_special_tokens = false;
+    bool is_evaluation = false;
+    std::string metadata_key;
+    int64_t context_tokens = 0;  // the model's
+    int64_t vocab = 0;           // the model's
+  };
+  // Engine and processes are borrowed; the engine does nothing else meanwhile.
+  TurnSampler(rollout::Engine& engine, reward::Generators& generators, Settings settings)
+      : engine_(engine), generators_(generators), settings_(std::move(settings)) {}
+  ~TurnSampler() override;
+
+  void add(rollout::GroupRequest request, const rl::PromptRecord& record) override;
+  void step() override;
+  std::vector<SampledGroup> take_finished() override;
+  void abort(uint64_t group_id) override;
+  void abort_all() override;
+
+ private:
+  struct Group {
+    rl::SharedPrompt prompt;
+    const rl::PromptRecord* record = nullptr;
+    rl::SamplingParams sampling;
+    int64_t max_tokens = 0;  // of prompt and response
+    std::vector<uint64_t> sample_ids;
+    std::map<uint64_t, SampledGroup::Member> members;  // that are there, by sample id
+  };
+  struct Session {
+    uint64_t group_id = 0;
+    uint64_t attempt = 0;                   // of the function, whose calls these are
+    std::map<uint64_t, int64_t> num_begun;  // by PrefixHash: calls that began so
+    std::vector<TurnRecord> turns;          // that are answered
+    std::set<uint64_t> in_engine;           // calls that are not, by the engine's number
+    int64_t num_calls = 0;
+  };
+  struct Call {
+    uint64_t sample_id = 0, attempt = 0, call = 0;
+    TurnRecord turn;
+  };
+
+  void take_events(double wait_s);
+  void ask_engine(reward::EngineCall call);
+  void take_answers();
+  void finish(reward::Generated made);
+  SampledGroup::Member member_of(const reward::Generated& made, Session& session, const Group& group) const;
+  SampledGroup::Member failed_member(const Group& group, uint64_t group_id, uint64_t sample_id) const;
+  // Ends what the session has in the engine.
+  void end_calls(Session& session);
+  void end_session(uint64_t sample_id);
+  void cut(uint64_t group_id);
+
+  rollout::Engine& engine_;
+  reward::Generators& generators_;
+  const Settings settings_;
+  std::map<uint64_t, Group> groups_;      // under way, by id
+  std::map<uint64_t, Session> sessions_;  // by sample id
+  std::map<uint64_t, Call> calls_;        // in the engine, by its number
+  uint64_t last_call_ = 0;
+  std::vector<SampledGroup> finished_;
+};
+
+}  // namespace tandem::sampling

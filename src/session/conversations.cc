@@ -1,0 +1,189 @@
+#include "session/conversations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace tandem::session {
+
+namespace {
+
+// Large enough that a call's cost does not show, small enough for its deadline.
+constexpr size_t kTextsPerCall = 512;
+
+constexpr const char* kGenerationPrompt = "add_generation_prompt";
+constexpr const char* kContinue = "continue_final_message";  // python/tandem_worker/chat_template.py, as transformers
+
+base::Json template_arguments(const config::DataOptions& options, const base::Json& tools, Ending ending) {
+  base::Json kwargs = base::Json::object();
+  kwargs[kGenerationPrompt] = ending == Ending::kOpen;
+  if (ending == Ending::kContinued) kwargs[kContinue] = true;
+  const base::Json given = base::parse_json(options.apply_chat_template_kwargs, "--apply-chat-template-kwargs");
+  TANDEM_USER_CHECK(given.is_object(),
+                    "--apply-chat-template-kwargs: expects a JSON object such as {\"enable_thinking\": false}");
+  for (const auto& [key, value] : given.items()) kwargs[key] = value;
+  if (ending == Ending::kClosed) {
+    kwargs[kGenerationPrompt] = false;
+    kwargs.erase(kContinue);
+  }
+  if (!tools.is_null()) kwargs["tools"] = tools;
+  return kwargs;
+}
+
+base::Json template_arguments(const config::DataOptions& options, const Conversation& conversation) {
+  return template_arguments(options, conversation.tools, conversation.ending);
+}
+
+bool have_same_arguments(const Conversation& a, const Conversation& b) {
+  return a.ending == b.ending && a.tools == b.tools;
+}
+
+std::string apply_template(const config::DataOptions& options, text::TextWorker& text, const Conversation& conversation,
+                           const base::Json& messages) {
+  try {
+    return text.apply_chat_template({messages}, template_arguments(options, conversation)).front();
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: the chat template refuses the prompt: {}", conversation.place, error.what()));
+  }
+}
+
+base::Json user_message(const base::Json& text) { return base::Json({{"role", "user"}, {"content", text}}); }
+
+// The messages that the template renders, or null for a text that is used as it is.
+base::Json messages_of(const config::DataOptions& options, const text::TextWorker& text,
+                       const Conversation& conversation) {
+  const bool is_list = conversation.prompt.is_array();
+  const bool use_template = is_rendered(options, conversation.prompt);
+  TANDEM_USER_CHECK(
+      use_template || !is_list,
+      fmt::format("{}: the prompt is a list of messages, which only the chat template makes a text; leave "
+                  "--no-apply-chat-template out",
+                  conversation.place));
+  if (!use_template) {
+    check_plain_text(options, conversation.place);
+    return nullptr;
+  }
+  TANDEM_USER_CHECK(text.has_chat_template(),
+                    fmt::format("{}: the prompt needs a chat template and the checkpoint has none (chat_template in "
+                                "tokenizer_config.json); use prompts that are plain text",
+                                conversation.place));
+  base::Json messages = is_list ? conversation.prompt : base::Json::array({user_message(conversation.prompt)});
+  if (!options.system_prompt.empty() && !has_system_message(messages)) {
+    messages.insert(messages.begin(), base::Json({{"role", "system"}, {"content", options.system_prompt}}));
+  }
+  return messages;
+}
+
+// The text without the white space at its end, in which templates differ.
+std::string_view trimmed(std::string_view text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  return text.substr(0, end == std::string_view::npos ? 0 : end + 1);
+}
+
+// A question with its answer, and what a text that the template renders has before and behind that answer.
+constexpr std::string_view kAnswer = "the-answer";
+base::Json question() { return user_message("1 + 1?"); }
+base::Json answered_question() {
+  return base::Json::array({question(), {{"role", "assistant"}, {"content", std::string(kAnswer)}}});
+}
+
+}  // namespace
+
+Ending ending_of(const base::Json& prompt) {
+  return prompt.is_array() && prompt.back()["role"] == "assistant" ? Ending::kContinued : Ending::kOpen;
+}
+
+bool is_rendered(const config::DataOptions& options, const base::Json& prompt) {
+  return options.apply_chat_template.value_or(prompt.is_array());
+}
+
+std::vector<int32_t> plain_text_tokens(const config::DataOptions& options, const text::TextWorker& text,
+                                       std::vector<int32_t> tokens) {
+  const std::vector<int32_t>& prefix = text.text_prefix();
+  const bool begins_so = tokens.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), tokens.begin());
+  if (options.add_special_tokens && !begins_so) tokens.insert(tokens.begin(), prefix.begin(), prefix.end());
+  return tokens;
+}
+
+bool has_system_message(const base::Json& prompt) {
+  const auto is_system = [](const base::Json& message) {
+    return message["role"] == "system" || message["role"] == "developer";  // OpenAI's newer name of it
+  };
+  return prompt.is_array() && std::ranges::any_of(prompt, is_system);
+}
+
+void check_plain_text(const config::DataOptions& options, const std::string& place) {
+  TANDEM_USER_CHECK(options.system_prompt.empty(),
+                    fmt::format("{}: the prompt is a plain text, which has no place for --system-prompt; give "
+                                "--apply-chat-template, or write the prompt as a list of messages",
+                                place));
+}
+
+bool opens_answer(const config::DataOptions& options, text::TextWorker& text) {
+  const base::Json asked = base::Json::array({question()});
+  base::Json arguments = template_arguments(options, nullptr, Ending::kOpen);
+  try {
+    const std::string rendered = text.apply_chat_template({asked}, arguments).front();
+    arguments[kGenerationPrompt] = false;
+    const std::string closed = text.apply_chat_template({asked}, arguments).front();
+    if (rendered != closed) return true;
+    const std::string whole = text.apply_chat_template({answered_question()}, arguments).front();
+    const size_t begin = whole.find(kAnswer);
+    // Where an answer stands in a conversation shows what must come before it.
+    return begin == std::string::npos ||
+           trimmed(rendered).size() >= trimmed(std::string_view(whole).substr(0, begin)).size();
+  } catch (const UserError&) {
+    return true;  // it cannot be asked
+  }
+}
+
+std::string text_behind_answer(const config::DataOptions& options, text::TextWorker& text) {
+  try {
+    const base::Json arguments = template_arguments(options, nullptr, Ending::kClosed);
+    const std::string whole = text.apply_chat_template({answered_question()}, arguments).front();
+    const size_t begin = whole.rfind(kAnswer);
+    return begin == std::string::npos ? "" : whole.substr(begin + kAnswer.size());
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
+                                        const std::vector<Conversation>& conversations) {
+  std::vector<std::string> texts(conversations.size());
+  std::vector<size_t> waiting;  // with the same arguments: rendered many a call
+  std::vector<base::Json> messages;
+  const auto render_waiting = [&] {
+    if (waiting.empty()) return;
+    try {
+      const auto rendered =
+          text.apply_chat_template(messages, template_arguments(options, conversations[waiting.front()]));
+      for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
+    } catch (const UserError&) {
+      // One of them is refused: one by one, to say which.
+      for (size_t i = 0; i < waiting.size(); ++i) {
+        texts[waiting[i]] = apply_template(options, text, conversations[waiting[i]], messages[i]);
+      }
+    }
+    waiting.clear();
+    messages.clear();
+  };
+  for (size_t i = 0; i < conversations.size(); ++i) {
+    base::Json rendered = messages_of(options, text, conversations[i]);
+    if (rendered.is_null()) {
+      texts[i] = conversations[i].prompt.get<std::string>();
+    } else {
+      if (!waiting.empty() && !have_same_arguments(conversations[i], conversations[waiting.front()])) render_waiting();
+      waiting.push_back(i);
+      messages.push_back(std::move(rendered));
+      if (waiting.size() == kTextsPerCall) render_waiting();
+    }
+  }
+  render_waiting();
+  return texts;
+}
+
+}  // namespace tandem::session

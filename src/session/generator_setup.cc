@@ -1,0 +1,32 @@
+#include "session/generator_setup.h"
+
+namespace tandem::session {
+
+reward::GeneratorConfig generator_config(const config::CustomGenerateOptions& options,
+                                         const config::RewardOptions& reward, const std::string& model_directory,
+                                         const RewardContext& context) {
+  const reward::GraderConfig code = grader_config(reward, context);
+  reward::GeneratorConfig config;
+  config.worker = code.worker;
+  config.function = options.function;
+  config.model_directory = model_directory;
+  config.metadata_key = code.metadata_key;
+  config.arguments = code.arguments;
+  config.python = code.python;
+  config.output_path = code.output_path;
+  config.limits = options.limits;
+  config.memory_bytes = code.limits.memory_bytes;
+  config.sandbox = code.sandbox;
+  config.warn_of_missing_layers = false;  // the processes of the reward say it
+  return config;
+}
+
+void try_out_generation(const config::CustomGenerateOptions& options, const config::RewardOptions& reward,
+                        const std::string& model_directory, const RewardContext& context) {
+  if (!options.is_on()) return;
+  reward::GeneratorConfig config = generator_config(options, reward, model_directory, context);
+  config.output_path.clear();
+  const reward::Generators tried(config);
+}
+
+}  // namespace tandem::session

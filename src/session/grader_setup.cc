@@ -1,0 +1,165 @@
+#include "session/grader_setup.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/env.h"
+#include "base/message_text.h"
+#include "base/options.h"
+#include "reward/reward_rules.h"
+
+namespace tandem::session {
+
+namespace {
+
+std::string checked_token() {
+  std::string token = base::reward_service_token();
+  const bool is_plain = std::ranges::all_of(token, [](unsigned char c) { return c > 0x20 && c < 0x7F; });
+  TANDEM_USER_CHECK(is_plain, "TANDEM_RM_TOKEN: has white space or a character that is not ASCII; set it to the token");
+  return token;
+}
+
+reward::GraderConfig service_config(const config::RewardOptions& options, reward::GraderConfig base) {
+  base.service =
+      reward::RewardService{.url = options.rm_url, .token = checked_token(), .max_retries = options.rm_retries};
+  base.python.clear();            // which is that of the user's code,
+  base.worker.variables.reset();  // as are these
+  base.limits.num_processes = 1;  // which has as many requests under way as it may; it waits, and computes nothing
+  return base;
+}
+
+// One of a service that is asked, or of which lines may ask.
+bool asks_service(const config::RewardOptions& options) {
+  return std::ranges::any_of(options.sources(), [&](const config::RewardOptions::Source& source) {
+    return std::ranges::count(options.rules_of(source), reward::kRemoteRule) > 0;
+  });
+}
+
+reward::RewardSource source_config(const config::RewardOptions& options, const config::RewardOptions::Source& source,
+                                   const reward::GraderConfig& base) {
+  reward::RewardSource result;
+  result.name = source.name;
+  result.weight = source.weight;
+  result.asks_service_first = source.rm_type == reward::kRemoteRule;
+  if (!source.custom_rm_path.empty()) {
+    result.graders = base;
+    result.graders->custom_rm_path = source.custom_rm_path;
+    return result;
+  }
+  std::vector<std::string> rules = options.rules_of(source);
+  if (std::erase(rules, reward::kRemoteRule) > 0) result.service = service_config(options, base);
+  if (rules.empty()) return result;
+  // A key that only functions have is not asked of the dicts of built-in rewards.
+  const bool has_key = std::ranges::any_of(rules, [&](const std::string& rule) {
+    return std::ranges::count(reward::find_rule(rule)->keys, options.reward_key) > 0;
+  });
+  result.graders = base;
+  result.graders->rm_types = std::move(rules);
+  result.graders->limits.fork_each_call = false;  // nothing that a model wrote runs in ours
+  if (!has_key) result.graders->reward_key.clear();
+  return result;
+}
+
+// What a TRL function is given beside columns of the data; what else it may name, nobody needs.
+constexpr std::array<std::string_view, 3> kOfEveryLine = {"prompts", "completions", "completion_ids"};
+constexpr size_t kMaxNames = 20;
+
+void check_columns(const std::string& function, const std::vector<std::string>& needed, const std::string& label_key,
+                   const std::vector<const PromptSet*>& data) {
+  for (const PromptSet* set : data) {
+    for (const std::string& name : needed) {
+      if (has_column(*set, label_key, name)) continue;
+      const std::set<std::string> columns = columns_of(*set, label_key);
+      std::vector<std::string> names(kOfEveryLine.begin(), kOfEveryLine.end());
+      names.insert(names.end(), columns.begin(), columns.end());
+      const std::optional<std::string> nearest = base::nearest_name(name, names);
+      const size_t num_more = names.size() - std::min(names.size(), kMaxNames);
+      names.resize(names.size() - num_more);
+      for (std::string& shown : names) shown = base::one_line(shown, 80);
+      throw UserError(fmt::format("--custom-rm-path {}: there is no column {} in {}; there are {}{}{}", function, name,
+                                  set->path, fmt::join(names, ", "),
+                                  num_more > 0 ? fmt::format(" and {} more", num_more) : "",
+                                  nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+    }
+  }
+}
+
+}  // namespace
+
+RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode) {
+  return {.label_key = data.lines.label_key, .metadata_key = data.lines.metadata_key, .arguments = mode.values};
+}
+
+reward::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context) {
+  reward::GraderConfig config;
+  config.worker = worker::default_worker_config();
+  for (const std::string& name : options.env) {
+    TANDEM_USER_CHECK(base::is_set(name),
+                      fmt::format("--rm-env {}: is not set in the environment; export it, or leave it out", name));
+  }
+  if (options.sandbox != "off") config.worker.variables = options.env;
+  config.reward_key = options.reward_key;
+  config.group_rm = options.group_rm;
+  config.label_key = context.label_key;
+  config.metadata_key = context.metadata_key;
+  config.arguments = context.arguments;
+  config.python = options.python;
+  config.output_path = context.output_path;
+  config.limits = options.limits;
+  config.sandbox = options.sandbox == "off"       ? worker::Sandbox::kOff
+                   : options.sandbox == "require" ? worker::Sandbox::kRequire
+                                                  : worker::Sandbox::kAuto;
+  return config;
+}
+
+reward::ScorerConfig scorer_config(const config::RewardOptions& options, const RewardContext& context) {
+  reward::ScorerConfig config;
+  config.shows_parts = options.is_sum();
+  reward::GraderConfig base = grader_config(options, context);
+  base.may_not_apply = options.sources().size() > 1;
+  for (const config::RewardOptions::Source& source : options.sources()) {
+    config.sources.push_back(source_config(options, source, base));
+    base.warn_of_missing_layers = false;  // the first says it
+  }
+  return config;
+}
+
+void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
+                    const std::vector<const PromptSet*>& data) {
+  RewardContext quiet = context;
+  quiet.output_path.clear();
+  for (reward::RewardSource& source : scorer_config(options, quiet).sources) {
+    for (std::optional<reward::GraderConfig>* config : {&source.graders, &source.service}) {
+      // Of built-in rewards in our own interpreter nothing can be wrong.
+      if (!*config || (!(*config)->rm_types.empty() && options.python.empty())) continue;
+      (*config)->limits.num_processes = 1;
+      (*config)->warn_of_missing_layers = false;  // the run's own graders say it
+      if ((*config)->service) (*config)->service->try_connection = true;
+      const reward::Graders graders(**config);
+      check_columns((*config)->custom_rm_path, graders.columns(), context.label_key, data);
+    }
+  }
+}
+
+void print_rewards(const config::RewardOptions& options, report::Report& report) {
+  const std::string sum = options.sum_text();
+  if (!sum.empty()) report.print(sum);
+  const std::string pass = options.pass_text();
+  if (!pass.empty()) report.print("pass@k counts samples with " + pass);
+  if (!asks_service(options)) return;
+  report.print(fmt::format(
+      "remote_rm asks {}: the process that asks may open sockets, no other of this run can; what the service answers "
+      "is no value, so another run, or one that resumes, need not have the same bits",
+      base::one_line(options.rm_url.substr(0, options.rm_url.find('?')), 200)));
+}
+
+}  // namespace tandem::session

@@ -1,0 +1,185 @@
+#include "session/prompt_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "report/report.h"
+#include "session/conversations.h"
+#include "session/open_parquet.h"
+
+namespace tandem::session {
+
+namespace {
+
+constexpr size_t kPromptsAtOnce = 512;  // rendered and encoded together: bounds the copies of them that exist at once
+
+void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
+                  size_t num_prompts) {
+  if (bad.count > 0) {
+    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.lines.path, bad.count,
+                      bad.messages.empty() ? "" : bad.messages.front());
+  }
+  if (num_too_long > 0) {
+    base::log_info("{}: {} of {} prompts left out, longer than {} {}", options.lines.path, num_too_long, num_prompts,
+                   options.max_prompt_flag, options.max_prompt_len);
+  }
+}
+
+// A key that was asked for and that no line has is a slip; the default key may be absent.
+void warn_of_missing_labels(const config::DataOptions& options, const rl::PromptData& data) {
+  const auto has_none = [](const rl::PromptRecord& record) { return record.label.is_null(); };
+  if (options.lines.label_key == config::DataOptions().lines.label_key || !std::ranges::all_of(data.records, has_none))
+    return;
+  base::log_warning("{}: no line has a label under {} ({})", options.lines.path, options.lines.label_key,
+                    options.lines.label_flag);
+}
+
+// What a line asks for beside the flags.
+void log_forms(const config::DataOptions& options, const rl::PromptData& data) {
+  const auto is_continued = [](const rl::PromptRecord& record) {
+    return ending_of(record.prompt) == Ending::kContinued;
+  };
+  const auto has_system = [](const rl::PromptRecord& record) { return has_system_message(record.prompt); };
+  if (const auto count = std::ranges::count_if(data.records, is_continued); count > 0) {
+    base::log_info("{}: {} of {} prompts end with an assistant's message, which completions continue",
+                   options.lines.path, count, data.records.size());
+  }
+  if (options.system_prompt.empty()) return;
+  if (const auto count = std::ranges::count_if(data.records, has_system); count > 0) {
+    base::log_info("{}: {} of {} prompts keep a system message of their own, without --system-prompt",
+                   options.lines.path, count, data.records.size());
+  }
+}
+
+}  // namespace
+
+std::set<std::string> rm_types_of(const PromptSet& set) {
+  std::set<std::string> types;
+  for (const PromptLine& line : set.prompts) types.insert(line.record.rm_type);
+  types.erase("");
+  return types;
+}
+
+// A label "a.b" is called "b" too.
+bool has_column(const PromptSet& set, const std::string& label_key, const std::string& name) {
+  if (name == label_key || name == label_key.substr(label_key.rfind('.') + 1)) return true;
+  return std::ranges::any_of(set.prompts, [&](const PromptLine& line) { return line.record.metadata.contains(name); });
+}
+
+std::set<std::string> columns_of(const PromptSet& set, const std::string& label_key) {
+  std::set<std::string> names = {label_key.substr(label_key.rfind('.') + 1)};
+  for (const PromptLine& line : set.prompts) {
+    for (const auto& [key, value] : line.record.metadata.items()) names.insert(key);
+  }
+  return names;
+}
+
+std::vector<std::string> PromptSet::sources_of(std::span<const rl::Sample> samples) const {
+  std::vector<std::string> result;
+  if (sources.empty()) return result;
+  for (const rl::Sample& sample : samples) {
+    const auto found = sources.find(sample.prompt.get());
+    result.push_back(found == sources.end() ? "" : found->second);
+  }
+  return result;
+}
+
+PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
+  // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
+  report::Report report;
+  const std::string title = "reading " + std::filesystem::path(options.lines.path).filename().string();
+  report.progress(title, 0, 0, "prompts");
+  rl::PromptData data = rl::read_prompts(options.lines, open_parquet);
+  if (data.num_rows_without_value > 0) {
+    base::log_warning("{}: in {} of {} rows a value that Tandem does not read is left out, rewards see null: {}",
+                      options.lines.path, data.num_rows_without_value, data.records.size(), data.first_without_value);
+  }
+  warn_of_missing_labels(options, data);
+  log_forms(options, data);
+  const std::string file = rl::parse_data_path(options.lines.path).file;
+  const auto place_of = [&file](const rl::PromptRecord& record) { return fmt::format("{}:{}", file, record.line); };
+  const size_t num_prompts = data.records.size();
+  std::vector<std::string> texts;
+  std::vector<std::vector<int32_t>> tokens;
+  while (texts.size() < num_prompts) {
+    std::vector<Conversation> conversations;
+    for (size_t i = texts.size(); i < std::min(num_prompts, texts.size() + kPromptsAtOnce); ++i) {
+      const rl::PromptRecord& record = data.records[i];
+      conversations.push_back({record.prompt, record.tools, place_of(record), ending_of(record.prompt)});
+    }
+    std::vector<std::string> part = render_prompts(options, text, conversations);
+    std::ranges::move(text.encode(part), std::back_inserter(tokens));
+    std::ranges::move(part, std::back_inserter(texts));
+    report.progress(title, std::ssize(texts), static_cast<int64_t>(num_prompts), "prompts");
+  }
+
+  const auto by_template = [&options](const rl::PromptRecord& record) { return is_rendered(options, record.prompt); };
+  const auto opened_by_template = [&by_template](const rl::PromptRecord& record) {
+    return by_template(record) && ending_of(record.prompt) == Ending::kOpen;
+  };
+  PromptSet set;
+  set.is_rendered = std::ranges::any_of(data.records, by_template);
+  if (std::ranges::any_of(data.records, opened_by_template)) set.template_opens_answer = opens_answer(options, text);
+  int64_t num_prefixed = 0;
+  set.path = options.lines.path;
+  set.num_bad_lines = data.bad_lines.count;
+  for (size_t i = 0; i < num_prompts; ++i) {
+    rl::PromptRecord& record = data.records[i];
+    TANDEM_USER_CHECK(!tokens[i].empty(),
+                      fmt::format("{}: the prompt has no tokens; remove the line", place_of(record)));
+    const size_t num_written = tokens[i].size();
+    if (!by_template(record)) tokens[i] = plain_text_tokens(options, text, std::move(tokens[i]));
+    if (tokens[i].size() > num_written) ++num_prefixed;
+    const auto length = static_cast<int64_t>(tokens[i].size());
+    if (options.max_prompt_len > 0 && length > options.max_prompt_len) {
+      ++set.num_too_long;
+      continue;
+    }
+    set.longest_tokens = std::max(set.longest_tokens, length);
+    rl::SharedPrompt prompt = rl::make_prompt(std::move(tokens[i]), std::move(texts[i]), rl::label_text(record.label));
+    set.prompts.push_back({std::move(record), std::move(prompt)});
+  }
+  if (num_prefixed > 0) {
+    set.text_prefix = text.text_prefix();
+    base::log_info("{}: {} of {} prompts begin with {}, which the tokenizer writes before texts (--add-special-tokens)",
+                   options.lines.path, num_prefixed, num_prompts, text.decode({set.text_prefix}, false).front());
+  }
+  log_left_out(options, data.bad_lines, set.num_too_long, num_prompts);
+  TANDEM_USER_CHECK(!set.prompts.empty(),
+                    fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
+                                options.max_prompt_len, options.max_prompt_flag));
+  set.file_sizes = {std::ssize(set.prompts)};
+  return set;
+}
+
+PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text) {
+  PromptSet all = load_prompts(options.for_file(options.prompt_data.front()), text);
+  if (options.prompt_data.size() == 1) return all;
+  const auto name_sources = [&](const PromptSet& set, const std::string& path) {
+    const std::string file = rl::parse_data_path(path).file;
+    for (const PromptLine& line : set.prompts)
+      all.sources[line.prompt.get()] = fmt::format("{}:{}", file, line.record.line);
+  };
+  name_sources(all, options.prompt_data.front());
+  for (size_t i = 1; i < options.prompt_data.size(); ++i) {
+    PromptSet one = load_prompts(options.for_file(options.prompt_data[i]), text);
+    name_sources(one, options.prompt_data[i]);
+    std::ranges::move(one.prompts, std::back_inserter(all.prompts));
+    all.file_sizes.push_back(one.file_sizes.front());
+    all.num_bad_lines += one.num_bad_lines;
+    all.num_too_long += one.num_too_long;
+    all.longest_tokens = std::max(all.longest_tokens, one.longest_tokens);
+    if (all.text_prefix.empty()) all.text_prefix = one.text_prefix;
+    all.is_rendered = all.is_rendered || one.is_rendered;
+    all.template_opens_answer = all.template_opens_answer && one.template_opens_answer;
+  }
+  return all;
+}
+
+}  // namespace tandem::session

@@ -1,0 +1,57 @@
+// A data file as the engine wants it: every prompt rendered and encoded before any work begins, so that a line that the
+// template refuses, or one that is too long, is found now and not at step 40.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "config/data_options.h"
+#include "rl/prompts.h"
+#include "rl/sample.h"
+#include "text/text_worker.h"
+
+namespace tandem::session {
+
+// A line of the data, and the prompt that was made of it.
+struct PromptLine {
+  rl::PromptRecord record;
+  rl::SharedPrompt prompt;
+};
+
+struct PromptSet {
+  std::string path;                 // of one file
+  std::vector<PromptLine> prompts;  // never empty
+  std::vector<int64_t> file_sizes;  // of `prompts`, how many are of each file, which follow each other: 1 or more
+  std::unordered_map<const rl::Prompt*, std::string> sources;  // of several files: FILE:LINE of each prompt
+  int64_t num_bad_lines = 0;                                   // left out, with --skip-bad-lines
+  int64_t num_too_long = 0;                                    // left out, beyond --rollout-max-prompt-len
+  int64_t longest_tokens = 0;
+  std::vector<int32_t> text_prefix;   // what --add-special-tokens has put before plain texts; empty: nothing
+  bool is_rendered = false;           // the chat template rendered prompts
+  bool template_opens_answer = true;  // opens_answer(), where it rendered some that are not continued
+
+  // Of each sample the line that it is of; nothing at all of one file, which everybody knows. "" for a sample that was
+  // read from elsewhere.
+  std::vector<std::string> sources_of(std::span<const rl::Sample> samples) const;
+};
+
+// The rewards that its lines ask for themselves (metadata.rm_type).
+std::set<std::string> rm_types_of(const PromptSet& set);
+
+// The columns that a TRL function may name (docs/REWARDS.md): the label, and the other keys of the lines.
+bool has_column(const PromptSet& set, const std::string& label_key, const std::string& name);
+std::set<std::string> columns_of(const PromptSet& set, const std::string& label_key);
+
+// The prompts of the file options.lines.path. Says what was left out. UserError for a line that is wrong (FILE:LINE),
+// or when nothing is left.
+PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);
+
+// Those of all files of options.prompt_data, one after another. Where there are several, it says which prompt is of
+// which.
+PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text);
+
+}  // namespace tandem::session

@@ -1,0 +1,82 @@
+#include "session/read_model.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/hub_name.h"
+#include "model/config_reader.h"
+#include "model/lora.h"
+#include "model/peft.h"
+
+namespace tandem::session {
+
+namespace {
+
+model::ModelConfig read_base(const std::string& directory, const std::string& dtype) {
+  model::ModelConfig config = model::read_model_config(directory);
+  if (dtype == "float32") config.dtype = model::Dtype::kFloat32;
+  if (dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
+  return config;
+}
+
+}  // namespace
+
+ModelPlace find_model(const std::string& hf_checkpoint) {
+  TANDEM_USER_CHECK(base::directory_exists(hf_checkpoint),
+                    fmt::format("--hf-checkpoint {}: no such directory; name a folder with config.json, "
+                                "model.safetensors and tokenizer.json{}",
+                                hf_checkpoint, base::hub_remedy(hf_checkpoint, base::HubKind::kModel)));
+  if (!model::is_adapter_directory(hf_checkpoint)) return {.directory = hf_checkpoint};
+  const std::string base = model::read_adapter_config(hf_checkpoint).base;
+  TANDEM_USER_CHECK(
+      base::directory_exists(base) && !model::is_adapter_directory(base),
+      fmt::format("{}/adapter_config.json: base_model_name_or_path: {} is no directory of a model; "
+                  "correct it there, or start where it leads to one{}",
+                  hf_checkpoint, model::ConfigReader::shown(base), base::hub_remedy(base, base::HubKind::kModel)));
+  return {.directory = base, .adapter = hf_checkpoint};
+}
+
+model::ModelConfig read_model(const config::ModelOptions& options) {
+  const ModelPlace place = find_model(options.hf_checkpoint);
+  model::ModelConfig config = read_base(place.directory, options.dtype);
+  if (place.adapter.empty()) return config;
+  const model::AdapterFile file = model::read_adapter_config(place.adapter);
+  config.lora = {.rank = file.rank,
+                 .alpha = file.alpha,
+                 .target_modules = model::parse_target_modules(file.target_modules, config,
+                                                               place.adapter + "/adapter_config.json: target_modules")};
+  return config;
+}
+
+model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora) {
+  TANDEM_USER_CHECK(
+      !model::is_adapter_directory(options.hf_checkpoint),
+      fmt::format("--hf-checkpoint {}: is an adapter, and a model is needed here: write the merged one with tandem "
+                  "export, or go on with the run that saved it (--load)",
+                  options.hf_checkpoint));
+  model::ModelConfig config = read_base(find_model(options.hf_checkpoint).directory, options.dtype);
+  if (!lora.rank) return config;
+  // Above it B A is no smaller than the matrix that it is added to.
+  TANDEM_USER_CHECK(
+      *lora.rank <= config.hidden,
+      fmt::format("--lora-rank {}: is above the model's hidden size {}; 8 to 64 are usual", *lora.rank, config.hidden));
+  const std::vector<std::string> all = {"all-linear"};
+  config.lora = {.rank = *lora.rank,
+                 .alpha = lora.alpha.value_or(config::kDefaultLoraAlpha),
+                 .target_modules = model::parse_target_modules(lora.target_modules.empty() ? all : lora.target_modules,
+                                                               config, "--target-modules")};
+  return config;
+}
+
+void check_stop_tokens(const config::RolloutOptions& options, const model::ModelConfig& config) {
+  for (const int64_t id : options.stop_token_ids) {
+    TANDEM_USER_CHECK(id >= 0 && id < config.vocab,
+                      fmt::format("--rollout-stop-token-ids {}: the model has no such token, its ids are 0 to {}", id,
+                                  config.vocab - 1));
+  }
+}
+
+}  // namespace tandem::session

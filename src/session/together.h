@@ -1,0 +1,16 @@
+// What may fail on one of several ranks, done by all of them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/communicator.h"
+
+namespace tandem::session {
+
+// Runs `work` on every rank and returns what it returned on each, by rank. Where it throws on one of them all throw:
+// that rank its own error, the others an EnvironmentError with the same words. `hosts` connects their hosts.
+std::vector<std::string> together(device::Communicator& hosts, const std::function<std::string()>& work);
+
+}  // namespace tandem::session

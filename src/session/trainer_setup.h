@@ -1,0 +1,37 @@
+// The trainer's configuration from the flags, and what it takes. UserError where they contradict each other.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/optimizer_options.h"
+#include "config/train_config.h"
+#include "rl/loss_config.h"
+#include "session/model_session.h"
+#include "session/run_memory.h"
+#include "trainer/trainer.h"
+
+namespace tandem::session {
+
+trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, const rl::LossConfig& loss,
+                                      int64_t num_layers, int64_t total_steps);
+
+// Of `tandem train`.
+trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
+
+// "LoRA: 123,456 trained parameters: rank 16, alpha 32 on q_proj, v_proj". For a configuration that has an adapter.
+std::string lora_text(const model::ModelConfig& config);
+
+// The ledger is told what the optimizer takes for as long as the run lasts. One that is offloaded is not asked, because
+// it may still be pinning its memory; on a device other than the CPU it takes nothing.
+void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
+                       int64_t data_ranks, RunMemory& memory);
+
+// Floating-point operations of one forward over the samples of an optimizer step, as the model's family counts them.
+// Neighbours of one group share their prompt, which runs once.
+double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
+// Those of forward and backward: a backward has twice as many. Beside an adapter, whose own are few and not counted,
+// there are no products for the gradients of weights.
+double training_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
+
+}  // namespace tandem::session

@@ -1,0 +1,34 @@
+#include "worker/scratch_folder.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace tandem::worker {
+
+namespace fs = std::filesystem;
+
+ScratchFolder::ScratchFolder() {
+  std::error_code error;
+  fs::path parent = fs::temp_directory_path(error);
+  if (error) parent = "/tmp";
+  path_ = fs::absolute(parent / "tandem-graders-XXXXXX").string();
+  TANDEM_ENV_CHECK(::mkdtemp(path_.data()) != nullptr, parent.string() + ": no scratch folder for graders:",
+                   std::string(std::strerror(errno)) + "; set TMPDIR to a folder that can be written");
+}
+
+ScratchFolder::~ScratchFolder() {
+  ::rmdir((path_ + "/scratch").c_str());  // where rooms mount theirs; there if those processes were killed
+  if (::rmdir(path_.c_str()) == 0 || errno == ENOENT) return;
+  base::log_warning("{}: the graders' scratch folder is not removed yet: {}; if it stays, remove it by hand", path_,
+                    std::strerror(errno));
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,22 @@
+// The one place where a run's graders may write: a new folder among the machine's temporary files. What is in it is
+// removed by the processes around the graders (python/tandem_worker/keeper.py), for user code may have made it deeper
+// or fuller than we could bear; with them gone, this object removes the empty folder, if it is still there.
+#pragma once
+
+#include <string>
+
+namespace tandem::worker {
+
+class ScratchFolder {
+ public:
+  ScratchFolder();  // EnvironmentError when it cannot be made
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace tandem::worker

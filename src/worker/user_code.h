@@ -1,0 +1,64 @@
+// The processes that run the user's Python code: a warm parent, which has imported it, and forks of that, each started
+// in milliseconds. As far as the kernel goes, such code reaches no network, no secret of the environment and no process
+// of ours, and writes in one scratch folder alone (tandem_worker/sandbox.py).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "worker/child_process.h"
+#include "worker/output_file.h"
+#include "worker/sandbox.h"
+#include "worker/scratch_folder.h"
+
+namespace tandem::worker {
+
+struct UserCodeConfig {
+  std::string mode;  // of tandem_worker, whose processes these are
+  WorkerConfig worker;
+  std::string python;            // --rm-python: the interpreter of the code; empty: worker.python
+  int64_t num_processes = 2;     // > 0
+  int64_t memory_bytes = 0;      // of each process
+  int64_t calls_at_once = 1;     // that one process has under way
+  int64_t more_threads = 0;      // that one process may start, beside a few
+  std::string output_path;       // where what it prints is kept; empty: only its last line, in reasons
+  int64_t max_output_bytes = 0;  // of that file; what is beyond is dropped, and the file says so
+  Sandbox sandbox = Sandbox::kAuto;
+  bool warn_of_missing_layers = true;
+};
+
+class UserCode {
+ public:
+  // `load` makes a process load the code, and answers what the code is; a fork of the warm parent has done it already.
+  // It throws what is wrong.
+  UserCode(UserCodeConfig config, std::function<base::Json(ChildProcess&)> load);
+
+  // The warm parent. Throws what load() throws, EnvironmentError for what the machine lacks, or WorkerError.
+  base::Json start();
+  // A process that is as confined as the warm parent, which is started again where it is gone. Thread-safe.
+  std::unique_ptr<ChildProcess> fork();
+  const std::string& scratch_folder() const { return scratch_->path(); }
+
+ private:
+  base::Json start_locked();
+  void judge(const std::vector<std::string>& missing_layers);
+  std::function<void(std::string_view)> write_output();
+
+  UserCodeConfig config_;
+  const std::function<base::Json(ChildProcess&)> load_;
+  std::optional<ScratchFolder> scratch_;  // of the warm parent and its forks, whose end removes it
+  OutputFile output_;
+  std::atomic<bool> warned_ = false;
+  std::mutex mutex_;
+  std::unique_ptr<ChildProcess> warm_parent_;
+};
+
+}  // namespace tandem::worker

@@ -1,0 +1,44 @@
+// Requests and configurations for the grader tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reward/graders.h"
+
+namespace tandem::reward {
+
+inline GraderConfig rule(const std::string& rm_type) {
+  GraderConfig config;
+  config.worker = worker::default_worker_config();
+  if (!rm_type.empty()) config.rm_types = {rm_type};
+  config.label_key = "label";
+  config.metadata_key = "metadata";
+  config.limits.num_processes = 1;
+  return config;
+}
+
+// A function of tests/reward/rewards/<file>.
+inline GraderConfig function(const std::string& spec) {
+  GraderConfig config = rule("");
+  config.custom_rm_path = "tests/reward/rewards/" + spec;
+  return config;
+}
+
+inline GradeRequest request(uint64_t sample_id, const std::string& response, const base::Json& label = "") {
+  GradeRequest request;
+  request.sample_id = sample_id;
+  request.prompt = "prompt";
+  request.prompt_text = "<prompt>";
+  request.response = response;
+  request.label = label;
+  return request;
+}
+
+// One sample, graded on its own.
+inline Grade grade_one(Graders& graders, const GradeRequest& request) {
+  graders.submit({request});
+  return graders.collect().at(0);
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,124 @@
+// An engine without a model: what it samples is drawn from the sample's id and the prompt, one token of each running
+// completion in a step. It needs no torch.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "rollout/engine.h"
+
+namespace tandem::sampling {
+
+class DrawnEngine final : public rollout::Engine {
+ public:
+  struct Settings {
+    int64_t num_at_once = 4;       // groups that run together
+    int64_t longest_sleep_us = 0;  // of a step, drawn from the seed
+    uint64_t seed = 0;
+    int64_t steps_to_stop = -1;  // after so many steps is_stopped() says so; -1: never
+  };
+  explicit DrawnEngine(const Settings& settings) : settings_(settings) {}
+
+  void add(rollout::GroupRequest request) override {
+    ++num_added_;
+    most_unfinished_ = std::max(most_unfinished_, num_unfinished_groups() + 1);
+    Running running{.request = std::move(request)};
+    for (const uint64_t id : running.request.sample_ids) {
+      const auto length = 1 + static_cast<int64_t>(draw(id, 0) * static_cast<double>(kLongest));
+      running.length = std::max(running.length, length);
+      running.lengths.push_back(length);
+    }
+    groups_.push_back(std::move(running));
+  }
+  void abort(uint64_t group_id) override {
+    const auto found = std::ranges::find(groups_, group_id, [](const Running& g) { return g.request.group_id; });
+    if (found == groups_.end()) return;
+    hand_over(*found, rl::FinishReason::kAbort);
+    groups_.erase(found);
+  }
+  void abort_all() override {
+    while (!groups_.empty()) abort(groups_.front().request.group_id);
+  }
+  void release(uint64_t) override {}
+  void pause(rollout::PauseMode) override {}
+  void update_weights(const weights::WeightsView&) override {}
+  void resume() override {}
+  std::optional<rl::Group> next_finished() override {
+    if (finished_.empty()) return std::nullopt;
+    rl::Group group = std::move(finished_.front());
+    finished_.pop_front();
+    return group;
+  }
+  bool step() override {
+    if (groups_.empty()) return false;
+    ++num_steps_;
+    if (settings_.longest_sleep_us > 0) {
+      const double share = base::uniform(settings_.seed, 1, static_cast<uint64_t>(num_steps_));
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(static_cast<int64_t>(share * static_cast<double>(settings_.longest_sleep_us))));
+    }
+    const auto num_running = static_cast<size_t>(std::min(settings_.num_at_once, std::ssize(groups_)));
+    for (size_t i = 0; i < num_running; ++i) ++groups_[i].num_steps;
+    ++stats_.forwards;
+    std::erase_if(groups_, [&](const Running& group) {
+      if (group.num_steps < group.length) return false;
+      hand_over(group, rl::FinishReason::kStop);
+      return true;
+    });
+    return true;
+  }
+  int64_t compact_kv() override { return 0; }
+  int64_t num_unfinished_groups() const override { return std::ssize(groups_); }
+  bool has_room() const override { return std::ssize(groups_) <= settings_.num_at_once; }
+  rollout::EngineStats stats() const override { return stats_; }
+  void reset_stats() override { stats_ = {}; }
+
+  bool is_stopped() const { return settings_.steps_to_stop >= 0 && num_steps_ >= settings_.steps_to_stop; }
+  int64_t num_added() const { return num_added_; }  // groups
+  int64_t most_unfinished() const { return most_unfinished_; }
+
+ private:
+  static constexpr int64_t kLongest = 24;
+  struct Running {
+    rollout::GroupRequest request;
+    std::vector<int64_t> lengths = {};
+    int64_t length = 0, num_steps = 0;
+  };
+
+  static double draw(uint64_t sample_id, uint64_t i) { return base::uniform(7, sample_id, i); }
+
+  void hand_over(const Running& running, rl::FinishReason reason) {
+    const rollout::GroupRequest& request = running.request;
+    rl::Group group{.group_id = request.group_id, .prompt = request.prompt, .completions = {}};
+    for (size_t s = 0; s < request.sample_ids.size(); ++s) {
+      rl::Completion completion;
+      completion.sample_id = request.sample_ids[s];
+      completion.finish_reason = reason;
+      completion.versions = {{.begin = 0, .version = 3}};
+      for (int64_t t = 0; t < std::min(running.lengths[s], running.num_steps); ++t) {
+        const double number = draw(completion.sample_id, static_cast<uint64_t>(t) + 1);
+        const double shift = static_cast<double>(request.prompt->tokens.front());
+        completion.tokens.push_back(32 + static_cast<int32_t>(number * 60.0 + shift) % 60);
+        completion.logprobs.push_back(static_cast<float>(-number));
+      }
+      stats_.generated_tokens += std::ssize(completion.tokens);
+      group.completions.push_back(std::move(completion));
+    }
+    finished_.push_back(std::move(group));
+  }
+
+  const Settings settings_;
+  std::deque<Running> groups_;
+  std::deque<rl::Group> finished_;
+  rollout::EngineStats stats_;
+  int64_t num_steps_ = 0, num_added_ = 0, most_unfinished_ = 0;
+};
+
+}  // namespace tandem::sampling

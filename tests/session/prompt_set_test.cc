@@ -1,0 +1,195 @@
+// Prompts as the run sees them: templates, lengths, vocabulary.
+#include "session/prompt_set.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/files.h"
+#include "session/conversations.h"
+#include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
+
+namespace tandem::session {
+namespace {
+
+constexpr const char* kModel = "tests/golden/models/qwen3-tied";
+
+// One worker for all tests: starting Python takes longer than they do.
+text::TextWorker& worker() {
+  static text::TextWorker text(worker::default_worker_config(), kModel);
+  return text;
+}
+
+class PromptSetTest : public testing::Test {
+ protected:
+  PromptSet load(const std::string& lines) {
+    base::write_file_durably(folder_ / "data.jsonl", lines);
+    options_.lines.path = folder_ / "data.jsonl";
+    return load_prompts(options_, worker());
+  }
+  std::string refusal(const std::string& lines) {
+    try {
+      load(lines);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  base::TemporaryDirectory folder_;
+  config::DataOptions options_;
+};
+
+TEST_F(PromptSetTest, RendersMessagesAndLeavesTextsAlone) {
+  const PromptSet set = load(
+      "{\"prompt\": \"1 + 1 =\", \"label\": 2}\n"
+      "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}], \"label\": \"2\", \"level\": 3}\n");
+  ASSERT_EQ(set.prompts.size(), 2U);
+  EXPECT_EQ(set.prompts[0].prompt->text, "1 + 1 =");
+  EXPECT_EQ(set.prompts[0].record.label, base::Json(2));
+  EXPECT_NE(set.prompts[1].prompt->text.find("1 + 1?"), std::string::npos);
+  EXPECT_GT(set.prompts[1].prompt->text.size(), set.prompts[0].prompt->text.size());
+  EXPECT_TRUE(set.prompts[1].prompt->text.ends_with("assistant\n")) << set.prompts[1].prompt->text;
+  EXPECT_EQ(worker().decode({set.prompts[1].prompt->tokens}, false).front(), set.prompts[1].prompt->text);
+  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[1].prompt->tokens.size()));
+}
+
+TEST_F(PromptSetTest, TemplateForTextsOnRequest) {
+  const std::string line = "{\"prompt\": \"1 + 1?\"}\n";
+  options_.apply_chat_template = true;
+  const std::string as_user = load(line).prompts[0].prompt->text;
+  options_.apply_chat_template.reset();
+  EXPECT_EQ(as_user, load("{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n").prompts[0].prompt->text);
+}
+
+TEST_F(PromptSetTest, TemplateArgumentsReachTheTemplate) {
+  const std::string line = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n";
+  const std::string thinking = load(line).prompts[0].prompt->text;
+  options_.apply_chat_template_kwargs = "{\"enable_thinking\": false}";
+  EXPECT_NE(load(line).prompts[0].prompt->text, thinking);
+  options_.apply_chat_template_kwargs = "[1]";
+  EXPECT_NE(refusal(line).find("--apply-chat-template-kwargs"), std::string::npos);
+}
+
+text::TextWorker& worker_with_bos() {
+  static text::TextWorker text(worker::default_worker_config(), "tests/golden/tokenizer_bos");
+  return text;
+}
+constexpr int32_t kBos = 484;
+
+// As tok(text) of the tokenizers library has it (tests/golden/tokenizer_bos); a chat template writes its own.
+TEST_F(PromptSetTest, TextsBeginWithBosOnce) {
+  base::write_file_durably(folder_ / "data.jsonl",
+                           "{\"prompt\": \"alpha beta\"}\n{\"prompt\": \"<|begin_of_text|>alpha beta\"}\n"
+                           "{\"prompt\": [{\"role\": \"user\", \"content\": \"alpha\"}]}\n");
+  options_.lines.path = folder_ / "data.jsonl";
+  const PromptSet set = load_prompts(options_, worker_with_bos());
+  const std::vector<int32_t> text = {kBos, 364, 79, 266, 273, 299, 64};
+  EXPECT_EQ(set.prompts[0].prompt->tokens, text);
+  EXPECT_EQ(set.prompts[0].prompt->text, "alpha beta");
+  EXPECT_EQ(set.prompts[1].prompt->tokens, text);
+  const std::vector<int32_t>& rendered = set.prompts[2].prompt->tokens;
+  EXPECT_EQ(rendered.front(), kBos);
+  EXPECT_EQ(std::ranges::count(rendered, kBos), 1);
+  EXPECT_EQ(set.text_prefix, (std::vector<int32_t>{kBos}));
+  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(rendered.size()));
+
+  options_.add_special_tokens = false;
+  const PromptSet without = load_prompts(options_, worker_with_bos());
+  EXPECT_EQ(without.prompts[0].prompt->tokens, std::vector<int32_t>(text.begin() + 1, text.end()));
+  EXPECT_EQ(without.prompts[1].prompt->tokens, text);
+  EXPECT_EQ(without.prompts[2].prompt->tokens, rendered);
+  EXPECT_TRUE(without.text_prefix.empty());
+  // --apply-chat-template makes messages of texts.
+  options_.add_special_tokens = true;
+  options_.apply_chat_template = true;
+  EXPECT_EQ(std::ranges::count(load_prompts(options_, worker_with_bos()).prompts[0].prompt->tokens, kBos), 1);
+}
+
+TEST_F(PromptSetTest, ATextWhoseTokenizerWritesNothingBeforeItStaysAsItIs) {
+  const PromptSet set = load("{\"prompt\": \"alpha beta\"}\n");
+  EXPECT_EQ(set.prompts[0].prompt->tokens, worker().encode({"alpha beta"}).front());
+  EXPECT_TRUE(set.text_prefix.empty());
+}
+
+TEST_F(PromptSetTest, SeveralFilesFollowEachOtherAndAreNamed) {
+  base::write_file_durably(folder_ / "a.jsonl", "{\"prompt\": \"a\"}\n\n{\"prompt\": \"b\"}\n");
+  base::write_file_durably(folder_ / "b.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": \"c c c\"}\n{\"prompt\": \"y\"}\n");
+  options_.prompt_data = {folder_ / "a.jsonl", (folder_ / "b.jsonl") + "@[1:]"};
+  const PromptSet set = load_all_prompts(options_, worker());
+  EXPECT_EQ(set.file_sizes, (std::vector<int64_t>{2, 2}));
+  std::vector<std::string> texts, sources;
+  for (const PromptLine& line : set.prompts) {
+    texts.push_back(line.prompt->text);
+    rl::Sample sample;
+    sample.prompt = line.prompt;
+    sources.push_back(set.sources_of({&sample, 1}).at(0).substr(folder_.path().size() + 1));
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"a", "b", "c c c", "y"}));
+  EXPECT_EQ(sources, (std::vector<std::string>{"a.jsonl:1", "a.jsonl:3", "b.jsonl:2", "b.jsonl:3"}));
+  EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[2].prompt->tokens.size()));
+  options_.prompt_data.pop_back();
+  EXPECT_TRUE(load_all_prompts(options_, worker()).sources.empty()) << "of one file, everybody knows";
+}
+
+TEST_F(PromptSetTest, LongPromptsAreLeftOutAndCounted) {
+  options_.max_prompt_len = 8;
+  const PromptSet set = load("{\"prompt\": \"ab\"}\n{\"prompt\": \"a b c d e f g h i j k l m n o p q r s t\"}\n");
+  EXPECT_EQ(set.prompts.size(), 1U);
+  EXPECT_EQ(set.num_too_long, 1);
+  EXPECT_NE(refusal("{\"prompt\": \"a b c d e f g h i j k l m n o p q r s t\"}\n").find("--rollout-max-prompt-len"),
+            std::string::npos);
+}
+
+TEST_F(PromptSetTest, MalformedLinesNameTheirPlaceOrAreCounted) {
+  const std::string lines = "{\"prompt\": \"ab\"}\n{\"prompt\": \n";
+  EXPECT_NE(refusal(lines).find("data.jsonl:2:"), std::string::npos) << refusal(lines);
+  options_.lines.skip_bad_lines = true;
+  EXPECT_EQ(load(lines).num_bad_lines, 1);
+}
+
+TEST_F(PromptSetTest, MessagesWithoutTemplateAreRefused) {
+  options_.apply_chat_template = false;
+  const std::string message = refusal("{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}]}\n");
+  EXPECT_NE(message.find("data.jsonl:1"), std::string::npos) << message;
+}
+
+// Rendered by the tiny model's tokenizer with another template: does a prompt end where an answer begins?
+bool opens_answer_with(const std::string& chat_template, const std::string& kwargs = "{}") {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
+  base::write_file_durably(folder / "tokenizer_config.json", base::dump_json({{"chat_template", chat_template}}));
+  text::TextWorker text(worker::default_worker_config(), folder.path());
+  config::DataOptions options;
+  options.apply_chat_template_kwargs = kwargs;
+  return opens_answer(options, text);
+}
+
+TEST(ChatTemplate, IsAskedWhetherItOpensAnAnswer) {
+  const std::string turns = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+  const std::string header = "<|im_start|>assistant\n";
+  const std::string asked = "{% if add_generation_prompt %}" + header + "{% endif %}";
+  EXPECT_TRUE(opens_answer_with(turns + asked));
+  EXPECT_FALSE(opens_answer_with(turns));
+  EXPECT_FALSE(opens_answer_with(turns + asked, "{\"add_generation_prompt\": false}"));
+  EXPECT_TRUE(opens_answer_with(turns + "{% if messages[-1].role == 'user' %}" + header + "{% endif %}"))
+      << "the header is always there";
+  EXPECT_TRUE(
+      opens_answer_with("{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} "
+                        "{{ m.content }}</s>{% endif %}{% endfor %}"))
+      << "nothing stands between a question and its answer";
+  EXPECT_TRUE(
+      opens_answer_with("{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}" + turns))
+      << "it cannot be asked";
+}
+
+TEST_F(PromptSetTest, NotesATemplateThatOpensNoAnswer) {
+  const std::string messages = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n";
+  EXPECT_TRUE(load(messages).template_opens_answer);
+  options_.apply_chat_template_kwargs = "{\"add_generation_prompt\": false}";
+  EXPECT_FALSE(load(messages).template_opens_answer);
+  EXPECT_TRUE(load("{\"prompt\": \"1 + 1 =\"}\n").template_opens_answer) << "no template is used";
+}
+
+}  // namespace
+}  // namespace tandem::session

@@ -1,8 +1,0 @@
-// How often a test repeats what it does: 1, or what --repeat says, for the counts that soak tests want.
-#pragma once
-
-namespace tandem::text {
-
-int repeat();
-
-}  // namespace tandem::text
