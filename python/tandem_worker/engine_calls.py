@@ -39,14 +39,42 @@ class Completion(NamedTuple):
     text: str
 
 
+class Prompt:
+    """A sample's prompt. prefix: what the tokenizer writes before texts, such as BOS, where the prompt begins with it."""
+
+    def __init__(self, text, tokens, tokenizer):
+        self.text = text if isinstance(text, str) else ""  # "" for messages that nothing has rendered
+        self.tokens = list(tokens)
+        self._tokenizer = tokenizer
+        prefix = list(tokenizer.text_prefix)
+        self.prefix = prefix if begins_with(self.tokens, prefix) else []
+        self.bare = self.tokens[len(self.prefix) :]
+
+    def encode(self, text):
+        """Another text as the prompt is encoded: behind the prefix, and behind the prompt's own ids where it begins with
+        the prompt, even if a token of the whole text would reach over the prompt's end."""
+        ids = self._tokenizer.encode(text)
+        if not begins_with(ids, self.prefix):
+            ids = self.prefix + ids
+        if self.text and text.startswith(self.text) and not begins_with(ids, self.tokens):
+            ids = self.tokens + self._tokenizer.encode(text[len(self.text) :])
+        return ids
+
+
+def begins_with(ids, beginning):
+    return ids[: len(beginning)] == beginning
+
+
 class Run:
     """A sample under way in this process: what it asks, and how long it waits for answers."""
 
-    def __init__(self, number, sampling_params, max_context_tokens, tokenizer):
+    def __init__(self, number, sampling_params, max_context_tokens, tokenizer, prompt):
         self.number = number
         self.sampling_params = sampling_params  # of the run, every one of them
         self.max_context_tokens = max_context_tokens
         self.tokenizer = tokenizer
+        self.prompt = prompt
+        self._begun_with_prefix = set()  # False: a call began with the prompt less its text prefix; True: with all of it
         self.asked = []  # not sent yet
         self._answers = {}  # call -> future
         self._last_call = 0
@@ -66,8 +94,17 @@ class Run:
     def waited_s(self):
         return self._waited_s + (time.monotonic() - self._waits_since if self._answers else 0.0)
 
+    @property
+    def left_prefix_out(self):
+        """Every call that began with the prompt left out its text prefix."""
+        return self._begun_with_prefix == {False}
+
     async def ask(self, input_ids, sampling_params):
         message = {"run": self.number, "input_ids": _ids(input_ids), "sampling_params": self._merged(sampling_params)}
+        if self.prompt.prefix:
+            for whole in (True, False):
+                if begins_with(message["input_ids"], self.prompt.tokens if whole else self.prompt.bare):
+                    self._begun_with_prefix.add(whole)
         self._last_call += 1
         number = message["call"] = self._last_call
         if not self._answers:
@@ -151,7 +188,7 @@ async def post(url, payload, max_retries=0, headers=None, action="post"):
     run = current()
     ids = payload.get("input_ids")
     if ids is None:
-        ids = run.tokenizer.encode(payload["text"], add_special_tokens=False)
+        ids = run.prompt.encode(payload["text"])
     completion = await run.ask(ids, payload.get("sampling_params"))
     return {
         "text": completion.text,

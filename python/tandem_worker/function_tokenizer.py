@@ -7,7 +7,7 @@ from tandem_worker import tokenizer
 class FunctionTokenizer:
     def __init__(self, directory):
         self._worker = tokenizer.Worker()
-        self._worker.load(directory)
+        self.text_prefix = self._worker.load(directory)["text_prefix"]  # ids written before every text, such as BOS
         self._library = self._worker.library
         config = tokenizer.read_json(directory + "/tokenizer_config.json", required=False)
         for name in ("eos_token", "pad_token", "bos_token", "unk_token"):

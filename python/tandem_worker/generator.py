@@ -108,12 +108,13 @@ class Worker:
 
     def _begin(self, entry):
         request = entry["sample"]
+        sample = sample_to_make(request, self._metadata_key)
+        prompt = engine_calls.Prompt(sample.prompt, request["prompt_tokens"], self._tokenizer)
         run = engine_calls.Run(
-            entry["run"], entry["sampling_params"], entry["max_context_tokens"], self._tokenizer
+            entry["run"], entry["sampling_params"], entry["max_context_tokens"], self._tokenizer, prompt
         )
         run.on_ask = self._wake
-        run.sample = sample_to_make(request, self._metadata_key)
-        run.response_begins = len(request["prompt_tokens"])
+        run.sample = sample
         arguments = types.SimpleNamespace(**{**self._arguments, "rollout_max_context_len": entry["max_context_tokens"]})
         keywords = {"evaluation": entry["evaluation"]} if self._takes_evaluation else {}
 
@@ -177,15 +178,30 @@ def made(sample, run):
     if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= len(tokens):
         raise WrongType(f"sample.response_length is {length!r:.40}, of {len(tokens)} tokens; write the number of tokens "
                         "behind the prompt")
+    mask = None if sample.loss_mask is None else slime_sample.mask_text(sample.loss_mask, length)
     own = {field for field in slime_sample.Sample.__dataclass_fields__}
     return {
-        "tokens": tokens,
+        "tokens": with_text_prefix(tokens, length, mask, run),
         "response_length": length,
-        "loss_mask": None if sample.loss_mask is None else slime_sample.mask_text(sample.loss_mask, length),
+        "loss_mask": mask,
         "status": status,
         "metadata": left(dict(sample.metadata or {}), "sample.metadata"),
         "attributes": left({k: v for k, v in vars(sample).items() if k not in own and is_plain(v)}, "the sample"),
     }
+
+
+def with_text_prefix(tokens, length, mask, run):
+    """The tokens of a sample, with the text prefix of the prompt put back where the function, as slime's do, encoded the
+    prompt without BOS. What the engine sampled behind other tokens than these is refused where it is trained on."""
+    prompt = run.prompt
+    if prompt.prefix and run.left_prefix_out and (mask is None or "1" in mask):
+        bos = run.tokenizer.decode(prompt.prefix)
+        raise WrongType(
+            f"the engine was asked without {bos}, which the tokenizer writes before texts (BOS) and the prompt begins "
+            "with; begin calls with sample.tokens, or give --no-add-special-tokens"
+        )
+    begins_bare = prompt.prefix and tokens[: len(tokens) - length] == prompt.bare
+    return prompt.prefix + tokens if begins_bare else tokens
 
 
 def whole_numbers(values, what):

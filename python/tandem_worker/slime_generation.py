@@ -34,7 +34,7 @@ def given_parameters(sampling_params):
 async def generate(args, sample, sampling_params):
     """One turn, as the run does without a function."""
     if not sample.tokens:
-        sample.tokens = GenerateState.tokenizer.encode(sample.prompt)
+        sample.tokens = engine_calls.current().prompt.encode(sample.prompt)
     left = sampling_params["max_new_tokens"] - sample.response_length
     if left <= 0:
         sample.status = slime_sample.Status.TRUNCATED

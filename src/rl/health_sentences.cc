@@ -111,10 +111,10 @@ std::string effect(const HealthSettings& settings, const Streak& stretch) {
                                 : "so no completion is preferred to another";
 }
 
-// Rewards differed before, so labels and grader are not the cause.
+// Rewards differed before, or were all higher, so labels and grader are not the cause.
 std::string collapsed(const HealthSettings& settings, const Streak& stretch, const std::string& opening) {
   const bool is_lowest = stretch.highest_reward == settings.lowest_reward.value_or(0.0);
-  const std::string before = is_lowest ? fmt::format("above {:.6g}", stretch.lowest_reward) : "not all equal";
+  const std::string before = fmt::format("{} {:.6g}", is_lowest ? "above" : "not all", stretch.lowest_reward);
   return fmt::format(
       "{}: rewards were {} until rollout {}, so most likely the steps since then were too large and the policy has "
       "collapsed: lower --lr {:g}, and resume from an earlier checkpoint (--load RUN --ckpt-step N "

@@ -223,7 +223,7 @@ std::optional<bool> LearningHealth::came_later(bool was_well) const {
 
 void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   const int64_t num_rewarded = signal.num_rewarded();
-  const std::optional<int64_t> differed_until = differed_until_;
+  std::optional<int64_t> differed_until = differed_until_;
   if (!signal.all_failed() && num_rewarded > 0 && !signal.all_rewards_equal()) differed_until_ = rollout;
   if (num_rewarded < 2 || signal.all_failed()) return;  // what failed gradings are given tells nothing of answers
   if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
@@ -234,6 +234,10 @@ void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Co
     const Streak& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_rewarded, num_rewarded);
     say(Fault::kAdvantagesZero, rollout, fault_sentence(Fault::kAdvantagesZero, settings_, stretch), warn_);
     return;
+  }
+  if (has_fallen(signal)) {
+    end_equal_stretch();
+    differed_until = differed_until_;
   }
   const Fault here = reward_fault(signal.lowest_reward, signal.highest_reward);
   counts[metric(here)] = static_cast<double>(here == Fault::kGroupRewardsEqual ? signal.num_groups : num_rewarded);
@@ -266,6 +270,21 @@ void LearningHealth::update_base_rate(const RolloutStats& signal) {
   num_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_groups : 1);
   num_equal_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_equal_groups : 0);
   highest_reward_seen_ = std::max(highest_reward_seen_.value_or(signal.highest_reward), signal.highest_reward);
+  flat_ = {};
+}
+
+// All rewards are equal and lower than those of a stretch in which all were equal for long enough: prompts that differ
+// do not explain it, the policy has changed.
+bool LearningHealth::has_fallen(const RolloutStats& signal) const {
+  return signal.all_rewards_equal() && flat_.num_rollouts > 0 && flat_.lowest_reward == flat_.highest_reward &&
+         signal.highest_reward < flat_.highest_reward && is_significant();
+}
+
+// Its groups were equal at a higher reward, so they are no evidence that chance gives equal ones at the lower.
+void LearningHealth::end_equal_stretch() {
+  num_groups_seen_ += settings_.compares_group ? flat_.num_groups : flat_.num_rollouts;
+  highest_reward_seen_ = std::max(highest_reward_seen_.value_or(flat_.highest_reward), flat_.highest_reward);
+  differed_until_ = flat_.last;
   flat_ = {};
 }
 

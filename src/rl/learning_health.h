@@ -78,7 +78,8 @@ struct Streak {
   double lowest_reward = 0.0, highest_reward = 0.0;
   int64_t num_best = 0;  // samples with the highest reward
   bool all_advantages_zero = true;
-  std::optional<int64_t> differed_until;  // the last rollout before it, from 0, whose rewards were not all equal
+  // Of rewards: LearningHealth::differed_until() when it began.
+  std::optional<int64_t> differed_until;
   // Of completions: whether some rollout before it did not show the case; unset: not known, the run has resumed.
   std::optional<bool> came_later;
 
@@ -111,7 +112,8 @@ class LearningHealth {
   Counts observe_rollout(int64_t rollout, std::span<const Sample* const> samples);
   // After a rollout of dynamic sampling.
   Counts observe_filter(int64_t rollout, const FilterStats& stats);
-  // The last rollout whose rewards were not all equal; part of a checkpoint. nullopt: none was.
+  // The last rollout whose rewards were not all equal, or all equal and higher than all since; part of a checkpoint.
+  // nullopt: none was.
   std::optional<int64_t> differed_until() const { return differed_until_; }
   // After an optimizer step, which counts from 0 over the run: the samples it was made of, and its learning rate.
   Counts observe_step(int64_t step, std::span<const Sample* const> samples, double lr);
@@ -137,6 +139,8 @@ class LearningHealth {
   void see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts);
   void say_solved(int64_t rollout, bool from_the_start, bool are_many);
   void update_base_rate(const RolloutStats& signal);
+  bool has_fallen(const RolloutStats& signal) const;
+  void end_equal_stretch();
   std::optional<bool> came_later(bool was_well) const;
   Fault reward_fault(double lowest, double highest) const;
   Fault flat_fault() const;

@@ -209,6 +209,39 @@ TEST_F(MultiTurn, CallsThatCannotBeAreToldToTheFunction) {
   }
 }
 
+// Functions written for slime encode the prompt without BOS and post texts, to which SGLang adds it. The model's
+// tokenizer begins texts with BOS, 484 (tests/golden/tokenizer_bos).
+TEST_F(MultiTurn, APromptThatBeginsWithBosMayBeGivenAsText) {
+  const base::TemporaryDirectory folder;
+  std::filesystem::create_directory(folder / "model");
+  for (const std::string name : {"config.json", "generation_config.json", "model.safetensors"})
+    std::filesystem::copy_file(kModel + "/" + name, folder / "model/" + name);
+  for (const std::string name : {"tokenizer.json", "tokenizer_config.json"})
+    std::filesystem::copy_file("tests/golden/tokenizer_bos/" + name, folder / "model/" + name);
+  base::write_file_durably(folder / "data.jsonl", "{\"prompt\": \"alpha beta\", \"label\": \"1\"}\n");
+  const auto arguments = [&](const std::string& name, const std::string& function, const Arguments& more = {}) {
+    Arguments result = with_function(folder / name, function, more);
+    for (const auto& [flag, value] :
+         {std::pair{"--hf-checkpoint", folder / "model"}, std::pair{"--prompt-data", folder / "data.jsonl"},
+          std::pair{"--num-rollout", std::string("1")}})
+      result = with_flag(result, flag, value);
+    return result;
+  };
+  const std::string dump = folder / "dump_{rollout_id}.jsonl";
+  const Captured by_text = run(arguments("by_text", "asks_by_text", {"--save-debug-rollout-data", dump}));
+  ASSERT_EQ(by_text.code, 0) << by_text.err;
+  EXPECT_EQ(last_record(folder / "by_text", "rollout/step")["rollout/grader_failed"], 0.0) << by_text.err;
+  for (const base::Json& sample : json_lines(folder / "dump_0.jsonl"))
+    EXPECT_EQ(sample["prompt_tokens"], base::Json({484, 364, 79, 266, 273, 299, 64}));
+
+  const Captured by_ids = run(arguments("by_ids", "asks_by_bare_ids", {"--max-failed-rollouts", "1"}));
+  expect_one_line_failure(by_ids, 2, "the engine was asked without <|begin_of_text|>");
+  EXPECT_NE(last_line(by_ids.err).find("give --no-add-special-tokens"), std::string::npos) << by_ids.err;
+  const Captured without = run(arguments("without", "asks_by_bare_ids", {"--no-add-special-tokens"}));
+  EXPECT_EQ(without.code, 0) << without.err;
+  EXPECT_EQ(last_record(folder / "without", "rollout/step")["rollout/grader_failed"], 0.0) << without.err;
+}
+
 TEST_F(MultiTurn, AnEvaluationMakesItsSamplesSoToo) {
   const base::TemporaryDirectory folder;
   const Captured result =

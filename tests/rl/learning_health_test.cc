@@ -462,7 +462,7 @@ TEST(LearningHealth, ACollapseBlamesTheStepAndNotTheLabels) {
       std::string said;
       for (const std::string& line : each_watch->warnings) said += line + "\n";
       EXPECT_NE(said.find(reward == 0.0 ? "rewards were above 0 until rollout 3, so most likely"
-                                        : "rewards were not all equal until rollout 3, so most likely"),
+                                        : "rewards were not all 0.1 until rollout 3, so most likely"),
                 std::string::npos)
           << said;
       EXPECT_NE(said.find("lower --lr 0.01"), std::string::npos) << said;
@@ -471,6 +471,48 @@ TEST(LearningHealth, ACollapseBlamesTheStepAndNotTheLabels) {
       EXPECT_EQ(said.find("eos_token_id"), std::string::npos) << said;
     }
   }
+}
+
+// All rewards 1, then all of them lower: it was said that rewards differ between prompts.
+TEST(LearningHealth, ACollapseOfASolvedTaskBlamesTheStepToo) {
+  for (const double reward : {0.0, 0.25}) {
+    SimulatedRun run(5);
+    use_groups(run);
+    run.graded_by_length = false;
+    run.num_groups = run.num_per_group = 8;
+    Watched watched(run);
+    for (int64_t index = 0; index < 4; ++index) go(run, watched, index, each([](auto&, Sample& s) { s.reward = 1.0; }));
+    watched.warnings.clear();  // that the task is solved from the start
+    for (int64_t index = 4; index < 6; ++index)
+      go(run, watched, index, each([reward](auto&, Sample& s) { s.reward = reward; }));
+    ASSERT_EQ(watched.warnings.size(), 1U) << testing::PrintToString(watched.warnings);
+    const std::string& said = watched.warnings[0];
+    EXPECT_NE(said.find(reward == 0.0 ? "all 64 rewards are 0, " : "all 64 rewards are 0.25, "), std::string::npos)
+        << said;
+    EXPECT_NE(said.find(reward == 0.0 ? "rewards were above 0 until rollout 4, so most likely"
+                                      : "rewards were not all 0.25 until rollout 4, so most likely"),
+              std::string::npos)
+        << said;
+    EXPECT_EQ(watched.watch.differed_until(), 3) << "a run that resumes behind it knows so too";
+  }
+}
+
+// One prompt a rollout, and a reward that looks at the prompt alone: rewards that fall are no collapse then.
+TEST(LearningHealth, RewardsOfThePromptAloneAreNoCollapse) {
+  SimulatedRun run(5);
+  use_groups(run);
+  run.num_groups = 1;
+  run.num_per_group = 8;
+  run.num_rollouts = 100;
+  Watched watched(run);
+  for (int64_t index = 0; index < 40; ++index) {
+    const double reward = index / 3 % 2 == 0 ? 1.0 : 0.0;
+    go(run, watched, index, each([reward](auto&, Sample& s) { s.reward = reward; }));
+  }
+  ASSERT_FALSE(watched.warnings.empty());
+  EXPECT_NE(watched.warnings.back().find("rewards differ between prompts"), std::string::npos)
+      << watched.warnings.back();
+  for (const std::string& line : watched.warnings) EXPECT_EQ(line.find("has collapsed"), std::string::npos) << line;
 }
 
 // All rewards 1 from the start were said as information, and a run of a few samples heard nothing.

@@ -55,6 +55,32 @@ async def turns(args, sample: Sample, sampling_params) -> Sample:
     return sample
 
 
+async def asks_by_text(args, sample, sampling_params):
+    """As slime's search-r1 is written: texts go to the engine, and the prompt's ids are made without BOS."""
+    state = GenerateState(args)
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
+    prompt_ids = state.tokenizer(sample.prompt, add_special_tokens=False)["input_ids"]
+    output = await post(url, {"text": sample.prompt, "sampling_params": {**sampling_params, "max_new_tokens": 3}})
+    ids = list(output["output_ids"])
+    tool = state.tokenizer(" 7", add_special_tokens=False)["input_ids"]
+    judged = await post(url, {"text": sample.prompt + " 7", "sampling_params": {"max_new_tokens": 1}})
+    assert judged["meta_info"]["prompt_tokens"] == output["meta_info"]["prompt_tokens"] + len(tool)
+    sample.tokens = prompt_ids + ids + tool
+    sample.response_length = len(ids) + len(tool)
+    sample.loss_mask = [1] * len(ids) + [0] * len(tool)
+    sample.status = Sample.Status.COMPLETED
+    return sample
+
+
+async def asks_by_bare_ids(args, sample, sampling_params):
+    """Asks for the prompt's ids as the tokenizer has them without BOS."""
+    bare = GenerateState(args).tokenizer(sample.prompt, add_special_tokens=False)["input_ids"]
+    output = await post("http://127.0.0.1:0/generate", {"input_ids": bare, "sampling_params": sampling_params})
+    sample.tokens = bare + output["output_ids"]
+    sample.response_length = len(output["output_ids"])
+    return sample
+
+
 async def late_turns(args, sample, sampling_params):
     """The same, with some samples later than others."""
     await asyncio.sleep(0.02 * (sample.index * 7 % 5))
