@@ -589,7 +589,9 @@ std::string Options::unexpected_text(const std::string& word) {
   const size_t begin = std::min(text.find_first_not_of("+~"), text.size());
   const std::string answer = elsewhere_text(shown(word), text.substr(begin, text.find('=') - begin));
   if (!answer.empty()) return answer;
-  return "unexpected argument " + shown(word) + ": every option begins with -- and a name";
+  const bool is_key = !elsewhere_.empty() && word.find('=') != std::string::npos;
+  return "unexpected argument " + shown(word) + ": every option begins with -- and a name" +
+         (is_key ? "; docs/COMING_FROM.md lists keys of verl" : "");
 }
 
 std::string Options::elsewhere_text(const std::string& where, std::string_view name) {
@@ -600,6 +602,8 @@ std::string Options::elsewhere_text(const std::string& where, std::string_view n
   auto row = std::ranges::find_if(elsewhere_, is_it);
   if (row == elsewhere_.end() && !wanted.empty() && std::ranges::count_if(elsewhere_, ends_so) == 1)
     row = std::ranges::find_if(elsewhere_, ends_so);
+  const auto begins_so = [&](const Elsewhere& one) { return one.name.ends_with('*') && matches(one.name, wanted); };
+  if (row == elsewhere_.end()) row = std::ranges::find_if(elsewhere_, begins_so);
   if (row == elsewhere_.end()) return "";
   bool has_flag = false;
   for (Option& option : options_) {
@@ -626,10 +630,13 @@ std::string Options::unknown_text(const std::string& where, const std::string& n
   const std::string dashes = where.starts_with("--") ? "--" : "";
   if (near) return where + ": unknown option; did you mean " + dashes + *near + "?";
   std::vector<std::string> others;
-  for (const Elsewhere& row : elsewhere_) others.push_back(dashed(row.name));
+  for (const Elsewhere& row : elsewhere_) {
+    if (!row.name.ends_with('*')) others.push_back(dashed(row.name));
+  }
   const auto other = nearest_name(name, others);
   if (other) return elsewhere_text(where + ": unknown option; did you mean " + dashes + *other + "? Then", *other);
-  return where + ": unknown option; --help lists what there is";
+  return where + ": unknown option; --help lists what there is" +
+         (elsewhere_.empty() ? "" : ", docs/COMING_FROM.md what other trainers call it");
 }
 
 }  // namespace tandem::base

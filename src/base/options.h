@@ -153,8 +153,8 @@ class Options {
   // a name that ends in '*' stands for every flag that begins so ("vllm-*"). `companions`: flags that mean something
   // else without it, which the command that remains leaves out with it.
   void unsupported(const std::string& name, const std::string& reason, const std::vector<std::string>& companions = {});
-  // What another program calls something (learning_rate, data.train_files): an unknown flag, key or argument of that
-  // name, with - or _, or of the last parts of it, is answered with `answer`, which completes "NAME: ...".
+  // What another program calls something (learning_rate, data.train_files; data.* for all others that begin so): an
+  // unknown flag, key or argument of that name, with - or _, or of the last parts of it, is answered "NAME: `answer`".
   void known_elsewhere(const std::string& name, const std::string& answer);
 
   // Of the options so far, these must be given and no other: for a verb that needs less than the one it shares them
