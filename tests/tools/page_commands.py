@@ -13,7 +13,8 @@ folder that holds what the pages name: DIR (the golden model), FILE.jsonl, job.t
 
 SKIPPED says which commands do not run here and why; a row that matches no command is an error. A transcript of an error
 behind a command (`tandem: error: ...`) is compared with what the program says, and the tables of docs/TUNING.md with the
-memory plan. Prints a line for each command that
+memory plan. The scripts of the pages and of the examples run too: convert.py, the demos (made small), the lines of
+docs/METRICS.md that print rewards, keep_going.sh of docs/RESUMING.md. Prints a line for each command that
 fails; exit code 1."""
 
 import contextlib
@@ -244,6 +245,79 @@ def wrong_tables(program, folder):
     return wrong if len(rows) > 6 and len(models) > 3 else wrong + ["docs/TUNING.md: its tables are not found"]
 
 
+def script_of(page, beginning):
+    """The code block of a page that has this text, with its language taken off."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M) if beginning in block]
+    if len(blocks) != 1:
+        sys.exit(f"{page} has {len(blocks)} code blocks with '{beginning}'")
+    return blocks[0]
+
+
+def shell(folder, script, **variables):
+    """What a line of a page does in a shell, where `tandem` is the program."""
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "PATH": f"{folder}/bin:{os.environ['PATH']}", **variables}
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+                          stdin=subprocess.DEVNULL)
+
+
+def failed_scripts(program, folder):
+    """What goes wrong in scripts that stand in the pages and the examples."""
+    failures = []
+    python = shlex.quote(sys.executable)
+
+    def check(place, result, *says):
+        missing = [text for text in says if text not in result.stdout]
+        if result.returncode != 0 or missing:
+            failures.append(f"{place}: ends with {result.returncode} and says\n    {result.stdout[-300:]}\n"
+                            f"    {result.stderr[-600:]}\n    which lacks {missing}")
+
+    # A `tandem` that has time for eight problems of a demo's held-out ones.
+    (folder / "bin").mkdir()
+    tandem = folder / "bin/tandem"
+    tandem.write_text("#!/bin/bash\nfor word; do\n  shift\n  set -- \"$@\" \"${word/%held_out.jsonl/held_out.jsonl@[:8]}\"\n"
+                      f"done\nexec {shlex.quote(program)} \"$@\"\n", encoding="utf-8")
+    tandem.chmod(0o755)
+
+    lines = script_of("examples/gsm8k/README.md", "mkdir -p runs/gsm8k-data").split("\n")
+    for line in lines[:2]:
+        check("examples/gsm8k/README.md", shell(folder, line.replace(".venv/bin/python", python)),
+              *["96 problems of 96 rows"] * ("convert.py" in line))
+    import pyarrow
+    import pyarrow.parquet
+    rows = [{"question": f"{i} + 1?", "answer": f"It is <<{i}+1={i + 1}>>.\n#### {i + 1}"} for i in (1, 2, 2, 1199)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "train-00000-of-00001.parquet")
+    published = script_of("examples/gsm8k/README.md", "python convert.py").replace("\\\n", "").split("\n")[0]
+    check("examples/gsm8k/README.md", shell(folder, published.replace("python convert.py",
+                                                                       f"{python} examples/gsm8k/convert.py")),
+          "gsm8k.jsonl: 3 problems of 4 rows")
+    labels = [json.loads(line)["label"] for line in (folder / "gsm8k.jsonl").read_text(encoding="utf-8").splitlines()]
+    if labels != ["2", "3", "1200"]:
+        failures.append(f"examples/gsm8k/convert.py: the labels are {labels}")
+
+    small = "--num-rollout 1 --rollout-batch-size 2 --n-samples-per-prompt 2 --global-batch-size 4 --no-use-tensorboard"
+    for demo in ("calculator", "arithmetic"):
+        ran = shell(folder, f"{ROOT}/examples/{demo}/demo.sh {folder}/runs/{demo} {small}", TANDEM=str(tandem),
+                    PYTHON=sys.executable, WARM_UP_STEPS="1")
+        check(f"examples/{demo}/demo.sh", ran, "== after", "(8 samples)", f"the run: {folder}/runs/{demo} (")
+
+    rewards = script_of("docs/METRICS.md", ".venv/bin/python - RUN")
+    check("docs/METRICS.md", shell(folder, rewards.replace(".venv/bin/python", python).replace(" RUN ", " runs/a ")), "0 ")
+
+    keep_going = script_of("docs/RESUMING.md", "# keep_going.sh RUN COMMAND")
+    (folder / "keep_going.sh").write_text(keep_going, encoding="utf-8")
+    line = next(line for line in script_of("docs/RESUMING.md", "bash keep_going.sh $RUN").split("\n") if "bash" in line
+                and "keep_going" in line)
+    check("docs/RESUMING.md", shell(folder, line, RUN="runs/kept_going"))
+    for code, last in ((75, "saved"), (0, "  done after 1 of 1 rollouts"), (3, "")):
+        # Of a run that was stopped, one that is finished, and one that failed.
+        (folder / "runs/kept_going/log.txt").write_text(last + "\n", encoding="utf-8")
+        ended = shell(folder, f"bash keep_going.sh runs/kept_going sh -c 'exit {3 if code == 3 else 0}'").returncode
+        if ended != code:
+            failures.append(f"docs/RESUMING.md: keep_going.sh ends with {ended} where it should with {code}")
+    return failures
+
+
 def main():
     program = str(Path(sys.argv[1]).resolve())
     used, failures, number = set(), [], 0
@@ -271,6 +345,7 @@ def main():
                 elif result.returncode != 0:
                     failures.append(f"{place}: `tandem {' '.join(words)}` ends with {result.returncode}: {said[-600:]}")
         failures += wrong_tables(program, folder)
+        failures += failed_scripts(program, folder)
     failures += [f"SKIPPED has '{part}', which no page holds" for part in SKIPPED if part not in used]
     for failure in failures:
         print(failure)
