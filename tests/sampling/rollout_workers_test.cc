@@ -92,7 +92,7 @@ class NewWeights : public testing::Test {
   // Sessions last for all tests: each starts a tokenizer. With an adapter, so that there are two stores.
   static void SetUpTestSuite() {
     memory_ = new weights::ShownMemory();
-    run_ = new SmallRun([](config::TrainConfig& config) { config.lora.rank = 2; });
+    run_ = new run::SmallRun([](config::TrainConfig& config) { config.lora.rank = 2; });
     for (auto& worker : sessions_) {
       worker = new session::ModelSession(run_->inputs().config.model, run_->inputs().config.lora);
       worker->allocate_weights();
@@ -159,7 +159,7 @@ class NewWeights : public testing::Test {
   }
 
   static inline weights::ShownMemory* memory_ = nullptr;
-  static inline SmallRun* run_ = nullptr;
+  static inline run::SmallRun* run_ = nullptr;
   static inline std::array<session::ModelSession*, 2> sessions_ = {};
   static inline int num_runs_ = 0;
   const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
