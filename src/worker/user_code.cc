@@ -26,8 +26,8 @@ constexpr int kFilesPerCall = 4;
 
 }  // namespace
 
-UserCode::UserCode(UserCodeConfig config, std::function<base::Json(ChildProcess&)> load)
-    : config_(std::move(config)), load_(std::move(load)), output_(config_.output_path, config_.max_output_bytes) {
+UserCode::UserCode(UserCodeConfig config)
+    : config_(std::move(config)), output_(config_.output_path, config_.max_output_bytes) {
   WorkerConfig& worker = config_.worker;
   worker.memory_bytes = config_.memory_bytes;
   worker.max_processes = kProcessesAllowed + config_.more_threads;
@@ -52,9 +52,18 @@ base::Json UserCode::start_locked() {
   if (config_.worker.sandboxed) config_.worker.writable = {scratch_->path()};
   auto started = std::make_unique<ChildProcess>(config_.worker, config_.mode, write_output());
   judge(started->missing_layers());
-  base::Json found = load_(*started);
+  base::Json found = load(*started);
   warm_parent_ = std::move(started);
   return found;
+}
+
+base::Json UserCode::load(ChildProcess& child) const {
+  try {
+    return child.call("load", config_.load_arguments, config_.worker.deadline_s);
+  } catch (const EnvironmentError& lacking) {  // a package, which another interpreter than ours may lack
+    TANDEM_USER_CHECK(config_.python.empty(), fmt::format("--rm-python {}: {}", config_.python, lacking.what()));
+    throw;
+  }
 }
 
 std::unique_ptr<ChildProcess> UserCode::fork() {

@@ -33,16 +33,18 @@ struct UserCodeConfig {
   int64_t max_output_bytes = 0;  // of that file; what is beyond is dropped, and the file says so
   Sandbox sandbox = Sandbox::kAuto;
   bool warn_of_missing_layers = true;
+  base::Json load_arguments;  // of the call "load", in which a process imports the code
 };
 
 class UserCode {
  public:
-  // `load` makes a process load the code, and answers what the code is; a fork of the warm parent has done it already.
-  // It throws what is wrong.
-  UserCode(UserCodeConfig config, std::function<base::Json(ChildProcess&)> load);
+  explicit UserCode(UserCodeConfig config);
 
   // The warm parent. Throws what load() throws, EnvironmentError for what the machine lacks, or WorkerError.
   base::Json start();
+  // Makes a process load the code, and returns what it answers about it; a fork of the warm parent has loaded it
+  // already. UserError where the code cannot be used, EnvironmentError or WorkerError.
+  base::Json load(ChildProcess& child) const;
   // A process that is as confined as the warm parent, which is started again where it is gone. Thread-safe.
   std::unique_ptr<ChildProcess> fork();
   const std::string& scratch_folder() const { return scratch_->path(); }
@@ -53,7 +55,6 @@ class UserCode {
   std::function<void(std::string_view)> write_output();
 
   UserCodeConfig config_;
-  const std::function<base::Json(ChildProcess&)> load_;
   std::optional<ScratchFolder> scratch_;  // of the warm parent and its forks, whose end removes it
   OutputFile output_;
   std::atomic<bool> warned_ = false;
