@@ -1,5 +1,5 @@
-// Calls of a reward that wait for a process, and the grades of those that have ended, in the order of submission.
-// Thread-safe: grader threads take calls and store grades, one thread submits and collects.
+// Calls of a reward that wait for a process, and the grades of those that have ended.
+// Thread-safe: grader threads take calls and store grades, one thread adds calls and takes grades.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,9 @@
 
 namespace tandem::reward {
 
-// One call of the reward: what it is given, and where its grades go.
+// One call of the reward.
 struct Call {
   std::vector<GradeRequest> samples;
-  size_t first_result = 0;
   uint64_t generation = 0;  // of the queue, when it was added
   bool alone = false;       // once lost with others: to be made beside no other call
   std::chrono::steady_clock::time_point begun;
@@ -49,13 +48,11 @@ class CallQueue {
   // Calls that were lost together, `why`: to the front, each to be made again, alone.
   void repeat(std::vector<Call> calls, const std::string& why);
 
-  // collect() rethrows the first error.
+  // take_finished() rethrows the first error.
   void fail(std::exception_ptr error);
   void stop();
-  // Waits until all that was added has grades; in the order in which it was added.
-  std::vector<Grade> collect();
-  // Or, for a caller that wants them as they come: waits that long for the first grades that were not taken yet, and
-  // takes all there are. Grades of a call come together. Where nothing was added, nothing is waited for.
+  // Waits that long for the first grades that were not taken yet, and takes all there are, those of a call together.
+  // Returns none at once where nothing was added that was not taken.
   std::vector<Grade> take_finished(double seconds);
   // Forgets what was added and is not taken: calls that wait are never made, and what those under way give is ignored.
   void discard();
@@ -68,10 +65,9 @@ class CallQueue {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Call> calls_;
-  std::vector<Grade> results_;
-  size_t num_pending_ = 0;        // results that are not in yet
-  std::vector<size_t> finished_;  // those that are in, for take_finished()
-  uint64_t generation_ = 0;       // how often everything was discarded
+  size_t num_pending_ = 0;       // samples that have no grade yet
+  std::vector<Grade> finished_;  // those that were not taken yet
+  uint64_t generation_ = 0;      // how often everything was discarded
   std::map<std::string, int64_t> num_failures_;
   std::string expected_;
   int64_t num_repeated_ = 0;

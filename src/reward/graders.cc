@@ -293,8 +293,6 @@ Graders::~Graders() = default;
 
 void Graders::submit(std::vector<GradeRequest> group) { impl_->queue.add(std::move(group), impl_->facts.takes_group); }
 
-std::vector<Grade> Graders::collect() { return impl_->queue.collect(); }
-
 std::vector<Grade> Graders::take_finished(double seconds) { return impl_->queue.take_finished(seconds); }
 
 void Graders::discard() { impl_->queue.discard(); }

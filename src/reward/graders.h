@@ -121,9 +121,8 @@ class Graders {
   ~Graders();
 
   void submit(std::vector<GradeRequest> group);  // returns at once
-  std::vector<Grade> collect();                  // waits for everything submitted; in submission order
-  // Or, for a caller that wants grades as they come: waits that long for the first that were not taken yet, and takes
-  // all there are. Grades of a call come together. Where nothing is submitted, nothing is waited for.
+  // Waits that long for the first grades that were not taken yet, and takes all there are, those of a call together.
+  // Returns none at once where nothing was submitted that was not taken.
   std::vector<Grade> take_finished(double seconds);
   // Forgets what was submitted and is not taken.
   void discard();

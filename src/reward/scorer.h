@@ -43,7 +43,6 @@ class Scorer {
   // As Graders have them; a grade comes when all sources have given theirs. Sample ids are unique among what is
   // submitted and not taken.
   void submit(std::vector<GradeRequest> group);
-  std::vector<Grade> collect();
   std::vector<Grade> take_finished(double seconds);
   void discard();
   int64_t restarts() const;
@@ -71,8 +70,6 @@ class Scorer {
   template <typename F>
   int64_t sum_over_pools(F f) const;
   int64_t num_pools() const;
-  // By the order of submission.
-  std::map<uint64_t, Grade> take(double seconds);
   Grade combined(uint64_t sample_id, std::vector<std::optional<Grade>> parts) const;
 
   std::deque<Source> sources_;  // which Graders stay in

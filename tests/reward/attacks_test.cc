@@ -418,7 +418,7 @@ TEST_F(Attacks, AForkBombTakesNoProcessFromAnotherGrader) {
   Graders graders(config);
   graders.submit({request(1, "hold_processes=3")});
   graders.submit({request(2, "start_processes=40")});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_GT(grades[0].reward, 40.0) << grades[0].reason;  // of the 64 that a grader may have
   EXPECT_LE(grades[0].reward, 64.0);
   EXPECT_EQ(grades[1].reward, 40.0) << grades[1].reason;
@@ -437,7 +437,7 @@ TEST_F(Attacks, AttackersCostHonestSamplesNothing) {
     graders.submit({request(2 * i, attacks[i % attacks.size()])});
     graders.submit({request(2 * i + 1, "give=" + std::to_string(i))});
   }
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   for (uint64_t i = 0; i < 2 * attacks.size(); ++i) {
     EXPECT_NE(grades[2 * i].reward, 1.0) << attacks[i % attacks.size()];
     EXPECT_EQ(grades[2 * i + 1].reward, static_cast<double>(i)) << grades[2 * i + 1].reason;

@@ -114,7 +114,7 @@ TEST(GraderFaults, CostTheSampleAndNoOther) {
 
   Graders graders(faults());
   for (size_t i = 0; i < plan.size(); ++i) graders.submit({request(100 + i, plan[i].response)});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   ASSERT_EQ(grades.size(), plan.size());
   std::map<std::string, int64_t> counts;
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -175,7 +175,7 @@ TEST(GraderFaults, KeepToTheTable) {
       for (const Fault& kind : kinds) {
         const auto begin = Clock::now();
         graders.submit({request(1, "0.5"), request(2, kind.response), request(3, "0.25"), request(4, "0.125")});
-        const std::vector<Grade> grades = graders.collect();
+        const std::vector<Grade> grades = take_all(graders);
         const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin).count();
         worst_overshoot_s = std::max(worst_overshoot_s, elapsed_s - config.limits.deadline_s);
         ASSERT_EQ(grades.size(), 4U);
@@ -298,14 +298,14 @@ TEST(GraderFaults, WrongListsFailTheirSamples) {
   config.group_rm = true;
   Graders short_lists(config);
   short_lists.submit({request(1, "a"), request(2, "b")});
-  for (const Grade& grade : short_lists.collect()) {
+  for (const Grade& grade : take_all(short_lists)) {
     EXPECT_EQ(grade.reason_class, "wrong_count");
     EXPECT_NE(grade.reason.find("1 rewards for 2 samples"), std::string::npos) << grade.reason;
   }
   config.custom_rm_path = "tests/reward/rewards/faults.py:with_none";
   Graders with_none(config);
   with_none.submit({request(1, "a"), request(2, "none")});
-  const std::vector<Grade> grades = with_none.collect();
+  const std::vector<Grade> grades = take_all(with_none);
   EXPECT_EQ(grades[0].reward, 1.0);
   EXPECT_EQ(grades[1].reason_class, "none");
   EXPECT_NE(grades[1].reason.find("does not apply to this sample"), std::string::npos) << grades[1].reason;

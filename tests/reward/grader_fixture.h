@@ -1,6 +1,8 @@
 // Requests and configurations for the grader tests.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -35,10 +37,24 @@ inline GradeRequest request(uint64_t sample_id, const std::string& response, con
   return request;
 }
 
+// Waits for the grades of all samples that were submitted and not taken; in the order of the samples' ids.
+template <typename GradersOrScorer>
+std::vector<Grade> take_all(GradersOrScorer& graders) {
+  constexpr double kAsLongAsItTakes = 3600.0;
+  std::vector<Grade> all;
+  while (true) {
+    std::vector<Grade> grades = graders.take_finished(kAsLongAsItTakes);
+    if (grades.empty()) break;
+    std::ranges::move(grades, std::back_inserter(all));
+  }
+  std::ranges::stable_sort(all, {}, &Grade::sample_id);
+  return all;
+}
+
 // One sample, graded on its own.
 inline Grade grade_one(Graders& graders, const GradeRequest& request) {
   graders.submit({request});
-  return graders.collect().at(0);
+  return take_all(graders).at(0);
 }
 
 }  // namespace tandem::reward
