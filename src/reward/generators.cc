@@ -55,7 +55,7 @@ struct Generators::Impl {
   };
   // What a process is told.
   struct Turn {
-    std::vector<uint64_t> begun;  // runs
+    bool is_first = false;  // the process has no sample under way yet
     base::Json message;
   };
 
@@ -137,10 +137,11 @@ struct Generators::Impl {
 
   Turn next_turn(Generator& generator) {
     Turn turn;
+    turn.is_first = generator.sample_of_run.empty();
     base::Json begin = base::Json::array();
     // A share of what waits, so that no process has all of it while others have nothing.
     const size_t share = (waiting.size() + generators.size() - 1) / generators.size();
-    while (turn.begun.size() < share && may_take(generator)) {
+    while (begin.size() < share && may_take(generator)) {
       const uint64_t sample_id = waiting.front();
       waiting.pop_front();
       Sample& sample = samples.at(sample_id);
@@ -148,7 +149,6 @@ struct Generators::Impl {
       sample.generator = generator.index;
       generator.is_alone = sample.alone;
       generator.sample_of_run[sample.run] = sample_id;
-      turn.begun.push_back(sample.run);
       begin.push_back(to_json(sample.request, sample.run));
     }
     const double wait_s = generator.num_asked > std::ssize(generator.answers) ? kEngineTurnS : kTurnS;
@@ -220,7 +220,8 @@ struct Generators::Impl {
   // Never fails for what user code does: that is a failed sample.
   void advance(Generator& generator, Turn turn) {
     try {
-      generator.worker.make_ready();
+      // A process that died with samples under way is lost to the call below, so that they begin again.
+      if (turn.is_first) generator.worker.make_ready();
     } catch (const std::runtime_error& why) {
       const std::lock_guard lock(mutex);
       for (const auto& [run, sample_id] : std::exchange(generator.sample_of_run, {})) {
