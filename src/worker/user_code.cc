@@ -14,11 +14,11 @@ namespace tandem::worker {
 
 namespace {
 
-// What each process may start, threads counted. Few, for processes that fork without end slow down all others that
-// share memory with them.
+// Each process may start so many, threads counted. They are few, for processes that fork without end slow down all
+// others that share memory with them.
 constexpr int64_t kProcessesAllowed = 64;
 
-// What each process may write in all, in memory: a share of what it may take besides.
+// Each process may write so much in all, in memory: a share of what it may take besides.
 constexpr int64_t kMinScratchBytes = int64_t{256} << 20;
 constexpr int64_t kScratchShare = 4;
 
@@ -47,13 +47,13 @@ base::Json UserCode::start() {
 }
 
 base::Json UserCode::start_locked() {
-  warm_parent_.reset();
+  forkserver_.reset();
   scratch_.emplace();
   if (config_.worker.sandboxed) config_.worker.writable = {scratch_->path()};
   auto started = std::make_unique<ChildProcess>(config_.worker, config_.mode, write_output());
   judge(started->missing_layers());
   base::Json found = load(*started);
-  warm_parent_ = std::move(started);
+  forkserver_ = std::move(started);
   return found;
 }
 
@@ -68,11 +68,11 @@ base::Json UserCode::load(ChildProcess& child) const {
 
 std::unique_ptr<ChildProcess> UserCode::fork() {
   const std::lock_guard lock(mutex_);
-  if (warm_parent_ == nullptr || !warm_parent_->alive()) start_locked();
+  if (forkserver_ == nullptr || !forkserver_->alive()) start_locked();
   try {
-    return std::make_unique<ChildProcess>(*warm_parent_, config_.worker, write_output());
+    return std::make_unique<ChildProcess>(*forkserver_, config_.worker, write_output());
   } catch (const WorkerError&) {
-    warm_parent_.reset();
+    forkserver_.reset();
     throw;
   }
 }
@@ -81,13 +81,13 @@ std::function<void(std::string_view)> UserCode::write_output() {
   return [this](std::string_view text) { output_.write(text); };
 }
 
-// What the kernel lacks is the same for every process, and said once.
+// The kernel lacks the same for every process, so it is said once.
 void UserCode::judge(const std::vector<std::string>& missing_layers) {
   if (missing_layers.empty()) return;
   const std::string missing = fmt::format("{}", fmt::join(missing_layers, ", "));
   TANDEM_ENV_CHECK(config_.sandbox != Sandbox::kRequire, "--rm-sandbox require: this machine cannot give",
                    missing + "; use --rm-sandbox auto to go as far as it can");
-  // The cheapest of layers, which costs us core dumps: no process of our user reads our memory or environment.
+  // This is the cheapest of layers, and costs us core dumps: no process of our user reads our memory or environment.
   ::prctl(PR_SET_DUMPABLE, 0);
   if (!config_.warn_of_missing_layers || warned_.exchange(true)) return;
   base::log_warning(

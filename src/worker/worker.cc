@@ -70,7 +70,7 @@ base::Json Worker::call(std::string_view name, const base::Json& arguments, doub
 }
 
 void Worker::drop() {
-  std::unique_ptr<ChildProcess> ended;  // which takes its time, outside the lock
+  std::unique_ptr<ChildProcess> ended;  // ending it takes its time, outside the lock
   {
     const std::lock_guard lock(mutex_);
     ended = std::move(child_);

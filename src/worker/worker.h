@@ -25,12 +25,12 @@ class Worker {
   // Makes no process yet.
   explicit Worker(WorkerSteps steps) : steps_(std::move(steps)) {}
 
-  // Makes a process, which has loaded when this returns; there is none before. Throws what went wrong, and leaves none.
-  // A process that replaces another is tried until `retry_s` have passed.
+  // Makes the first process or the next, which has loaded when this returns; there is none before. Throws what went
+  // wrong, and leaves none. A process that replaces another is tried until `retry_s` have passed.
   void start(double retry_s = 0);
-  // Called with nothing under way: afterwards a process is there that lives, and that earlier calls left nothing in.
+  // Makes sure that a process is there that lives, and in which earlier calls left nothing. Nothing may be under way.
   void make_ready(double retry_s = 0);
-  // ChildProcess::call(). After ChildLost there is no process.
+  // Sends a request as ChildProcess::call() does. After ChildLost there is no process.
   base::Json call(std::string_view name, const base::Json& arguments, double deadline_s);
   bool has_process() const { return child_ != nullptr; }
   bool alive() { return child_->alive(); }
@@ -40,9 +40,8 @@ class Worker {
   // The process is to take no other call, and ends at the next rest().
   void retire() { retiring_ = true; }
   bool is_retiring() const { return retiring_; }
-  // Called when nothing is under way any more: ends a process that retires, or begins to look for what the calls left,
-  // so that make_ready() need not wait for it. The successor of a process `is_spent`, which did all that it was made
-  // for, is no restart.
+  // Ends a process that retires, or begins to look for what the calls left, so that make_ready() need not wait for it.
+  // Nothing may be under way. The successor of a process `is_spent`, which did all that it was made for, is no restart.
   void rest(bool is_spent = false);
 
   // Ends the call that is in flight, and each later one.
