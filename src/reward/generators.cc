@@ -22,38 +22,38 @@ namespace {
 
 constexpr auto kFlag = "--custom-generate-function-path";
 
-// How long a process goes on before it answers, where nothing happens: long where nobody waits for the answer, and not
-// long where the engine is at work for it.
+// A process goes on for so long before it answers, where nothing happens: long where nobody waits for the answer, and
+// not long where the engine is at work for it.
 constexpr double kTurnS = 0.05;
 constexpr double kEngineTurnS = 0.004;
-// What a process may take beyond the limit of time, which it watches itself.
+// A process watches the limit of time itself, and may take so much longer.
 constexpr double kOwnWatchGraceS = 2.0;
-// How often a process may be lost under a sample before the sample is given up.
+// A sample is given up after so many lost processes.
 constexpr int kMaxLosses = 3;
 
 }  // namespace
 
-// One thread per process. What threads share is under `mutex`.
+// Each process has a thread, which talks to it. The mutex guards what the threads share.
 struct Generators::Impl {
   struct Sample {
     GenerateRequest request;
     uint64_t attempt = 1;
     int losses = 0;
-    bool alone = false;    // once lost with others: to be made beside no other sample
-    uint64_t run = 0;      // what its process knows it by; 0: it waits for one
-    size_t generator = 0;  // of that process
+    bool alone = false;    // it was once lost with others, and is made beside no other sample
+    uint64_t run = 0;      // the number by which its process knows it; 0: it waits for a process
+    size_t generator = 0;  // the index of the process's generator
   };
   struct Generator {
     size_t index;
-    worker::Worker& worker;                           // the generator's thread uses it, without the mutex
-    std::map<uint64_t, uint64_t> sample_of_run = {};  // of those under way in the process
-    base::Json answers = base::Json::array();         // to be given to it,
-    base::Json cancelled = base::Json::array();       // and runs to be ended
-    int64_t num_asked = 0;                            // calls of the engine that are not answered
-    bool all_wait = false;                            // for the engine
+    worker::Worker& worker;                           // only the generator's thread uses it, without the mutex
+    std::map<uint64_t, uint64_t> sample_of_run = {};  // the samples under way in the process
+    base::Json answers = base::Json::array();         // the process gets these with the next call,
+    base::Json cancelled = base::Json::array();       // and ends these runs
+    int64_t num_asked = 0;                            // calls to the engine that are not answered
+    bool all_wait = false;                            // all samples wait for the engine
     bool is_alone = false;                            // its sample is to be made beside no other
   };
-  // What a process is told.
+  // The next call to a process.
   struct Turn {
     bool is_first = false;  // the process has no sample under way yet
     base::Json message;
@@ -123,7 +123,7 @@ struct Generators::Impl {
     }
   }
 
-  // The caller has the lock of these four.
+  // The caller of the next three functions has the lock.
   bool may_take(const Generator& generator) const {
     if (waiting.empty() || generator.worker.is_retiring() || generator.is_alone) return false;
     if (generator.sample_of_run.empty()) return true;
@@ -139,7 +139,7 @@ struct Generators::Impl {
     Turn turn;
     turn.is_first = generator.sample_of_run.empty();
     base::Json begin = base::Json::array();
-    // A share of what waits, so that no process has all of it while others have nothing.
+    // Each process takes a share of the samples that wait, so that none has all of them while others have nothing.
     const size_t share = (waiting.size() + generators.size() - 1) / generators.size();
     while (begin.size() < share && may_take(generator)) {
       const uint64_t sample_id = waiting.front();
@@ -165,7 +165,7 @@ struct Generators::Impl {
     const std::lock_guard lock(mutex);
     for (GeneratorReply::Asked& asked : reply.asked) {
       const auto run = generator.sample_of_run.find(asked.run);
-      if (run == generator.sample_of_run.end()) continue;  // cancelled meanwhile
+      if (run == generator.sample_of_run.end()) continue;  // it was cancelled meanwhile
       asked.call.sample_id = run->second;
       asked.call.attempt = samples.at(run->second).attempt;
       events.emplace_back(std::move(asked.call));
@@ -177,7 +177,8 @@ struct Generators::Impl {
       const uint64_t sample_id = run->second;
       const bool has_company = generator.sample_of_run.size() > 1;
       generator.sample_of_run.erase(run);
-      // What ran out of memory starts the next sample with little left; what did not end in time may still run.
+      // A process that ran out of memory starts the next sample with little left; a sample that did not end in time may
+      // still run.
       if (ended.hung || ended.out_of_memory) generator.worker.retire();
       if (ended.out_of_memory && has_company) {
         repeat(sample_id, ended.result.failure);
@@ -189,7 +190,7 @@ struct Generators::Impl {
     news.notify_all();
   }
 
-  // The caller has the lock of these three.
+  // The caller of the next three functions has the lock.
   void finish(uint64_t sample_id, Generated result) {
     result.sample_id = sample_id;
     result.attempt = samples.at(sample_id).attempt;
@@ -217,7 +218,7 @@ struct Generators::Impl {
         kFlag, why);
   }
 
-  // Never fails for what user code does: that is a failed sample.
+  // Makes one call to the process. What user code does makes samples fail, and never this function.
   void advance(Generator& generator, Turn turn) {
     try {
       // A process that died with samples under way is lost to the call below, so that they begin again.
@@ -251,7 +252,7 @@ struct Generators::Impl {
     rest(generator);
   }
 
-  // Where the process has nothing under way.
+  // Lets the process rest where it has nothing under way.
   void rest(Generator& generator) {
     {
       const std::lock_guard lock(mutex);
@@ -264,7 +265,7 @@ struct Generators::Impl {
     generator.worker.rest();
   }
 
-  // The caller has the lock. The process is gone, or is to be told nothing more of what it had.
+  // Forgets what the process had: it is gone, or is to be told nothing more of it. The caller has the lock.
   static void forget(Generator& generator) {
     generator.sample_of_run.clear();
     generator.answers.clear();
@@ -273,7 +274,8 @@ struct Generators::Impl {
     generator.is_alone = generator.all_wait = false;
   }
 
-  // The process is no more. `is_known`: what happened happens to the sample whenever it is made, where it was alone.
+  // Fails or repeats the samples of a process that is no more. `is_known`: what happened would happen to a sample each
+  // time that it is made, if it was alone.
   void lose(Generator& generator, bool is_known, const std::string& why) {
     generator.worker.drop();
     const std::lock_guard lock(mutex);
@@ -297,9 +299,9 @@ struct Generators::Impl {
   GeneratorConfig config;
   worker::WorkerPool pool;
   mutable std::mutex mutex;
-  std::condition_variable work, news;  // for processes, for take()
-  std::map<uint64_t, Sample> samples;  // by id: those that are not ended
-  std::deque<uint64_t> waiting;        // for a process
+  std::condition_variable work, news;  // waited for by the threads, and by take()
+  std::map<uint64_t, Sample> samples;  // by id; those that have not ended
+  std::deque<uint64_t> waiting;        // samples that no process has yet
   std::vector<GeneratorEvent> events;
   std::deque<Generator> generators;  // one a worker
   uint64_t last_run = 0;

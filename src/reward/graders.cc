@@ -24,19 +24,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Far above what a group of samples answers, far below what would hurt us.
+// The bounds are far above what a group of samples answers, and far below what would hurt us.
 constexpr int64_t kMaxReplyBytes = int64_t{16} << 20;
 constexpr int64_t kMaxGradeValues = 500'000;
 
-// A neighbour's fork bomb lets no process start until its call has ended: this long after the deadline, at most.
+// A neighbour's fork bomb lets no process start before its call has ended, so starts are tried for so long after the
+// deadline.
 constexpr double kBombGraceS = 5.0;
 
-// How long a process goes on with the calls it has before it answers, where no other waits to be added.
+// A process goes on with the calls it has for so long before it answers, where no other waits to be added.
 constexpr double kTurnS = 0.05;
-// What a process with calls of an async function may take beyond their deadlines, which it watches itself.
+// A process watches the deadlines of an async function's calls itself, and may take so much longer.
 constexpr double kOwnWatchGraceS = 1.0;
 
-// What a process says of the reward that it has loaded.
+// The answer of a process that has loaded the reward.
 struct Facts {
   std::string dialect;
   bool takes_group = false;  // a call holds a group, not a sample
@@ -49,7 +50,7 @@ const char* reason_class(worker::LossCause cause) {
   return cause == worker::LossCause::kDeadline ? "deadline" : "died";
 }
 
-// The options have refused what this refuses.
+// Fails for what the options have refused.
 void check_config(const GraderConfig& config) {
   const GraderLimits& limits = config.limits;
   const int num_kinds = (config.rm_types.empty() ? 0 : 1) + (config.custom_rm_path.empty() ? 0 : 1) +
@@ -152,7 +153,8 @@ struct Graders::Impl {
     }
   }
 
-  // A call for a process that may take one. Nothing: it has calls to go on with, or, with none, this is the end.
+  // Returns a call for a process that may take one. Nothing: it has calls to go on with, or, without calls, this is the
+  // end.
   std::optional<Call> next_call(const Grader& grader) {
     if (grader.calls.empty()) return queue.wait();
     const bool takes_another = facts.concurrent && !grader.worker.is_retiring() &&
@@ -165,8 +167,8 @@ struct Graders::Impl {
     return config.limits.deadline_s * static_cast<double>(call.samples.size());
   }
 
-  // Adds a call to those of the slot's process, where there is one to add, lets the process go on with all of them, and
-  // stores what has ended. Never fails for what user code does: that is a failed grade.
+  // Adds a call to those of the grader's process, where there is one to add, lets the process go on with all of them,
+  // and stores what has ended. What user code does makes grades fail, and never this function.
   void advance(Grader& grader, std::optional<Call> call) {
     try {
       if (grader.calls.empty()) grader.worker.make_ready(longest_deadline_s + kBombGraceS);
@@ -186,7 +188,7 @@ struct Graders::Impl {
       if (config.limits.fork_each_call) grader.worker.retire();
     }
     try {
-      store_ended(grader, grader.worker.call("grade", {{"calls", added}, {"wait_s", turn_s}}, patience_s(grader)));
+      store_ended(grader, grader.worker.call("grade", {{"calls", added}, {"wait_s", turn_s}}, reply_timeout_s(grader)));
       if (const Call* late = overdue(grader)) {
         lose(grader, "deadline", fmt::format("did not answer: the deadline of {:g} s passed", deadline_of(*late)));
       }
@@ -209,8 +211,8 @@ struct Graders::Impl {
                        deadline_of(grader.calls.begin()->second));
   }
 
-  // How long the slot's process may say nothing.
-  double patience_s(const Grader& grader) const {
+  // Returns for how long the process may say nothing.
+  double reply_timeout_s(const Grader& grader) const {
     double longest_s = 0.0;
     for (const auto& [number, call] : grader.calls) longest_s = std::max(longest_s, deadline_of(call));
     return facts.concurrent ? longest_s + kOwnWatchGraceS : longest_s;
@@ -227,7 +229,8 @@ struct Graders::Impl {
       };
       const bool has_company = grader.calls.size() > 1;
       Call call = std::move(grader.calls.extract(at).mapped());
-      // What ran out of memory once starts the next call with little left; what did not answer may still run.
+      // A process that ran out of memory once starts the next call with little left; a call that did not answer may
+      // still run.
       if (ended.value("retire", false) || failed_by("memory") || (facts.concurrent && failed_by("deadline"))) {
         grader.worker.retire();
       }
@@ -239,8 +242,8 @@ struct Graders::Impl {
     }
   }
 
-  // A call of a process that answers without ending it. The process does not count time in which it computes for other
-  // calls, so it may be right to wait; alone it can be neither slow for others' sake nor wait for ever.
+  // Returns a call that does not end, of a process that answers. The process does not count time in which it computes
+  // for other calls, so it may be right to wait; alone it can be neither slow for others' sake nor wait for ever.
   const Call* overdue(const Grader& grader) const {
     for (const auto& [number, call] : grader.calls) {
       const double age_s = std::chrono::duration<double>(Clock::now() - call.begun).count();
@@ -249,7 +252,7 @@ struct Graders::Impl {
     return nullptr;
   }
 
-  // The slot's process is no more. With one call under way that call was the cause.
+  // Fails or repeats the calls of a process that is no more. A call that was alone was the cause.
   void lose(Grader& grader, const std::string& reason_class, const std::string& reason) {
     grader.worker.drop();
     std::vector<Call> calls;
@@ -268,7 +271,7 @@ struct Graders::Impl {
     queue.repeat(std::move(calls), why);
   }
 
-  // A call that cannot be sent, or an answer that only user code writes.
+  // Fails a call that cannot be sent, or loses a process that answers as only user code does.
   void refuse(Grader& grader, uint64_t number, const std::string& reason) {
     const auto at = grader.calls.find(number);
     if (at == grader.calls.end()) return lose(grader, "died", "the grader answered with something other than grades");
@@ -278,9 +281,9 @@ struct Graders::Impl {
 
   GraderConfig config;
   worker::WorkerPool pool;
-  std::atomic<double> longest_deadline_s = config.limits.deadline_s;  // of a call so far
+  std::atomic<double> longest_deadline_s = config.limits.deadline_s;  // the longest of a call so far
   CallQueue queue{config.group_filter.empty() ? "reward" : "--dynamic-sampling-filter-path"};
-  Facts facts;  // since before the threads
+  Facts facts;  // set before the threads start
 };
 
 Graders::Graders(const GraderConfig& config) {

@@ -16,10 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of several pools each is asked in turn for so long.
+// One of several pools is asked for so long before the next.
 constexpr double kTurnSeconds = 0.002;
 
-// A part's numbers, columns and metrics, under its name.
+// Adds a part's numbers, columns and metrics, under its name.
 void add_named(const std::string& source, Grade part, Grade& sum) {
   const auto under = [&](const std::string& name) { return source + "/" + name; };
   for (const auto& [name, value] : part.extras) sum.extras[under(name)] = value;
@@ -27,7 +27,7 @@ void add_named(const std::string& source, Grade part, Grade& sum) {
   for (auto& [name, values] : part.metrics) sum.metrics[under(name)] = std::move(values);
 }
 
-// What a part wrote into the sample, over what those before it wrote.
+// Adds what a part wrote into the sample, over what those before it wrote.
 void add_written(const Grade& part, Grade& sum) {
   if (part.remove_sample) sum.remove_sample = sum.remove_sample.value_or(false) || *part.remove_sample;
   if (part.status) sum.status = part.status;
