@@ -19,7 +19,7 @@ namespace tandem::text {
 namespace {
 
 constexpr size_t kMaxQueuedEvents = 1024;
-constexpr int kMaxAttempts = 2;  // of one event: with the child that was there, then with a fresh one
+constexpr int kMaxAttempts = 2;  // each event is tried with the child that is there, then with a fresh one
 constexpr double kDrainSeconds = 5.0;
 
 struct Event {
@@ -30,13 +30,13 @@ struct Event {
 
 base::Json to_json(const std::map<std::string, double>& values) {
   base::Json json = base::Json::object();
-  // Names are distinct, so none is looked for among those before it, as operator[] would.
+  // The names are distinct, so none is looked for among those before it, as operator[] would.
   auto& members = json.get_ref<base::Json::object_t&>();
   for (const auto& [name, value] : values) {
     if (std::isfinite(value)) {
       members.emplace_back(name, value);
     } else {
-      members.emplace_back(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");  // numbers that JSON has not
+      members.emplace_back(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");  // JSON has no such numbers
     }
   }
   return json;
@@ -51,7 +51,7 @@ struct MetricSink::Impl {
   worker::Worker worker{
       {.make = [this] { return std::make_unique<worker::ChildProcess>(target.config, target.worker); },
        .load = [this](worker::ChildProcess& child) { child.call("open", target.open, target.config.deadline_s); }}};
-  mutable std::mutex mutex;  // over all below that two threads touch
+  mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::deque<Event> queue;
   bool busy = false;  // an event is on its way
@@ -65,7 +65,7 @@ struct MetricSink::Impl {
     base::log_warning("{}: {}; training goes on", target.what, what);
   }
 
-  // Whether the event was delivered.
+  // Returns whether the event was delivered.
   bool deliver(const Event& event) {
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       try {
@@ -100,7 +100,7 @@ struct MetricSink::Impl {
     }
   }
 
-  // After the thread's end.
+  // Makes the last call, after the thread's end.
   void finish() {
     if (target.finish_s <= 0 || !worker.has_process()) return;
     try {

@@ -15,10 +15,10 @@
 namespace tandem::text {
 namespace {
 
-// A request stays far below its deadline and the limit of one message: longer work goes in pieces of this size.
+// A request stays far below its deadline and the limit of one message: longer work is done in pieces of this size.
 constexpr size_t kMaxRequestBytes = size_t{1} << 20;
 
-// Ends of runs of items whose sizes add up to at most kMaxRequestBytes (one item may be larger).
+// Returns the ends of runs of items whose sizes add up to at most kMaxRequestBytes (one item may be larger).
 template <typename Size>
 std::vector<size_t> piece_ends(size_t num_items, Size size_of) {
   std::vector<size_t> ends;
@@ -128,7 +128,7 @@ std::vector<std::string> TextWorker::decode(const std::vector<std::vector<int32_
 
 std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base::Json>& conversations,
                                                          const base::Json& kwargs) {
-  constexpr size_t kPiece = 256;  // conversations of one request
+  constexpr size_t kPiece = 256;  // the most conversations of one request
   const base::Json variables = kwargs.is_null() ? base::Json::object() : kwargs;
   TANDEM_USER_CHECK(variables.is_object(), "chat template arguments: write them as a JSON object, not",
                     variables.type_name());
