@@ -1,4 +1,4 @@
-// What each dialect is given, and what of that which a function writes comes back with the grade.
+// Functions of each dialect are given what they should be, and what they write comes back with the grade.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -171,7 +171,7 @@ TEST(Graders, HintAtTheSandboxWhateverWrapsARefusal) {
   }
 }
 
-// What the sandbox keeps away is not what the code's own error says.
+// An error of the code's own is not taken for one of the sandbox.
 TEST(Graders, HintAtTheVariablesThatTheSandboxHasNot) {
   ::setenv("FOLDER_OF_A_TEST", "7", 1);
   ::setenv("FOLDER_OF_IMPORT", "data", 1);

@@ -1,4 +1,4 @@
-// Processes of a generate function that are lost. tests/cli/multi_turn_test.cc has what functions do in a run.
+// Processes of a generate function that are lost. tests/cli/multi_turn_test.cc shows what functions do in a run.
 #include "reward/generators.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ GenerateRequest sample(uint64_t sample_id) {
   return request;
 }
 
-// The next event, which is waited for for a minute.
+// Returns the next event, which is waited for for a minute.
 template <typename Event>
 std::optional<Event> next(Generators& generators, std::vector<GeneratorEvent>& events) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -66,7 +66,7 @@ std::optional<Event> next(Generators& generators, std::vector<GeneratorEvent>& e
 
 EngineAnswer two_tokens() { return {.tokens = {7, 8}, .logprobs = {-0.5F, -1.0F}, .finish_reason = "stop"}; }
 
-// A process that ends while its samples wait for the engine, between two calls to it.
+// The process ends while its samples wait for the engine, between two calls to it.
 TEST(Generators, SamplesThatLoseTheirProcessWhileTheyWaitForTheEngineBeginAgain) {
   const base::TemporaryDirectory folder;
   Generators generators(asking(folder));

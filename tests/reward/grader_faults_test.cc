@@ -1,4 +1,4 @@
-// What bad user code does to us: nothing but a failed sample.
+// Bad user code costs us nothing but a failed sample.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -144,7 +144,7 @@ bool sandbox_is_complete() {
   return true;
 }
 
-// Every kind of fault, beside samples that are well, --repeat times.
+// Tries every kind of fault, beside samples that are well, --repeat times.
 TEST(GraderFaults, KeepToTheTable) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -197,7 +197,8 @@ TEST(GraderFaults, KeepToTheTable) {
       }
       EXPECT_LE(worker::num_descriptors(), descriptors) << "round " << round;
       EXPECT_EQ(worker::num_children(), 1) << "round " << round;
-      // Guard, keeper and warm parent; twice a worker, its witness and the first process of its room.
+      // There are the guard, the supervisor and the forkserver, and twice a worker, its witness and the first process
+      // of its room.
       const auto is_settled = [&] {
         return worker::num_processes_with(folder) <= 9 && worker::num_zombies(folder) == 0;
       };
@@ -265,7 +266,7 @@ TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
   EXPECT_TRUE(graders.failures().empty());
 }
 
-// What no reward is to blame for has a class of its own.
+// A failure that no reward is to blame for has a class of its own.
 TEST(GraderFaults, AProcessThatCannotBeReplacedIsTheMachinesFault) {
   const std::string python = testing::TempDir() + "grader_python_" + std::to_string(::getpid());
   std::ofstream(python) << "#!/bin/sh\nexec " << worker::default_worker_config().python << " \"$@\"\n";

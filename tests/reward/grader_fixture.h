@@ -20,7 +20,7 @@ inline GraderConfig rule(const std::string& rm_type) {
   return config;
 }
 
-// A function of tests/reward/rewards/<file>.
+// Returns the configuration of a function of tests/reward/rewards/<file>.
 inline GraderConfig function(const std::string& spec) {
   GraderConfig config = rule("");
   config.custom_rm_path = "tests/reward/rewards/" + spec;
@@ -37,7 +37,7 @@ inline GradeRequest request(uint64_t sample_id, const std::string& response, con
   return request;
 }
 
-// Waits for the grades of all samples that were submitted and not taken; in the order of the samples' ids.
+// Waits for the grades of all samples that were submitted and not taken, and returns them by sample id.
 template <typename GradersOrScorer>
 std::vector<Grade> take_all(GradersOrScorer& graders) {
   constexpr double kAsLongAsItTakes = 3600.0;
@@ -51,7 +51,7 @@ std::vector<Grade> take_all(GradersOrScorer& graders) {
   return all;
 }
 
-// One sample, graded on its own.
+// Grades one sample on its own.
 inline Grade grade_one(Graders& graders, const GradeRequest& request) {
   graders.submit({request});
   return take_all(graders).at(0);

@@ -1,4 +1,4 @@
-// What rewards are: the rules, and the user's functions in each dialect.
+// Rewards are those of the rules, and of the user's functions in each dialect.
 #include "reward/graders.h"
 
 #include <gtest/gtest.h>

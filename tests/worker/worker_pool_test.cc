@@ -1,4 +1,4 @@
-// A pool of workers, asked here what graders are asked.
+// A pool of workers, which is asked here what graders are asked.
 #include "worker/worker_pool.h"
 
 #include <gtest/gtest.h>
