@@ -78,30 +78,26 @@ struct Generators::Impl {
   }
 
   worker::WorkerPoolConfig pool_config() const {
-    worker::UserCodeConfig code;
-    code.mode = "generator";
-    code.worker = config.worker;
-    code.python = config.python;
-    code.num_processes = config.limits.num_processes;
-    code.memory_bytes = config.memory_bytes;
-    code.calls_at_once = config.limits.max_samples;
-    code.output_path = config.output_path;
-    code.max_output_bytes = config.max_output_bytes;
-    code.sandbox = config.sandbox;
-    code.warn_of_missing_layers = config.warn_of_missing_layers;
-    code.load_arguments = {
-        {"function", config.function},          {"model_directory", config.model_directory},
-        {"metadata_key", config.metadata_key},  {"arguments", config.arguments},
-        {"timeout_s", config.limits.timeout_s}, {"sandboxed", config.sandbox != worker::Sandbox::kOff}};
-    return {.code = std::move(code),
-            .what_runs = kFlag,
-            .who_runs = fmt::format("the processes of {}", kFlag),
-            .warn_of_leftovers = [](const std::string& left) {
-              base::log_warning(
-                  "{} left {} behind, so its process is replaced, as in later cases (perf/generate_restarts): let the "
-                  "function end what it starts",
-                  kFlag, left);
-            }};
+    worker::WorkerPoolConfig result;
+    result.mode = "generator";
+    result.code = config;
+    result.load_arguments = {{"function", config.function},
+                             {"model_directory", config.model_directory},
+                             {"metadata_key", config.metadata_key},
+                             {"arguments", config.arguments},
+                             {"timeout_s", config.limits.timeout_s}};
+    result.num_processes = config.limits.num_processes;
+    result.memory_bytes = config.memory_bytes;
+    result.calls_at_once = config.limits.max_samples;
+    result.what_runs = kFlag;
+    result.who_runs = fmt::format("the processes of {}", kFlag);
+    result.warn_of_leftovers = [](const std::string& left) {
+      base::log_warning(
+          "{} left {} behind, so its process is replaced, as in later cases (perf/generate_restarts): let the function "
+          "end what it starts",
+          kFlag, left);
+    };
+    return result;
   }
 
   void serve(Generator& generator) {

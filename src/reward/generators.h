@@ -14,24 +14,17 @@
 
 #include "base/json.h"
 #include "reward/generator_limits.h"
-#include "worker/sandbox.h"
 #include "worker/worker_config.h"
 
 namespace tandem::reward {
 
-struct GeneratorConfig {
-  worker::WorkerConfig worker;
+struct GeneratorConfig : worker::UserCodeConfig {
   std::string function;                         // FILE.py:function
   std::string model_directory;                  // the function gets the tokenizer of this model
   std::string metadata_key;                     // the key of the metadata that is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args`
-  std::string python;                           // --rm-python
-  std::string output_path;                      // keeps what the function prints; may be empty
-  int64_t max_output_bytes = int64_t{16} << 20;
   GeneratorLimits limits;
   int64_t memory_bytes = int64_t{2} << 30;  // the limit of each process
-  worker::Sandbox sandbox = worker::Sandbox::kAuto;
-  bool warn_of_missing_layers = true;
 };
 
 // A sample to be made. No other sample under way has its id.

@@ -88,36 +88,29 @@ struct Graders::Impl {
   }
 
   worker::WorkerPoolConfig pool_config() const {
-    worker::UserCodeConfig code;
-    code.mode = "grader";
-    code.worker = config.worker;
-    code.worker.max_reply_bytes = kMaxReplyBytes;
-    code.worker.max_reply_values = kMaxGradeValues;
-    code.worker.network = config.service.has_value();
-    code.python = config.python;
-    code.num_processes = config.limits.num_processes;
-    code.memory_bytes = config.limits.memory_bytes;
-    code.calls_at_once = config.limits.max_calls;
-    code.more_threads = config.service ? config.limits.max_calls : 0;  // each request to a service is a thread
-    code.output_path = config.output_path;
-    code.max_output_bytes = config.max_output_bytes;
-    code.sandbox = config.sandbox;
-    code.warn_of_missing_layers = config.warn_of_missing_layers;
-    code.load_arguments = {
-        {"rm_types", config.rm_types},         {"custom_rm_path", config.custom_rm_path},
-        {"service", service_json()},           {"reward_key", config.reward_key},
-        {"group_filter", config.group_filter}, {"group_rm", config.group_rm},
-        {"label_key", config.label_key},       {"metadata_key", config.metadata_key},
-        {"arguments", config.arguments},       {"sandboxed", config.sandbox != worker::Sandbox::kOff}};
-    return {.code = std::move(code),
-            .what_runs = "reward code",
-            .who_runs = "the graders",
-            .warn_of_leftovers = [](const std::string& left) {
-              base::log_warning(
-                  "the reward left {} behind after a call, so its worker is replaced, as after each such call (counted "
-                  "in perf/grader_restarts): let a call end what it starts",
-                  left);
-            }};
+    worker::WorkerPoolConfig result;
+    result.mode = "grader";
+    result.code = config;
+    result.code.worker.max_reply_bytes = kMaxReplyBytes;
+    result.code.worker.max_reply_values = kMaxGradeValues;
+    result.code.worker.network = config.service.has_value();
+    result.load_arguments = {
+        {"rm_types", config.rm_types},     {"custom_rm_path", config.custom_rm_path}, {"service", service_json()},
+        {"reward_key", config.reward_key}, {"group_filter", config.group_filter},     {"group_rm", config.group_rm},
+        {"label_key", config.label_key},   {"metadata_key", config.metadata_key},     {"arguments", config.arguments}};
+    result.num_processes = config.limits.num_processes;
+    result.memory_bytes = config.limits.memory_bytes;
+    result.calls_at_once = config.limits.max_calls;
+    result.more_threads = config.service ? config.limits.max_calls : 0;  // each request to a service is a thread
+    result.what_runs = "reward code";
+    result.who_runs = "the graders";
+    result.warn_of_leftovers = [](const std::string& left) {
+      base::log_warning(
+          "the reward left {} behind after a call, so its worker is replaced, as after each such call (counted in "
+          "perf/grader_restarts): let a call end what it starts",
+          left);
+    };
+    return result;
   }
 
   static Facts facts_of(const base::Json& loaded) {

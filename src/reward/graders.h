@@ -21,7 +21,6 @@
 
 #include "base/json.h"
 #include "reward/grader_limits.h"
-#include "worker/sandbox.h"
 #include "worker/worker_config.h"
 
 namespace tandem::reward {
@@ -36,8 +35,7 @@ struct RewardService {
 };
 
 // The computation of rewards: by exactly one of rm_types, custom_rm_path, service and group_filter.
-struct GraderConfig {
-  worker::WorkerConfig worker;
+struct GraderConfig : worker::UserCodeConfig {
   std::vector<std::string> rm_types;  // reward::find_rule() knows each; the first is that of requests that name none
   std::string custom_rm_path;         // FILE.py:function
   std::optional<RewardService> service;
@@ -49,12 +47,7 @@ struct GraderConfig {
   std::string label_key;       // the label's column, as TRL functions name it
   std::string metadata_key;    // the key of the metadata that is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
-  std::string python;                           // --rm-python: the interpreter of reward code; empty: worker.python
-  std::string output_path;  // keeps what user code prints; empty: only its last line is kept, in reasons
-  int64_t max_output_bytes = int64_t{16} << 20;  // the limit of that file, which says where more was dropped
   GraderLimits limits;
-  worker::Sandbox sandbox = worker::Sandbox::kAuto;
-  bool warn_of_missing_layers = true;
 };
 
 // The grade of a sample, for whoever judges it afterwards.

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "worker/sandbox.h"
+
 namespace tandem::worker {
 
 // Thrown by a call that lost its worker (died, deadline, protocol). The message says what happened to the process.
@@ -43,5 +45,15 @@ struct WorkerConfig {
 // Returns a configuration with the interpreter and the package beside the program (worker/worker_place.h).
 // EnvironmentError where one is missing.
 WorkerConfig default_worker_config();
+
+// The settings by which the user's Python code is run.
+struct UserCodeConfig {
+  WorkerConfig worker;
+  std::string python;       // --rm-python: the interpreter of the code; empty: worker.python
+  std::string output_path;  // keeps what the code prints; empty: only its last line is kept, in reasons
+  int64_t max_output_bytes = int64_t{16} << 20;  // the limit of that file, which says where more was dropped
+  Sandbox sandbox = Sandbox::kAuto;
+  bool warn_of_missing_layers = true;
+};
 
 }  // namespace tandem::worker

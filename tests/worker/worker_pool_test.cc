@@ -35,19 +35,18 @@ class WorkerPools : public testing::Test {
 
   WorkerPoolConfig config(const std::string& function = "reward") {
     WorkerPoolConfig config;
-    config.code.mode = "grader";
+    config.mode = "grader";
     config.code.worker = default_worker_config();
-    config.code.memory_bytes = int64_t{512} << 20;
-    config.code.load_arguments = {{"rm_types", base::Json::array()},
-                                  {"custom_rm_path", folder_ / "reward.py:" + function},
-                                  {"service", nullptr},
-                                  {"reward_key", ""},
-                                  {"group_filter", ""},
-                                  {"group_rm", false},
-                                  {"label_key", "label"},
-                                  {"metadata_key", "metadata"},
-                                  {"arguments", base::Json::object()},
-                                  {"sandboxed", true}};
+    config.memory_bytes = int64_t{512} << 20;
+    config.load_arguments = {{"rm_types", base::Json::array()},
+                             {"custom_rm_path", folder_ / "reward.py:" + function},
+                             {"service", nullptr},
+                             {"reward_key", ""},
+                             {"group_filter", ""},
+                             {"group_rm", false},
+                             {"label_key", "label"},
+                             {"metadata_key", "metadata"},
+                             {"arguments", base::Json::object()}};
     config.what_runs = "reward code";
     config.who_runs = "the graders";
     config.warn_of_leftovers = [this](const std::string& left) { left_.push_back(left); };
