@@ -10,15 +10,13 @@ void CallQueue::add(std::vector<GradeRequest> group, bool as_one_call) {
   if (group.empty()) return;
   {
     const std::lock_guard lock(mutex_);
-    const size_t first = results_.size();
-    results_.resize(first + group.size());
     num_pending_ += group.size();
     if (as_one_call) {
-      calls_.push_back({.samples = std::move(group), .first_result = first, .generation = generation_, .begun = {}});
+      calls_.push_back({.samples = std::move(group), .generation = generation_, .begun = {}});
     } else {
-      for (size_t i = 0; i < group.size(); ++i) {
-        Call call{.samples = {}, .first_result = first + i, .generation = generation_, .begun = {}};
-        call.samples.push_back(std::move(group[i]));
+      for (GradeRequest& sample : group) {
+        Call call{.samples = {}, .generation = generation_, .begun = {}};
+        call.samples.push_back(std::move(sample));
         calls_.push_back(std::move(call));
       }
     }
@@ -48,16 +46,14 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
   {
     const std::lock_guard lock(mutex_);
     if (stopped_ || call.generation != generation_) return;
-    for (size_t i = 0; i < grades.size(); ++i) {
-      const Grade& grade = grades[i];
+    num_pending_ -= grades.size();
+    for (Grade& grade : grades) {
       if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
         news.push_back(
             fmt::format("{} of sample {} failed ({}): {}", what_, grade.sample_id, grade.reason_class, grade.reason));
       }
-      results_[call.first_result + i] = std::move(grades[i]);
-      finished_.push_back(call.first_result + i);
+      finished_.push_back(std::move(grade));
     }
-    num_pending_ -= grades.size();
   }
   for (const std::string& line : news) base::log_warning("{}", line);
   changed_.notify_all();
@@ -102,30 +98,18 @@ void CallQueue::stop() {
   changed_.notify_all();
 }
 
-std::vector<Grade> CallQueue::collect() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return num_pending_ == 0 || error_ != nullptr; });
-  if (error_ != nullptr) std::rethrow_exception(error_);
-  finished_.clear();
-  return std::exchange(results_, {});
-}
-
 std::vector<Grade> CallQueue::take_finished(double seconds) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::duration<double>(seconds),
                     [&] { return !finished_.empty() || num_pending_ == 0 || error_ != nullptr; });
   if (error_ != nullptr) std::rethrow_exception(error_);
-  std::vector<Grade> grades;
-  for (const size_t i : std::exchange(finished_, {})) grades.push_back(std::move(results_[i]));
-  if (num_pending_ == 0) results_.clear();
-  return grades;
+  return std::exchange(finished_, {});
 }
 
 void CallQueue::discard() {
   const std::lock_guard lock(mutex_);
   ++generation_;
   calls_.clear();
-  results_.clear();
   finished_.clear();
   num_pending_ = 0;
 }

@@ -1,5 +1,5 @@
-// Calls of a reward that wait for a process, and the grades of those that have ended, in the order of submission.
-// Thread-safe: grader threads take calls and store grades, one thread submits and collects.
+// Calls of a reward that wait for a process, and the grades of those that have ended. The queue is thread-safe: grader
+// threads take calls and store grades, one thread adds calls and takes grades.
 #pragma once
 
 #include <chrono>
@@ -19,43 +19,40 @@
 
 namespace tandem::reward {
 
-// One call of the reward: what it is given, and where its grades go.
+// One call of the reward.
 struct Call {
   std::vector<GradeRequest> samples;
-  size_t first_result = 0;
-  uint64_t generation = 0;  // of the queue, when it was added
-  bool alone = false;       // once lost with others: to be made beside no other call
+  uint64_t generation = 0;  // the queue's, when the call was added
+  bool alone = false;       // it was once lost with others, and is made beside no other call
   std::chrono::steady_clock::time_point begun;
 };
 
 class CallQueue {
  public:
-  // `what` is called, for messages: "reward".
+  // `what` names the thing that is called, for messages: "reward".
   explicit CallQueue(std::string what) : what_(std::move(what)) {}
 
-  // One call of all samples, or one a sample.
+  // Adds one call of all samples, or one a sample.
   void add(std::vector<GradeRequest> group, bool as_one_call);
 
-  // Waits for a call. Nothing: the queue was stopped.
+  // Waits for a call. Returns nothing when the queue was stopped.
   std::optional<Call> wait();
-  // The next call, where it may be made beside others. One that is to be made alone holds up those behind it, so that
-  // its turn comes.
+  // Returns the next call, where it may be made beside others. One that is to be made alone holds up those after it, so
+  // that its turn comes.
   std::optional<Call> next_beside_others();
 
-  // Failures of this class are counted and not warned of. Before any are stored.
+  // Counts failures of this class without a warning. Called before any are stored.
   void expect(const std::string& reason_class) { expected_ = reason_class; }
   // Warns of the first failure of each class; the others are counted.
   void store(const Call& call, std::vector<Grade> grades);
-  // Calls that were lost together, `why`: to the front, each to be made again, alone.
+  // Puts calls that were lost together for the reason `why` to the front, each to be made again, alone.
   void repeat(std::vector<Call> calls, const std::string& why);
 
-  // collect() rethrows the first error.
+  // Makes take_finished() throw the first error that it is given.
   void fail(std::exception_ptr error);
   void stop();
-  // Waits until all that was added has grades; in the order in which it was added.
-  std::vector<Grade> collect();
-  // Or, for a caller that wants them as they come: waits that long for the first grades that were not taken yet, and
-  // takes all there are. Grades of a call come together. Where nothing was added, nothing is waited for.
+  // Waits that long for the first grades that were not taken yet, and takes all there are, those of a call together.
+  // Returns none at once where nothing was added that was not taken.
   std::vector<Grade> take_finished(double seconds);
   // Forgets what was added and is not taken: calls that wait are never made, and what those under way give is ignored.
   void discard();
@@ -68,10 +65,9 @@ class CallQueue {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Call> calls_;
-  std::vector<Grade> results_;
-  size_t num_pending_ = 0;        // results that are not in yet
-  std::vector<size_t> finished_;  // those that are in, for take_finished()
-  uint64_t generation_ = 0;       // how often everything was discarded
+  size_t num_pending_ = 0;       // samples that have no grade yet
+  std::vector<Grade> finished_;  // grades that were not taken yet
+  uint64_t generation_ = 0;      // how often everything was discarded
   std::map<std::string, int64_t> num_failures_;
   std::string expected_;
   int64_t num_repeated_ = 0;

@@ -16,7 +16,8 @@ namespace {
 using base::Json;
 
 constexpr size_t kMaxReasonBytes = 4096;
-// As in python/tandem_worker/generator.py, which refuses more with a reason; UTF-8 may take four times the characters.
+// python/tandem_worker/generator.py has the same bound, and refuses more with a reason; UTF-8 may take four times the
+// characters.
 constexpr size_t kMaxLeftBytes = size_t{4} << 16;
 
 void require(bool holds) {

@@ -1,6 +1,6 @@
-// What the program and the processes of the user's generate function send each other, as
-// python/tandem_worker/generator.py reads and writes it. That process runs user code, which may write anything: what it
-// sends is judged here, member by member.
+// The messages between the program and the processes of the user's generate function
+// (python/tandem_worker/generator.py). Such a process runs user code, which may write anything: what it sends is judged
+// here, member by member.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tandem::reward {
 
-// `run` is what the process knows the sample by.
+// `run` is the number by which the process knows the sample.
 base::Json to_json(const GenerateRequest& request, uint64_t run);
 base::Json to_json(const EngineAnswer& answer, uint64_t run, uint64_t call);
 
-// What a process answers after a turn. The `sample_id` and `attempt` of what it holds are not set yet.
+// A process answers a turn with this. The `sample_id` and `attempt` of its parts are not set yet.
 struct GeneratorReply {
   struct Asked {
     uint64_t run = 0;
@@ -29,9 +29,9 @@ struct GeneratorReply {
   };
   std::vector<Asked> asked;
   std::vector<Ended> ended;
-  bool all_wait = false;  // for the engine: nothing happens before the next answer
+  bool all_wait = false;  // all samples wait for the engine: nothing happens before the next answer
 };
-// BadReply for what no honest process writes.
+// Throws BadReply for what no honest process writes.
 GeneratorReply reply_of(const base::Json& message);
 
 }  // namespace tandem::reward

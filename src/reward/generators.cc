@@ -9,132 +9,108 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "reward/generate_messages.h"
-#include "worker/child_process.h"
 #include "worker/message.h"
-#include "worker/user_code.h"
+#include "worker/worker_pool.h"
 
 namespace tandem::reward {
 namespace {
 
 constexpr auto kFlag = "--custom-generate-function-path";
 
-// How long a process goes on before it answers, where nothing happens: long where nobody waits for the answer, and not
-// long where the engine is at work for it.
+// A process goes on for so long before it answers, where nothing happens: long where nobody waits for the answer, and
+// not long where the engine is at work for it.
 constexpr double kTurnS = 0.05;
 constexpr double kEngineTurnS = 0.004;
-// What a process may take beyond the limit of time, which it watches itself.
+// A process watches the limit of time itself, and may take so much longer.
 constexpr double kOwnWatchGraceS = 2.0;
-// How often a process may be lost under a sample before the sample is given up.
+// A sample is given up after so many lost processes.
 constexpr int kMaxLosses = 3;
 
 }  // namespace
 
-// One thread per process. What threads share is under `mutex`.
+// Each process has a thread, which talks to it. The mutex guards what the threads share.
 struct Generators::Impl {
   struct Sample {
     GenerateRequest request;
     uint64_t attempt = 1;
     int losses = 0;
-    bool alone = false;  // once lost with others: to be made beside no other sample
-    uint64_t run = 0;    // what its process knows it by; 0: it waits for one
-    size_t slot = 0;     // of that process
+    bool alone = false;    // it was once lost with others, and is made beside no other sample
+    uint64_t run = 0;      // the number by which its process knows it; 0: it waits for a process
+    size_t generator = 0;  // the index of the process's generator
   };
-  struct Slot {
-    size_t index = 0;
-    std::unique_ptr<worker::ChildProcess> child;  // set and reset under `mutex`; used by its thread without
-    std::thread thread;
-    std::map<uint64_t, uint64_t> sample_of_run;  // of those under way in the process
-    base::Json answers = base::Json::array();    // to be given to it,
-    base::Json cancelled = base::Json::array();  // and runs to be ended
-    int64_t num_asked = 0;                       // calls of the engine that are not answered
-    bool all_wait = false;                       // for the engine
-    bool is_alone = false;                       // its sample is to be made beside no other
-    bool retiring = false;                       // it takes no other sample, and is replaced after those under way
-    bool was_started = false;
-    bool asked_what_is_left = false;
+  struct Generator {
+    size_t index;
+    worker::Worker& worker;                           // only the generator's thread uses it, without the mutex
+    std::map<uint64_t, uint64_t> sample_of_run = {};  // the samples under way in the process
+    base::Json answers = base::Json::array();         // the process gets these with the next call,
+    base::Json cancelled = base::Json::array();       // and ends these runs
+    int64_t num_asked = 0;                            // calls to the engine that are not answered
+    bool all_wait = false;                            // all samples wait for the engine
+    bool is_alone = false;                            // its sample is to be made beside no other
   };
-  // What a process is told.
+  // The next call to a process.
   struct Turn {
-    std::vector<uint64_t> begun;  // runs
+    bool is_first = false;  // the process has no sample under way yet
     base::Json message;
   };
 
-  explicit Impl(const GeneratorConfig& generator_config)
-      : config(generator_config),
-        code(user_code(config), [this](worker::ChildProcess& child) { return load(child); }) {}
+  explicit Impl(const GeneratorConfig& generator_config) : config(generator_config), pool(pool_config()) {}
 
-  ~Impl() { stop(); }
-
-  static worker::UserCodeConfig user_code(const GeneratorConfig& config) {
-    worker::UserCodeConfig result;
-    result.mode = "generator";
-    result.worker = config.worker;
-    result.python = config.python;
-    result.num_processes = config.limits.num_processes;
-    result.memory_bytes = config.memory_bytes;
-    result.calls_at_once = config.limits.max_samples;
-    result.output_path = config.output_path;
-    result.max_output_bytes = config.max_output_bytes;
-    result.sandbox = config.sandbox;
-    result.warn_of_missing_layers = config.warn_of_missing_layers;
-    return result;
-  }
-
-  base::Json load(worker::ChildProcess& child) const {
-    try {
-      return child.call("load",
-                        {{"function", config.function},
-                         {"model_directory", config.model_directory},
-                         {"metadata_key", config.metadata_key},
-                         {"arguments", config.arguments},
-                         {"timeout_s", config.limits.timeout_s},
-                         {"sandboxed", config.sandbox != worker::Sandbox::kOff}},
-                        config.worker.deadline_s);
-    } catch (const EnvironmentError& lacking) {  // a package, which another interpreter than ours may lack
-      TANDEM_USER_CHECK(config.python.empty(), fmt::format("--rm-python {}: {}", config.python, lacking.what()));
-      throw;
-    }
-  }
-
-  void start_threads() {
-    slots.resize(static_cast<size_t>(config.limits.num_processes));
-    for (size_t i = 0; i < slots.size(); ++i) {
-      slots[i].index = i;
-      slots[i].thread = std::thread([this, i] { serve(slots[i]); });
-    }
-  }
-
-  void stop() {
+  ~Impl() {
     {
       const std::lock_guard lock(mutex);
       stopping = true;
-      for (Slot& slot : slots) {
-        if (slot.child != nullptr) slot.child->interrupt();
-      }
     }
+    pool.interrupt();
     work.notify_all();
-    for (Slot& slot : slots) {
-      if (slot.thread.joinable()) slot.thread.join();
-    }
+    pool.join();
   }
 
-  void serve(Slot& slot) {
+  void start() {
+    pool.start();
+    for (size_t i = 0; i < pool.size(); ++i) generators.push_back({.index = i, .worker = pool.worker(i)});
+    pool.serve([this](size_t index) { serve(generators[index]); });
+  }
+
+  worker::WorkerPoolConfig pool_config() const {
+    worker::WorkerPoolConfig result;
+    result.mode = "generator";
+    result.code = config;
+    result.load_arguments = {{"function", config.function},
+                             {"model_directory", config.model_directory},
+                             {"metadata_key", config.metadata_key},
+                             {"arguments", config.arguments},
+                             {"timeout_s", config.limits.timeout_s}};
+    result.num_processes = config.limits.num_processes;
+    result.memory_bytes = config.memory_bytes;
+    result.calls_at_once = config.limits.max_samples;
+    result.what_runs = kFlag;
+    result.who_runs = fmt::format("the processes of {}", kFlag);
+    result.warn_of_leftovers = [](const std::string& left) {
+      base::log_warning(
+          "{} left {} behind, so its process is replaced, as in later cases (perf/generate_restarts): let the function "
+          "end what it starts",
+          kFlag, left);
+    };
+    return result;
+  }
+
+  void serve(Generator& generator) {
     try {
       while (true) {
         Turn turn;
         {
           std::unique_lock lock(mutex);
-          work.wait(lock, [&] { return stopping || has_work(slot); });
+          work.wait(lock, [&] { return stopping || has_work(generator); });
           if (stopping) return;
-          turn = next_turn(slot);
+          turn = next_turn(generator);
         }
-        advance(slot, std::move(turn));
+        advance(generator, std::move(turn));
       }
     } catch (...) {
       const std::lock_guard lock(mutex);
@@ -143,73 +119,74 @@ struct Generators::Impl {
     }
   }
 
-  // The caller has the lock of these four.
-  bool may_take(const Slot& slot) const {
-    if (waiting.empty() || slot.retiring || slot.is_alone) return false;
-    if (slot.sample_of_run.empty()) return true;
-    return std::ssize(slot.sample_of_run) < config.limits.max_samples && !samples.at(waiting.front()).alone;
+  // The caller of the next three functions has the lock.
+  bool may_take(const Generator& generator) const {
+    if (waiting.empty() || generator.worker.is_retiring() || generator.is_alone) return false;
+    if (generator.sample_of_run.empty()) return true;
+    return std::ssize(generator.sample_of_run) < config.limits.max_samples && !samples.at(waiting.front()).alone;
   }
 
-  bool has_work(const Slot& slot) const {
-    const bool goes_on = !slot.sample_of_run.empty() && !slot.all_wait;
-    return goes_on || !slot.answers.empty() || !slot.cancelled.empty() || may_take(slot);
+  bool has_work(const Generator& generator) const {
+    const bool goes_on = !generator.sample_of_run.empty() && !generator.all_wait;
+    return goes_on || !generator.answers.empty() || !generator.cancelled.empty() || may_take(generator);
   }
 
-  Turn next_turn(Slot& slot) {
+  Turn next_turn(Generator& generator) {
     Turn turn;
+    turn.is_first = generator.sample_of_run.empty();
     base::Json begin = base::Json::array();
-    // A share of what waits, so that no process has all of it while others have nothing.
-    const size_t share = (waiting.size() + slots.size() - 1) / slots.size();
-    while (turn.begun.size() < share && may_take(slot)) {
+    // Each process takes a share of the samples that wait, so that none has all of them while others have nothing.
+    const size_t share = (waiting.size() + generators.size() - 1) / generators.size();
+    while (begin.size() < share && may_take(generator)) {
       const uint64_t sample_id = waiting.front();
       waiting.pop_front();
       Sample& sample = samples.at(sample_id);
       sample.run = ++last_run;
-      sample.slot = slot.index;
-      slot.is_alone = sample.alone;
-      slot.sample_of_run[sample.run] = sample_id;
-      turn.begun.push_back(sample.run);
+      sample.generator = generator.index;
+      generator.is_alone = sample.alone;
+      generator.sample_of_run[sample.run] = sample_id;
       begin.push_back(to_json(sample.request, sample.run));
     }
-    const double wait_s = slot.num_asked > std::ssize(slot.answers) ? kEngineTurnS : kTurnS;
-    slot.num_asked -= std::ssize(slot.answers);
+    const double wait_s = generator.num_asked > std::ssize(generator.answers) ? kEngineTurnS : kTurnS;
+    generator.num_asked -= std::ssize(generator.answers);
     turn.message = {{"begin", std::move(begin)},
-                    {"answers", std::exchange(slot.answers, base::Json::array())},
-                    {"cancelled", std::exchange(slot.cancelled, base::Json::array())},
+                    {"answers", std::exchange(generator.answers, base::Json::array())},
+                    {"cancelled", std::exchange(generator.cancelled, base::Json::array())},
                     {"wait_s", wait_s}};
-    slot.all_wait = false;
+    generator.all_wait = false;
     return turn;
   }
 
-  void store(Slot& slot, GeneratorReply reply) {
+  void store(Generator& generator, GeneratorReply reply) {
     const std::lock_guard lock(mutex);
     for (GeneratorReply::Asked& asked : reply.asked) {
-      const auto run = slot.sample_of_run.find(asked.run);
-      if (run == slot.sample_of_run.end()) continue;  // cancelled meanwhile
+      const auto run = generator.sample_of_run.find(asked.run);
+      if (run == generator.sample_of_run.end()) continue;  // it was cancelled meanwhile
       asked.call.sample_id = run->second;
       asked.call.attempt = samples.at(run->second).attempt;
       events.emplace_back(std::move(asked.call));
-      ++slot.num_asked;
+      ++generator.num_asked;
     }
     for (GeneratorReply::Ended& ended : reply.ended) {
-      const auto run = slot.sample_of_run.find(ended.run);
-      if (run == slot.sample_of_run.end()) continue;
+      const auto run = generator.sample_of_run.find(ended.run);
+      if (run == generator.sample_of_run.end()) continue;
       const uint64_t sample_id = run->second;
-      const bool has_company = slot.sample_of_run.size() > 1;
-      slot.sample_of_run.erase(run);
-      // What ran out of memory starts the next sample with little left; what did not end in time may still run.
-      slot.retiring |= ended.hung || ended.out_of_memory;
+      const bool has_company = generator.sample_of_run.size() > 1;
+      generator.sample_of_run.erase(run);
+      // A process that ran out of memory starts the next sample with little left; a sample that did not end in time may
+      // still run.
+      if (ended.hung || ended.out_of_memory) generator.worker.retire();
       if (ended.out_of_memory && has_company) {
         repeat(sample_id, ended.result.failure);
       } else {
         finish(sample_id, std::move(ended.result));
       }
     }
-    slot.all_wait = reply.all_wait;
+    generator.all_wait = reply.all_wait;
     news.notify_all();
   }
 
-  // The caller has the lock of these three.
+  // The caller of the next three functions has the lock.
   void finish(uint64_t sample_id, Generated result) {
     result.sample_id = sample_id;
     result.attempt = samples.at(sample_id).attempt;
@@ -237,110 +214,69 @@ struct Generators::Impl {
         kFlag, why);
   }
 
-  // Never fails for what user code does: that is a failed sample.
-  void advance(Slot& slot, Turn turn) {
-    if (slot.child != nullptr && !(slot.child->alive() && is_tidy(slot))) drop_child(slot);
-    if (slot.child == nullptr) {
-      try {
-        start_child(slot);
-      } catch (const std::runtime_error& why) {
-        drop_child(slot);
-        const std::lock_guard lock(mutex);
-        for (const auto& [run, sample_id] : std::exchange(slot.sample_of_run, {})) {
-          fail(sample_id, std::string("a new process could not start: ") + why.what(), /*is_machines=*/true);
-        }
-        forget(slot);
-        return;
+  // Makes one call to the process. What user code does makes samples fail, and never this function.
+  void advance(Generator& generator, Turn turn) {
+    try {
+      // A process that died with samples under way is lost to the call below, so that they begin again.
+      if (turn.is_first) generator.worker.make_ready();
+    } catch (const std::runtime_error& why) {
+      const std::lock_guard lock(mutex);
+      for (const auto& [run, sample_id] : std::exchange(generator.sample_of_run, {})) {
+        fail(sample_id, std::string("a new process could not start: ") + why.what(), /*is_machines=*/true);
       }
+      forget(generator);
+      return;
     }
     try {
-      store(slot, reply_of(slot.child->call("go_on", turn.message, config.limits.timeout_s + kOwnWatchGraceS)));
+      store(generator,
+            reply_of(generator.worker.call("go_on", turn.message, config.limits.timeout_s + kOwnWatchGraceS)));
     } catch (const worker::ChildLost& lost) {
       const bool is_known = lost.cause() == worker::LossCause::kMemory || lost.cause() == worker::LossCause::kDeadline;
-      lose(slot, is_known,
+      lose(generator, is_known,
            lost.cause() == worker::LossCause::kDeadline
                ? fmt::format("computed without an await: the limit of {:g} s passed", config.limits.timeout_s)
                : lost.what());
     } catch (const UserError& refused) {
-      lose(slot, /*is_known=*/true, refused.what());  // a message that cannot be sent
-    } catch (const std::runtime_error&) {             // user code wrote the answer
-      lose(slot, /*is_known=*/true, "the process answered with something other than what a generate function does");
+      lose(generator, /*is_known=*/true, refused.what());  // a message that cannot be sent
+    } catch (const std::runtime_error&) {                  // user code wrote the answer
+      lose(generator, /*is_known=*/true,
+           "the process answered with something other than what a generate function does");
     } catch (const base::Json::exception&) {
-      lose(slot, /*is_known=*/true, "the process answered with something other than what a generate function does");
+      lose(generator, /*is_known=*/true,
+           "the process answered with something other than what a generate function does");
     }
-    rest(slot);
+    rest(generator);
   }
 
-  // Where the process has nothing under way.
-  void rest(Slot& slot) {
-    bool retires = false;
+  // Lets the process rest where it has nothing under way.
+  void rest(Generator& generator) {
     {
       const std::lock_guard lock(mutex);
-      if (!slot.sample_of_run.empty()) return;
-      slot.is_alone = false;
-      slot.num_asked = 0;
-      slot.answers.clear();
-      retires = slot.retiring;
+      if (!generator.sample_of_run.empty()) return;
+      generator.is_alone = false;
+      generator.num_asked = 0;
+      generator.answers.clear();
     }
     work.notify_all();
-    if (slot.child == nullptr) return;
-    if (retires) {
-      drop_child(slot);
-    } else if (!slot.asked_what_is_left) {
-      slot.child->ask_what_is_left();
-      slot.asked_what_is_left = true;
-    }
+    generator.worker.rest();
   }
 
-  bool is_tidy(Slot& slot) {
-    if (!std::exchange(slot.asked_what_is_left, false)) return true;
-    const std::string left = slot.child->what_is_left();
-    if (left.empty()) return true;
-    const std::lock_guard lock(mutex);
-    if (!std::exchange(warned_of_leftovers, true)) {
-      base::log_warning(
-          "{} left {} behind, so its process is replaced, as in later cases (perf/generate_restarts): let the function "
-          "end what it starts",
-          kFlag, left);
-    }
-    return false;
+  // Forgets what the process had: it is gone, or is to be told nothing more of it. The caller has the lock.
+  static void forget(Generator& generator) {
+    generator.sample_of_run.clear();
+    generator.answers.clear();
+    generator.cancelled.clear();
+    generator.num_asked = 0;
+    generator.is_alone = generator.all_wait = false;
   }
 
-  void start_child(Slot& slot) {
-    auto child = code.fork();
-    worker::ChildProcess& started = *child;
-    {
-      const std::lock_guard lock(mutex);
-      slot.child = std::move(child);
-      if (stopping) started.interrupt();
-      if (std::exchange(slot.was_started, true)) ++num_restarts;
-    }
-    load(started);
-    started.note_what_belongs();
-  }
-
-  void drop_child(Slot& slot) {
-    std::unique_ptr<worker::ChildProcess> child;
-    const std::lock_guard lock(mutex);
-    child = std::move(slot.child);
-    slot.retiring = slot.asked_what_is_left = false;
-  }
-
-  // The caller has the lock. The process is gone, or is to be told nothing more of what it had.
-  static void forget(Slot& slot) {
-    slot.sample_of_run.clear();
-    slot.answers.clear();
-    slot.cancelled.clear();
-    slot.num_asked = 0;
-    slot.is_alone = slot.all_wait = false;
-  }
-
-  // The process is no more. `is_known`: what happened happens to the sample whenever it is made, where it was alone.
-  void lose(Slot& slot, bool is_known, const std::string& why) {
-    drop_child(slot);
+  // Fails or repeats the samples of a process that is no more. `is_known`: what happened would happen to a sample each
+  // time that it is made, if it was alone.
+  void lose(Generator& generator, bool is_known, const std::string& why) {
+    generator.worker.drop();
     const std::lock_guard lock(mutex);
     if (stopping) return;
-    std::map<uint64_t, uint64_t> lost = std::exchange(slot.sample_of_run, {});
+    std::map<uint64_t, uint64_t> lost = std::exchange(generator.sample_of_run, {});
     const bool was_alone = lost.size() == 1;
     for (auto entry = lost.rbegin(); entry != lost.rend(); ++entry) {  // each goes to the front
       const uint64_t sample_id = entry->second;
@@ -351,22 +287,21 @@ struct Generators::Impl {
         repeat(sample_id, why);
       }
     }
-    forget(slot);
+    forget(generator);
     news.notify_all();
     work.notify_all();
   }
 
   GeneratorConfig config;
-  worker::UserCode code;
+  worker::WorkerPool pool;
   mutable std::mutex mutex;
-  std::condition_variable work, news;  // for processes, for take()
-  std::map<uint64_t, Sample> samples;  // by id: those that are not ended
-  std::deque<uint64_t> waiting;        // for a process
+  std::condition_variable work, news;  // waited for by the threads, and by take()
+  std::map<uint64_t, Sample> samples;  // by id; those that have not ended
+  std::deque<uint64_t> waiting;        // samples that no process has yet
   std::vector<GeneratorEvent> events;
-  std::deque<Slot> slots;
+  std::deque<Generator> generators;  // one a worker
   uint64_t last_run = 0;
-  int64_t num_restarts = 0, num_repeated = 0;
-  bool warned_of_leftovers = false;
+  int64_t num_repeated = 0;
   std::exception_ptr error;
   bool stopping = false;
 };
@@ -375,14 +310,7 @@ Generators::Generators(const GeneratorConfig& config) {
   TANDEM_CHECK(config.limits.num_processes > 0 && config.limits.max_samples > 0, config.limits.num_processes);
   TANDEM_CHECK(config.limits.timeout_s > 0, config.limits.timeout_s);
   impl_ = std::make_unique<Impl>(config);
-  try {
-    impl_->code.start();
-  } catch (const worker::WorkerError& lost) {
-    TANDEM_USER_CHECK(config.python.empty(),
-                      fmt::format("--rm-python {}: cannot run {}: {}", config.python, kFlag, lost.what()));
-    throw EnvironmentError(fmt::format("cannot start the processes of {}: {}", kFlag, lost.what()));
-  }
-  impl_->start_threads();
+  impl_->start();
 }
 
 Generators::~Generators() = default;
@@ -405,7 +333,7 @@ void Generators::answer(uint64_t sample_id, uint64_t attempt, uint64_t call, Eng
     const std::lock_guard lock(impl_->mutex);
     const auto sample = impl_->samples.find(sample_id);
     if (sample == impl_->samples.end() || sample->second.attempt != attempt || sample->second.run == 0) return;
-    impl_->slots[sample->second.slot].answers.push_back(to_json(answer, sample->second.run, call));
+    impl_->generators[sample->second.generator].answers.push_back(to_json(answer, sample->second.run, call));
   }
   impl_->work.notify_all();
 }
@@ -429,32 +357,22 @@ void Generators::cancel(uint64_t sample_id) {
     if (const uint64_t run = sample->second.run; run == 0) {
       std::erase(impl_->waiting, sample_id);
     } else {
-      Impl::Slot& slot = impl_->slots[sample->second.slot];
-      slot.sample_of_run.erase(run);
-      slot.cancelled.push_back(run);
+      Impl::Generator& generator = impl_->generators[sample->second.generator];
+      generator.sample_of_run.erase(run);
+      generator.cancelled.push_back(run);
     }
     impl_->samples.erase(sample);
   }
   impl_->work.notify_all();
 }
 
-int64_t Generators::restarts() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->num_restarts;
-}
+int64_t Generators::restarts() const { return impl_->pool.restarts(); }
 
 int64_t Generators::repeated() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->num_repeated;
 }
 
-std::vector<int64_t> Generators::process_ids() const {
-  const std::lock_guard lock(impl_->mutex);
-  std::vector<int64_t> ids;
-  for (const Impl::Slot& slot : impl_->slots) {
-    if (slot.child != nullptr) ids.push_back(slot.child->process_id());
-  }
-  return ids;
-}
+std::vector<int64_t> Generators::process_ids() const { return impl_->pool.process_ids(); }
 
 }  // namespace tandem::reward

@@ -1,9 +1,9 @@
 // The user's function that makes samples in several turns (--custom-generate-function-path, docs/MULTI_TURN.md), in
 // worker processes: python/tandem_worker/generator.py runs many samples at once in one event loop. What a function asks
 // the engine comes out of take() and its answer goes in with answer(); no socket is opened. A sample has a limit of
-// time beside what it waits for the engine, a process one of memory, files and output. When a process is lost with
-// several samples under way, nobody knows whose fault it was: each begins again from the start, alone, so that what
-// becomes of a sample depends on that sample only.
+// time beside what it waits for the engine, a process has limits of memory, files and output. When a process is lost
+// with several samples under way, nobody knows whose fault it was: each begins again from the start, alone, so that
+// what becomes of a sample depends on that sample only.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,20 @@
 
 #include "base/json.h"
 #include "reward/generator_limits.h"
-#include "worker/sandbox.h"
 #include "worker/worker_config.h"
 
 namespace tandem::reward {
 
-struct GeneratorConfig {
-  worker::WorkerConfig worker;
+struct GeneratorConfig : worker::UserCodeConfig {
   std::string function;                         // FILE.py:function
-  std::string model_directory;                  // whose tokenizer the function has
-  std::string metadata_key;                     // which key of the metadata is a slime sample's own
+  std::string model_directory;                  // the function gets the tokenizer of this model
+  std::string metadata_key;                     // the key of the metadata that is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args`
-  std::string python;                           // --rm-python
-  std::string output_path;                      // where what the function prints is kept; may be empty
-  int64_t max_output_bytes = int64_t{16} << 20;
   GeneratorLimits limits;
-  int64_t memory_bytes = int64_t{2} << 30;  // of each process
-  worker::Sandbox sandbox = worker::Sandbox::kAuto;
-  bool warn_of_missing_layers = true;
+  int64_t memory_bytes = int64_t{2} << 30;  // the limit of each process
 };
 
-// A sample to be made. Its id is that of no other under way.
+// A sample to be made. No other sample under way has its id.
 struct GenerateRequest {
   uint64_t group_id = 0, sample_id = 0;
   base::Json prompt;  // string or message list, as the data line had it
@@ -43,15 +36,15 @@ struct GenerateRequest {
   base::Json label;
   base::Json metadata;
   base::Json sampling;             // {"temperature", "max_new_tokens", ...}: `sampling_params`
-  int64_t max_context_tokens = 0;  // of prompt and response
+  int64_t max_context_tokens = 0;  // the most that prompt and response may have
   bool is_evaluation = false;
 };
 
-// A function asks the engine.
+// A question of a function to the engine.
 struct EngineCall {
   uint64_t sample_id = 0;
   uint64_t attempt = 0;  // ascends; a sample that began again has a larger one
-  uint64_t call = 0;     // of this attempt
+  uint64_t call = 0;     // numbers the calls of this attempt
   std::vector<int32_t> input_ids;
   base::Json sampling;  // an object
 };
@@ -63,40 +56,40 @@ struct EngineAnswer {
   std::string finish_reason = {};  // "stop" or "length"
 };
 
-// What became of a sample.
+// The end of a sample: it is made, or has failed.
 struct Generated {
   uint64_t sample_id = 0;
   uint64_t attempt = 0;
-  std::string failure;             // why there is none; empty: there is one
+  std::string failure;             // why there is no sample; empty: there is one
   bool machine_failed = false;     // the failure is the machine's: a process could not be started
-  std::vector<int32_t> tokens;     // of prompt and response
-  int64_t response_length = 0;     // of them, the response's; 0 <= it <= tokens
+  std::vector<int32_t> tokens;     // prompt and response
+  int64_t response_length = 0;     // tokens of the response; 0 <= it <= tokens
   std::vector<uint8_t> loss_mask;  // one a token of the response; empty: all 1
   std::string status;              // "completed", "truncated", "aborted", or "": as the engine's last answer ended
   base::Json metadata;             // as the function left it: an object
-  base::Json attributes;           // that the function added to the sample: an object
+  base::Json attributes;           // what the function added to the sample: an object
 };
 
 using GeneratorEvent = std::variant<EngineCall, Generated>;
 
 class Generators {
  public:
-  // Starts the warm parent; UserError when the file or the function does not exist or cannot be used.
+  // Starts the forkserver; UserError when the file or the function does not exist or cannot be used.
   explicit Generators(const GeneratorConfig& config);
   ~Generators();
 
   void begin(GenerateRequest request);  // returns at once
-  // Of a sample that has begun again or is gone, the answer is dropped.
+  // Gives the engine's answer to a function. Drops it where the sample has begun again or is gone.
   void answer(uint64_t sample_id, uint64_t attempt, uint64_t call, EngineAnswer answer);
-  // Waits that long for the first event that was not taken yet, and takes all there are. Those of a sample are in their
-  // order.
+  // Waits that long for the first event that was not taken yet, and takes all there are. The events of a sample are in
+  // their order.
   std::vector<GeneratorEvent> take(double seconds);
   // Ends the sample; no event of it comes any more.
   void cancel(uint64_t sample_id);
 
   int64_t restarts() const;                  // processes replaced so far
   int64_t repeated() const;                  // samples that began again after their process was lost
-  std::vector<int64_t> process_ids() const;  // of the processes that run
+  std::vector<int64_t> process_ids() const;  // the processes that run
 
  private:
   struct Impl;

@@ -15,7 +15,7 @@ namespace {
 
 using base::Json;
 
-// As in python/tandem_worker/outcomes.py, which refuses more with a reason.
+// python/tandem_worker/outcomes.py has the same bounds, and refuses more with a reason.
 constexpr size_t kMaxNames = 256;
 constexpr size_t kMaxNameBytes = 800;     // 200 characters
 constexpr size_t kMaxTextBytes = 8000;    // 2000 characters
@@ -70,7 +70,7 @@ double number_of(const Json& value) {
   return value.get<double>();
 }
 
-// f(name, value) for each member of an object with names.
+// Calls f(name, value) for each member of an object with names.
 template <typename F>
 void for_each_named(const Json& object, F f) {
   require(object.is_object() && object.size() <= kMaxNames);
@@ -115,7 +115,7 @@ void read_failure(const Json& outcome, Grade& grade) {
   grade.reason = base::one_line(text_of(outcome.at("reason"), kMaxReasonBytes), kMaxReasonBytes);
 }
 
-// What a slime function wrote into its sample.
+// Reads what a slime function wrote into its sample.
 void read_written(const Json& outcome, const GradeRequest& sample, Grade& grade) {
   if (const Json* remove = member(outcome, "remove_sample")) {
     require(remove->is_boolean());

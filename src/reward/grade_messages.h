@@ -12,10 +12,10 @@ namespace tandem::reward {
 
 base::Json to_json(const std::vector<GradeRequest>& samples);
 
-// The grades of one call, in the order of its samples. BadReply for what no honest grader writes.
+// Returns the grades of one call, in the order of its samples. Throws BadReply for what no honest grader writes.
 std::vector<Grade> grades_of(const base::Json& message, const std::vector<GradeRequest>& samples);
 
-// All samples of a call that failed as a whole.
+// Returns failed grades for all samples of a call that failed as a whole.
 std::vector<Grade> all_failed(const std::vector<GradeRequest>& samples, const std::string& reason_class,
                               const std::string& reason);
 

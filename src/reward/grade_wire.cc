@@ -12,7 +12,7 @@ using base::Json;
 using base::WireReader;
 using base::WireWriter;
 
-// A text's length, and the least that an entry of a map has.
+// A text's length takes so much, which is the least that an entry of a map takes.
 constexpr size_t kLengthBytes = sizeof(uint64_t);
 
 enum class Scalar : uint8_t { kNull, kFlag, kSigned, kUnsigned, kFloat, kText };
@@ -57,7 +57,7 @@ Json read_scalar(WireReader& in) {
   WireReader::refuse("a value of no type");
 }
 
-// For a flag that says whether there is one.
+// A flag says whether there is one.
 template <typename T, typename Write>
 void write_optional(const std::optional<T>& value, WireWriter& out, Write write) {
   out.flag(value.has_value());

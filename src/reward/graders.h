@@ -1,12 +1,13 @@
-// Rewards in worker processes: built in (reward/reward_rules.h), the user's Python function in the TRL, verl or slime
-// dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a service that is
-// asked over HTTP (python/tandem_worker/remote_rule.py). A Scorer puts several of them together. A call holds one
-// sample, or the samples of one group where the function takes groups. Each call has a deadline and limits of memory,
-// files and output; an exception, a hang, a memory bomb, a NaN, a wrong type or count, a dead process: the samples of
-// the call are marked failed, with the reason, and grading goes on. Calls of an async function run together in one
-// process. When such a process is lost with several calls under way, nobody knows whose fault it was: each of them is
-// made again, alone, so that a sample's grade depends on that sample only.  A process that hung, died or ran out of
-// memory is replaced, in milliseconds, by a fork of a warm parent that has imported the reward. As far as the kernel
+// Rewards in worker processes. They are built in (reward/reward_rules.h), or the user's Python function in the TRL,
+// verl or slime dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a
+// service that is asked over HTTP (python/tandem_worker/remote_rule.py). A Scorer puts several of them together.
+//
+// A call holds one sample, or the samples of one group where the function takes groups. Each call has a deadline and
+// limits of memory, files and output. An exception, a hang, a memory bomb, a NaN, a wrong type or count, or a dead
+// process fails the samples of its call, with the reason, and grading goes on. Calls of an async function run together
+// in one process. When such a process is lost with several calls under way, nobody knows whose fault it was: each of
+// them is made again, alone, so that a sample's grade depends on that sample only. A process that hung, died or ran out
+// of memory is replaced, in milliseconds, by a fork of a forkserver that has imported the reward. As far as the kernel
 // goes, reward code reaches no network, no secret of the environment and no process of ours, and writes in one scratch
 // folder alone (tandem_worker/sandbox.py).
 #pragma once
@@ -20,7 +21,6 @@
 
 #include "base/json.h"
 #include "reward/grader_limits.h"
-#include "worker/sandbox.h"
 #include "worker/worker_config.h"
 
 namespace tandem::reward {
@@ -30,13 +30,12 @@ namespace tandem::reward {
 struct RewardService {
   std::string url;              // http://HOST:PORT/PATH
   std::string token;            // sent as a bearer token; empty: none
-  int64_t max_retries = 0;      // of a request that the service could not answer, >= 0
+  int64_t max_retries = 0;      // retries of a request that the service could not answer, >= 0
   bool try_connection = false;  // EnvironmentError at the start where nobody listens
 };
 
-// What computes the rewards: one of rm_types, custom_rm_path and service.
-struct GraderConfig {
-  worker::WorkerConfig worker;
+// The computation of rewards: by exactly one of rm_types, custom_rm_path, service and group_filter.
+struct GraderConfig : worker::UserCodeConfig {
   std::vector<std::string> rm_types;  // reward::find_rule() knows each; the first is that of requests that name none
   std::string custom_rm_path;         // FILE.py:function
   std::optional<RewardService> service;
@@ -46,17 +45,12 @@ struct GraderConfig {
   bool may_not_apply = false;  // one of several rewards: that it does not apply to a sample ("none") is no news
   bool group_rm = false;       // a slime function takes all samples of a group at once; false: one sample a call
   std::string label_key;       // the label's column, as TRL functions name it
-  std::string metadata_key;    // which key of the metadata is a slime sample's own
+  std::string metadata_key;    // the key of the metadata that is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
-  std::string python;                           // --rm-python: the interpreter of reward code; empty: worker.python
-  std::string output_path;  // where what user code prints is kept; empty: only its last line, in reasons
-  int64_t max_output_bytes = int64_t{16} << 20;  // of that file; what is beyond is dropped, and the file says so
   GraderLimits limits;
-  worker::Sandbox sandbox = worker::Sandbox::kAuto;
-  bool warn_of_missing_layers = true;
 };
 
-// What a sample got, for whoever judges it afterwards.
+// The grade of a sample, for whoever judges it afterwards.
 struct Graded {
   double reward = 0.0;
   std::map<std::string, double> extras;
@@ -74,14 +68,14 @@ struct GradeRequest {
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
   bool truncated = false;
-  std::optional<Graded> graded;  // of a group filter's samples
-  // Of a sample that --custom-generate-function-path made: the tokens that it says the loss is for (empty: all), and
+  std::optional<Graded> graded;  // only samples of a group filter have one
+  // A sample that --custom-generate-function-path made has the tokens that it says the loss is for (empty: all), and
   // what else it wrote into the sample.
   std::vector<uint8_t> loss_mask = {};
   base::Json attributes = base::Json::object();
 };
 
-// What one of several rewards gave to a sample.
+// One of several rewards of a sample.
 struct RewardPart {
   std::string name;
   std::optional<double> reward;  // unset: it failed, or does not apply
@@ -94,18 +88,18 @@ struct Grade {
   std::string reason_class;  // a key of failures(); empty when not failed
   std::string reason;        // one line: "ValueError: ... (reward.py:12)", "... the deadline of 30 s passed", ...
   std::map<std::string, double> extras;  // other numbers of a dict result
-  // What a slime function wrote into its sample; unset: nothing.
+  // A slime function wrote these into its sample; unset: nothing.
   std::optional<bool> remove_sample;
   std::optional<std::vector<uint8_t>> loss_mask;  // one 0 or 1 a token of the completion
   std::optional<std::string> status;              // "completed", "truncated" or "aborted"
-  // What a TRL function logged: this sample's value in each column (a JSON scalar), and, in the first grade of a call,
+  // A TRL function logged these: this sample's value in each column (a JSON scalar), and, in the first grade of a call,
   // the values of each metric.
   std::map<std::string, base::Json> columns;
   std::map<std::string, std::vector<double>> metrics;
-  std::vector<RewardPart> parts;  // of which `reward` is the weighted sum, in their order; empty: it is no sum
+  std::vector<RewardPart> parts;  // `reward` is their weighted sum, in their order; empty: it is no sum
 
-  // Whatever becomes of other failures, this sample has no reward: the fault is the machine's or the service's, or the
-  // reward says that it does not apply.
+  // Returns whether this sample has no reward, whatever becomes of other failures: the fault is the machine's or the
+  // service's, or the reward says that it does not apply.
   bool gives_none() const {
     return reason_class == "not_started" || reason_class == "service" || reason_class == "none";
   }
@@ -121,25 +115,25 @@ class Graders {
   ~Graders();
 
   void submit(std::vector<GradeRequest> group);  // returns at once
-  std::vector<Grade> collect();                  // waits for everything submitted; in submission order
-  // Or, for a caller that wants grades as they come: waits that long for the first that were not taken yet, and takes
-  // all there are. Grades of a call come together. Where nothing is submitted, nothing is waited for.
+  // Waits that long for the first grades that were not taken yet, and takes all there are, those of a call together.
+  // Returns none at once where nothing was submitted that was not taken.
   std::vector<Grade> take_finished(double seconds);
   // Forgets what was submitted and is not taken.
   void discard();
-  // Totals of the run: reason class -> samples. "exception", "deadline", "memory", "not_finite", "wrong_type",
+  // Returns totals of the run: reason class -> samples. "exception", "deadline", "memory", "not_finite", "wrong_type",
   // "wrong_count", "status" (a slime function set FAILED), "died" (the process ended during the call, or answered
   // something else than grades) are the reward's fault. A signal that comes from outside during a call looks the same
   // as one that the reward sends itself, so it counts as the reward's. "not_started" (a new process could not be
-  // started) is the machine's, "service" (it could not be asked, or failed itself) the service's, "http" (it refused
-  // the request) counts as the reward's, and "none" is a TRL function's word that its reward does not apply to the
-  // sample.
+  // started) is the machine's fault, "service" (it could not be asked, or failed itself) the service's. "http" (it
+  // refused the request) counts as the reward's, and "none" is a TRL function's word that its reward does not apply to
+  // the sample.
   std::map<std::string, int64_t> failures() const;
   int64_t restarts() const;                  // processes replaced so far, but for those of limits.fork_each_call
   int64_t repeated() const;                  // samples graded again, alone, after their process was lost
-  std::vector<int64_t> process_ids() const;  // of the processes that run
+  std::vector<int64_t> process_ids() const;  // the processes that run
   const std::string& scratch_folder() const;
-  // The columns of the data that a TRL function cannot do without, beside those that every line has; of others none.
+  // Returns the columns of the data that a TRL function cannot do without, beside those that every line has; none for
+  // other functions.
   const std::vector<std::string>& columns() const;
   std::string dialect() const;  // "trl", "verl", "slime", "built-in", "served" or "filter"
 

@@ -16,10 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of several pools each is asked in turn for so long.
+// One of several pools is asked for so long before the next.
 constexpr double kTurnSeconds = 0.002;
 
-// A part's numbers, columns and metrics, under its name.
+// Adds a part's numbers, columns and metrics, under its name.
 void add_named(const std::string& source, Grade part, Grade& sum) {
   const auto under = [&](const std::string& name) { return source + "/" + name; };
   for (const auto& [name, value] : part.extras) sum.extras[under(name)] = value;
@@ -27,7 +27,7 @@ void add_named(const std::string& source, Grade part, Grade& sum) {
   for (auto& [name, values] : part.metrics) sum.metrics[under(name)] = std::move(values);
 }
 
-// What a part wrote into the sample, over what those before it wrote.
+// Adds what a part wrote into the sample, over what those before it wrote.
 void add_written(const Grade& part, Grade& sum) {
   if (part.remove_sample) sum.remove_sample = sum.remove_sample.value_or(false) || *part.remove_sample;
   if (part.status) sum.status = part.status;
@@ -113,10 +113,10 @@ int64_t Scorer::num_pools() const {
   return sum_over_pools([](const Graders&) { return int64_t{1}; });
 }
 
-std::map<uint64_t, Grade> Scorer::take(double seconds) {
+std::vector<Grade> Scorer::take_finished(double seconds) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   const bool is_alone = num_pools() == 1;
-  std::map<uint64_t, Grade> grades;
+  std::map<uint64_t, Grade> grades;  // by the order of submission
   while (!under_way_.empty()) {
     for_each_pool([&](size_t source, Graders& pool) {
       const double left_s = std::max(std::chrono::duration<double>(end - Clock::now()).count(), 0.0);
@@ -132,21 +132,9 @@ std::map<uint64_t, Grade> Scorer::take(double seconds) {
     });
     if (!grades.empty() || Clock::now() >= end) break;
   }
-  return grades;
-}
-
-std::vector<Grade> Scorer::take_finished(double seconds) {
-  std::vector<Grade> grades;
-  for (auto& [number, grade] : take(seconds)) grades.push_back(std::move(grade));
-  return grades;
-}
-
-std::vector<Grade> Scorer::collect() {
-  std::map<uint64_t, Grade> all;
-  while (!under_way_.empty()) all.merge(take(1.0));
-  std::vector<Grade> grades;
-  for (auto& [number, grade] : all) grades.push_back(std::move(grade));
-  return grades;
+  std::vector<Grade> result;
+  for (auto& [number, grade] : grades) result.push_back(std::move(grade));
+  return result;
 }
 
 void Scorer::discard() {

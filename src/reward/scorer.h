@@ -1,5 +1,5 @@
-// What gives a sample its reward: one source, or several, whose weighted sum it is. Each source has grader processes of
-// its own, so it can be in any dialect, take groups or samples, and fail by itself.
+// A sample's reward, given by one source or added up over several. Each source has grader processes of its own, so it
+// can be in any dialect, take groups or samples, and fail by itself.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 namespace tandem::reward {
 
 struct RewardSource {
-  std::string name;  // which metrics and samples call it by
+  std::string name;  // the name in metrics and samples
   double weight = 1.0;
-  // At least one of them. A sample whose rm_type is remote_rm, or which has none where that is the source's own, goes
-  // to the service; all others go to the graders.
+  // At least one of the two is there. A sample whose rm_type is remote_rm, or which has none where that is the source's
+  // own, goes to the service; all others go to the graders.
   std::optional<GraderConfig> graders, service;
   bool asks_service_first = false;  // remote_rm is the source's own
 };
@@ -30,8 +30,8 @@ struct ScorerConfig {
   bool shows_parts = false;
 };
 
-// As TRL adds rewards up: the reward is the sum of weight x reward over the sources that apply to the sample. Where
-// none does, or one fails, the sample fails as that source's would; the reason names it. Names of other numbers,
+// Scores as TRL adds rewards up: the reward is the sum of weight x reward over the sources that apply to the sample.
+// Where none does, or one fails, the sample fails as that source's would; the reason names it. Names of other numbers,
 // columns and logged metrics get their source's in front, "NAME/". A sample that one source removes is removed, a token
 // is trained on where all masks say so, and of several states the last one holds.
 class Scorer {
@@ -40,10 +40,9 @@ class Scorer {
   // reached.
   explicit Scorer(const ScorerConfig& config);
 
-  // As Graders have them; a grade comes when all sources have given theirs. Sample ids are unique among what is
-  // submitted and not taken.
+  // These work as those of Graders; a grade comes when all sources have given theirs. Sample ids are unique among what
+  // is submitted and not taken.
   void submit(std::vector<GradeRequest> group);
-  std::vector<Grade> collect();
   std::vector<Grade> take_finished(double seconds);
   void discard();
   int64_t restarts() const;
@@ -65,17 +64,15 @@ class Scorer {
     std::vector<std::optional<Grade>> parts = {};  // one of each source, in their order
     size_t num_graded = 0;
   };
-  // Every pool of processes, with the index of its source.
+  // Calls f for every pool of processes, with the index of its source.
   template <typename F>
   void for_each_pool(F f);
   template <typename F>
   int64_t sum_over_pools(F f) const;
   int64_t num_pools() const;
-  // By the order of submission.
-  std::map<uint64_t, Grade> take(double seconds);
   Grade combined(uint64_t sample_id, std::vector<std::optional<Grade>> parts) const;
 
-  std::deque<Source> sources_;  // which Graders stay in
+  std::deque<Source> sources_;  // a deque, because Graders cannot be moved
   bool shows_parts_;
   std::map<uint64_t, UnderWay> under_way_;  // by sample id
   uint64_t num_submitted_ = 0;

@@ -13,13 +13,13 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "worker/child_process.h"
+#include "worker/worker.h"
 
 namespace tandem::text {
 namespace {
 
 constexpr size_t kMaxQueuedEvents = 1024;
-constexpr int kMaxAttempts = 2;  // of one event: with the child that was there, then with a fresh one
+constexpr int kMaxAttempts = 2;  // each event is tried with the child that is there, then with a fresh one
 constexpr double kDrainSeconds = 5.0;
 
 struct Event {
@@ -30,13 +30,13 @@ struct Event {
 
 base::Json to_json(const std::map<std::string, double>& values) {
   base::Json json = base::Json::object();
-  // Names are distinct, so none is looked for among those before it, as operator[] would.
+  // The names are distinct, so none is looked for among those before it, as operator[] would.
   auto& members = json.get_ref<base::Json::object_t&>();
   for (const auto& [name, value] : values) {
     if (std::isfinite(value)) {
       members.emplace_back(name, value);
     } else {
-      members.emplace_back(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");  // numbers that JSON has not
+      members.emplace_back(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");  // JSON has no such numbers
     }
   }
   return json;
@@ -45,61 +45,36 @@ base::Json to_json(const std::map<std::string, double>& values) {
 }  // namespace
 
 struct MetricSink::Impl {
-  SinkTarget target;
-  mutable std::mutex mutex;  // over all below that two threads touch
+  explicit Impl(const SinkTarget& sink_target) : target(sink_target) {}
+
+  const SinkTarget target;
+  worker::Worker worker{
+      {.make = [this] { return std::make_unique<worker::ChildProcess>(target.config, target.worker); },
+       .load = [this](worker::ChildProcess& child) { child.call("open", target.open, target.config.deadline_s); }}};
+  mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
-  std::unique_ptr<worker::ChildProcess> child;  // set and reset under `mutex`; used by the thread without
   std::deque<Event> queue;
   bool busy = false;  // an event is on its way
   bool stopping = false;
   int64_t num_dropped = 0;
-  int64_t num_restarts = 0;
   std::atomic<bool> warned = false;
   std::thread thread;
-
-  void start_child() {
-    auto started = std::make_unique<worker::ChildProcess>(target.config, target.worker);
-    worker::ChildProcess& borrowed = *started;
-    {
-      const std::lock_guard lock(mutex);
-      child = std::move(started);
-      if (stopping) borrowed.interrupt();
-    }
-    try {
-      borrowed.call("open", target.open, target.config.deadline_s);
-    } catch (...) {
-      drop_child();
-      throw;
-    }
-  }
-
-  void drop_child() {
-    std::unique_ptr<worker::ChildProcess> dead;
-    {
-      const std::lock_guard lock(mutex);
-      dead = std::move(child);
-    }
-  }
 
   void warn_once(const std::string& what) {
     if (warned.exchange(true)) return;
     base::log_warning("{}: {}; training goes on", target.what, what);
   }
 
-  // Whether the event was delivered.
+  // Returns whether the event was delivered.
   bool deliver(const Event& event) {
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       try {
-        if (child == nullptr) {
-          start_child();
-          const std::lock_guard lock(mutex);
-          ++num_restarts;
-        }
-        child->call("write", {{"step", event.step}, {"values", event.values}, {"wall_time_s", event.wall_time_s}},
+        if (!worker.has_process()) worker.start();
+        worker.call("write", {{"step", event.step}, {"values", event.values}, {"wall_time_s", event.wall_time_s}},
                     target.config.deadline_s);
         return true;
       } catch (const std::runtime_error& error) {
-        drop_child();
+        worker.drop();
         warn_once(error.what());
         const std::lock_guard lock(mutex);
         if (stopping) return false;
@@ -125,11 +100,11 @@ struct MetricSink::Impl {
     }
   }
 
-  // After the thread's end.
+  // Makes the last call, after the thread's end.
   void finish() {
-    if (target.finish_s <= 0 || child == nullptr) return;
+    if (target.finish_s <= 0 || !worker.has_process()) return;
     try {
-      child->call("finish", base::Json::object(), target.finish_s);
+      worker.call("finish", base::Json::object(), target.finish_s);
     } catch (const std::runtime_error& error) {
       warn_once(error.what());
     }
@@ -151,10 +126,9 @@ SinkTarget tensorboard_target(const worker::WorkerConfig& config, const std::str
   return target;
 }
 
-MetricSink::MetricSink(const SinkTarget& target) : impl_(std::make_unique<Impl>()) {
-  impl_->target = target;
+MetricSink::MetricSink(const SinkTarget& target) : impl_(std::make_unique<Impl>(target)) {
   try {
-    impl_->start_child();
+    impl_->worker.start();
   } catch (const worker::WorkerError& error) {
     throw EnvironmentError(fmt::format("cannot start {}: {}", target.name, error.what()));
   }
@@ -166,7 +140,7 @@ MetricSink::~MetricSink() {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->stopping = true;
-    if (impl_->busy && impl_->child != nullptr) impl_->child->interrupt();
+    if (impl_->busy) impl_->worker.stop();
     const size_t num_left = impl_->queue.size() + (impl_->busy ? 1 : 0);
     if (num_left > 0)
       impl_->warn_once(fmt::format("the last {} were not delivered in {:g} s", num_left, kDrainSeconds));
@@ -197,14 +171,8 @@ int64_t MetricSink::dropped() const {
   return impl_->num_dropped;
 }
 
-int64_t MetricSink::restarts() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->num_restarts;
-}
+int64_t MetricSink::restarts() const { return impl_->worker.restarts(); }
 
-int64_t MetricSink::process_id() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->child == nullptr ? -1 : impl_->child->process_id();
-}
+int64_t MetricSink::process_id() const { return impl_->worker.process_id(); }
 
 }  // namespace tandem::text

@@ -1,4 +1,4 @@
-// Metrics to another program's package, TensorBoard's or Weights & Biases', which runs in a Python child process.
+// Sends metrics to another program's package, TensorBoard's or Weights & Biases', which runs in a Python child process.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace tandem::text {
 
-// Where metrics go.
+// The package that metrics go to, and how its process is asked.
 struct SinkTarget {
   std::string name;             // "the TensorBoard writer"
-  std::string what;             // "TensorBoard events in DIR": what a warning is about
+  std::string what;             // warnings are about this: "TensorBoard events in DIR"
   std::string worker;           // the module of tandem_worker
   worker::WorkerConfig config;  // config.deadline_s holds for one event
   base::Json open;              // arguments of its first call
-  double finish_s = 0;          // what its last call may take; 0: it has none
+  double finish_s = 0;          // the limit of its last call; 0: it has none
 };
 
-// An event file in `directory`.
+// Returns the target of an event file in `directory`.
 SinkTarget tensorboard_target(const worker::WorkerConfig& config, const std::string& directory);
 
 // write() returns at once; a thread of its own talks with the child. Metrics are not worth a run: a child that dies or
@@ -38,7 +38,7 @@ class MetricSink {
   void flush(double deadline_s);  // returns when all is delivered or dropped, or at the deadline
   int64_t dropped() const;        // events that were not delivered
   int64_t restarts() const;
-  int64_t process_id() const;  // of the child; -1 while there is none
+  int64_t process_id() const;  // the child's; -1 while there is none
 
  private:
   struct Impl;

@@ -25,14 +25,14 @@ struct ParquetRow {
 
 class ParquetFile {
  public:
-  // `keys`: what is read of a row, "a.b" for the member b of the column a. UserError names the file and what is wrong
-  // with it: it is damaged, or one of these columns is of a type that JSON has no form for. EnvironmentError when
+  // `keys` says what is read of a row: "a.b" is the member b of the column a. UserError names the file and what is
+  // wrong with it: it is damaged, or one of these columns is of a type that JSON has no form for. EnvironmentError when
   // Python or pyarrow is missing.
   ParquetFile(const worker::WorkerConfig& config, const std::string& path, const std::vector<std::string>& keys);
   ~ParquetFile();
 
   int64_t num_rows() const { return num_rows_; }
-  // Of the rows from `begin` to `end` - 1 the first ones, at least one; cheapest where it goes on from the last call.
+  // Returns the first rows from `begin` to `end` - 1, at least one; this is cheapest where the last call ended.
   // UserError as above.
   std::vector<ParquetRow> read(int64_t begin, int64_t end);
 
@@ -46,7 +46,7 @@ class ParquetFile {
   int64_t num_rows_ = 0;
 };
 
-// What the process answers to "open" and "read"; BadReply for what no honest one writes.
+// These read the answers of the process to "open" and "read". BadReply for what no honest process writes.
 int64_t parquet_row_count(const base::Json& answer);
 std::vector<ParquetRow> parquet_rows(const base::Json& answer, int64_t max_rows);
 

@@ -9,16 +9,16 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "text/tokenizer_messages.h"
-#include "worker/child_process.h"
 #include "worker/message.h"
+#include "worker/worker.h"
 
 namespace tandem::text {
 namespace {
 
-// A request stays far below its deadline and the limit of one message: longer work goes in pieces of this size.
+// A request stays far below its deadline and the limit of one message: longer work is done in pieces of this size.
 constexpr size_t kMaxRequestBytes = size_t{1} << 20;
 
-// Ends of runs of items whose sizes add up to at most kMaxRequestBytes (one item may be larger).
+// Returns the ends of runs of items whose sizes add up to at most kMaxRequestBytes (one item may be larger).
 template <typename Size>
 std::vector<size_t> piece_ends(size_t num_items, Size size_of) {
   std::vector<size_t> ends;
@@ -43,54 +43,53 @@ void append(std::vector<Result>& results, std::vector<Result> more) {
 }  // namespace
 
 struct TextWorker::Impl {
-  worker::WorkerConfig config;
-  std::string directory;
-  std::unique_ptr<worker::ChildProcess> child;
-  int64_t num_restarts = 0;
+  const worker::WorkerConfig config;
+  const std::string directory;
   TokenizerFacts facts;
   std::vector<std::string> token_bytes;  // by id; empty until asked for
+  worker::Worker worker{{.make = [this] { return std::make_unique<worker::ChildProcess>(config, "tokenizer"); },
+                         .load = [this](worker::ChildProcess& child) { load(child); }}};
 
-  // One request to the child that runs, and what `read` (text/tokenizer_messages.h) makes of its answer.
-  template <typename Read>
-  auto request(std::string_view name, const base::Json& arguments, Read read) {
+  Impl(const worker::WorkerConfig& worker_config, const std::string& model_directory)
+      : config(worker_config), directory(model_directory) {}
+
+  void load(worker::ChildProcess& child) {
+    const base::Json answer = child.call("load", {{"directory", directory}}, config.deadline_s);
     try {
-      return read(child->call(name, arguments, config.deadline_s));
-    } catch (const worker::ChildLost&) {
-      child.reset();
-      throw;
+      facts = tokenizer_facts(answer);
     } catch (const worker::BadReply& bad) {
-      child.reset();
-      throw worker::WorkerError(std::string("tokenizer worker ") + bad.what());
+      throw error_of(bad);
     }
   }
 
-  void start() {
-    child = std::make_unique<worker::ChildProcess>(config, "tokenizer");
-    facts = request("load", {{"directory", directory}}, tokenizer_facts);
-  }
-
-  // A request to the child, which is started first where there is none.
+  // Sends a request to the process, which is started first where there is none, and returns what `read`
+  // (text/tokenizer_messages.h) makes of the answer.
   template <typename Read>
   auto call(std::string_view name, const base::Json& arguments, Read read) {
-    if (child != nullptr && !child->alive()) {
+    if (worker.has_process() && !worker.alive()) {
       base::log_warning("the tokenizer worker (process {}) died between calls; a new one takes over",
-                        child->process_id());
-      child.reset();
+                        worker.process_id());
+      worker.drop();
     }
-    if (child == nullptr) {
-      start();
-      ++num_restarts;
+    if (!worker.has_process()) worker.start();
+    const base::Json answer = worker.call(name, arguments, config.deadline_s);
+    try {
+      return read(answer);
+    } catch (const worker::BadReply& bad) {
+      worker.drop();
+      throw error_of(bad);
     }
-    return request(name, arguments, read);
+  }
+
+  static worker::WorkerError error_of(const worker::BadReply& bad) {
+    return worker::WorkerError(std::string("tokenizer worker ") + bad.what());
   }
 };
 
 TextWorker::TextWorker(const worker::WorkerConfig& config, const std::string& model_directory)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->config = config;
-  impl_->directory = model_directory;
+    : impl_(std::make_unique<Impl>(config, model_directory)) {
   try {
-    impl_->start();
+    impl_->worker.start();
   } catch (const worker::WorkerError& error) {
     throw EnvironmentError(std::string("cannot start the tokenizer: ") + error.what());
   }
@@ -129,7 +128,7 @@ std::vector<std::string> TextWorker::decode(const std::vector<std::vector<int32_
 
 std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base::Json>& conversations,
                                                          const base::Json& kwargs) {
-  constexpr size_t kPiece = 256;  // conversations of one request
+  constexpr size_t kPiece = 256;  // the most conversations of one request
   const base::Json variables = kwargs.is_null() ? base::Json::object() : kwargs;
   TANDEM_USER_CHECK(variables.is_object(), "chat template arguments: write them as a JSON object, not",
                     variables.type_name());
@@ -173,7 +172,7 @@ bool TextWorker::is_special(int32_t id) const {
 std::optional<int32_t> TextWorker::eos_id() const { return impl_->facts.eos_id; }
 bool TextWorker::has_chat_template() const { return impl_->facts.has_chat_template; }
 const std::vector<int32_t>& TextWorker::text_prefix() const { return impl_->facts.text_prefix; }
-int64_t TextWorker::restarts() const { return impl_->num_restarts; }
-int64_t TextWorker::process_id() const { return impl_->child == nullptr ? -1 : impl_->child->process_id(); }
+int64_t TextWorker::restarts() const { return impl_->worker.restarts(); }
+int64_t TextWorker::process_id() const { return impl_->worker.process_id(); }
 
 }  // namespace tandem::text

@@ -1,6 +1,6 @@
 // The tokenizer and the chat template, in a Python child process (python/tandem_worker) over a socket pair:
 // `tokenizers` and `jinja2` do the work, so ids and texts are the published ones. Every call has a deadline. A dead or
-// hung child is replaced; the call that lost it throws WorkerError, later calls work. One thread at a time.
+// hung child is replaced; the call that lost it throws WorkerError, later calls work. One thread at a time may call.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +21,25 @@ class TextWorker {
   TextWorker(const worker::WorkerConfig& config, const std::string& model_directory);
   ~TextWorker();
 
-  // add_special_tokens=False; tokens that the text spells out (<|im_end|>) are found. UserError for text that is not
-  // UTF-8. What add_special_tokens=True writes before a text is text_prefix().
+  // Encodes with add_special_tokens=False; tokens that the text spells out (<|im_end|>) are found. UserError for text
+  // that is not UTF-8. text_prefix() is what add_special_tokens=True writes before a text.
   std::vector<std::vector<int32_t>> encode(const std::vector<std::string>& texts);
-  // Ids without a token (a model's vocabulary is often larger) decode to nothing, as in the published library.
+  // Decodes each list of ids. Ids without a token (a model's vocabulary is often larger) decode to nothing, as in the
+  // published library.
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& ids, bool skip_special_tokens);
-  // Rendered text of each conversation. kwargs: add_generation_prompt, continue_final_message, enable_thinking, tools,
-  // ... UserError when the template refuses (its message), per call.
+  // Returns the rendered text of each conversation. kwargs: add_generation_prompt, continue_final_message,
+  // enable_thinking, tools, ... UserError when the template refuses (its message), per call.
   std::vector<std::string> apply_chat_template(const std::vector<base::Json>& conversations, const base::Json& kwargs);
 
   int64_t vocab_size() const;                     // largest id + 1, added tokens included
   const std::vector<std::string>& token_bytes();  // id -> bytes; special tokens too; empty: no token
-  bool is_special(int32_t id) const;              // of no text: <|im_end|>, ...
-  // The EOS that tokenizer_config.json names (eos_token), where it is in the vocabulary.
+  bool is_special(int32_t id) const;              // <|im_end|>, ..., which stand for no text
+  // Returns the EOS that tokenizer_config.json names (eos_token), where it is in the vocabulary.
   std::optional<int32_t> eos_id() const;
   bool has_chat_template() const;
   const std::vector<int32_t>& text_prefix() const;  // ids that the post-processor writes before a text; empty: none
   int64_t restarts() const;                         // children replaced so far
-  int64_t process_id() const;                       // of the child; -1 while there is none
+  int64_t process_id() const;                       // the child's; -1 while there is none
 
  private:
   struct Impl;

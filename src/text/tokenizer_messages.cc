@@ -28,7 +28,7 @@ bool flag(const Json& object, const char* name) {
   return value.get<bool>();
 }
 
-// A whole number from 0 to `bound` - 1. A number above 63 bits turns negative here, and is refused as such.
+// Returns a whole number from 0 to `bound` - 1. A number above 63 bits turns negative here, and is refused as such.
 int64_t number_below(const Json& value, int64_t bound) {
   require(value.is_number_integer(), "a number is not whole");
   const auto number = value.get<int64_t>();

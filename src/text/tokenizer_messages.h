@@ -1,6 +1,7 @@
-// What a tokenizer process answers (python/tandem_worker/tokenizer.py), read member by member and within bounds. No
-// process here: a tokenizers library that misbehaves may write anything, and these functions can be asked about any of
-// it. BadReply for what no honest worker writes; its what() continues a sentence that begins with the worker's name.
+// Reads what a tokenizer process answers (python/tandem_worker/tokenizer.py), member by member and within bounds. There
+// is no process here: a tokenizers library that misbehaves may write anything, and these functions can be asked about
+// any of it. They throw BadReply for what no honest worker writes; its what() continues a sentence that begins with the
+// worker's name.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +28,13 @@ struct TokenizerFacts {
 };
 TokenizerFacts tokenizer_facts(const base::Json& answer);
 
-// The answer to "encode": the ids of each of `num_texts`, all of them below `vocab_size`.
+// Reads the answer to "encode": the ids of each of `num_texts`, all of them below `vocab_size`.
 std::vector<std::vector<int32_t>> token_ids(const base::Json& answer, size_t num_texts, int64_t vocab_size);
 
-// The answer to "decode" and "apply_chat_template": that many texts.
+// Reads the answer to "decode" and "apply_chat_template": that many texts.
 std::vector<std::string> texts(const base::Json& answer, size_t num_texts);
 
-// The answer to "token_bytes": the bytes of each id, from hexadecimal digits.
+// Reads the answer to "token_bytes": the bytes of each id, from hexadecimal digits.
 std::vector<std::string> token_table(const base::Json& answer, int64_t vocab_size);
 
 }  // namespace tandem::text

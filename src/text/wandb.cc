@@ -10,7 +10,7 @@ namespace tandem::text {
 namespace {
 
 constexpr const char* kWorker = "wandb_sink";
-// Its last call waits for what is on its way to the server. A run that is over should not wait much longer for that.
+// The last call waits for what is on its way to the server. A run that is over should not wait much longer for that.
 constexpr double kFinishSeconds = 30.0;
 
 worker::WorkerConfig worker_config(worker::WorkerConfig config) {

@@ -1,5 +1,5 @@
-// Weights & Biases: what the user may say of it, and the sink whose child runs its own package (python/tandem_worker/
-// wandb_sink.py).
+// Weights & Biases: what the user may say of it, and the sink whose child runs its own package
+// (tandem_worker/wandb_sink.py).
 #pragma once
 
 #include <string>
@@ -14,19 +14,19 @@ namespace tandem::text {
 // defaults.
 struct WandbConfig {
   std::string mode, project, team, group, host, run_id;
-  std::string directory;  // for its files; empty: the run directory
+  std::string directory;  // its files are written there; empty: the run directory
   bool disable_random_suffix = false;
 };
 
-// One run as the package is told of it.
+// The package is told this of a run.
 struct WandbRun {
   WandbConfig config;  // with run_id and directory set
-  std::string name;    // as its page shows it
-  base::Json options;  // of the run, without secrets
+  std::string name;    // its page shows this
+  base::Json options;  // the run's, without secrets
 };
 
-// A sink for that run. Its process gets, of our environment, what every worker gets, WANDB_*, and what a client of the
-// network needs: proxies and certificates.
+// Returns the target of a sink for that run. Of our environment, its process gets what every worker gets, WANDB_*, and
+// what a client of the network needs: proxies and certificates.
 SinkTarget wandb_target(const worker::WorkerConfig& config, const WandbRun& run);
 
 // Asks the package whether a run could begin, in a process of its own, without a connection. EnvironmentError: it is

@@ -34,14 +34,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kOutputTailBytes = 4096;
 
-// Time to die by itself for a child that closed its line, so that we report its own exit and not our signal.
+// A child that closed its line may end by itself for this long, so that we report its own exit and not our signal.
 constexpr auto kExitGrace = std::chrono::milliseconds(1000);
-// What stands around a warm parent ends after all that runs behind it, and removes what that wrote.
+// The supervisors of a forkserver end after all that it forked, and remove what that wrote.
 constexpr auto kGuardGrace = std::chrono::seconds(10);
 constexpr double kRoomDeadlineS = 2.0;
 constexpr int kMaxGenerations = 8;  // between a grader and our child
 
-// -1 when there is no such process.
+// Returns -1 when there is no such process.
 pid_t parent_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
@@ -80,7 +80,7 @@ ChildProcess::ChildProcess(const WorkerConfig& config, std::string mode,
   }
 }
 
-// For a worker that did not live to its first reply, which asks nothing of the user's files.
+// Returns the remedy for a worker that did not live to its first reply, before which it reads none of the user's files.
 std::string ChildProcess::start_remedy(const WorkerConfig& config) const {
   if (!config.python_flag.empty()) return "";  // the user's own interpreter, of which the last line says more
   std::string set;
@@ -119,11 +119,11 @@ void ChildProcess::start(const WorkerConfig& config) {
   pid_ = guard_;
 }
 
-ChildProcess::ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config,
+ChildProcess::ChildProcess(ChildProcess& forkserver, const WorkerConfig& config,
                            std::function<void(std::string_view)> on_output)
-    : mode_(warm_parent.mode_),
+    : mode_(forkserver.mode_),
       on_output_(std::move(on_output)),
-      guard_(warm_parent.guard_),
+      guard_(forkserver.guard_),
       max_reply_bytes_(config.max_reply_bytes),
       max_reply_values_(config.max_reply_values) {
   const auto [room, output, errors, socket] = open_lines();
@@ -131,14 +131,14 @@ ChildProcess::ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config
   report_ = std::move(report);
   std::vector<int> descriptors = {output.get(), errors.get(), socket.get(), child_report.get()};
   std::vector<Descriptor> namespaces;
-  if (warm_parent.has_rooms_) {
-    warm_parent.room_.ask_for_room(room);
+  if (forkserver.has_rooms_) {
+    forkserver.room_.ask_for_room(room);
     namespaces = room_.namespaces(config.deadline_s);
     for (const Descriptor& name_space : namespaces) descriptors.push_back(name_space.get());
   } else {
     descriptors.push_back(room.get());
   }
-  warm_parent.call_with("fork", base::Json::object(), config.deadline_s, descriptors);
+  forkserver.call_with("fork", base::Json::object(), config.deadline_s, descriptors);
 }
 
 // The child reads no file of the user's before its first request, so what it gives up here is given up in time.
@@ -284,7 +284,7 @@ void ChildProcess::lose(LossCause cause, const std::string& what) {
   throw ChildLost(cause, message);
 }
 
-// WNOWAIT: the process stays a zombie, so its number is not another's.
+// WNOWAIT leaves the process a zombie, so that its number is not another's.
 bool ChildProcess::wait_for_exit(std::chrono::milliseconds patience) const {
   for (const auto give_up = Clock::now() + patience; Clock::now() < give_up;) {
     siginfo_t info = {};
@@ -315,7 +315,7 @@ std::string ChildProcess::end_forked(bool let_it_finish) {
   if (let_it_finish && !reported_status_) wait_for_report(kExitGrace);
   room_.close();
   if (!reported_status_ && !wait_for_report(kExitGrace) && process_.is_open()) {
-    ::syscall(SYS_pidfd_send_signal, process_.get(), SIGKILL, nullptr, 0);  // whoever keeps it does not answer
+    ::syscall(SYS_pidfd_send_signal, process_.get(), SIGKILL, nullptr, 0);  // its supervisor does not answer
     wait_for_report(kExitGrace);
   }
   reaped_ = true;
@@ -323,8 +323,8 @@ std::string ChildProcess::end_forked(bool let_it_finish) {
   return reported_status_ ? describe_exit(*reported_status_) : "ended";
 }
 
-// Whether a forked process has ended. Its room ends next, and with it all that the process started: a fork bomb may
-// take a second to die, for which nobody needs to wait.
+// Returns whether a forked process has ended. Its room ends next, and with it all that the process started. Nobody
+// waits for that: a fork bomb may take a second to die.
 bool ChildProcess::wait_for_report(std::chrono::milliseconds patience) {
   const auto give_up = Clock::now() + patience;
   while (true) {
@@ -340,7 +340,7 @@ bool ChildProcess::wait_for_report(std::chrono::milliseconds patience) {
 
 bool ChildProcess::alive() {
   if (reaped_) return false;
-  if (process_.is_open() && wait_to_read(process_, 0)) return false;  // so a pidfd says that its process has ended
+  if (process_.is_open() && wait_to_read(process_, 0)) return false;  // a pidfd can be read when its process has ended
   if (report_.is_open()) return !wait_to_read(report_, 0);
   siginfo_t info = {};
   const int result = ::waitid(P_PID, static_cast<id_t>(guard_), &info, WEXITED | WNOHANG | WNOWAIT);

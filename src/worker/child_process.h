@@ -1,11 +1,12 @@
 // One Python worker process (python/tandem_worker) and the request-reply line to it.
 //
-// Owns the process: it runs in a session of its own, and is gone with all that it started when this object goes, or
-// when we die. Processes that run none of the user's code see to that (tandem_worker/keeper.py); the one that we start
-// ends as the worker does. A grader was forked by another ChildProcess (the warm parent), lives in a room of its own,
-// and a witness reports its end. Nothing that a worker says about processes is believed: its number comes from the
-// kernel, with its first reply. A call that does not end well ends the child. Calls come from one thread at a time;
-// interrupt() may come from another. No descriptor of ours reaches the child but the four it is given.
+// This object owns the process: it runs in a session of its own, and is gone with all that it started when this object
+// goes, or when we die. Supervisors, processes that run none of the user's code, see to that (tandem_worker/keeper.py);
+// the one that we start ends as the worker does. A grader is forked by another ChildProcess, the forkserver. It lives
+// in a room, which is a sandbox of its own (tandem_worker/room.py), and a witness process reports its end. Nothing that
+// a worker says about processes is believed: its number comes from the kernel, with its first reply. A call that does
+// not end well ends the child. Calls come from one thread at a time; interrupt() may come from another. The child gets
+// four descriptors of ours and no others.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +30,7 @@ namespace tandem::worker {
 
 enum class LossCause : uint8_t { kDied, kDeadline, kGarbage, kMemory };
 
-// A call that lost its child, which is dead and reaped by then.
+// Thrown by a call that lost its child, which is dead and reaped by then.
 class ChildLost : public WorkerError {
  public:
   ChildLost(LossCause cause, const std::string& message) : WorkerError(message), cause_(cause) {}
@@ -45,30 +46,30 @@ class ChildProcess {
   // ChildLost when it cannot. What the child prints goes to `on_output` (during calls and at the end), its last line
   // also into errors.
   ChildProcess(const WorkerConfig& config, std::string mode, std::function<void(std::string_view)> on_output = {});
-  // A worker that `warm_parent` forks, as confined as that is, with all that it has loaded; the parent may not be in a
-  // call.
-  ChildProcess(ChildProcess& warm_parent, const WorkerConfig& config, std::function<void(std::string_view)> on_output);
+  // Forks a worker from `forkserver`, as confined as that is and with all that it has loaded. The forkserver may not be
+  // in a call.
+  ChildProcess(ChildProcess& forkserver, const WorkerConfig& config, std::function<void(std::string_view)> on_output);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // One request and the result in its reply. ChildLost when the child died, passed the deadline or answered nonsense.
-  // UserError and EnvironmentError are what the child found; it lives on after them.
+  // Sends one request and returns the result in its reply. ChildLost when the child died, passed the deadline or
+  // answered nonsense. UserError and EnvironmentError are what the child found; it lives on after them.
   base::Json call(std::string_view name, const base::Json& arguments, double deadline_s);
 
-  // Whether the process still runs (it may have died between calls).
+  // Returns whether the process still runs (it may have died between calls).
   bool alive();
-  // What is there now belongs to the worker: what calls leave behind besides is removed, or is something left.
+  // Declares that what is there now belongs to the worker. What calls add to it is removed, or is something left.
   void note_what_belongs();
-  // After a call: begins to look for what it left. Files are removed.
+  // Begins to look for what a call left, and removes files.
   void ask_what_is_left() { room_.ask_what_is_left(); }
-  // Waits for that: "" for nothing, "a running process", ...; the worker should then be replaced.
+  // Waits for the answer: "" for nothing, "a running process", ...; the worker should then be replaced.
   std::string what_is_left();
   // Ends the call that is in flight on another thread, and with it the child.
   void interrupt();
-  // -1 for a forked one before its first call has ended.
+  // Returns -1 for a forked process before its first call has ended.
   pid_t process_id() const { return pid_; }
-  // What this machine's kernel lacks for the sandbox that was asked for, one text a layer.
+  // Returns what this machine's kernel lacks for the sandbox that was asked for, one text a layer.
   const std::vector<std::string>& missing_layers() const { return missing_layers_; }
 
  private:
@@ -78,7 +79,7 @@ class ChildProcess {
   std::string end_forked(bool let_it_finish);
   bool wait_for_exit(std::chrono::milliseconds patience) const;
   bool wait_for_report(std::chrono::milliseconds patience);
-  // The child's four descriptors; ours are in the members.
+  // Returns the child's four descriptors; the members have ours.
   std::array<Descriptor, 4> open_lines();
   void start(const WorkerConfig& config);
   void enter_sandbox(const WorkerConfig& config);
@@ -96,11 +97,11 @@ class ChildProcess {
   std::function<void(std::string_view)> on_output_;
   RoomLine room_;
   Descriptor socket_, output_;
-  Descriptor report_;  // of a forked process: its wait status, when it has ended
+  Descriptor report_;  // brings the wait status of a forked process when it has ended
   std::optional<int> reported_status_;
-  pid_t guard_ = -1;    // our child, or that of the warm parent: all others fork_into_namespace from it
+  pid_t guard_ = -1;    // our child, or the forkserver's, from which all others descend
   pid_t pid_ = -1;      // the worker, once it has answered
-  Descriptor process_;  // a pidfd of that
+  Descriptor process_;  // a pidfd of the worker
   bool has_rooms_ = false;
   bool reaped_ = false;
   std::atomic<bool> interrupted_ = false;

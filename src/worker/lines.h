@@ -25,25 +25,25 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// All are closed on exec and clear of the numbers that a child's own descriptors take.
+// All descriptors are closed on exec and clear of the numbers that a child's own descriptors take.
 std::pair<Descriptor, Descriptor> make_pipe();  // to read from, to write to
 std::pair<Descriptor, Descriptor> make_socket_pair();
 Descriptor duplicate(const Descriptor& descriptor);
 void set_nonblocking(const Descriptor& descriptor);
-// From here on the kernel tells with each message who has sent it (Received::sender).
+// Makes the kernel tell with each message from here on who has sent it (Received::sender).
 void ask_for_senders(const Descriptor& socket);
 
-// As send(2), without a signal; the descriptors arrive with the first byte.
+// Works as send(2), without a signal; the descriptors arrive with the first byte.
 ssize_t send(int socket, std::string_view bytes, const std::vector<int>& descriptors = {});
 
 struct Received {
-  ssize_t num_bytes = 0;  // as recv(2)
+  ssize_t num_bytes = 0;  // as recv(2) returns it
   std::vector<Descriptor> descriptors;
-  pid_t sender = -1;  // its process id as we see it; -1: not asked for
+  pid_t sender = -1;  // the process id as we see it; -1: not asked for
 };
 Received receive(int socket, char* buffer, size_t num_bytes);
 
-// Waits until there is something to read, or the other end has closed; false: the time has passed.
+// Waits until there is something to read, or the other end has closed. Returns false when the time has passed.
 bool wait_to_read(const Descriptor& descriptor, double seconds);
 
 }  // namespace tandem::worker

@@ -17,7 +17,8 @@ const std::string* fault_of(const base::Json& reply, const char* key) {
   return fault == reply.end() ? nullptr : fault->get_ptr<const std::string*>();
 }
 
-// Not fewer than a JSON text has; asked before it is read, which takes the memory.
+// Returns at least the number of values that a JSON text has. It is asked before the text is read, which takes the
+// memory.
 int64_t most_values_in(std::string_view json) {
   int64_t count = 1;
   bool in_text = false;
@@ -64,7 +65,7 @@ base::Json result_of(std::string_view reply, uint64_t id, int64_t max_values) {
   }
   base::Json message;
   try {
-    // Its limit of depth matters: copying, comparing and dumping JSON take a stack frame per level.
+    // parse_json() limits the depth: copying, comparing and dumping JSON take a stack frame per level.
     message = base::parse_json(reply.substr(kHeaderBytes), "reply");
   } catch (const UserError&) {
     throw BadReply("answered with something other than a reply");

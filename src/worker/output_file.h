@@ -1,4 +1,4 @@
-// Where the output of several worker processes goes: one append-only file of limited size.
+// One append-only file of limited size, to which the output of several worker processes goes.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tandem::worker {
 
-// Thread-safe. Beyond the limit a last line says that more was dropped. An empty path keeps nothing.
+// The file is thread-safe. At the limit a last line says that more was dropped. An empty path keeps nothing.
 class OutputFile {
  public:
   // EnvironmentError when the file cannot be written.

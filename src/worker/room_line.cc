@@ -61,7 +61,7 @@ std::string RoomLine::what_is_left(double deadline_s) {
 }
 
 bool RoomLine::ran_out_of_memory(double deadline_s) {
-  what_is_left(deadline_s);  // its answer comes first
+  what_is_left(deadline_s);  // the answer to an earlier question comes first
   return answer_to(kMemory, deadline_s) == kYes;
 }
 
@@ -72,7 +72,7 @@ std::optional<char> RoomLine::answer_to(char question, double deadline_s) {
 
 std::optional<char> RoomLine::answer(double deadline_s) {
   char byte = 0;
-  if (!wait_to_read(line_, deadline_s)) return 'x';  // it cannot say, so there may be anything
+  if (!wait_to_read(line_, deadline_s)) return 'x';  // the supervisor cannot say, so there may be anything
   return receive(line_.get(), &byte, 1).num_bytes == 1 ? std::optional<char>(byte) : std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-// What a machine that lacks layers of the sandbox leaves open, in words. docs/RELIABILITY.md has it as a table.
+// The words for what a machine that lacks layers of the sandbox leaves open. docs/RELIABILITY.md has it as a table.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace tandem::worker {
 
-// `missing`: the layers as python/tandem_worker/sandbox.py names them, each with the kernel's reason. A list of what
-// reward code may do; never empty.
+// Returns a list of what reward code may do, which is never empty. `missing` has the layers as
+// python/tandem_worker/sandbox.py names them, each with the kernel's reason.
 std::string what_is_open(const std::vector<std::string>& missing);
 
 }  // namespace tandem::worker

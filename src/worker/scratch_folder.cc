@@ -25,7 +25,7 @@ ScratchFolder::ScratchFolder() {
 }
 
 ScratchFolder::~ScratchFolder() {
-  ::rmdir((path_ + "/scratch").c_str());  // where rooms mount theirs; there if those processes were killed
+  ::rmdir((path_ + "/scratch").c_str());  // rooms mount theirs there; it stays where those processes were killed
   if (::rmdir(path_.c_str()) == 0 || errno == ENOENT) return;
   base::log_warning("{}: the graders' scratch folder is not removed yet: {}; if it stays, remove it by hand", path_,
                     std::strerror(errno));

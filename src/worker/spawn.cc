@@ -22,7 +22,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
-// posix_spawn, not fork: it shares the parent's memory until exec, so its cost does not grow with the trainer.
+// posix_spawn shares the parent's memory until exec, so its cost does not grow with the trainer, as that of fork would.
 pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments, std::vector<std::string> environment,
             const std::string& python_flag) {
   posix_spawn_file_actions_t actions;

@@ -1,4 +1,4 @@
-// Starting a program with the descriptors that it is given and no others.
+// Starts a program with the descriptors that it is given and no others.
 #pragma once
 
 #include <sys/types.h>
@@ -8,13 +8,13 @@
 
 namespace tandem::worker {
 
-// child_fds become descriptors 0, 1, ... The child leads a session of its own, so it has no terminal to type into, and
-// catches no signal that we catch. EnvironmentError when it cannot be started; UserError when `python_flag`, if not
-// empty, named the program.
+// child_fds become descriptors 0, 1, ... of the child. The child leads a session of its own, so it has no terminal to
+// type into, and catches no signal that we catch. EnvironmentError when it cannot be started; UserError when
+// `python_flag`, if not empty, named the program.
 pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments, std::vector<std::string> environment,
             const std::string& python_flag);
 
-// "was killed by signal 9", "exited with code 3"; `status` as waitpid() has it.
+// Returns "was killed by signal 9", "exited with code 3", ... for a `status` of waitpid().
 std::string describe_exit(int status);
 
 }  // namespace tandem::worker

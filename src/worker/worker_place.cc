@@ -21,7 +21,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// The program's folder and those above it, then the repository of the build.
+// Returns the program's folder and those above it, then the repository of the build.
 std::vector<fs::path> roots(const std::string& program_folder, const std::string& build_root) {
   std::vector<fs::path> result;
   for (fs::path at = program_folder; !at.empty(); at = at.parent_path()) {
@@ -47,7 +47,7 @@ WorkerPlace find_worker(const std::string& program_folder, const BuildPlace& bui
         fmt::format("no Python for the workers: {} is not there; start the program by the command `tandem` "
                     "that pip has installed, which names the interpreter",
                     python.string()));
-    // Sources that were copied without .venv still have the one of the build.
+    // Sources that were copied without .venv still use the one of the build.
     const fs::path fallback = fs::path(build.root) / kPython;
     if (is_there(fallback)) return {.python = fallback.string(), .directory = (root / "python").string()};
     throw EnvironmentError(fmt::format(

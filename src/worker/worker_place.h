@@ -1,5 +1,5 @@
-// Where the workers' interpreter and their package lie: beside the program, so that a clone can be moved and the
-// program copied with its folder.
+// Finds the workers' interpreter and their package beside the program, so that a clone can be moved and the program
+// copied with its folder.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ struct WorkerPlace {
   std::string directory;  // holds tandem_worker/
 };
 
-// What the build knew of both. `python` is empty where nobody named one: it is then ROOT/.venv/bin/python.
+// The build's own paths of both. `python` is empty where nobody named one: it is then ROOT/.venv/bin/python.
 struct BuildPlace {
   std::string root;  // the repository; empty in a wheel, which has all beside the program
   std::string python;
 };
 
-// Looks from the program's folder upwards for python/tandem_worker, at last in the repository of the build; beside it
-// lies .venv. EnvironmentError names the folders where one of them was looked for in vain.
+// Looks from the program's folder upwards for python/tandem_worker, and at last in the repository of the build; .venv
+// lies beside it. EnvironmentError names the folders where one of them was looked for in vain.
 WorkerPlace find_worker(const std::string& program_folder, const BuildPlace& build);
 
 }  // namespace tandem::worker

@@ -22,7 +22,7 @@ TEST(AsyncRewards, WaitTogether) {
     Graders graders(config);
     const auto begin = Clock::now();
     for (uint64_t i = 0; i < 16; ++i) graders.submit({request(i, "1.0")});
-    for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
+    for (const Grade& grade : take_all(graders)) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
     EXPECT_LT(seconds_since(begin), 2.0) << num_processes;  // 16 s one after the other
   }
 }
@@ -32,7 +32,7 @@ TEST(AsyncRewards, AreAtMostMaxCallsAtOnce) {
   config.limits.max_calls = 3;
   Graders graders(config);
   for (uint64_t i = 0; i < 6; ++i) graders.submit({request(i, "")});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_LE(grades[0].reward, 3.0);
   EXPECT_EQ(grades[5].reward, 6.0);
 }
@@ -41,7 +41,7 @@ TEST(AsyncRewards, OfGroupsWaitTogetherToo) {
   Graders graders(function("async_calls.py:sum_of_group"));
   const auto begin = Clock::now();
   for (uint64_t i = 0; i < 20; i += 2) graders.submit({request(i, "aaa"), request(i + 1, "bb")});
-  for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 5.0) << grade.reason;
+  for (const Grade& grade : take_all(graders)) EXPECT_EQ(grade.reward, 5.0) << grade.reason;
   EXPECT_LT(seconds_since(begin), 1.0);  // 2 s one after the other
 }
 
@@ -55,7 +55,7 @@ TEST(AsyncRewards, DrawTheSameNumbersInAnyCompany) {
     Graders graders(config);
     std::vector<double> numbers;
     for (uint64_t i = 0; i < 20; ++i) graders.submit({request(i, "")});
-    for (const Grade& grade : graders.collect()) {
+    for (const Grade& grade : take_all(graders)) {
       EXPECT_FALSE(grade.failed) << grade.reason;
       for (const auto& [name, value] : grade.extras) numbers.push_back(value);
       numbers.push_back(grade.reward);
@@ -74,7 +74,7 @@ TEST(AsyncRewards, AreNotLateForOthersComputing) {
   config.limits.deadline_s = 1.2;
   Graders graders(config);
   for (uint64_t i = 0; i < 12; ++i) graders.submit({request(i, "")});
-  for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
+  for (const Grade& grade : take_all(graders)) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
   EXPECT_EQ(graders.restarts(), 0);
   EXPECT_EQ(graders.repeated(), 0);
 }
@@ -106,7 +106,7 @@ TEST(AsyncRewards, FailAlone) {
     std::vector<GradeRequest> samples;
     for (uint64_t i = 0; i < 6; ++i) samples.push_back(request(i, i == 2 ? fault.name : "0.5"));
     graders.submit(samples);
-    const std::vector<Grade> grades = graders.collect();
+    const std::vector<Grade> grades = take_all(graders);
     for (size_t i = 0; i < grades.size(); ++i) {
       if (i == 2) continue;
       EXPECT_EQ(grades[i].reward, 0.5) << fault.name << ": " << grades[i].reason;
@@ -122,7 +122,7 @@ TEST(AsyncRewards, FailAlone) {
 TEST(AsyncRewards, HaveTasksOfTheirOwn) {
   Graders graders(function("async_calls.py:background"));
   for (uint64_t i = 0; i < 8; ++i) graders.submit({request(i, "")});
-  for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 0.5) << grade.reason;
+  for (const Grade& grade : take_all(graders)) EXPECT_EQ(grade.reward, 0.5) << grade.reason;
 }
 
 }  // namespace

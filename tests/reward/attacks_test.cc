@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMemoryBytes = int64_t{256} << 20;
 const std::string kRewards = "tests/reward/rewards/";
 
-// The columns of the table. The first holds for root and for a user.
+// These are the columns of the table. The first holds for root and for a user.
 const std::vector<Machine> kMachines = {
     {.name = "all layers"},
     {.name = "Docker's default", .namespaces = false, .container = true},
@@ -95,7 +95,7 @@ class Scene {
   fs::path folder_ = fs::path("/tmp") / ("tandem_attacks_" + std::to_string(::getpid()));
 };
 
-// What the machine lacks of all layers; "" where it has them.
+// Returns what the machine lacks of all layers; "" where it has them.
 const std::string& incomplete() {
   static const std::string reason = worker::on_machine({.name = ""}, []() -> std::string {
     GraderConfig config = rule("exact");
@@ -106,7 +106,7 @@ const std::string& incomplete() {
   return reason;
 }
 
-// Why tests cannot run as a user here; "" where they can.
+// Returns why tests cannot run as a user here; "" where they can.
 const std::string& no_user() {
   static const std::string reason = worker::on_machine(kAllAsUser, []() -> std::string {
     const worker::WorkerConfig worker = worker::default_worker_config();
@@ -122,7 +122,7 @@ std::string why_not_on(const Machine& machine) {
   return (machine.namespaces || machine.landlock) ? incomplete() : "";
 }
 
-// A terminal that controls this process and what it starts. Owned by whoever calls.
+// A terminal that controls this process and what it starts. It belongs to whoever calls.
 std::string take_terminal() {
   const int main_end = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (main_end < 0 || ::grantpt(main_end) != 0 || ::unlockpt(main_end) != 0) return "/dev/tty";
@@ -133,7 +133,7 @@ std::string take_terminal() {
   return name;
 }
 
-// What attacks aim at, made by the process that has the graders.
+// The aims of attacks, made by the process that has the graders.
 class Targets {
  public:
   explicit Targets(const Scene& scene) : terminal_(take_terminal()) {
@@ -157,7 +157,7 @@ class Targets {
   Targets(const Targets&) = delete;
   Targets& operator=(const Targets&) = delete;
 
-  // The argument of a row of the table.
+  // Returns the argument of a row of the table.
   std::string argument(const std::string& attack) const {
     const std::map<std::string, std::string> arguments = {
         {"type_into_terminal", terminal_},
@@ -187,7 +187,7 @@ class Targets {
   int segment_ = -1, socket_ = -1;
 };
 
-// Each attack's outcome as lines "NAME open" or "NAME closed".
+// Returns each attack's outcome as lines "NAME open" or "NAME closed".
 std::string outcomes(const Scene& scene, const std::vector<std::string>& attacks) {
   const Targets targets(scene);
   GraderConfig config = scene.config();
@@ -204,7 +204,7 @@ std::string outcomes(const Scene& scene, const std::vector<std::string>& attacks
   return text;
 }
 
-// docs/RELIABILITY.md's table: attack -> column -> "open" or "closed".
+// Reads the table of docs/RELIABILITY.md: attack -> column -> "open" or "closed".
 std::map<std::string, std::map<std::string, std::string>> promised() {
   std::ifstream file("docs/RELIABILITY.md");
   std::map<std::string, std::map<std::string, std::string>> table;
@@ -260,7 +260,7 @@ TEST_F(Attacks, WhatRemainsOpenIsInTheTable) {
   compare(kAllAsUser, kMachines.front().name);
 }
 
-// What is missing is said once, and `require` refuses.
+// A warning says once what is missing, and `require` refuses.
 TEST_F(Attacks, AMachineThatLacksLayersIsSaidToAndRefused) {
   for (const Machine& machine : machines_without_a_layer()) {
     if (!why_not_on(machine).empty()) continue;
@@ -418,7 +418,7 @@ TEST_F(Attacks, AForkBombTakesNoProcessFromAnotherGrader) {
   Graders graders(config);
   graders.submit({request(1, "hold_processes=3")});
   graders.submit({request(2, "start_processes=40")});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_GT(grades[0].reward, 40.0) << grades[0].reason;  // of the 64 that a grader may have
   EXPECT_LE(grades[0].reward, 64.0);
   EXPECT_EQ(grades[1].reward, 40.0) << grades[1].reason;
@@ -437,7 +437,7 @@ TEST_F(Attacks, AttackersCostHonestSamplesNothing) {
     graders.submit({request(2 * i, attacks[i % attacks.size()])});
     graders.submit({request(2 * i + 1, "give=" + std::to_string(i))});
   }
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   for (uint64_t i = 0; i < 2 * attacks.size(); ++i) {
     EXPECT_NE(grades[2 * i].reward, 1.0) << attacks[i % attacks.size()];
     EXPECT_EQ(grades[2 * i + 1].reward, static_cast<double>(i)) << grades[2 * i + 1].reason;

@@ -1,4 +1,4 @@
-// What each dialect is given, and what of that which a function writes comes back with the grade.
+// Functions of each dialect are given what they should be, and what they write comes back with the grade.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -88,7 +88,7 @@ TEST(SlimeDialect, GivesBackWhatIsWrittenIntoAGroup) {
   config.group_rm = true;
   Graders graders(config);
   graders.submit({written("a"), written("b")});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_EQ(grades[0].remove_sample, true);
   EXPECT_FALSE(grades[0].loss_mask);
   EXPECT_FALSE(grades[1].remove_sample);
@@ -100,7 +100,7 @@ TEST(TrlDialect, KeepsWhatAFunctionLogs) {
   GradeRequest right = request(1, "\\boxed{2}"), wrong = request(2, "x");
   right.metadata = wrong.metadata = {{"ground_truth", "2"}};
   graders.submit({right, wrong});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_EQ(grades[0].metrics, (std::map<std::string, std::vector<double>>{{"share right", {0.5}}}));
   EXPECT_TRUE(grades[1].metrics.empty());
   EXPECT_EQ(grades[0].columns, (std::map<std::string, base::Json>{{"expected", "2"}, {"answered", "2"}}));
@@ -111,7 +111,7 @@ TEST(TrlDialect, BoundsWhatAFunctionLogs) {
   Graders graders(function("logs.py:logs"));
   const auto grade = [&](const std::string& statement) {
     graders.submit({request(1, statement), request(2, "")});
-    return graders.collect().at(0);
+    return take_all(graders).at(0);
   };
   const Grade kinds = grade("log_extra('a', [1.5, None]); log_extra('b', [{'x': 1}, 2]); log_extra('c', [nan, True])");
   EXPECT_EQ(kinds.columns.at("a"), 1.5);
@@ -139,9 +139,9 @@ TEST(TrlDialect, HasTheDeadlineOfEachSampleForAGroup) {
   config.limits.deadline_s = 0.6;
   Graders graders(config);
   graders.submit({request(1, "0.3"), request(2, "0.3"), request(3, "0.3")});
-  for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
+  for (const Grade& grade : take_all(graders)) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
   graders.submit({request(4, "100"), request(5, "0")});
-  for (const Grade& grade : graders.collect()) {
+  for (const Grade& grade : take_all(graders)) {
     EXPECT_NE(grade.reason.find("the deadline of 1.2 s passed"), std::string::npos) << grade.reason;
   }
 }
@@ -171,7 +171,7 @@ TEST(Graders, HintAtTheSandboxWhateverWrapsARefusal) {
   }
 }
 
-// What the sandbox keeps away is not what the code's own error says.
+// An error of the code's own is not taken for one of the sandbox.
 TEST(Graders, HintAtTheVariablesThatTheSandboxHasNot) {
   ::setenv("FOLDER_OF_A_TEST", "7", 1);
   ::setenv("FOLDER_OF_IMPORT", "data", 1);
@@ -224,7 +224,7 @@ TEST(Graders, AForkForEachCallKeepsWhatACallChangesToItself) {
         graders.submit({request(i, i == 3 ? "globals()['WORTH'] = 1.0" : "pass")});
       }
       double sum = 0.0;
-      for (const Grade& grade : graders.collect()) sum += grade.reward;
+      for (const Grade& grade : take_all(graders)) sum += grade.reward;
       EXPECT_EQ(sum, forks ? 1.0 : 13.0) << function_name;
       EXPECT_EQ(graders.restarts(), 0) << "nothing was lost";
     }

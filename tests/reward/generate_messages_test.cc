@@ -1,4 +1,4 @@
-// What a process that runs a generate function may send: user code may have written it.
+// Messages that a process with a generate function may send: user code may have written them.
 #include "reward/generate_messages.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ Json ended() {
           {"attributes", Json::object()}};
 }
 
-// As it comes out of a message, where a number that is not negative is unsigned.
+// Returns the message as it is read, where a number that is not negative is unsigned.
 Json reply(const Json& asked, const Json& ended_ones) {
   const Json message = {{"asked", asked}, {"ended", ended_ones}, {"all_wait", true}};
   return base::parse_json(base::dump_json(message), "reply");

@@ -1,4 +1,4 @@
-// Grades as a grader process may send them, which has run user code: what no honest one writes is refused.
+// Grades that a grader process may send, which has run user code: what no honest one writes is refused.
 #include "reward/grade_messages.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What bad user code does to us: nothing but a failed sample.
+// Bad user code costs us nothing but a failed sample.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -114,7 +114,7 @@ TEST(GraderFaults, CostTheSampleAndNoOther) {
 
   Graders graders(faults());
   for (size_t i = 0; i < plan.size(); ++i) graders.submit({request(100 + i, plan[i].response)});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   ASSERT_EQ(grades.size(), plan.size());
   std::map<std::string, int64_t> counts;
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -144,7 +144,7 @@ bool sandbox_is_complete() {
   return true;
 }
 
-// Every kind of fault, beside samples that are well, --repeat times.
+// Tries every kind of fault, beside samples that are well, --repeat times.
 TEST(GraderFaults, KeepToTheTable) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -175,7 +175,7 @@ TEST(GraderFaults, KeepToTheTable) {
       for (const Fault& kind : kinds) {
         const auto begin = Clock::now();
         graders.submit({request(1, "0.5"), request(2, kind.response), request(3, "0.25"), request(4, "0.125")});
-        const std::vector<Grade> grades = graders.collect();
+        const std::vector<Grade> grades = take_all(graders);
         const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin).count();
         worst_overshoot_s = std::max(worst_overshoot_s, elapsed_s - config.limits.deadline_s);
         ASSERT_EQ(grades.size(), 4U);
@@ -197,7 +197,8 @@ TEST(GraderFaults, KeepToTheTable) {
       }
       EXPECT_LE(worker::num_descriptors(), descriptors) << "round " << round;
       EXPECT_EQ(worker::num_children(), 1) << "round " << round;
-      // Guard, keeper and warm parent; twice a worker, its witness and the first process of its room.
+      // There are the guard, the supervisor and the forkserver, and twice a worker, its witness and the first process
+      // of its room.
       const auto is_settled = [&] {
         return worker::num_processes_with(folder) <= 9 && worker::num_zombies(folder) == 0;
       };
@@ -265,7 +266,7 @@ TEST(GraderFaults, AProcessKilledFromOutsideIsReplaced) {
   EXPECT_TRUE(graders.failures().empty());
 }
 
-// What no reward is to blame for has a class of its own.
+// A failure that no reward is to blame for has a class of its own.
 TEST(GraderFaults, AProcessThatCannotBeReplacedIsTheMachinesFault) {
   const std::string python = testing::TempDir() + "grader_python_" + std::to_string(::getpid());
   std::ofstream(python) << "#!/bin/sh\nexec " << worker::default_worker_config().python << " \"$@\"\n";
@@ -298,14 +299,14 @@ TEST(GraderFaults, WrongListsFailTheirSamples) {
   config.group_rm = true;
   Graders short_lists(config);
   short_lists.submit({request(1, "a"), request(2, "b")});
-  for (const Grade& grade : short_lists.collect()) {
+  for (const Grade& grade : take_all(short_lists)) {
     EXPECT_EQ(grade.reason_class, "wrong_count");
     EXPECT_NE(grade.reason.find("1 rewards for 2 samples"), std::string::npos) << grade.reason;
   }
   config.custom_rm_path = "tests/reward/rewards/faults.py:with_none";
   Graders with_none(config);
   with_none.submit({request(1, "a"), request(2, "none")});
-  const std::vector<Grade> grades = with_none.collect();
+  const std::vector<Grade> grades = take_all(with_none);
   EXPECT_EQ(grades[0].reward, 1.0);
   EXPECT_EQ(grades[1].reason_class, "none");
   EXPECT_NE(grades[1].reason.find("does not apply to this sample"), std::string::npos) << grades[1].reason;

@@ -1,6 +1,8 @@
 // Requests and configurations for the grader tests.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,7 @@ inline GraderConfig rule(const std::string& rm_type) {
   return config;
 }
 
-// A function of tests/reward/rewards/<file>.
+// Returns the configuration of a function of tests/reward/rewards/<file>.
 inline GraderConfig function(const std::string& spec) {
   GraderConfig config = rule("");
   config.custom_rm_path = "tests/reward/rewards/" + spec;
@@ -35,10 +37,24 @@ inline GradeRequest request(uint64_t sample_id, const std::string& response, con
   return request;
 }
 
-// One sample, graded on its own.
+// Waits for the grades of all samples that were submitted and not taken, and returns them by sample id.
+template <typename GradersOrScorer>
+std::vector<Grade> take_all(GradersOrScorer& graders) {
+  constexpr double kAsLongAsItTakes = 3600.0;
+  std::vector<Grade> all;
+  while (true) {
+    std::vector<Grade> grades = graders.take_finished(kAsLongAsItTakes);
+    if (grades.empty()) break;
+    std::ranges::move(grades, std::back_inserter(all));
+  }
+  std::ranges::stable_sort(all, {}, &Grade::sample_id);
+  return all;
+}
+
+// Grades one sample on its own.
 inline Grade grade_one(Graders& graders, const GradeRequest& request) {
   graders.submit({request});
-  return graders.collect().at(0);
+  return take_all(graders).at(0);
 }
 
 }  // namespace tandem::reward

@@ -1,5 +1,5 @@
-// What reward code cannot reach: the network, the environment's secrets, other processes, files outside its scratch
-// folder. On a kernel without all layers these tests are skipped, and what is missing is said.
+// Reward code reaches neither the network nor the environment's secrets, other processes or files outside its scratch
+// folder. On a kernel without all layers these tests are skipped, and say what is missing.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Why this machine cannot show the whole sandbox; nothing when it can.
+// Returns why this machine cannot show the whole sandbox; nothing when it can.
 std::optional<std::string> incomplete() {
   static const auto reason = []() -> std::optional<std::string> {
     GraderConfig config = rule("exact");

@@ -1,4 +1,4 @@
-// What rewards are: the rules, and the user's functions in each dialect.
+// Rewards are those of the rules, and of the user's functions in each dialect.
 #include "reward/graders.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ void expect_rewards(const GraderConfig& config, const std::vector<Case>& cases) 
   std::vector<GradeRequest> requests;
   for (size_t i = 0; i < cases.size(); ++i) requests.push_back(request(i, cases[i].response, cases[i].label));
   graders.submit(requests);
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   ASSERT_EQ(grades.size(), cases.size());
   for (size_t i = 0; i < cases.size(); ++i) {
     EXPECT_FALSE(grades[i].failed) << cases[i].response << ": " << grades[i].reason;
@@ -166,7 +166,7 @@ TEST(Graders, TakeTrlFunctions) {
 TEST(Graders, GiveTrlFunctionsWholeGroups) {
   Graders graders(function("dialects.py:trl_group"));
   graders.submit({request(1, "aa"), request(2, "aaaaa"), request(3, "a")});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_EQ(grades[0].reward, 1.0);
   EXPECT_EQ(grades[1].reward, 4.0);
   EXPECT_EQ(grades[2].reward, 0.0);
@@ -204,7 +204,7 @@ TEST(Graders, GiveSlimeFunctionsWholeGroupsWhenAsked) {
   config.group_rm = true;
   Graders graders(config);
   graders.submit({request(1, "aa"), request(2, "aaa")});
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_EQ(grades[0].reward, 0.0);
   EXPECT_EQ(grades[1].reward, 1.0);
 }
@@ -217,7 +217,7 @@ TEST(Graders, DrawTheSameNumbersInAnyProcess) {
     Graders graders(config);
     std::vector<double> rewards;
     for (uint64_t i = 0; i < 20; ++i) graders.submit({request(i, "x")});
-    for (const Grade& grade : graders.collect()) rewards.push_back(grade.reward);
+    for (const Grade& grade : take_all(graders)) rewards.push_back(grade.reward);
     runs.push_back(rewards);
   }
   EXPECT_EQ(runs[0], runs[1]);

@@ -112,7 +112,7 @@ void expect_row(const GraderConfig& config, const std::string& dialect, const Ro
   Graders graders(config);
   EXPECT_EQ(graders.dialect(), dialect);
   graders.submit(requests_of(row.samples));
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   const bool one_failed = *row.failed_with != '\0';
   ASSERT_EQ(grades.size(), row.rewards.size() + (one_failed ? 1 : 0));
   for (size_t i = 0; i < row.rewards.size(); ++i) {

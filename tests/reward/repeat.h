@@ -1,4 +1,4 @@
-// How often a test repeats what it does: 1, or what --repeat says, for the counts that soak tests want.
+// The number of times that a test repeats what it does: 1, or what --repeat says, for the counts that soak tests want.
 #pragma once
 
 namespace tandem::reward {

@@ -26,7 +26,7 @@ RewardSource source(const std::string& name, double weight, const GraderConfig& 
 
 std::vector<Grade> scored(Scorer& scorer, std::vector<GradeRequest> group) {
   scorer.submit(std::move(group));
-  return scorer.collect();
+  return take_all(scorer);
 }
 
 std::string parts_text(const Grade& grade) {
@@ -192,7 +192,7 @@ TEST_F(ServedReward, IsWhatTheServiceAnswersOrAFailureThatSaysWhatHappened) {
   std::vector<GradeRequest> requests;
   for (const Row& row : rows) requests.push_back(request(requests.size(), row.asks, {1, "x"}));
   graders.submit(requests);
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   for (size_t i = 0; i < rows.size(); ++i) {
     SCOPED_TRACE(rows[i].asks);
     EXPECT_EQ(grades[i].reason_class, rows[i].failed_with) << grades[i].reason;
@@ -213,7 +213,7 @@ TEST_F(ServedReward, HasManyRequestsUnderWayOverConnectionsThatAreKept) {
     std::vector<GradeRequest> requests;
     for (int i = 0; i < count; ++i) requests.push_back(request(static_cast<uint64_t>(i), asks));
     graders.submit(requests);
-    for (const Grade& grade : graders.collect()) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
+    for (const Grade& grade : take_all(graders)) EXPECT_EQ(grade.reward, 1.0) << grade.reason;
     return base::seconds_since(begin);
   };
   EXPECT_LT(graded_in(60, "slow 0.5"), 15.0);  // one after the other: 30 s
@@ -225,7 +225,7 @@ TEST_F(ServedReward, ThatNeverAnswersIsGivenUpAtTheDeadlineAndCostsNoOther) {
   Graders graders(served(service_.url(), 1.5));
   graders.submit({request(0, "never"), request(1, "plus 1"), request(2, "drip"), request(3, "slow 0.2")});
   const base::Clock::time_point begin = base::Clock::now();
-  const std::vector<Grade> grades = graders.collect();
+  const std::vector<Grade> grades = take_all(graders);
   EXPECT_LT(base::seconds_since(begin), 20.0);
   EXPECT_EQ(grades[0].reason_class, "deadline");
   EXPECT_EQ(grades[1].reward, 1.0) << grades[1].reason;

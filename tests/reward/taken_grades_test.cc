@@ -39,7 +39,7 @@ TEST(TakenGrades, ComeAsTheyEndAndEachOnce) {
   EXPECT_EQ(order.back(), 0U) << "the slow one does not hold up the others";
   EXPECT_EQ(std::set<uint64_t>(order.begin(), order.end()).size(), 6U);
   graders.submit({request(7, "0")});
-  EXPECT_EQ(graders.collect().at(0).sample_id, 7U) << "collect() works on what is submitted afterwards";
+  EXPECT_EQ(take_all(graders).at(0).sample_id, 7U) << "what is submitted afterwards has grades too";
 }
 
 TEST(TakenGrades, DiscardedCallsGiveNone) {

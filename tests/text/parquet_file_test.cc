@@ -11,7 +11,7 @@
 namespace tandem::text {
 namespace {
 
-// Whether the call throws that, with a message of one line that has `says` in it.
+// Expects that the call throws that, with a message of one line that has `says` in it.
 template <typename Error, typename Call>
 void expect_error(const std::string& says, Call call) {
   try {
@@ -47,7 +47,7 @@ TEST(ParquetFile, RefusesWhatIsNone) {
   expect_error<UserError>(folder / "data: cannot be read as Parquet: Failed to open local file", open);
   base::write_file_durably(folder / "data", "PAR1, and nothing else that it should have");
   expect_error<UserError>("; is it whole? Take it again", open);
-  // A footer that is said to be as long as the file could be, and is not.
+  // The footer is said to be as long as the file could be, and is not.
   base::write_file_durably(folder / "data", "PAR1\xff\xff\xff\x7fPAR1");
   expect_error<UserError>(folder / "data: cannot be read as Parquet: ", open);
 }

@@ -26,7 +26,7 @@ class Sink : public testing::Test {
   void SetUp() override { std::filesystem::remove_all(directory_); }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // What TensorBoard itself finds in the directory.
+  // Returns what TensorBoard itself finds in the directory.
   base::Json read_back() const {
     const std::string command =
         worker::default_worker_config().python + " tests/text/read_events.py " + directory_ + " 2>/dev/null";

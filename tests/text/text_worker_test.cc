@@ -49,7 +49,7 @@ void kill_and_wait(int64_t pid) {
   ::close(process);
 }
 
-// A model directory of our own: the small tokenizer and what a test puts beside it.
+// A model directory of our own has the small tokenizer and what a test puts beside it.
 class ModelDirectory {
  public:
   ModelDirectory() : path_(testing::TempDir() + "text_worker_" + std::to_string(::getpid())) {
@@ -310,7 +310,7 @@ TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
   EXPECT_NE(message_of<UserError>([&] { render(model); }).find("is longer than"), std::string::npos);
 }
 
-// What only the parent's deadline ends is the template's fault too.
+// A template that only the parent's deadline ends is at fault too.
 TEST(ChatTemplate, ThatCannotBeInterruptedIsNamed) {
   ModelDirectory model;
   worker::WorkerConfig config = worker::default_worker_config();
@@ -323,7 +323,7 @@ TEST(ChatTemplate, ThatCannotBeInterruptedIsNamed) {
   EXPECT_EQ(worker.restarts(), 1);
 }
 
-// auto_map, Python files and pickles beside the weights: other loaders run them.
+// Other loaders run auto_map, Python files and pickles beside the weights.
 TEST(TextWorker, RunsNothingOfAModelDirectory) {
   ModelDirectory model;
   const std::string canary = model.path() + "/canary";

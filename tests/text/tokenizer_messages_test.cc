@@ -1,4 +1,4 @@
-// What a tokenizer process may answer: see tests/fuzz/tokenizer_reply.cc for all the rest that it may not.
+// Answers that a tokenizer process may give; tests/fuzz/tokenizer_reply.cc has all the rest, which it may not.
 #include "text/tokenizer_messages.h"
 
 #include <gtest/gtest.h>

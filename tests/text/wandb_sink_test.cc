@@ -68,7 +68,7 @@ class WandbSink : public testing::Test {
     return run;
   }
 
-  // What the package itself finds in the folder.
+  // Returns what the package itself finds in the folder.
   base::Json read_back() const {
     const std::string command =
         worker::default_worker_config().python + " tests/text/read_wandb.py " + folder_.path() + " 2>/dev/null";
@@ -92,7 +92,7 @@ TEST_F(WandbSink, WritesWhatThePackageReads) {
     sink.write(0, {{"train/step", 0.0}, {"train/loss", 0.5}});
     sink.write(0, {{"rollout/step", 0.0}, {"rollout/raw_reward", HUGE_VAL}, {"perf/rollout_time", 2.0}});
     sink.flush(60);
-    // What it holds open while it works: nothing that reaches another machine, nor that another could reach.
+    // Returns what it holds open while it works: nothing that reaches another machine, nor that another could reach.
     for (const std::string& pid : cli::process_tree(::getpid())) {
       for (const cli::InternetSocket& socket : cli::internet_sockets(pid)) {
         ADD_FAILURE() << "process " << pid << " has a " << socket.protocol << " socket at " << socket.address;
@@ -108,7 +108,7 @@ TEST_F(WandbSink, WritesWhatThePackageReads) {
   EXPECT_EQ(found["group"], "sums");
   EXPECT_EQ(found["config"]["lr"], 1e-4);
   EXPECT_EQ(found["config"]["n-samples-per-prompt"], 8);
-  // As nlohmann::json: without an order of names.
+  // Reads JSON as nlohmann::json, without an order of names.
   EXPECT_EQ(nlohmann::json::parse(found["history"].dump()),
             nlohmann::json::parse(R"([{"train/step": "0", "train/loss": "0.5"},
                 {"rollout/step": "0", "rollout/raw_reward": "Infinity", "perf/rollout_time": "2"}])"));

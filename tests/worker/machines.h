@@ -1,5 +1,5 @@
-// Machines that give less than all layers of the sandbox, made of this one by taking system calls and capabilities away
-// from a child of the test, and from all that it starts.
+// Machines that give less than all layers of the sandbox. They are made of this one: a child of the test, with all that
+// it starts, loses system calls and capabilities.
 #pragma once
 
 #include <fcntl.h>
@@ -36,7 +36,8 @@ constexpr uid_t kSomeUser = 12345;
 
 namespace machine_detail {
 
-// By Docker's default profile (moby/profiles, seccomp/default.json), without the capabilities that would allow more.
+// The calls that Docker's default profile (moby/profiles, seccomp/default.json) refuses, without the capabilities that
+// would allow more.
 inline std::vector<int> calls_of_namespaces(bool container) {
   std::vector<int> calls = {SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root};
   if (container) {
@@ -122,8 +123,8 @@ inline void enter(const Machine& machine) {
 
 }  // namespace machine_detail
 
-// What `f` returns when it runs on such a machine, in a child of this process that leads a session of its own; what it
-// throws, too. The caller may hold no thread.
+// Returns what `f` returns when it runs on such a machine, in a child of this process that leads a session of its own;
+// throws what it throws, too. The caller may hold no thread.
 inline std::string on_machine(const Machine& machine, const std::function<std::string()>& f) {
   std::array<int, 2> pipe_ends = {};
   if (pipe(pipe_ends.data()) != 0) return "no pipe";

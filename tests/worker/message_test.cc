@@ -1,4 +1,4 @@
-// What may come from a worker process, byte by byte: see tests/fuzz/worker_reply.cc for all the rest that may.
+// Replies that may come from a worker process, byte by byte; tests/fuzz/worker_reply.cc has all the rest that may.
 #include "worker/message.h"
 
 #include <gtest/gtest.h>

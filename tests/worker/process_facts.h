@@ -1,4 +1,4 @@
-// What the kernel says about this process: its children and its open descriptors.
+// The kernel's facts about this process: its children and its open descriptors.
 #pragma once
 
 #include <signal.h>
@@ -31,7 +31,7 @@ inline ProcessState process_state(const std::string& pid) {
   return result;
 }
 
-// How many processes of the machine `holds` is true for, called with their number as text.
+// Returns how many processes of the machine `holds` is true for, called with their number as text.
 template <typename Holds>
 int count_processes(Holds holds) {
   int count = 0;
@@ -42,12 +42,12 @@ int count_processes(Holds holds) {
   return count;
 }
 
-// Our children, living or not yet reaped.
+// Counts our children, living or not yet reaped.
 inline int num_children() {
   return count_processes([](const std::string& pid) { return process_state(pid).parent == ::getpid(); });
 }
 
-// Whether the process was started with `text` in its environment.
+// Returns whether the process was started with `text` in its environment.
 inline bool has_in_environment(const std::string& pid, const std::string& text) {
   std::string environment(1 << 16, '\0');
   std::FILE* file = std::fopen(("/proc/" + pid + "/environ").c_str(), "r");
@@ -57,12 +57,12 @@ inline bool has_in_environment(const std::string& pid, const std::string& text) 
   return environment.find(text) != std::string::npos;
 }
 
-// Processes, wherever they went, that were started with `text` in their environment.
+// Counts processes, wherever they went, that were started with `text` in their environment.
 inline int num_processes_with(const std::string& text) {
   return count_processes([&](const std::string& pid) { return has_in_environment(pid, text); });
 }
 
-// Dead processes that we or such a process has not reaped. Others of the session are none of ours.
+// Counts dead processes that we or such a process has not reaped. Others of the session are none of ours.
 inline int num_zombies(const std::string& text) {
   return count_processes([&](const std::string& pid) {
     const ProcessState state = process_state(pid);
@@ -75,14 +75,14 @@ inline bool is_running(int64_t pid) {
   return state != '?' && state != 'Z';
 }
 
-// Until our child has ended, all its threads too; leaves it to be reaped by its owner.
+// Waits until our child has ended, all its threads too; leaves it to be reaped by its owner.
 inline void wait_for_exit(int64_t pid) {
   siginfo_t info = {};
   while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
   }
 }
 
-// Until no process has that number, whoever reaps it.
+// Waits until no process has that number, whoever reaps it.
 inline void wait_until_gone(int64_t pid) {
   while (process_state(std::to_string(pid)).state != '?') ::usleep(2000);
 }

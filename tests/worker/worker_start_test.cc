@@ -1,5 +1,5 @@
-// How workers are found and started: beside the program, without the user's Python settings where none of his code
-// runs, and with the cause where they do not start.
+// Workers are found beside the program, start without the user's Python settings where none of his code runs, and name
+// the cause where they do not start.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -90,7 +90,7 @@ TEST(WorkerPlace, OfAWheelIsBesideTheProgramAloneAndItsLauncherNamesTheInterpret
   EXPECT_EQ(place.python, folder / "bin/python3");
 }
 
-// A variable of this process, until it goes.
+// A variable of this process until the object goes.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
