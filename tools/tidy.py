@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "text": {"text", "base"},
     "trainer": {"trainer", "base", "device", "memory", "weights", "model", "rl"},
     "rollout": {"rollout", "base", "device", "memory", "weights", "model", "rl"},
-    "config": {"config", "base", "rl", "rollout", "text", "trainer", "weights"},
+    "config": {"config", "base", "device", "rl", "rollout", "text", "trainer", "weights"},
     "plan": {"plan", "config", "base", "device", "memory", "weights", "model", "trainer", "rollout"},
     "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
     "report": {"report", "base", "rl", "text"},

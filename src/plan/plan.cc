@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "base/machine_memory.h"
 #include "base/size.h"
+#include "device/backends.h"
 #include "device/block.h"
-#include "device/ops_plan.h"
 #include "device/thread_pool.h"
 #include "model/lora.h"
 #include "model/model_plan.h"
@@ -36,11 +36,6 @@ using weights::kStagingBytes;  // between files and memory
 // The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
 // generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
 constexpr int64_t kProcessBytes = int64_t{160} << 20;
-// Beside a CUDA context: kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB
-// at most in bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data to choose by.
-constexpr int64_t kCudaLibraryBytes = int64_t{640} << 20;
-// Of NCCL, for one group of ranks: 0.96 GiB for two H200 (bench/results/many_devices.md).
-constexpr int64_t kCommunicatorBytes = int64_t{1} << 30;
 
 struct Lengths {
   Size longest_prompt = 0, context = 0;
@@ -99,7 +94,7 @@ class MemoryEstimate {
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
         data_ranks_(data_ranks),
-        family_(device::ops_family(config.model.device)),
+        footprint_(device::footprint_of(config.model.device)),
         engine_context_(engine_context),
         sequences_(sequences) {
     trainer::StepShape step = {.num_samples = samples_of_step(config),
@@ -122,9 +117,9 @@ class MemoryEstimate {
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
     const bool has_data_ranks = data_ranks > 1 && role_ != Role::kRollout;
     const int64_t communicators = (has_data_ranks ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
-    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
-                                                                   : device::kCudaContextBytes + kCudaLibraryBytes +
-                                                                         communicators * kCommunicatorBytes;
+    standing_[Tag::kOverhead] = footprint_.context_bytes + footprint_.library_bytes +
+                                communicators * footprint_.communicator_bytes +
+                                (footprint_.shares_host_memory ? kProcessBytes : 0);
     if (role_ == Role::kRollout) return;  // the trainer's weights, which it maps to copy them, take addresses alone
     if (config.loss.needs_reference()) reference_bytes_ = weights;
     // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
@@ -132,8 +127,8 @@ class MemoryEstimate {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
     gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several);
-    // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
-    const bool is_host = family_ == device::OpsFamily::kCpu;
+    // What is offloaded lies in the host's memory, which may be the device's too.
+    const bool is_host = footprint_.shares_host_memory;
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
     if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
@@ -146,7 +141,7 @@ class MemoryEstimate {
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
   Size recomputed_layers() const { return recomputed_layers_; }
-  device::OpsFamily family() const { return family_; }
+  const device::Footprint& footprint() const { return footprint_; }
   Size pinned_bytes() const { return pinned_bytes_; }
 
   // What lasts through rollouts and training, beside the arena.
@@ -188,7 +183,7 @@ class MemoryEstimate {
          .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
          .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
-         .family = family_},
+         .footprint = footprint_},
         rollout, plan);
   }
 
@@ -217,15 +212,14 @@ class MemoryEstimate {
             .recomputed_layers = recomputed_layers_,
             .logprob_chunk_rows = config_.optimizer.batch.logprob_chunk_rows,
             .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
-            .family = family_,
+            .footprint = footprint_,
             .offloads_optimizer = offloads_optimizer(),
             .data_ranks = data_ranks_};
   }
 
-  // What the CPU's kernels keep once both phases have run.
+  // What operations keep once both phases have run.
   Size kernel_bytes() const {
-    if (family_ != device::OpsFamily::kCpu) return 0;
-    device::CpuLoad load;
+    device::KeptLoad load;
     const bool samples = role_ != Role::kTrainer, trains = role_ != Role::kRollout;
     load.rows =
         std::max(trains ? batch_.rows : Size(0), samples ? Size(config_.rollout.limits.max_batch_tokens) : Size(0));
@@ -233,7 +227,7 @@ class MemoryEstimate {
     load.context = std::max(trains ? batch_.context_tokens : Size(0), samples ? engine_context_ : Size(0));
     load.trains = trains;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads : device::usable_cores();
-    return device::cpu_kernel_bytes(model::ops_shape(model_), load, threads);
+    return model::ops_plan(footprint_, model_, model_.dtype)->kept(load, threads);
   }
 
   const config::TrainConfig& config_;
@@ -241,7 +235,7 @@ class MemoryEstimate {
   const model::ModelConfig trained_model_;
   const Role role_;
   const int64_t data_ranks_;
-  device::OpsFamily family_;
+  const device::Footprint& footprint_;
   Size engine_context_, sequences_;
   trainer::MicroBatchShape batch_;         // of an optimizer step
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
@@ -259,14 +253,14 @@ Size extent_bytes_for(Size arena_bytes) {
   return extent_bytes;
 }
 
-// What holes between tensors take of an arena, with best fit: 2 % where tensors are alike, which those of the CPU are;
-// up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md). Beside
-// an adapter's gradients, which are small, temporaries are nearly all of it.
+// What holes between tensors take of an arena, with best fit: 2 % where tensors are alike, as on
+// the CPU; up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on
+// (docs/MEMORY.md). Beside an adapter's gradients, which are small, temporaries are nearly all of it.
 Size with_slack(Size bytes, const config::TrainConfig& config) {
   constexpr double kShare = 0.05, kSmallShare = 0.15, kSmall = 256.0 * (1 << 20);
   const auto of = static_cast<double>(bytes);
   double slack = config.memory.arena_slack.value_or(kShare) * of;
-  const bool are_alike = device::ops_family(config.model.device) == device::OpsFamily::kCpu && !config.lora.rank;
+  const bool are_alike = !device::footprint_of(config.model.device).has_large_temporaries && !config.lora.rank;
   if (!config.memory.arena_slack && !are_alike) {
     slack = std::max(slack, std::min(kSmallShare * of, kSmall));
   }
@@ -337,7 +331,9 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.memory = parts.plan(/*kv_bytes=*/0);
   if (facts.role != Role::kTrainer) choose_kv(plan, parts, config, model, sequences);
   add_arena(plan, config);
-  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  if (!parts.footprint().shares_host_memory) {
+    plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  }
   plan.host_pinned_bytes = parts.pinned_bytes();
   return plan;
 }
@@ -412,7 +408,7 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
     return {.bytes = config.memory.device_memory_bytes, .name = "the device (--device-memory-bytes)"};
   }
   if (measured) return {.bytes = measured->free, .name = config.model.device + " (its free memory)"};
-  if (device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
+  if (!device::footprint_of(config.model.device).shares_host_memory) {
     return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
   }
   const base::MachineMemory machine = base::machine_memory();

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "device/backends.h"
 #include "plan/kv_size.h"
 #include "rollout/rollout_plan.h"
 
@@ -138,7 +139,7 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
   }
 
   // The host's memory saves nothing where it is the device's.
-  const bool has_host = device::ops_family(config.model.device) != device::OpsFamily::kCpu;
+  const bool has_host = !device::footprint_of(config.model.device).shares_host_memory;
   if (has_host && !config.memory.offloads_optimizer()) {
     levers.push_back(one_step("--offload-optimizer", false, kTrainShare * kOffloaded,
                               [](Candidate& c) { c.config.memory.offload_optimizer = true; }));

@@ -18,7 +18,7 @@ constexpr std::array kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 constexpr std::array kOfTraining = {Tag::kReference,        Tag::kMaster,         Tag::kMoments,
                                     Tag::kGradients,        Tag::kBatch,          Tag::kCheckpointedInputs,
                                     Tag::kSavedActivations, Tag::kLayerWorkspace, Tag::kHead};
-constexpr std::array kOfSampling = {Tag::kKv, Tag::kEngineScratch, Tag::kCudaGraphs};
+constexpr std::array kOfSampling = {Tag::kKv, Tag::kEngineScratch, Tag::kGraphs};
 
 TrainPlan plan_of(PlanCase drawn, Role role) {
   drawn.facts.role = role;
