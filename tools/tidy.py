@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "reward": {"reward", "worker", "base"},
     "trainer": {"trainer", "base", "device", "memory", "weights", "model", "rl"},
     "rollout": {"rollout", "base", "device", "memory", "weights", "model", "rl"},
-    "config": {"config", "base", "rl", "rollout", "text", "reward", "worker", "trainer", "weights"},
+    "config": {"config", "base", "device", "rl", "rollout", "text", "reward", "worker", "trainer", "weights"},
     "plan": {"plan", "config", "base", "device", "memory", "weights", "model", "trainer", "rollout"},
     "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
     "report": {"report", "base", "rl", "text", "reward"},

@@ -64,7 +64,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
   given.check();
   report::check_output(given.json);
   config::BenchConfig config = given;
-  config.fill_in(device::parse_device(config.model.device).backend == "cpu");
+  config.fill_in(device::footprint_of(config.model.device).shares_host_memory);
   BenchModel bench(config);
   check_model(config, bench.config());
   BenchTable table(config.json != "-");

@@ -41,7 +41,8 @@ void measure_memory(const BenchModel& bench, int64_t bytes, Ceilings& ceilings) 
   const at::Tensor from = at::full({std::max<int64_t>(1, bytes / 4)}, 1.0, on_device), to = at::empty_like(from);
   const auto moved = static_cast<double>(from.nbytes());
   // So many that the clock's own time does not count.
-  const int calls = static_cast<int>(std::clamp<int64_t>(2 * kManyBytes / bytes, 1, 200)) * (bench.is_on_cpu() ? 1 : 8);
+  const int calls =
+      static_cast<int>(std::clamp<int64_t>(2 * kManyBytes / bytes, 1, 200)) * (bench.is_on_host() ? 1 : 8);
   const auto take = [&](double& ceiling, double per_call, const std::function<void()>& call) {
     ceiling = std::max(ceiling, per_call / best_seconds(bench, calls, call));
   };
@@ -58,12 +59,12 @@ void measure_product(const BenchModel& bench, int64_t n, Ceilings& ceilings) {
   const at::Tensor b = at::empty_like(a).normal_();
   at::Tensor c = at::empty_like(a);
   const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-  const int calls = n <= 256 ? 16 : bench.is_on_cpu() ? 1 : 4;
+  const int calls = n <= 256 ? 16 : bench.is_on_host() ? 1 : 4;
   const auto take = [&](const std::function<void()>& call) {
     ceilings.flops_per_s = std::max(ceilings.flops_per_s, flops / best_seconds(bench, calls, call));
   };
   take([&] { at::mm_out(c, a, b); });
-  if (bench.is_on_cpu()) take([&] { c = bench.ops().linear(a, b, dtype); });
+  if (bench.is_on_host()) take([&] { c = bench.ops().linear(a, b, dtype); });
 }
 
 }  // namespace
@@ -72,13 +73,13 @@ Ceilings measure_ceilings(const BenchModel& bench) {
   const at::NoGradGuard without_graph;
   Ceilings ceilings;
   // A tiny model lies in the CPU's caches, which give more than the memory behind them: the faster of both counts.
-  for (const int64_t bytes : bench.is_on_cpu() ? std::vector<int64_t>{kManyBytes, weight_bytes(bench)}
-                                               : std::vector<int64_t>{int64_t{16} * kManyBytes}) {
+  for (const int64_t bytes : bench.is_on_host() ? std::vector<int64_t>{kManyBytes, weight_bytes(bench)}
+                                                : std::vector<int64_t>{int64_t{16} * kManyBytes}) {
     measure_memory(bench, bytes, ceilings);
     bench.release_unused();
   }
   // Beyond the caches, and within them.
-  for (const int64_t n : bench.is_on_cpu() ? std::vector<int64_t>{1024, 256} : std::vector<int64_t>{8192}) {
+  for (const int64_t n : bench.is_on_host() ? std::vector<int64_t>{1024, 256} : std::vector<int64_t>{8192}) {
     measure_product(bench, n, ceilings);
     bench.release_unused();
   }

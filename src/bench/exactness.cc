@@ -159,7 +159,7 @@ void compare_with_trainer(const BenchModel& bench, const config::BenchConfig& co
 
 // The engine against the trainer, over all mixes.
 void ask_engine(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
-  for (const Mix& mix : mixes(bench.is_on_cpu())) {
+  for (const Mix& mix : mixes(bench.is_on_host())) {
     const int64_t longest = *std::ranges::max_element(mix.prompt_tokens) + mix.response_tokens;
     if (longest > bench.config().max_positions) continue;
     const MixRun run = run_engine(bench, mix, static_cast<uint64_t>(config.model.seed));
@@ -185,7 +185,7 @@ void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answe
        }},
       {"and one step ahead of the host", [](rollout::EngineConfig& engine) { engine.lookahead = 1; }},
   };
-  const Mix mix = mixes(bench.is_on_cpu())[2];
+  const Mix mix = mixes(bench.is_on_host())[2];
   const auto seed = static_cast<uint64_t>(config.model.seed);
   const MixRun first = run_engine(bench, mix, seed);
   for (const Variant& variant : variants) {
@@ -240,7 +240,7 @@ std::vector<Product> products(const BenchModel& bench) {
 
 // Rows of batches of many sizes, against the same rows of the largest.
 void ask_products(const BenchModel& bench, Answers& answers) {
-  const int64_t most = bench.is_on_cpu() ? 512 : 2048;
+  const int64_t most = bench.is_on_host() ? 512 : 2048;
   for (const Product& product : products(bench)) {
     const at::Tensor x_TK = product.draw_rows(most);
     const at::Tensor& weight_NK = product.weights_NK[0];
@@ -288,7 +288,7 @@ void show_price(const BenchModel& bench, BenchTable& table) {
   const Multiply exact_product = [&](const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
     return bench.ops().linear(x_TK, weight_NK, out);
   };
-  const int64_t most = bench.is_on_cpu() ? 512 : 8192;
+  const int64_t most = bench.is_on_host() ? 512 : 8192;
   base::Json prices = base::Json::array();
   for (const int64_t rows : {int64_t{1}, int64_t{32}, int64_t{256}, most}) {
     double exact = 0.0, free = 0.0;

@@ -63,7 +63,7 @@ void BenchModel::load_weights() {
   const auto seed = static_cast<uint64_t>(options_.seed);
   if (!options_.hf_checkpoint.empty() && !options_.random_init) {
     weights::load_hf_checkpoint(options_.hf_checkpoint, *store_);
-  } else if (is_on_cpu()) {
+  } else if (is_on_host()) {
     weights::initialize_random(*store_, config_.initializer_range, seed, /*first_stream=*/0, ops_->num_threads());
   } else {
     draw_on_device(*store_, config_.initializer_range, seed);

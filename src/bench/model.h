@@ -18,12 +18,12 @@ class BenchModel {
  public:
   // Starts the device; no weights yet. UserError: --hf-checkpoint names no model.
   explicit BenchModel(const config::BenchConfig& config);
-  // Draws the weights, on the device itself where it is not the CPU; those of --hf-checkpoint are read.
+  // Draws the weights, on the device itself where it is not the host; those of --hf-checkpoint are read.
   void load_weights();
 
   const model::ModelConfig& config() const { return config_; }
   const device::Ops& ops() const { return *ops_; }
-  bool is_on_cpu() const { return ops_->device().is_cpu(); }
+  bool is_on_host() const { return ops_->is_on_host(); }
   weights::WeightStore& store() const { return *store_; }
   std::unique_ptr<model::Model> make_model() const;
 

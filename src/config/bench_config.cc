@@ -84,12 +84,12 @@ void BenchConfig::check() const {
   }
 }
 
-void BenchConfig::fill_in(bool is_cpu) {
-  if (shape.empty() && model.hf_checkpoint.empty()) shape = is_cpu ? "tiny" : "qwen3-4b";
-  if (sequences.empty()) sequences = is_cpu ? std::vector<int64_t>{16, 4, 1} : std::vector<int64_t>{256, 32, 1};
-  if (!prompt_len) prompt_len = is_cpu ? 64 : 256;
-  if (!response_len) response_len = is_cpu ? 64 : 1024;
-  if (samples.empty()) samples = is_cpu ? std::vector<int64_t>{4, 8} : std::vector<int64_t>{32, 8};
+void BenchConfig::fill_in(bool is_host) {
+  if (shape.empty() && model.hf_checkpoint.empty()) shape = is_host ? "tiny" : "qwen3-4b";
+  if (sequences.empty()) sequences = is_host ? std::vector<int64_t>{16, 4, 1} : std::vector<int64_t>{256, 32, 1};
+  if (!prompt_len) prompt_len = is_host ? 64 : 256;
+  if (!response_len) response_len = is_host ? 64 : 1024;
+  if (samples.empty()) samples = is_host ? std::vector<int64_t>{4, 8} : std::vector<int64_t>{32, 8};
 }
 
 bool BenchConfig::measures(std::string_view part) const { return std::ranges::find(what, part) != what.end(); }

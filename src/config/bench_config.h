@@ -41,8 +41,8 @@ struct BenchConfig {
   void visit(base::Options& options);
   // UserError when two flags contradict.
   void check() const;
-  // Gives what nobody gave.
-  void fill_in(bool is_cpu);
+  // Gives what nobody gave: less where the host itself computes.
+  void fill_in(bool is_host);
   bool measures(std::string_view part) const;
   // Whether anything but exactness is measured.
   bool measures_speed() const;

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/host_port.h"
 #include "base/size.h"
+#include "device/backends.h"
 
 namespace tandem::config {
 
@@ -14,6 +16,13 @@ namespace {
 
 constexpr int64_t kMaxNodes = 4096, kMaxDevices = 1024, kMaxPort = 65535;
 constexpr double kMaxMinutes = 7 * 24 * 60;
+
+// The libraries that move tensors: those of modules first, then the host's.
+std::vector<std::string> communicators() {
+  std::vector<std::string> names;
+  for (const device::BackendRow& row : device::backends()) names.insert(names.begin(), row.communicator);
+  return names;
+}
 
 }  // namespace
 
@@ -59,7 +68,7 @@ void MeshOptions::visit(base::Options& options) {
           backend, "distributed-backend", group,
           "library that moves bytes between devices; unset: gloo on cpu; on cuda nccl, and within a machine the GPUs "
           "themselves")
-      .one_of({"nccl", "gloo"})
+      .one_of(communicators())
       .or_empty()
       .does_not_affect_results();
   options
@@ -129,13 +138,11 @@ void MeshOptions::check(const std::string& device) const {
       fmt::format("--tensor-model-parallel-size {}: a copy of the model lies on devices of one machine, and "
                   "--actor-num-gpus-per-node {} is no multiple of it; change one of the two",
                   tensor_model_parallel_size, actor_num_gpus_per_node));
-  const bool is_cpu = device == "cpu";
-  TANDEM_USER_CHECK(backend != "gloo" || is_cpu,
-                    fmt::format("--distributed-backend gloo: does not move tensors of --device {}; leave it out, and "
-                                "nccl does",
-                                device));
-  TANDEM_USER_CHECK(backend != "nccl" || !is_cpu,
-                    "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and gloo does");
+  if (backend.empty()) return;
+  const std::string own = device::backend_of(device::parse_device(device)).communicator;
+  TANDEM_USER_CHECK(backend == own, fmt::format("--distributed-backend {}: does not move tensors of --device {}; leave "
+                                                "it out, and {} does",
+                                                backend, device, own));
 }
 
 void MeshOptions::check_rollout(bool colocate) const {
@@ -176,10 +183,12 @@ void MeshOptions::check_rollout(bool colocate) const {
 
 void MeshOptions::check_names_no_device(const std::string& device) const {
   const int64_t processes = joins() ? tensor_model_parallel_size : num_ranks();
-  TANDEM_USER_CHECK(processes == 1 || device.find(':') == std::string::npos,
-                    fmt::format("--device {} with {} processes: a number names one device; give --device {}, and "
-                                "CUDA_VISIBLE_DEVICES says which ones there are",
-                                device, processes, device.substr(0, device.find(':'))));
+  if (processes == 1 || device.find(':') == std::string::npos) return;
+  const device::BackendRow& row = device::backend_of(device::parse_device(device));
+  throw UserError(
+      fmt::format("--device {} with {} processes: a number names one device; give --device {}, and {} says which ones "
+                  "there are",
+                  device, processes, row.name, row.visible_devices));
 }
 
 }  // namespace tandem::config

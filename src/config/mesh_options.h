@@ -15,7 +15,7 @@ struct MeshOptions {
   int64_t tensor_model_parallel_size = 1;    // devices that hold one copy of the model between them
   bool sequence_parallel = false;            // whether they share the rows between its products, in training
   double timeout_minutes = 10.0;             // of joining, and of one wait for another rank
-  std::string backend;                       // "": gloo on cpu; on cuda nccl, and within a machine none
+  std::string backend;                       // "": the device's own, and within a machine none where it needs none
   std::string network_interface;             // "": the one that reaches rank 0's host
   bool trust_network = false;
   std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices that only sample

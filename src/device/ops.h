@@ -53,6 +53,8 @@ class Ops {
   virtual std::string name() const = 0;  // "cpu/avx512"
   virtual int num_threads() const = 0;   // on the host
   virtual at::Device device() const { return at::kCPU; }
+  // Whether the host computes: then its memory is the device's (Footprint::shares_host_memory).
+  bool is_on_host() const { return device().is_cpu(); }
 
   // The rows of one batch made ready: a caller that runs several layers over them asks once. The host's tensors stay as
   // they are while what is returned is used by calls that follow; work of the device that is under way may go on.

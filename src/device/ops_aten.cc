@@ -37,12 +37,9 @@ namespace {
 
 Tensor to_float(const Tensor& x) { return x.to(at::kFloat); }
 
-// CUDA multiplies bfloat16 with float32 sums and rounds once (backend.cc); ATen's CPU does not.
-bool multiplies_bfloat16(const Tensor& a) { return !a.is_cpu() && a.scalar_type() == at::kBFloat16; }
-
-// out = a b; out is float32 or of the operands' dtype.
-void product_out(Tensor out, const Tensor& a, const Tensor& b) {
-  if (!multiplies_bfloat16(a)) {
+// out = a b; out is float32 or of the operands' dtype. `in_bfloat16`: the library multiplies operands of bfloat16.
+void product_out(Tensor out, const Tensor& a, const Tensor& b, bool in_bfloat16) {
+  if (!in_bfloat16) {
     if (out.scalar_type() == at::kFloat) {
       at::mm_outf(to_float(a), to_float(b), out);
     } else {
@@ -56,9 +53,9 @@ void product_out(Tensor out, const Tensor& a, const Tensor& b) {
 }
 
 // sum += a b, or sum = a b; float32.
-void add_product(Tensor sum, GradientUse use, const Tensor& a, const Tensor& b) {
+void add_product(Tensor sum, GradientUse use, const Tensor& a, const Tensor& b, bool in_bfloat16) {
   const int beta = use == GradientUse::kAdd ? 1 : 0;  // of 0, ATen does not read the sum
-  if (multiplies_bfloat16(a)) {
+  if (in_bfloat16) {
     at::addmm_outf(sum, a, b, at::kFloat, beta, /*alpha=*/1, sum);
   } else {
     sum.addmm_(to_float(a), to_float(b), beta);
@@ -78,12 +75,11 @@ Tensor sum_by_halves(const Tensor& x) {
 }
 
 // target[ids[i]] += rows[i], in order of i.
-void add_rows(const Tensor& target, const Tensor& ids, const Tensor& rows) {
-  if (target.is_cpu()) {
+void add_rows(const Tensor& target, const Tensor& ids, const Tensor& rows, const AtenCallShape& call) {
+  if (!call.index_add_is_unordered) {
     target.index_add_(0, ids, rows);
     return;
   }
-  // CUDA's index_add_ adds by atomics, in any order; accumulation by index sorts first.
   c10::List<std::optional<Tensor>> index;
   index.push_back(ids.to(at::kLong));
   target.index_put_(index, rows, /*accumulate=*/true);
@@ -188,29 +184,29 @@ class AtenOps final : public Ops {
     const Tensor y_TN = at::empty({num_rows, w_NK.size(0)}, x_TK.options().dtype(out));
     int64_t begin = 0;
     for (; begin + step <= num_rows; begin += step)
-      product_out(y_TN.narrow(0, begin, step), x_TK.narrow(0, begin, step), w_NK.t());
+      product_out(y_TN.narrow(0, begin, step), x_TK.narrow(0, begin, step), w_NK.t(), in_bfloat16(x_TK));
     if (const int64_t rest = num_rows - begin; rest > 0) {
       const Tensor padded = at::empty({step, w_NK.size(0)}, y_TN.options());
-      product_out(padded, padded_rows(x_TK.narrow(0, begin, rest), step), w_NK.t());
+      product_out(padded, padded_rows(x_TK.narrow(0, begin, rest), step), w_NK.t(), in_bfloat16(x_TK));
       y_TN.narrow(0, begin, rest).copy_(padded.narrow(0, 0, rest));
     }
     return y_TN;
   }
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override {
     const Tensor dx_TK = at::empty({dy_TN.size(0), w_NK.size(1)}, w_NK.options().dtype(out));
-    product_out(dx_TK, dy_TN, w_NK);
+    product_out(dx_TK, dy_TN, w_NK, in_bfloat16(dy_TN));
     return dx_TK;
   }
   void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
                           GradientUse use) const override {
-    add_product(dw_NK, use, dy_TN.t(), x_TK);
+    add_product(dw_NK, use, dy_TN.t(), x_TK, in_bfloat16(dy_TN));
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     return table_VE.index_select(0, ids_T);
   }
   void embedding_backward(const Tensor& dy_TE, const Tensor& ids_T, const Tensor& dtable_VE) const override {
-    add_rows(dtable_VE, ids_T, to_float(dy_TE));
+    add_rows(dtable_VE, ids_T, to_float(dy_TE), call_);
   }
   Tensor embedding_part(const Tensor& table_RE, int64_t first, const Tensor& ids_T) const override {
     const PartIds part = part_ids(ids_T, first, table_RE.size(0));
@@ -219,7 +215,7 @@ class AtenOps final : public Ops {
   void embedding_part_backward(const Tensor& dy_TE, int64_t first, const Tensor& ids_T,
                                const Tensor& dtable_RE) const override {
     const PartIds part = part_ids(ids_T, first, dtable_RE.size(0));
-    add_rows(dtable_RE, part.rows, to_float(dy_TE).masked_fill(part.is_other, 0));
+    add_rows(dtable_RE, part.rows, to_float(dy_TE).masked_fill(part.is_other, 0), call_);
   }
 
   void sum_parts(const std::vector<Tensor>& parts, const Tensor& residual, const Tensor& sum) const override {
@@ -323,7 +319,7 @@ class AtenOps final : public Ops {
     // The transpose of kv_append(): the sum over the slots of each token.
     const auto collect = [&](int64_t half) {
       const Tensor sum = at::zeros({q_THK.size(0), kv_layer.size(2), q_THK.size(2)}, dkv.options());
-      add_rows(sum, tiles->kv_tokens, at::index(as_slots(dkv).select(1, half), slot_index(tiles->kv_slots)));
+      add_rows(sum, tiles->kv_tokens, at::index(as_slots(dkv).select(1, half), slot_index(tiles->kv_slots)), call_);
       return sum.to(q_THK.scalar_type());
     };
     return {std::move(dq_THK), collect(0), collect(1)};
@@ -418,6 +414,9 @@ class AtenOps final : public Ops {
   static GateUp split_gate_up(const Tensor& gate_up_T2F) {
     const int64_t width = gate_up_T2F.size(1) / 2;
     return {to_float(gate_up_T2F.narrow(1, 0, width)), to_float(gate_up_T2F.narrow(1, width, width))};
+  }
+  bool in_bfloat16(const Tensor& factor) const {
+    return call_.multiplies_bfloat16 && factor.scalar_type() == at::kBFloat16;
   }
   // [step, K]: the rows, and zeros below them.
   static Tensor padded_rows(const Tensor& rows, int64_t step) {

@@ -1,24 +1,14 @@
-// What operations take: the bytes that each of ops.h allocates, by its name there, and the buffers that the CPU's keep
-// for good. No torch.
+// What operations take: the bytes that each of ops.h allocates, by its name there, and the buffers that they keep for
+// good. No torch.
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "base/size.h"
 
 namespace tandem::device {
 
 using base::Size;
-
-// Who computes. The CPU's own operations allocate their results and nothing else that grows with a batch; those in
-// plain ATen (ops_aten.h) make float32 temporaries for the steps of their formulas. CUDA's kernels are for bfloat16 and
-// allocate their results and what their comments say; what they do not cover is ATen's.
-enum class OpsFamily : uint8_t { kCpu, kAten, kCuda };
-OpsFamily ops_family(const std::string& device);  // of what --device says
-
-// A context of CUDA 13 on an H200, before anything is computed.
-constexpr int64_t kCudaContextBytes = int64_t{620} << 20;
 
 // Widths of a model, in elements.
 struct OpsShape {
@@ -38,6 +28,11 @@ struct AtenCallShape {
   int64_t linear_rows = 256;                // of a matrix product
   int64_t attention_tiles = 64;             // of kAttentionTileRows rows and kAttentionTileKeys keys
   int64_t sum_elements = int64_t{1} << 22;  // of a sum of squares
+  // Whether the library multiplies bfloat16 with float32 sums and rounds once. Where it does not, factors are
+  // converted.
+  bool multiplies_bfloat16 = false;
+  // Whether index_add_ adds in any order. Then rows are added by index_put_, which sorts them first.
+  bool index_add_is_unordered = false;
 };
 constexpr int64_t kAttentionTileRows = 16, kAttentionTileKeys = 256;
 
@@ -52,71 +47,79 @@ struct AttentionLoad {
   Size expanded_keys = 0;  // that all sequences see, shared ones once for each (backward)
 };
 
-// For operands of `element_bytes` (the model dtype): ops_aten.cc line by line for kAten, cuda/cuda_ops.cc for kCuda, to
-// within what rounding each tensor up adds.
-class OpsPlan {
- public:
-  OpsPlan(OpsFamily family, const OpsShape& shape, Size element_bytes);
-
-  OpBytes linear(Size rows, Size inner, Size outer, Size out_bytes) const;
-  // Onto a residual as wide as the hidden state.
-  OpBytes linear_add(Size rows, Size inner) const;
-  OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
-  // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
-  OpBytes linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32 = false) const;
-  OpBytes sum_parts(Size elements) const;
-  OpBytes add(Size rows) const;
-  OpBytes rms_norm(Size rows) const;
-  OpBytes rms_norm_backward(Size rows) const;
-  OpBytes qk_norm_rope(Size rows) const;
-  OpBytes qk_norm_rope_backward(Size rows) const;
-  OpBytes rope(Size rows) const;
-  OpBytes rope_backward(Size rows) const;
-  // Of gradients [rows, width]; add_bias() itself allocates nothing.
-  OpBytes add_bias_backward(Size rows, Size width) const;
-  OpBytes silu_mul(Size rows) const;
-  OpBytes silu_mul_backward(Size rows) const;
-  OpBytes kv_append(Size entries) const;
-  OpBytes paged_attention(const AttentionLoad& load) const;
-  OpBytes attention_backward(const AttentionLoad& load) const;
-  // Logits [rows, vocab] in float32 are an argument and are not counted; in the backward they are [rows, columns], and
-  // where the gradient takes their memory it is not counted either.
-  OpBytes logprob(Size rows) const;
-  OpBytes logprob_backward(Size rows, Size columns, bool has_entropy_gradient) const;
-  // Bytes of one element of the gradient of the logits that logprob_backward() returns.
-  Size logits_gradient_bytes() const;
-  OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
-  OpBytes adamw(Size elements) const;
-  OpBytes sums_of_squares(Size elements, Size block_elements) const;
-  // Whether attention is a kernel of CUDA's: then decode steps are recorded (Ops::can_record()).
-  bool has_attention_kernel() const { return has_kernels() && (shape_.head_dim == 64 || shape_.head_dim == 128); }
-  // What prepare() makes of an attention's rows, which lasts as long as they.
-  Size prepared(const AttentionLoad& load, bool has_backward) const;
-
- private:
-  // The two steps of attention_backward(): dq, and the gradients in the cache's layout collected by token.
-  OpBytes query_gradient(const AttentionLoad& load) const;
-  OpBytes kv_gradient(const AttentionLoad& load) const;
-  // An operation that takes `aten_most` at once where it is ATen's, and `scratch` beside its result where it is CUDA's.
-  OpBytes op(Size result, Size aten_most, Size scratch = 0) const;
-  // FlashAttention-2's backward over keys that are expanded for each sequence.
-  OpBytes flash_backward(const AttentionLoad& load) const;
-  bool has_kernels() const { return family_ == OpsFamily::kCuda; }
-
-  OpsFamily family_;
-  OpsShape shape_;
-  Size element_;
-  Size cast_;  // of a float32 copy of an operand: 0 where it is float32 already
-};
-
-// kCpu: what GemmRunner packs rows into, each thread's attention scratch, the table of rotations. Kept from the first
-// large batch on.
-struct CpuLoad {
+// What the operations of a batch may make a backend keep for good, from the first large one on.
+struct KeptLoad {
   Size rows = 0;         // of a batch, at most
   Size logits_rows = 0;  // of a chunk of logits
   Size context = 0;      // keys of a sequence
   bool trains = false;   // backward too
 };
-Size cpu_kernel_bytes(const OpsShape& shape, const CpuLoad& load, Size num_threads);
+
+// The operations in plain ATen, for operands of `element_bytes` (the model dtype): ops_aten.cc line by line, to within
+// what rounding each tensor up adds. They make float32 temporaries for the steps of their formulas. A backend with
+// operations of its own derives from it, and overrides what these allocate otherwise.
+class OpsPlan {
+ public:
+  OpsPlan(const OpsShape& shape, Size element_bytes);
+  virtual ~OpsPlan() = default;
+
+  virtual OpBytes linear(Size rows, Size inner, Size outer, Size out_bytes) const;
+  // Onto a residual as wide as the hidden state.
+  virtual OpBytes linear_add(Size rows, Size inner) const;
+  virtual OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
+  // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
+  virtual OpBytes linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32 = false) const;
+  virtual OpBytes sum_parts(Size elements) const;
+  virtual OpBytes add(Size rows) const;
+  virtual OpBytes rms_norm(Size rows) const;
+  virtual OpBytes rms_norm_backward(Size rows) const;
+  virtual OpBytes qk_norm_rope(Size rows) const;
+  virtual OpBytes qk_norm_rope_backward(Size rows) const;
+  virtual OpBytes rope(Size rows) const;
+  virtual OpBytes rope_backward(Size rows) const;
+  // Of gradients [rows, width]; add_bias() itself allocates nothing.
+  virtual OpBytes add_bias_backward(Size rows, Size width) const;
+  virtual OpBytes silu_mul(Size rows) const;
+  virtual OpBytes silu_mul_backward(Size rows) const;
+  virtual OpBytes kv_append(Size entries) const;
+  virtual OpBytes paged_attention(const AttentionLoad& load) const;
+  virtual OpBytes attention_backward(const AttentionLoad& load) const;
+  // Logits [rows, vocab] in float32 are an argument and are not counted; in the backward they are [rows, columns], and
+  // where the gradient takes their memory it is not counted either.
+  virtual OpBytes logprob(Size rows) const;
+  virtual OpBytes logprob_backward(Size rows, Size columns, bool has_entropy_gradient) const;
+  // Bytes of one element of the gradient of the logits that logprob_backward() returns.
+  virtual Size logits_gradient_bytes() const;
+  virtual OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
+  virtual OpBytes adamw(Size elements) const;
+  virtual OpBytes sums_of_squares(Size elements, Size block_elements) const;
+  // Whether attention is a kernel, so that decode steps are recorded (Ops::can_record()).
+  virtual bool has_attention_kernel() const { return false; }
+  // What prepare() makes of an attention's rows, which lasts as long as they.
+  virtual Size prepared(const AttentionLoad& load, bool has_backward) const;
+  // Ops::prepared_bytes(), of a step that is recorded.
+  virtual int64_t prepared_bytes(int64_t /*num_rows*/, int64_t /*num_sequences*/, int64_t /*max_blocks*/) const {
+    return 0;
+  }
+  // Buffers that operations keep for good, by their threads on the host.
+  virtual Size kept(const KeptLoad& /*load*/, Size /*num_threads*/) const { return 0; }
+
+ protected:
+  // An operation that returns `result` bytes and in plain ATen takes `aten_most` at once.
+  virtual OpBytes op(Size result, Size aten_most) const;
+  // The second step of attention_backward(): the gradients in the cache's layout, collected by token.
+  virtual OpBytes kv_gradient(const AttentionLoad& load) const;
+
+  const OpsShape& shape() const { return shape_; }
+  Size element() const { return element_; }
+
+ private:
+  // The first step of attention_backward(): dq.
+  OpBytes query_gradient(const AttentionLoad& load) const;
+
+  OpsShape shape_;
+  Size element_;
+  Size cast_;  // of a float32 copy of an operand: 0 where it is float32 already
+};
 
 }  // namespace tandem::device

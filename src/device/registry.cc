@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <array>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -22,53 +20,27 @@
 namespace tandem::device {
 namespace {
 
-// The backends that are modules.
-struct ModuleRow {
-  const char* backend;
-  const char* device;  // for messages
-  const char* remedy;  // where the module is missing or does not load
-};
-constexpr std::array kModules = {
-    ModuleRow{.backend = "cuda", .device = "NVIDIA GPU", .remedy = "build it with `make cuda`, or give --device cpu"},
-};
-
 FakeBackend stand_in;  // of a test
 
-const ModuleRow* find_module(const std::string& backend) {
-  for (const ModuleRow& row : kModules) {
-    if (row.backend == backend) return &row;
-  }
-  return nullptr;
-}
-
-const Backend& load(const ModuleRow& row) {
-  const std::string path = module_path(base::program_folder(), row.backend);
-  TANDEM_ENV_CHECK(!path.empty(), fmt::format("--device {}: this build has no module libtandem_{}.so; {}", row.backend,
-                                              row.backend, row.remedy));
+const Backend& load(const BackendRow& row) {
+  const std::string path = module_path(base::program_folder(), row.name);
+  TANDEM_ENV_CHECK(!path.empty(), fmt::format("--device {}: this build has no module libtandem_{}.so; {}", row.name,
+                                              row.name, row.remedy));
   // For the life of the process: tensors and kernels point into it.
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const char* const why = module == nullptr ? dlerror() : "";
-  TANDEM_ENV_CHECK(module != nullptr, fmt::format("--device {}: {}; {}", row.backend, why, row.remedy));
+  TANDEM_ENV_CHECK(module != nullptr, fmt::format("--device {}: {}; {}", row.name, why, row.remedy));
   const auto entry = reinterpret_cast<BackendEntry>(dlsym(module, kBackendEntry));
   const Backend* const backend = entry == nullptr ? nullptr : entry();
-  TANDEM_ENV_CHECK(
-      backend != nullptr && backend->contract == kBackendContract,
-      fmt::format("--device {}: {} is of another build than the program; {}", row.backend, path, row.remedy));
+  TANDEM_ENV_CHECK(backend != nullptr && backend->contract == kBackendContract,
+                   fmt::format("--device {}: {} is of another build than the program; {}", row.name, path, row.remedy));
   return *backend;
 }
 
-}  // namespace
+// The CPU's part of each function is here; the others' are in their modules.
+bool is_host(const DeviceSpec& device) { return !backend_of(device).is_module(); }
 
-DeviceSpec parse_device(const std::string& text) {
-  const size_t colon = text.find(':');
-  DeviceSpec spec{.backend = text.substr(0, colon)};
-  const std::string index = colon == std::string::npos ? "0" : text.substr(colon + 1);
-  const auto [end, error] = std::from_chars(index.data(), index.data() + index.size(), spec.index);
-  const bool is_number = error == std::errc() && end == index.data() + index.size() && spec.index >= 0;
-  const bool known = text == "cpu" || find_module(spec.backend) != nullptr;
-  TANDEM_USER_CHECK(known && is_number, fmt::format("--device {}: must be cpu, cuda or cuda:N", text));
-  return spec;
-}
+}  // namespace
 
 std::string module_path(const std::string& program_folder, const std::string& backend) {
   const std::string name = fmt::format("libtandem_{}.so", backend);
@@ -83,30 +55,29 @@ std::string module_path(const std::string& program_folder, const std::string& ba
 }
 
 int num_devices(const std::string& backend) {
-  const ModuleRow* const row = find_module(backend);
-  if (stand_in.make_ops || row == nullptr) return 1;
+  const BackendRow& row = backend_of({.backend = backend});
+  if (stand_in.make_ops || !row.is_module()) return 1;
   std::string why_none;
-  return module_path(base::program_folder(), backend).empty() ? 0 : load(*row).num_devices(why_none);
+  return module_path(base::program_folder(), backend).empty() ? 0 : load(row).num_devices(why_none);
 }
 
 std::string device_id(const DeviceSpec& device) {
-  const ModuleRow* const row = find_module(device.backend);
-  return stand_in.make_ops || row == nullptr ? "" : load(*row).device_id(device.index);
+  const BackendRow& row = backend_of(device);
+  return stand_in.make_ops || !row.is_module() ? "" : load(row).device_id(device.index);
 }
 
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
   if (stand_in.make_ops) return stand_in.make_ops();
-  if (device.backend == "cpu") return make_cpu_ops(host.isa, host.num_threads);
-  const ModuleRow* const row = find_module(device.backend);
-  TANDEM_CHECK(row != nullptr, "no backend", device.backend);
-  const Backend& backend = load(*row);
+  const BackendRow& row = backend_of(device);
+  if (!row.is_module()) return make_cpu_ops(host.isa, host.num_threads);
+  const Backend& backend = load(row);
   std::string why_none;
   const int num_devices = backend.num_devices(why_none);
   TANDEM_ENV_CHECK(num_devices > 0, fmt::format("--device {}: this process sees no {} ({}); give --device cpu",
-                                                row->backend, row->device, why_none));
+                                                row.name, row.device, why_none));
   TANDEM_USER_CHECK(device.index < num_devices,
                     fmt::format("--device {}:{}: this process sees {} {}{}, numbered from 0; give a smaller number",
-                                row->backend, device.index, num_devices, row->device, num_devices == 1 ? "" : "s"));
+                                row.name, device.index, num_devices, row.device, num_devices == 1 ? "" : "s"));
   // LibTorch's loops on the host run on OpenMP's threads. OpenMP ends the process where the machine refuses one, so as
   // many are started here first, and ended again: a refusal is then an error with a remedy.
   const ThreadPool probe(host.num_threads > 0 ? host.num_threads : usable_cores());
@@ -118,28 +89,28 @@ ScopedFakeBackend::~ScopedFakeBackend() { stand_in = {}; }
 
 std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
   if (stand_in.bytes) return stand_in.bytes;
-  if (device.backend == "cpu") return std::nullopt;
-  return load(*find_module(device.backend)).device_bytes(device.index);
+  if (is_host(device)) return std::nullopt;
+  return load(backend_of(device)).device_bytes(device.index);
 }
 
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks) {
-  TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
+  TANDEM_CHECK(!is_host(device), "Gloo makes the CPU's communicators");
   if (ranks.hosts.size() == 1) return solo_communicator();
-  return load(*find_module(device.backend)).make_communicator(device.index, ranks);
+  return load(backend_of(device)).make_communicator(device.index, ranks);
 }
 
 std::string show_memory(const DeviceSpec& device, const at::Tensor& tensor) {
   if (stand_in.show_memory) return stand_in.show_memory(tensor);
-  return device.backend == "cpu" ? "" : load(*find_module(device.backend)).show_memory(tensor);
+  return is_host(device) ? "" : load(backend_of(device)).show_memory(tensor);
 }
 
 at::Tensor map_memory(const DeviceSpec& device, const std::string& word) {
   if (stand_in.map_memory) return stand_in.map_memory(word);
-  return device.backend == "cpu" ? at::Tensor() : load(*find_module(device.backend)).map_memory(device.index, word);
+  return is_host(device) ? at::Tensor() : load(backend_of(device)).map_memory(device.index, word);
 }
 
 std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::Tensor>& tensors) {
-  if (device.backend != "cpu") return load(*find_module(device.backend)).checksums(tensors);
+  if (!is_host(device)) return load(backend_of(device)).checksums(tensors);
   std::vector<Checksum> result;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor host = to_host(tensor);
@@ -150,7 +121,7 @@ std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::
 
 MemoryDriver open_memory(const DeviceSpec& device) {
   if (stand_in.open_memory) return stand_in.open_memory();
-  if (device.backend != "cpu") return load(*find_module(device.backend)).open_memory(device.index);
+  if (!is_host(device)) return load(backend_of(device)).open_memory(device.index);
   MemoryDriver driver;
   driver.vmm = std::make_unique<CpuVmm>();
   driver.make_host = [] { return std::make_unique<CpuHostMemory>(); };

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/backends.h"
 #include "device/checksum.h"
 #include "device/communicator.h"
 #include "device/device_ranks.h"
@@ -15,15 +16,6 @@
 #include "device/ops.h"
 
 namespace tandem::device {
-
-// "cpu", "cuda", "cuda:1".
-struct DeviceSpec {
-  std::string backend = "cpu";
-  int index = 0;
-};
-
-// UserError for any other text: what may be given.
-DeviceSpec parse_device(const std::string& text);
 
 // What the host's side of every backend takes. isa is the CPU backend's alone.
 struct HostOptions {

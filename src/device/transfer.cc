@@ -5,7 +5,7 @@
 namespace tandem::device {
 
 at::Tensor to_host(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_cpu()) return tensor;
+  if (!tensor.defined() || is_on_host(tensor)) return tensor;
   // Page-locked memory, which LibTorch keeps for the next call: a copy into other memory goes through it anyway, in
   // pieces, and takes several times as long.
   const at::Tensor host =

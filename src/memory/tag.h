@@ -19,7 +19,7 @@ enum class Tag : uint8_t {
   // In the rollout phase.
   kKv,             // blocks of keys and values
   kEngineScratch,  // what one step of the engine allocates: hidden rows, logits, attention
-  kCudaGraphs,     // captured device graphs and their buffers
+  kGraphs,         // captured device graphs and their buffers
   // In the train phase.
   kBatch,               // ids, positions, block tables of a micro-batch
   kCheckpointedInputs,  // of every decoder block, kept or recomputed

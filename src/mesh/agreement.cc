@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "device/backends.h"
 #include "tandem/error.h"
 
 namespace tandem::mesh {
@@ -28,6 +29,15 @@ std::string differing_flag(const RankFacts& a, const RankFacts& b) {
   return "";
 }
 
+// " (CUDA_VISIBLE_DEVICES)": the variable that shows a rank its devices; "" where its flags name no backend that has
+// one.
+std::string visible_devices(const RankFacts& facts) {
+  const auto flag = facts.flags.find("device");
+  if (flag == facts.flags.end()) return "";
+  const device::BackendRow* const row = device::find_backend(flag->second.substr(0, flag->second.find(':')));
+  return row == nullptr || *row->visible_devices == 0 ? "" : fmt::format(" ({})", row->visible_devices);
+}
+
 // Where two ranks have the same one; "" where none have.
 std::string shared_device(const std::vector<RankFacts>& ranks) {
   std::map<std::string, size_t> ranks_of;
@@ -36,9 +46,9 @@ std::string shared_device(const std::vector<RankFacts>& ranks) {
     const auto [found, is_new] = ranks_of.try_emplace(ranks[i].device, i);
     if (is_new) continue;
     return fmt::format(
-        "{} has the device of {}: {}; each takes the one of its number on its host, so let it see as many "
-        "(CUDA_VISIBLE_DEVICES), or start fewer",
-        name_of(i, ranks[i]), name_of(found->second, ranks[found->second]), ranks[i].device);
+        "{} has the device of {}: {}; each takes the one of its number on its host, so let it see as many{}, or start "
+        "fewer",
+        name_of(i, ranks[i]), name_of(found->second, ranks[found->second]), ranks[i].device, visible_devices(ranks[i]));
   }
   return "";
 }

@@ -10,8 +10,9 @@ namespace tandem::model {
 
 constexpr int64_t kFloatBytes = 4;
 
-device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dtype dtype) {
-  return {family, ops_shape(config), dtype_bytes(dtype)};
+std::unique_ptr<const device::OpsPlan> ops_plan(const device::Footprint& footprint, const ModelConfig& config,
+                                                Dtype dtype) {
+  return footprint.plan_ops(ops_shape(config), dtype_bytes(dtype));
 }
 
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,

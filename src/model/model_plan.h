@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/size.h"
+#include "device/footprint.h"
 #include "device/ops_plan.h"
 #include "model/config.h"
 
@@ -12,7 +14,8 @@ namespace tandem::model {
 
 using base::Size;
 
-device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dtype dtype);
+std::unique_ptr<const device::OpsPlan> ops_plan(const device::Footprint& footprint, const ModelConfig& config,
+                                                Dtype dtype);
 
 // The attention between the block's pieces, which is its caller's.
 struct AttentionBytes {

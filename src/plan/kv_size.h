@@ -1,4 +1,4 @@
-// How long sequences may get, and the bytes of the keys and values that they need.
+// The sizes of sequences: how long they may get, and how many bytes their keys and values need.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,20 @@
 
 namespace tandem::plan {
 
-// What a run takes without being asked; a larger batch then decodes in waves.
+// The largest KV cache that a run takes without being asked. A larger batch then decodes in waves.
 constexpr int64_t kMaxAutomaticKvBytes = int64_t{1} << 30;
 
-// Keys and values of one sequence of so many tokens, with the copy that it may hold of its last block.
+// The bytes of keys and values of one sequence of so many tokens, with the copy that it may hold of its last block.
 int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens);
 
-// The cache for `num_sequences` of at most `context_tokens`: as --kv-cache-bytes says, or by itself, of at most
-// `automatic_bytes` or one sequence. UserError when not even one such sequence fits what the flag allows.
+// The bytes of the KV cache for `num_sequences` of at most `context_tokens`: what --kv-cache-bytes says, or else what
+// they need, but at most `automatic_bytes` or one sequence. It throws a UserError where not even one such sequence fits
+// what the flag allows.
 int64_t choose_kv_bytes(const config::RolloutOptions& options, const model::ModelConfig& config, int64_t num_sequences,
                         int64_t context_tokens, int64_t automatic_bytes = kMaxAutomaticKvBytes);
 
-// How long prompt + completion may get, given the longest prompt. A response length that the user asked for must fit;
-// the default is cut at the model's limit. UserError names the flag.
+// The tokens that prompt + completion may have, given the longest prompt. A response length that the user asked for
+// must fit; the default is cut at the model's limit. The UserError names the flag.
 int64_t choose_context_tokens(const config::RolloutOptions& options, const model::ModelConfig& config,
                               int64_t longest_prompt);
 

@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "base/machine_memory.h"
 #include "base/size.h"
+#include "device/backends.h"
 #include "device/block.h"
-#include "device/ops_plan.h"
 #include "device/thread_pool.h"
 #include "model/lora.h"
 #include "model/model_plan.h"
@@ -33,14 +33,9 @@ using memory::Tag;
 using memory::TagBytes;
 using weights::kStagingBytes;  // between files and memory
 
-// The program, LibTorch, the text worker and the graders. 0.10 GiB is what bench/results/memory.md leaves for `tandem
-// generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
+// The program, LibTorch, the text worker and the graders take so much. 0.10 GiB is what bench/results/memory.md leaves
+// for `tandem generate` once weights and touched keys and values are taken off; 0.06 GiB for two graders is a guess.
 constexpr int64_t kProcessBytes = int64_t{160} << 20;
-// Beside a CUDA context: kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB
-// at most in bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data to choose by.
-constexpr int64_t kCudaLibraryBytes = int64_t{640} << 20;
-// Of NCCL, for one group of ranks: 0.96 GiB for two H200 (bench/results/many_devices.md).
-constexpr int64_t kCommunicatorBytes = int64_t{1} << 30;
 
 struct Lengths {
   Size longest_prompt = 0, context = 0;
@@ -62,7 +57,7 @@ Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& mod
   return result;
 }
 
-// `tandem plan` need not be told how large a rollout is: as many samples as decode together.
+// `tandem plan` need not be told how large a rollout is. It then has as many samples as decode together.
 Size samples_of_rollout(const config::TrainConfig& config) {
   return config.rollout_batch_size > 0 ? config.samples_per_rollout() : config.rollout.limits.max_running;
 }
@@ -77,7 +72,7 @@ Size samples_of_step(const config::TrainConfig& config) {
                         1);
 }
 
-// Of the weights, in the parts of the model that other ranks hold.
+// The bytes of the weights in the parts of the model that other ranks hold.
 Size bytes_of_other_parts(const model::ModelConfig& part) {
   Size bytes = 0;
   for (int rank = 0; rank < part.shard.size; ++rank) {
@@ -88,10 +83,10 @@ Size bytes_of_other_parts(const model::ModelConfig& part) {
   return bytes;
 }
 
-// Everything of a run but its keys and values; they are added to whatever phase they live in.
+// This adds up everything of a run but its keys and values, which plan() is told.
 class MemoryEstimate {
  public:
-  // `engine_context` tokens of the longest sequence, `sequences` of them at once: what the engine is asked for.
+  // The engine is asked for `sequences` at once, the longest of `engine_context` tokens.
   MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length,
                  Size engine_context, Size sequences, int64_t data_ranks, const PlanInputs& facts)
       : config_(config),
@@ -99,7 +94,7 @@ class MemoryEstimate {
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
         data_ranks_(data_ranks),
-        family_(device::ops_family(config.model.device)),
+        footprint_(device::footprint_of(config.model.device)),
         engine_context_(engine_context),
         sequences_(sequences) {
     trainer::StepShape step = {.num_samples = samples_of_step(config),
@@ -122,18 +117,18 @@ class MemoryEstimate {
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
     const bool has_data_ranks = data_ranks > 1 && role_ != Role::kRollout;
     const int64_t communicators = (has_data_ranks ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
-    standing_[Tag::kOverhead] = family_ == device::OpsFamily::kCpu ? kProcessBytes
-                                                                   : device::kCudaContextBytes + kCudaLibraryBytes +
-                                                                         communicators * kCommunicatorBytes;
+    standing_[Tag::kOverhead] = footprint_.context_bytes + footprint_.library_bytes +
+                                communicators * footprint_.communicator_bytes +
+                                (footprint_.shares_host_memory ? kProcessBytes : 0);
     if (role_ == Role::kRollout) return;  // the trainer's weights, which it maps to copy them, take addresses alone
     if (config.loss.needs_reference()) reference_bytes_ = weights;
-    // Without its adapter the model is the reference; where that follows the policy, with an adapter of its own.
+    // The model without its adapter is the reference; one that follows the policy has an adapter of its own.
     if (config.loss.needs_reference() && is_reference_adapter()) {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
     gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several);
-    // What is offloaded lies in the host's memory, which is the device's too where that is the CPU.
-    const bool is_host = family_ == device::OpsFamily::kCpu;
+    // What is offloaded lies in the host's memory, which may be the device's too.
+    const bool is_host = footprint_.shares_host_memory;
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
     if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
@@ -146,10 +141,10 @@ class MemoryEstimate {
 
   const trainer::MicroBatchShape& batch() const { return batch_; }
   Size recomputed_layers() const { return recomputed_layers_; }
-  device::OpsFamily family() const { return family_; }
+  const device::Footprint& footprint() const { return footprint_; }
   Size pinned_bytes() const { return pinned_bytes_; }
 
-  // What lasts through rollouts and training, beside the arena.
+  // These bytes last through rollouts and training, beside the arena.
   TagBytes lasting() const {
     TagBytes lasting = standing_;
     lasting[Tag::kOverhead] += kernel_bytes();
@@ -188,7 +183,7 @@ class MemoryEstimate {
          .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
          .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
-         .family = family_},
+         .footprint = footprint_},
         rollout, plan);
   }
 
@@ -217,15 +212,14 @@ class MemoryEstimate {
             .recomputed_layers = recomputed_layers_,
             .logprob_chunk_rows = config_.optimizer.batch.logprob_chunk_rows,
             .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
-            .family = family_,
+            .footprint = footprint_,
             .offloads_optimizer = offloads_optimizer(),
             .data_ranks = data_ranks_};
   }
 
-  // What the CPU's kernels keep once both phases have run.
+  // Operations keep so much once both phases have run.
   Size kernel_bytes() const {
-    if (family_ != device::OpsFamily::kCpu) return 0;
-    device::CpuLoad load;
+    device::KeptLoad load;
     const bool samples = role_ != Role::kTrainer, trains = role_ != Role::kRollout;
     load.rows =
         std::max(trains ? batch_.rows : Size(0), samples ? Size(config_.rollout.limits.max_batch_tokens) : Size(0));
@@ -233,7 +227,7 @@ class MemoryEstimate {
     load.context = std::max(trains ? batch_.context_tokens : Size(0), samples ? engine_context_ : Size(0));
     load.trains = trains;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads : device::usable_cores();
-    return device::cpu_kernel_bytes(model::ops_shape(model_), load, threads);
+    return model::ops_plan(footprint_, model_, model_.dtype)->kept(load, threads);
   }
 
   const config::TrainConfig& config_;
@@ -241,7 +235,7 @@ class MemoryEstimate {
   const model::ModelConfig trained_model_;
   const Role role_;
   const int64_t data_ranks_;
-  device::OpsFamily family_;
+  const device::Footprint& footprint_;
   Size engine_context_, sequences_;
   trainer::MicroBatchShape batch_;         // of an optimizer step
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
@@ -250,8 +244,8 @@ class MemoryEstimate {
   TagBytes standing_;
 };
 
-// Extents so large that there are at most 128 of them: few calls of the driver, few descriptors on the CPU, and less
-// than a hundredth lost to the last one.
+// Extents are so large that there are at most 128 of them. That means few calls of the driver, few descriptors on the
+// CPU, and less than a hundredth lost to the last one.
 Size extent_bytes_for(Size arena_bytes) {
   constexpr int64_t kSmallest = int64_t{2} << 20, kLargest = int64_t{512} << 20, kMostExtents = 128;
   Size extent_bytes = kSmallest;
@@ -259,21 +253,21 @@ Size extent_bytes_for(Size arena_bytes) {
   return extent_bytes;
 }
 
-// What holes between tensors take of an arena, with best fit: 2 % where tensors are alike, which those of the CPU are;
-// up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md). Beside
-// an adapter's gradients, which are small, temporaries are nearly all of it.
+// Holes between tensors take a share of an arena, with best fit: 2 % where tensors are alike, as on the CPU; up to 11 %
+// where temporaries are large beside it, but 5 % were enough from the 0.6B model on (docs/MEMORY.md). Beside an
+// adapter's gradients, which are small, temporaries are nearly all of the arena.
 Size with_slack(Size bytes, const config::TrainConfig& config) {
   constexpr double kShare = 0.05, kSmallShare = 0.15, kSmall = 256.0 * (1 << 20);
   const auto of = static_cast<double>(bytes);
   double slack = config.memory.arena_slack.value_or(kShare) * of;
-  const bool are_alike = device::ops_family(config.model.device) == device::OpsFamily::kCpu && !config.lora.rank;
+  const bool are_alike = !device::footprint_of(config.model.device).has_large_temporaries && !config.lora.rank;
   if (!config.memory.arena_slack && !are_alike) {
     slack = std::max(slack, std::min(kSmallShare * of, kSmall));
   }
   return bytes + Size::from(slack);
 }
 
-// Keys and values are one piece: the holes are between all else.
+// Keys and values are one piece, so the holes are between all else.
 void add_arena(TrainPlan& plan, const config::TrainConfig& config) {
   const Size kv_bytes = plan.memory.bytes(Tag::kKv, Phase::kRollout);
   const Size rollout = plan.memory.bytes(Phase::kRollout) - plan.persistent_bytes - kv_bytes;
@@ -283,24 +277,24 @@ void add_arena(TrainPlan& plan, const config::TrainConfig& config) {
   plan.arena_bytes = (bytes + plan.extent_bytes - 1) / plan.extent_bytes * plan.extent_bytes;
 }
 
-// What the phases in which keys and values live leave of the device, --gpu-memory-utilization and
-// --train-memory-margin-bytes taken off; no limit where the device is not known.
+// The rest of the plan leaves so much of the device for keys and values, once --gpu-memory-utilization and
+// --train-memory-margin-bytes are taken off. There is no limit where the device's size is not known.
 Size bytes_left_for_kv(const TrainPlan& without_kv, const config::TrainConfig& config) {
   const Size device_bytes = without_kv.device.bytes;
   if (device_bytes == 0) return std::numeric_limits<int64_t>::max();
   const memory::MemoryPlan& memory = without_kv.memory;
-  // A double does not hold every number of bytes: its product may be above them.
+  // A double does not hold every number of bytes, so the product may be above them.
   const Size usable = std::min(Size(device_bytes),
                                Size::from(config.memory.gpu_memory_utilization * static_cast<double>(device_bytes)));
   const Size while_training = device_bytes - config.memory.train_memory_margin_bytes;
-  // Whole extents of what is left beside that which lasts; the rest of the rollout needs some of them.
+  // The arena gets whole extents of what is left beside the lasting bytes, and the rest of the rollout needs some.
   const Size arena = std::max<Size>(std::min(usable, while_training) - without_kv.persistent_bytes, 0);
   const Size extent_bytes = extent_bytes_for(arena);
   const Size scratch = memory.bytes(Phase::kRollout) - without_kv.persistent_bytes;
   return std::max<Size>(arena / extent_bytes * extent_bytes - with_slack(scratch, config), 0);
 }
 
-// Keys and values, in what the rest of the plan leaves.
+// This gives keys and values what the rest of the plan leaves.
 void choose_kv(TrainPlan& plan, const MemoryEstimate& parts, const config::TrainConfig& config,
                const model::ModelConfig& model, Size sequences) {
   const bool takes_what_is_left = plan.device.bytes > 0 && !plan.device.is_shared;
@@ -337,12 +331,14 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.memory = parts.plan(/*kv_bytes=*/0);
   if (facts.role != Role::kTrainer) choose_kv(plan, parts, config, model, sequences);
   add_arena(plan, config);
-  if (parts.family() != device::OpsFamily::kCpu) plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  if (!parts.footprint().shares_host_memory) {
+    plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+  }
   plan.host_pinned_bytes = parts.pinned_bytes();
   return plan;
 }
 
-// A flag that a size grows with.
+// A knob is a flag that a size grows with.
 struct Knob {
   const char* flag;
   int64_t value;
@@ -377,13 +373,13 @@ bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig&
     planned(config, model, facts, device);
   } catch (const base::SizeOverflow&) {
     return true;
-  } catch (const UserError&) {  // a small flag that goes with no other: not for its size
+  } catch (const UserError&) {  // the small flag contradicts another; sizes are not to blame
   }
   return false;
 }
 
-// Names the flags each of which alone, made small, keeps the sizes within 64 bits; or all that are large, and the
-// model.
+// The error names each flag that alone, made small, keeps the sizes within 64 bits. Where there is none, it names all
+// large flags and the model.
 [[noreturn]] void refuse_sizes(const config::TrainConfig& config, const model::ModelConfig& model,
                                const PlanInputs& facts, const DeviceMemory& device) {
   constexpr int64_t kLarge = int64_t{1} << 20;
@@ -412,11 +408,11 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
     return {.bytes = config.memory.device_memory_bytes, .name = "the device (--device-memory-bytes)"};
   }
   if (measured) return {.bytes = measured->free, .name = config.model.device + " (its free memory)"};
-  if (device::ops_family(config.model.device) != device::OpsFamily::kCpu) {
+  if (!device::footprint_of(config.model.device).shares_host_memory) {
     return {.name = config.model.device + ", whose size is not known (--device-memory-bytes)"};
   }
   const base::MachineMemory machine = base::machine_memory();
-  // That share it.
+  // All ranks and rollout workers of the machine share its memory.
   const int64_t ranks = config.mesh.actor_num_gpus_per_node + config.mesh.num_workers(config.colocate);
   const std::string share = ranks > 1 ? fmt::format("a share of 1/{} of ", ranks) : "";
   return {.bytes = machine.bytes / ranks,

@@ -16,18 +16,18 @@
 
 namespace tandem::plan {
 
-// What a process of a run does: all of it, or, where others sample, one of the two.
+// The part of a run that a process does: all of it, or, where other processes sample, training or sampling alone.
 enum class Role : uint8_t { kBoth, kTrainer, kRollout };
 
-// What is known of the process, of the data, and of how caches are kept.
+// The plan depends on these facts about the process and the data, beside configuration and model.
 struct PlanInputs {
-  // Tokens; nullopt: as many as --rollout-max-prompt-len allows, or where that is not given, the context.
+  // In tokens. nullopt stands for as many as --rollout-max-prompt-len allows, or where that is not given, the context.
   std::optional<int64_t> longest_prompt = {};
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;       // of its largest data set
   Role role = Role::kBoth;
-  // It gives weights to processes that only sample. Where others hold parts of the model, it keeps copies of those on
-  // the CPU; a GPU maps them.
+  // The process gives weights to rollout workers. Where other ranks hold parts of the model, it keeps copies of those
+  // if its device is the host; other devices map them.
   bool gives_weights = false;
 };
 
@@ -37,8 +37,8 @@ struct DeviceMemory {
   bool is_shared = false;  // with the rest of a machine: keys and values then stay within kMaxAutomaticKvBytes
 };
 
-// --device-memory-bytes; or the machine's memory for --device cpu; or what a GPU was asked for (device::device_bytes),
-// and where it was not, 0.
+// The device's memory is what --device-memory-bytes says, or the machine's where the device is the host, or what the
+// device itself answered (device::device_bytes). Where it was not asked, its size is not known.
 DeviceMemory device_memory(const config::TrainConfig& config, std::optional<device::DeviceBytes> measured = {});
 
 struct TrainPlan {
@@ -53,7 +53,8 @@ struct TrainPlan {
   trainer::MicroBatchShape micro_batch;
   int64_t recomputed_layers = 0;
 
-  // What rollout and training take turns in: the larger of what they need, --arena-slack, and whole extents.
+  // Rollout and training take turns in the arena. It has the larger of what they need and --arena-slack, in whole
+  // extents.
   int64_t arena_bytes = 0;
   int64_t extent_bytes = 0;
 
@@ -65,23 +66,25 @@ struct TrainPlan {
   int64_t host_bytes = 0;        // of the host beside a device: 0 where the device is the host
   int64_t host_pinned_bytes = 0;
 
-  // What the device has, as far as that is known.
+  // This is what the device has; where that is not known, there is no limit.
   int64_t limit_bytes() const;
-  // The most at once: what lasts and the whole arena.
+  // The most that is taken at once is what lasts and the whole arena.
   int64_t peak_bytes() const;
-  // By how much the peak is above it; 0: the plan fits.
+  // The peak is above the limit by so much; 0 means that the plan fits.
   int64_t missing_bytes() const;
   bool fits() const { return missing_bytes() == 0; }
 };
 
-// The model as trainer and reference compute it, of the one that the engine computes: --sequence-parallel is theirs.
+// Trainer and reference compute the engine's model with one difference: --sequence-parallel holds for them alone.
 model::ModelConfig model_in_training(const config::TrainConfig& config, const model::ModelConfig& engine_model);
 
-// UserError where lengths contradict each other (choose_context_tokens) or one sequence exceeds --kv-cache-bytes.
+// It throws a UserError where lengths contradict each other (choose_context_tokens) or one sequence exceeds
+// --kv-cache-bytes.
 TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device);
 
-// A run is refused for its memory. what() names all changes that would make it fit, cheapest_change() the first alone.
+// The run is refused for its memory. what() names all changes that would make it fit, cheapest_change() the first
+// alone.
 class DoesNotFit : public UserError {
  public:
   DoesNotFit(const std::string& message, std::string needs, std::string flags, std::string change)
@@ -95,11 +98,12 @@ class DoesNotFit : public UserError {
   std::string needs_, flags_, cheapest_change_;
 };
 
-// DoesNotFit, in one line, where the plan does not fit: by how much, and the cheapest changes that make it fit.
+// It throws DoesNotFit where the plan does not fit. The one line of the message says by how much, and the cheapest
+// changes that make it fit.
 void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
                 const PlanInputs& facts);
 
-// plan_training(), checked: what `tandem train` asks before it loads anything.
+// `tandem train` calls this before it loads anything: plan_training(), then check_fits().
 TrainPlan plan_or_refuse(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                          const DeviceMemory& device);
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "device/backends.h"
 #include "plan/kv_size.h"
 #include "rollout/rollout_plan.h"
 
@@ -15,7 +16,7 @@ namespace tandem::plan {
 
 namespace {
 
-// What a change costs, as a share of a step's time of which sampling and training take half each. They order changes
+// A change costs a share of a step's time, of which sampling and training take half each. These shares order changes
 // and are judgement, not measured; but kForwardShare follows from arithmetic, and kOffloaded is by how much longer
 // training was in bench/results/large_job.md.
 constexpr double kTrainShare = 0.5, kRolloutShare = 0.5;
@@ -24,8 +25,8 @@ constexpr double kTokensHalved = 0.02;       // of training: more micro-batches,
 constexpr double kChunkHalved = 0.01;        // of training: the head's matrix is read once a chunk
 constexpr double kOffloaded = 0.03;          // of training: an update streams masters and moments
 constexpr double kBatchHalved = 0.02;        // of sampling: more forwards for the prompts
-// A cache that takes what is left is asked to hold so many completions, where the batch has them and that can be had:
-// with fewer, sampling reads all weights for each token of a few.
+// A cache that takes what is left should hold so many completions, where the batch has them and memory allows: with
+// fewer, sampling reads all weights for each token of a few.
 constexpr int64_t kUsefulCompletions = 16;
 constexpr double kRowsGathered = 0.02;  // of training: rows that are gathered once more for each product's gradient
 constexpr double kBfloat16 = -0.3;      // half the bytes, and the faster matrix units
@@ -35,7 +36,7 @@ struct Candidate {
   model::ModelConfig model;
 };
 
-// A flag that can be moved: step 1 is the mildest, num_steps the strongest. Memory falls from step to step.
+// A flag that can be moved. Step 1 is the mildest, num_steps the strongest, and memory falls from step to step.
 struct Knob {
   bool changes_results = false;
   int64_t num_steps = 0;
@@ -43,7 +44,8 @@ struct Knob {
   std::function<double(int64_t step)> slowdown;
 };
 
-// 15/16 of `from`, 14/16, ... to a half, and so on from there, down to `least`; multiples of `unit`. Descending.
+// The values descend: 15/16 of `from`, 14/16, ... to a half, and so on from there, down to `least`. All are multiples
+// of `unit`.
 std::vector<int64_t> halvings(int64_t from, int64_t least, int64_t unit) {
   std::vector<int64_t> values;
   const auto add = [&](int64_t value) {
@@ -59,7 +61,7 @@ std::vector<int64_t> halvings(int64_t from, int64_t least, int64_t unit) {
 
 double halvings(int64_t from, int64_t to) { return std::log2(static_cast<double>(from) / static_cast<double>(to)); }
 
-// A lever that lowers one number of the configuration.
+// This lever lowers one number of the configuration.
 Knob lowering(const std::string& flag, const std::vector<int64_t>& values,
               const std::function<void(config::TrainConfig&, int64_t)>& set,
               const std::function<double(int64_t)>& slowdown, bool changes_results = false) {
@@ -125,7 +127,7 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
       [](config::TrainConfig& c, int64_t value) { c.rollout.limits.max_batch_tokens = value; },
       [batch](int64_t value) { return kRolloutShare * kBatchHalved * halvings(batch, value); }));
 
-  // Automatic keys and values have shrunk by themselves, to one sequence if need be.
+  // A KV cache of automatic size has shrunk by itself already, to one sequence if need be.
   if (const int64_t kv = config.rollout.kv_cache_bytes; kv > 0) {
     const int64_t block = rollout::kv_block_bytes(start.model);
     const int64_t one = sequence_kv_bytes(start.model, plan.context_tokens);
@@ -133,12 +135,12 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
     levers.push_back(lowering(
         "kv-cache-bytes", halvings(kv, std::min(kv, one), block),
         [](config::TrainConfig& c, int64_t value) { c.rollout.kv_cache_bytes = value; },
-        // A decode of fewer sequences reads all weights as well: time goes up as their number goes down.
+        // A decode of fewer sequences reads all weights as well, so time goes up as their number goes down.
         [useful](int64_t value) { return kRolloutShare * std::max(useful / static_cast<double>(value) - 1.0, 0.0); }));
   }
 
-  // The host's memory saves nothing where it is the device's.
-  const bool has_host = device::ops_family(config.model.device) != device::OpsFamily::kCpu;
+  // Offloading saves nothing where the host's memory is the device's.
+  const bool has_host = !device::footprint_of(config.model.device).shares_host_memory;
   if (has_host && !config.memory.offloads_optimizer()) {
     levers.push_back(one_step("--offload-optimizer", false, kTrainShare * kOffloaded,
                               [](Candidate& c) { c.config.memory.offload_optimizer = true; }));
@@ -169,7 +171,7 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
       c.model.dtype = model::Dtype::kBFloat16;
     }));
   }
-  // Shorter sequences, which everything is planned for the longest of.
+  // Everything is planned for the longest sequence, so shorter ones help.
   if (plan.prompt_is_assumed || config.data.max_prompt_len > 0) {
     const int64_t prompt = plan.longest_prompt;
     levers.push_back(lowering(
@@ -207,7 +209,7 @@ class Search {
       found_.clear();
       solved_.clear();
       search(count);
-      // Fewer completions at once rather than other results.
+      // A cache of fewer completions at once is better than other results.
       const bool keeps_results = !std::ranges::all_of(changes_, &PlanChange::changes_results);
       if (keeps_results || least_completions_ == 1) break;
       least_completions_ = std::max<int64_t>(least_completions_ / 4, 1);
@@ -247,7 +249,8 @@ class Search {
     }
   }
 
-  // All of the subset as far as they go, then each moved back as far as it still fits, the costliest first.
+  // All levers of the subset go as far as they can; then each is moved back as far as the plan still fits, the
+  // costliest first.
   void try_subset(const std::vector<size_t>& subset) {
     for (const std::vector<size_t>& solved : solved_) {
       if (std::ranges::includes(subset, solved)) return;  // fewer flags are enough
@@ -264,7 +267,7 @@ class Search {
     solved_.push_back(subset);
   }
 
-  // Where few flags help: half of what one needs alone, and of another what is then missing.
+  // Where few flags help, one goes half as far as it would need to alone, and another gives what is then missing.
   void mix(size_t count) {
     const std::vector<Steps> alone = found_;
     for (const Steps& one : alone) {
@@ -283,7 +286,7 @@ class Search {
     }
   }
 
-  // The fewest steps of one lever with which the plan still fits.
+  // This finds the fewest steps of one lever with which the plan still fits.
   void move_back(size_t lever, Steps& steps) const {
     int64_t too_mild = 0, enough = steps[lever];
     while (too_mild + 1 < enough) {
@@ -312,7 +315,7 @@ class Search {
     found_.push_back(steps);
   }
 
-  // The plan with these steps, if it fits.
+  // The plan with these steps is given if it fits.
   std::optional<TrainPlan> plan(const Steps& steps) const {
     Candidate candidate = start_;
     for (size_t i = 0; i < steps.size(); ++i) {

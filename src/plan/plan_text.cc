@@ -16,7 +16,7 @@ using memory::Tag;
 
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
-// Two decimals; what is less than half of a hundredth of a GiB, but not nothing, in MiB.
+// Bytes are shown in GiB with two decimals. MiB stand for less than half of a hundredth of a GiB.
 std::string cell(int64_t bytes) {
   constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
   if (bytes == 0) return "-";
@@ -40,7 +40,7 @@ std::string ranks_sentence(const TrainPlan& plan) {
                                                             plan.num_data_ranks));
 }
 
-// Of a process that only samples.
+// This line is for a process that only samples.
 std::string engine_sentence(const model::ModelConfig& model) {
   if (model.shard.is_whole()) return "";
   return fmt::format(

@@ -8,10 +8,10 @@
 
 namespace tandem::plan {
 
-// A table of tags by phases and the sentences below it; lines without a break at the end.
+// The text is a table of tags by phases with sentences below it. Its last line has no line break.
 std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model);
 
-// The same in bytes. Keys and their order stay; "ranks" has one entry, since all ranks take the same.
+// JSON says the same in bytes. Keys and their order stay; "ranks" has one entry, since all ranks take the same.
 base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model);
 
 }  // namespace tandem::plan

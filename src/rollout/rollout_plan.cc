@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "base/check.h"
 #include "device/block.h"
-#include "device/cuda/attention_work.h"
 #include "device/draw.h"
 #include "model/model_plan.h"
 #include "rollout/step_input.h"
@@ -41,11 +41,10 @@ Size step_tensor_bytes(Size rows, Size draws, Size num_ranks) {
          (num_ranks + 1) * memory::allocated_bytes(3 * draws * kWordBytes);
 }
 
-// Of recorded steps (StepBuckets), with what cuda/attention_work.h makes of their rows.
-Size step_memory_bytes(const EngineShape& shape) {
-  const auto prepared_bytes = [](const StepShape& step) {
-    const device::cuda::AttentionWork work(step.num_rows, step.num_sequences, step.max_blocks);
-    return work.num_words * static_cast<int64_t>(sizeof(int32_t));
+// The memory of recorded steps (StepBuckets), with what the operations make of their rows.
+Size step_memory_bytes(const EngineShape& shape, const device::OpsPlan& ops) {
+  const auto prepared_bytes = [&ops](const StepShape& step) {
+    return ops.prepared_bytes(step.num_rows, step.num_sequences, step.max_blocks);
   };
   const int64_t rows = std::min<int64_t>(shape.max_running, kLargestBucket);
   return lay_out_buckets(rows, bucket_blocks(shape.context_tokens), prepared_bytes).rbegin()->second.end;
@@ -57,7 +56,8 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
                       memory::MemoryPlan& plan) {
   using memory::Phase;
   using memory::Tag;
-  const device::OpsPlan ops = model::ops_plan(shape.family, config, config.dtype);
+  const std::unique_ptr<const device::OpsPlan> planned_ops = model::ops_plan(shape.footprint, config, config.dtype);
+  const device::OpsPlan& ops = *planned_ops;
   const Size rows = shape.max_batch_tokens;
   const Size num_blocks = (shape.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
   // Every sequence may begin a tile of its own.
@@ -77,7 +77,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const Size indices = step_tensor_bytes(rows, draws, config.shard.size);
 
   memory::TagBytes block = standing;
-  if (ops.has_attention_kernel()) block[Tag::kCudaGraphs] += step_memory_bytes(shape);
+  if (ops.has_attention_kernel()) block[Tag::kGraphs] += step_memory_bytes(shape, ops);
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
                                 model::block_bytes(config, config.dtype, ops, rows, attention).inference +
                                 memory::rounding_of(12);
@@ -88,7 +88,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
     const Size logits_rows =
         shape.max_running <= kLargestBucket ? Size(bucket_rows(shape.max_running)) : shape.max_running;
     memory::TagBytes head = standing;
-    head[Tag::kCudaGraphs] += step_memory_bytes(shape);
+    head[Tag::kGraphs] += step_memory_bytes(shape, ops);
     const device::OpBytes part = model::head_bytes(config, ops, logits_rows);
     head[Tag::kEngineScratch] +=
         indices + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +

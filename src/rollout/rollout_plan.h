@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/size.h"
-#include "device/ops_plan.h"
+#include "device/footprint.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
 
@@ -25,9 +25,9 @@ Size logits_window_rows(Size vocab);
 struct EngineShape {
   Size max_batch_tokens = 0;
   Size max_running = 0;
-  Size largest_group = 1;   // samples of a prompt, at most
-  Size context_tokens = 0;  // of a sequence, at most
-  device::OpsFamily family = device::OpsFamily::kCpu;
+  Size largest_group = 1;              // samples of a prompt, at most
+  Size context_tokens = 0;             // of a sequence, at most
+  const device::Footprint& footprint;  // of the backend that computes
 };
 
 // Adds the moments of a step with as many rows as it may have: `standing` is what lasts through the phase, the cache

@@ -30,7 +30,7 @@ void StepBuckets::take(int64_t context_tokens) {
   const bool same_places = max_blocks == max_blocks_;
   max_blocks_ = max_blocks;
   if (!same_places) lay_out();
-  const memory::TagScope tag(memory::Tag::kCudaGraphs, "step memory");
+  const memory::TagScope tag(memory::Tag::kGraphs, "step memory");
   memory_ = at::empty({places_.rbegin()->second.end}, at::TensorOptions(at::kByte).device(ops_.device()));
   auto* const address = reinterpret_cast<std::byte*>(memory_.mutable_data_ptr<uint8_t>());
   if (!same_places || address != address_) buckets_.clear();

@@ -41,7 +41,7 @@ Reference::Reference(const session::ModelSession& session, const Options& option
     host_memory_ = memory.make_host();
     offloaded_.emplace(model::build_layout(config), session.dtype(), session.ops().device(), *host_memory_);
     fill(options.directory, checkpoint, offloaded_->host());
-    if (session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
+    if (session.ops().is_on_host()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
     model_ = session.make_model(config, offloaded_->host().view());
     return;
   }

@@ -50,7 +50,7 @@ class WorkersSource final : public SampleSource, private sampling::GroupSource {
   WorkersSource(TrainInputs& inputs, session::RunMemory& memory) : patience_s_(inputs.config.mesh.timeout_s()) {
     if (inputs.mesh->data().rank() > 0) return;
     weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
-    if (inputs.session.ops().device().is_cpu()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
+    if (inputs.session.ops().is_on_host()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
     if (!inputs.mesh->is_conductor()) return;
     const sampling::RolloutWorkers::Settings of_run = settings(inputs);
     workers_.emplace(of_run, *weights_);

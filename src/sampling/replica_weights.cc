@@ -43,7 +43,7 @@ ReplicaWeights::ReplicaWeights(const session::ModelSession& session, const mesh:
       others_.push_back({.mapped = {}, .store = empty_part(part, at::kCPU)});
       others_.back().store.allocate();
     }
-    if (!session_.ops().device().is_cpu())
+    if (!session_.ops().is_on_host())
       base::log_info("memory of the other GPUs cannot be mapped: the host keeps a copy of their weights, {:.2f} GiB",
                      static_cast<double>(copied_bytes()) / (int64_t{1} << 30));
   }

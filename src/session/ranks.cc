@@ -28,7 +28,7 @@ mesh::Placement placement_of(const config::TrainConfig& config) {
 // The network of devices that have one of their own.
 mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
   const device::DeviceSpec device = device::parse_device(config.model.device);
-  if (device.backend == "cpu") return {};
+  if (device::footprint_of(device).shares_host_memory) return {};
   // A device that cannot be used is found before anybody waits for this rank.
   device::make_ops(device, {.num_threads = static_cast<int>(config.model.num_threads)});
   return [device, mesh = config.mesh](device::Communicator& hosts, bool is_one_host) {
@@ -90,7 +90,7 @@ config::TrainConfig as_this_rank(config::TrainConfig config) {
   const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
   if (!launch) return config;
   const device::DeviceSpec device = device::parse_device(config.model.device);
-  if (device.backend != "cpu") config.model.device = device_of_rank(device.backend, launch->local_rank);
+  if (device::backend_of(device).is_module()) config.model.device = device_of_rank(device.backend, launch->local_rank);
   config.model.num_threads =
       mesh::threads_per_rank(config.model.num_threads, std::thread::hardware_concurrency(), launch->local_size);
   return config;

@@ -52,8 +52,9 @@ RunMemory::RunMemory(const config::MemoryOptions& config, const plan::TrainPlan&
                      .slack_flag = "--arena-slack"}),
       tensors_(arena_) {
   if (!driver_.note.empty()) base::log_info("{}", driver_.note);
-  if (device.backend == "cpu" && (config.offloads_optimizer() || config.offloads_reference())) {
-    base::log_info("--offload-*: saves nothing with --device cpu, where the host's memory is the device's");
+  if (device::footprint_of(device).shares_host_memory && (config.offloads_optimizer() || config.offloads_reference())) {
+    base::log_info("--offload-*: saves nothing with --device {}, where the host's memory is the device's",
+                   device.backend);
   }
   driver_.set_tensor_source(&tensors_);
 }

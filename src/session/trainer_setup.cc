@@ -37,7 +37,7 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
                        int64_t data_ranks, RunMemory& memory) {
   trainer::OptimizerBytes bytes;
   if (is_offloaded) {
-    if (!session.ops().device().is_cpu()) return;
+    if (!session.ops().is_on_host()) return;
     bytes = trainer::optimizer_bytes(session.config(), data_ranks);
   } else {
     for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {

@@ -1,6 +1,7 @@
 #include "trainer/trainer_plan.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/check.h"
 #include "device/block.h"
@@ -85,8 +86,8 @@ KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
   // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
   const Size kept =
       num_tokens * (2 * c.num_kv_heads * c.head_dim * model::dtype_bytes(c.dtype) + c.num_heads * kFloatBytes);
-  const device::OpsPlan ops =
-      model::ops_plan(device::OpsFamily::kCpu, c, c.dtype);  // a graph is the same on any device
+  // A graph is the same on any device.
+  const device::OpsPlan ops(model::ops_shape(c), model::dtype_bytes(c.dtype));
   const Size stream = model::stream_bytes(c, c.dtype, num_tokens);
   const model::AttentionBytes attention = {.forward = {}, .kept = kept, .backward = {}};
   return {.block_input = stream,
@@ -171,7 +172,8 @@ namespace {
 // What a micro-batch's forward and backward are planned with.
 struct BatchPlan {
   BatchPlan(const model::ModelConfig& config, const TrainShape& shape, bool trains)
-      : ops(model::ops_plan(shape.family, config, config.dtype)),
+      : planned_ops(model::ops_plan(shape.footprint, config, config.dtype)),
+        ops(*planned_ops),
         load{.rows = shape.batch.rows,
              .tiles = shape.batch.tiles,
              .longest_rows = shape.batch.context_tokens - 1,
@@ -219,7 +221,8 @@ struct BatchPlan {
     return bytes == 0 ? Size(0) : bytes + memory::rounding_of(7 + 3 * batch.sequences);
   }
 
-  device::OpsPlan ops;
+  std::unique_ptr<const device::OpsPlan> planned_ops;
+  const device::OpsPlan& ops;
   device::AttentionLoad load;
   Size residual;  // hidden states, once: of all rows, or of those that this rank keeps
   Size normed;    // what the final norm gives: of all rows

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/size.h"
-#include "device/ops_plan.h"
+#include "device/footprint.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
 #include "rl/packing.h"
@@ -75,7 +75,7 @@ struct TrainShape {
   Size recomputed_layers = 0;
   Size logprob_chunk_rows = 0;
   bool has_entropy_term = false;
-  device::OpsFamily family = device::OpsFamily::kCpu;
+  const device::Footprint& footprint;  // of the backend that computes
   bool offloads_optimizer = false;
   int64_t data_ranks = 1;
 };

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "device/transfer.h"
 #include "weights/layout_check.h"
 #include "weights/safetensors.h"
 #include "weights/staging.h"
@@ -50,7 +51,7 @@ void move_to_host(HfTensors& tensors) {
   const c10::NoGradGuard no_grad;
   std::set<c10::DeviceType> left;
   for (auto& [name, tensor] : tensors) {
-    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) continue;
+    if (!tensor.defined() || device::is_on_host(tensor) || tensor.is_meta()) continue;
     left.insert(tensor.device().type());
     tensor = tensor.to(at::kCPU);  // waits; then the device's tensor goes
   }
@@ -62,7 +63,7 @@ void adopt(HfTensors&& tensors, WeightStore& store) {
   check_tensors(tensors, store.layout());
   for (const std::string& name : store.layout().ignored) tensors.erase(name);
   if (!store.has_storage()) {
-    if (!store.device().is_cpu()) move_to_host(tensors);
+    if (!device::is_host(store.device())) move_to_host(tensors);
     store.allocate();
   }
   Staging staging;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "device/transfer.h"
 #include "weights/safetensors.h"
 
 namespace tandem::weights {
@@ -26,12 +27,12 @@ at::Tensor Staging::part(int64_t first_byte, int64_t elements, at::ScalarType dt
 void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce& produce) {
   const at::Tensor flat = target.view(-1);
   const at::ScalarType to = target.scalar_type();
-  if (target.is_cpu() && from == to) {
+  if (device::is_on_host(target) && from == to) {
     produce(flat, 0);
     return;
   }
   // LibTorch would convert on the way to a device in a buffer of its own.
-  const bool converts_first = !target.is_cpu() && from != to;
+  const bool converts_first = !device::is_on_host(target) && from != to;
   const int64_t from_bytes = bytes_per_element(from);
   const int64_t piece_bytes = from_bytes + (converts_first ? bytes_per_element(to) : 0);
   const int64_t piece_elements = kStagingBytes / piece_bytes / kPieceStep * kPieceStep;

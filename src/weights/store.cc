@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "device/transfer.h"
 #include "weights/tensor_file.h"
 #include "weights/weights_plan.h"
 
@@ -86,14 +87,14 @@ WeightStore WeightStore::without_storage(Layout layout, at::ScalarType dtype, at
 void WeightStore::allocate() {
   TANDEM_CHECK(!has_storage(), "the weights have storage already");
   const int64_t elements = bytes() / static_cast<int64_t>(c10::elementSize(dtype_));
-  place_tensors(device_.is_cpu() ? allocate_on_host(elements, dtype_) : allocate_on(device_, elements, dtype_));
+  place_tensors(device::is_host(device_) ? allocate_on_host(elements, dtype_) : allocate_on(device_, elements, dtype_));
 }
 
 void WeightStore::attach(std::byte* data) {
   TANDEM_CHECK(!has_storage(), "the weights have storage already");
   TANDEM_CHECK(data != nullptr && reinterpret_cast<uintptr_t>(data) % kTensorAlignmentBytes == 0,
                "weights begin at a multiple of", kTensorAlignmentBytes, "bytes");
-  TANDEM_CHECK(device_.is_cpu() || device_.has_index(), "memory lies on one device, not on any", device_.str());
+  TANDEM_CHECK(device::is_host(device_) || device_.has_index(), "memory lies on one device, not on any", device_.str());
   const int64_t elements = bytes() / static_cast<int64_t>(c10::elementSize(dtype_));
   const at::TensorOptions options = at::TensorOptions(dtype_).device(device_);
   place_tensors(at::for_blob(data, {elements}).options(options).target_device(device_).make_tensor());

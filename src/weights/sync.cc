@@ -57,12 +57,12 @@ void WeightReceiver::take(const WeightPiece& piece, const ReadBytes& read) {
                    "a piece of new weights is not of their size");
   const at::Tensor target = elements.narrow(0, byte_ / size, piece.num_bytes / size);
   const at::Tensor host =
-      target.device().is_cpu() ? target : at::empty({target.numel()}, at::TensorOptions(target.scalar_type()));
+      device::is_on_host(target) ? target : at::empty({target.numel()}, at::TensorOptions(target.scalar_type()));
   const std::span<std::byte> into(static_cast<std::byte*>(host.data_ptr()), host.nbytes());
   read(into);
   TANDEM_ENV_CHECK(checksum(into) == piece.checksum, fmt::format("new weights of {} have changed on their way",
                                                                  tensors[static_cast<size_t>(tensor_)].name));
-  if (!target.device().is_cpu()) target.copy_(host);
+  if (!device::is_on_host(target)) target.copy_(host);
   byte_ += piece.num_bytes;
   if (piece.num_bytes < left) return;
   ++tensor_;

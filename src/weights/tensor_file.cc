@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "device/transfer.h"
 
 namespace tandem::weights {
 namespace {
@@ -52,7 +53,7 @@ TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {
   TANDEM_CHECK(tensor.is_contiguous(), name, "must be contiguous");
   TensorBytes result{
       .name = name, .dtype = safetensors_dtype(tensor.scalar_type()), .shape = tensor.sizes().vec(), .bytes = {}};
-  if (tensor.is_cpu()) {
+  if (device::is_on_host(tensor)) {
     result.bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
   } else {
     result.copy_out = [bytes = tensor.view(-1).view(at::kByte)](int64_t offset, std::span<std::byte> out) {

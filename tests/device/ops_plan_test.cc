@@ -92,7 +92,7 @@ class OpsPlanTest : public testing::TestWithParam<at::ScalarType> {
   MemoryDriver driver_ = open_memory({});
   CountingSource source_;
   std::unique_ptr<Ops> ops_ = make_aten_ops(at::kCPU, "aten in a GPU's shapes", 1, {});
-  OpsPlan plan_{OpsFamily::kAten, kShape, GetParam() == at::kFloat ? 4 : 2};
+  OpsPlan plan_{kShape, GetParam() == at::kFloat ? 4 : 2};
 };
 
 TEST_P(OpsPlanTest, ElementWise) {
@@ -238,15 +238,16 @@ TEST(OpsPlanOfCuda, TheGradientOfAttentionTakesWhatWasMeasured) {
                               .sequences = 18,
                               .kv_blocks = 0,
                               .expanded_keys = keys};
-  const OpBytes planned = OpsPlan(OpsFamily::kCuda, shape, 2).attention_backward(load);
+  const Footprint& cuda = footprint_of("cuda");
+  const OpBytes planned = cuda.plan_ops(shape, 2)->attention_backward(load);
   const int64_t expanded = 2 * keys * shape.kv_width * 2, dq = rows * shape.q_width * 2;
   EXPECT_EQ(planned.result, dq + 2 * rows * shape.kv_width * 2);
   const int64_t scratch = planned.most - 2 * expanded - dq;  // keys and values, their gradients, dq
   EXPECT_GE(scratch, 630 * kMiB);
   EXPECT_LE(scratch, 643 * kMiB);
   // In float32 and for other heads LibTorch's operations compute.
-  const OpBytes aten = OpsPlan(OpsFamily::kAten, shape, 4).attention_backward(load);
-  EXPECT_EQ(OpsPlan(OpsFamily::kCuda, shape, 4).attention_backward(load).most, aten.most);
+  const OpBytes aten = OpsPlan(shape, 4).attention_backward(load);
+  EXPECT_EQ(cuda.plan_ops(shape, 4)->attention_backward(load).most, aten.most);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, OpsPlanTest, testing::Values(at::kFloat, at::kBFloat16),

@@ -59,6 +59,10 @@ TEST(Agreement, GivesEachRankADeviceOfItsOwn) {
   ranks[3].device = "GPU-2";
   EXPECT_TRUE(disagreement(ranks).starts_with("rank 3 (b) has the device of rank 2 (b): GPU-2; "))
       << disagreement(ranks);
+  EXPECT_EQ(disagreement(ranks).find("_VISIBLE_DEVICES"), std::string::npos) << "of an unknown backend";
+  for (RankFacts& facts : ranks) facts.flags = {{"device", "cuda"}};
+  EXPECT_TRUE(disagreement(ranks).ends_with("so let it see as many (CUDA_VISIBLE_DEVICES), or start fewer"))
+      << disagreement(ranks);
 }
 
 TEST(Agreement, FactsAreWhatTheirTextSays) {

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 
+#include "device/backends.h"
 #include "device/block.h"
 #include "model/model.h"
 #include "model/model_plan.h"
@@ -144,7 +145,8 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
     FunctionSink sink([&](const std::string& name) -> GradientTarget { return {.memory = gradients.at(name)}; });
     model->set_gradient_sink(&sink);
 
-    const device::OpsPlan plan = ops_plan(device::OpsFamily::kCpu, config, config.dtype);
+    const auto planned = ops_plan(device::footprint_of("cpu"), config, config.dtype);
+    const device::OpsPlan& plan = *planned;
     const BlockBytes block = block_bytes(config, config.dtype, plan, kTokens, attention_bytes(config, plan));
     SequenceAttention attention(*ops, config, kTokens, dtype), again(*ops, config, kTokens, dtype);
     const Tensor positions = int32_range(0, kTokens);

@@ -1,4 +1,4 @@
-// How long sequences may get, and what they take.
+// The longest sequence of a run, and the bytes of its keys and values.
 #include "plan/kv_size.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST(KvSize, ContextLimitsAreCheckedBeforeWork) {
   EXPECT_THROW(choose_context_tokens(options, model, 10), UserError);
 }
 
-// An evaluation whose own flag is too long is not told of the rollout's.
+// Where an evaluation's own flag is too long, the error does not name the rollout's flag.
 TEST(KvSize, ErrorsNameTheFlagThatWasTyped) {
   const auto refused = [](const std::function<void(config::TrainConfig&)>& change, int64_t longest_prompt) {
     config::TrainConfig config;

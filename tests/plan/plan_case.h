@@ -9,7 +9,7 @@
 
 namespace tandem::plan {
 
-// One thread, so that nothing depends on the machine.
+// One thread computes, so that nothing depends on the machine.
 inline config::TrainConfig tiny_config() {
   config::TrainConfig config;
   config.model.num_threads = 1;

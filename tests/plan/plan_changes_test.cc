@@ -1,4 +1,4 @@
-// What to change where a plan does not fit: it fits then, needs no less, and is said in one line.
+// Changes that are proposed where a plan does not fit: they make it fit, no smaller change would, and one line says so.
 #include "plan/plan_changes.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
   EXPECT_GT(num_changes, 0);
 }
 
-// Of a device that a byte is missing.
+// The device has one byte less than the plan needs.
 bool offers_to_share_rows(PlanCase given) {
   given.config.rollout.kv_cache_bytes = int64_t{256} << 20;  // less than training takes
   const int64_t peak = plan_training(given.config, given.model, given.facts, {}).peak_bytes();

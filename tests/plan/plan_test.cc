@@ -32,21 +32,23 @@ TrainPlan plan_of(const PlanCase& drawn, const DeviceMemory& device = {}) {
 
 TEST(Plan, WhatLastsIsSummedByHand) {
   PlanCase tiny{tiny_config(), model::tiny_config(2, model::Dtype::kBFloat16), {.longest_prompt = 10}};
-  // 512 x 32 and in each layer 128 x 32, 32 x 64, 192 x 32, 32 x 96, norms of 32, 32, 16 and 16; the last of 32.
+  // The model has 512 x 32 and in each layer 128 x 32, 32 x 64, 192 x 32, 32 x 96, norms of 32, 32, 16 and 16; the last
+  // of 32.
   const int64_t parameters = 16384 + 2 * (4096 + 2048 + 6144 + 3072 + 96) + 32;
   ASSERT_EQ(tiny.model.num_parameters(), parameters);
   TrainPlan plan = plan_of(tiny);
   for (const Phase phase : {Phase::kLoad, Phase::kRollout, Phase::kTrain}) {
-    // Norms of 16 take 32 elements, a cache line.
+    // A norm of 16 takes 32 elements, a cache line.
     EXPECT_EQ(plan.memory.bytes(Tag::kWeights, phase), (parameters + 2 * (16 + 16)) * 2);
     EXPECT_EQ(plan.memory.bytes(Tag::kReference, phase), 0);
     EXPECT_EQ(plan.memory.bytes(Tag::kMaster, phase), parameters * 4);
     EXPECT_EQ(plan.memory.bytes(Tag::kMoments, phase), parameters * 8);
-    // Of all, and scratch for those of a layer and of what is outside of the layers.
+    // These are the gradients of all, and scratch for those of a layer and of what is outside of the layers.
     const int64_t gradients = memory::allocated_bytes(parameters * 4) +
                               memory::allocated_bytes((16384 + 32 + 4096 + 2048 + 6144 + 3072 + 96) * 4);
     EXPECT_EQ(plan.memory.bytes(Tag::kGradients, phase), phase == Phase::kTrain ? gradients : 0);
-    // 8 sequences of 42 tokens: 3 blocks and a spare one each, of 2 layers x 2 x 2 heads x 16 x 16 tokens.
+    // The cache holds 8 sequences of 42 tokens: 3 blocks and a spare one each, of 2 layers x 2 x 2 heads x 16 x 16
+    // tokens.
     EXPECT_EQ(plan.memory.bytes(Tag::kKv, phase), phase == Phase::kRollout ? 8 * 4 * (2 * 2 * 2 * 16 * 16 * 2) : 0);
   }
   EXPECT_EQ(plan.kv_tokens, 8 * 4 * 16);
@@ -270,7 +272,7 @@ TEST(PlanReport, SaysTheSameAsTableAndJson) {
   EXPECT_EQ(json["fits"], true);
 }
 
-// Of two parts, which differ by the rows of the vocabulary.
+// The two parts of the model differ by the rows of the vocabulary.
 TEST(Plan, WhoGivesWeightsOnTheCpuHasThoseOfTheOtherParts) {
   const model::ModelConfig whole = model::tiny_config();
   PlanCase part{tiny_config(), model::shard_of(whole, {.rank = 0, .size = 2}), {.longest_prompt = 10}};

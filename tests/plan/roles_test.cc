@@ -1,4 +1,4 @@
-// The memory of a process that does half of a run, because other processes do the other half.
+// A process that does half of a run takes less memory, because other processes do the other half.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,14 +18,14 @@ constexpr std::array kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 constexpr std::array kOfTraining = {Tag::kReference,        Tag::kMaster,         Tag::kMoments,
                                     Tag::kGradients,        Tag::kBatch,          Tag::kCheckpointedInputs,
                                     Tag::kSavedActivations, Tag::kLayerWorkspace, Tag::kHead};
-constexpr std::array kOfSampling = {Tag::kKv, Tag::kEngineScratch, Tag::kCudaGraphs};
+constexpr std::array kOfSampling = {Tag::kKv, Tag::kEngineScratch, Tag::kGraphs};
 
 TrainPlan plan_of(PlanCase drawn, Role role) {
   drawn.facts.role = role;
   return plan_training(drawn.config, drawn.model, drawn.facts, {});
 }
 
-// Of each of some drawn runs, the plans of the process that does all of it and of one with that role.
+// Each drawn run is planned twice: for a process that does all of it, and for one with that role.
 void for_each_drawn(Role role, const std::function<void(const TrainPlan& both, const TrainPlan& half)>& look) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -24,7 +24,7 @@ using memory::Tag;
 constexpr uint32_t kSeed = 12;
 constexpr int64_t kMaxParameters = int64_t{1} << 44;  // of config.json
 
-// Of every magnitude up to the bound, and often the bound itself.
+// The number has any magnitude up to the bound, and often it is the bound itself.
 int64_t up_to(std::mt19937& random, int64_t bound) {
   if (random() % 8 == 0) return bound;
   std::uniform_real_distribution<double> exponent(0.0, std::log2(static_cast<double>(bound)));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device/backends.h"
 #include "tandem/error.h"
 #include "tests/model/small_models.h"
 
@@ -27,7 +28,10 @@ TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   memory::TagBytes standing;
   standing[memory::Tag::kKv] = 77;
   memory::MemoryPlan plan;
-  add_engine_peaks(config, {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33}, standing, plan);
+  add_engine_peaks(
+      config,
+      {.max_batch_tokens = 100, .max_running = 8, .context_tokens = 33, .footprint = device::footprint_of("cpu")},
+      standing, plan);
   const auto bytes = [&](memory::Tag tag) { return plan.bytes(tag, memory::Phase::kRollout); };
   EXPECT_EQ(bytes(memory::Tag::kKv), 77);
   EXPECT_EQ(bytes(memory::Tag::kBatch), 0) << "they are the engine's scratch";

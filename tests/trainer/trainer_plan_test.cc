@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "device/backends.h"
 #include "rl/packing.h"
 #include "tests/model/small_models.h"
 
@@ -173,7 +175,8 @@ memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int
   add_train_peaks(small(dtype),
                   {.batch = largest_micro_batch(kStep, 1000),
                    .recomputed_layers = recomputed_layers,
-                   .logprob_chunk_rows = chunk_rows},
+                   .logprob_chunk_rows = chunk_rows,
+                   .footprint = device::footprint_of("cpu")},
                   standing, plan);
   return plan;
 }
@@ -225,22 +228,27 @@ TEST(TrainerPlan, RecomputationTradesGraphsForOne) {
 TEST(TrainerPlan, AnOffloadedUpdateNeedsItsBuffersAndTemporariesOfAPiece) {
   model::ModelConfig large = small();
   large.vocab = 1 << 20;
-  const auto staging = [&](bool offloads, device::OpsFamily family) {
+  const auto staging = [&](bool offloads, const device::Footprint& footprint) {
     memory::MemoryPlan plan;
     add_train_peaks(large,
                     {.batch = largest_micro_batch(kStep, 1000),
                      .logprob_chunk_rows = 4,
-                     .family = family,
+                     .footprint = footprint,
                      .offloads_optimizer = offloads},
                     {}, plan);
     return plan.bytes(Tag::kStaging, Phase::kTrain);
   };
   constexpr int64_t kPiece = int64_t{16} << 20;
-  EXPECT_EQ(staging(false, device::OpsFamily::kCpu), 0);
-  EXPECT_EQ(staging(true, device::OpsFamily::kCpu), 9 * kPiece);
+  const device::Footprint& cpu = device::footprint_of("cpu");
+  EXPECT_EQ(staging(false, cpu), 0);
+  EXPECT_EQ(staging(true, cpu), 9 * kPiece);
   // One float32 copy of the largest tensor's gradient; or where that is streamed, one float64 of a chunk of its norm.
-  EXPECT_EQ(staging(false, device::OpsFamily::kAten), int64_t{32 * 4} * large.vocab + memory::rounding_of(4));
-  EXPECT_EQ(staging(true, device::OpsFamily::kAten), 9 * kPiece + 2 * kPiece + memory::rounding_of(4));
+  const device::Footprint aten = {.plan_ops = [](const device::OpsShape& shape,
+                                                 base::Size element_bytes) -> std::unique_ptr<const device::OpsPlan> {
+    return std::make_unique<device::OpsPlan>(shape, element_bytes);
+  }};
+  EXPECT_EQ(staging(false, aten), int64_t{32 * 4} * large.vocab + memory::rounding_of(4));
+  EXPECT_EQ(staging(true, aten), 9 * kPiece + 2 * kPiece + memory::rounding_of(4));
 }
 
 TEST(TrainerPlan, LogitsOfAChunkAreThoseOfTheTargetsAtMost) {

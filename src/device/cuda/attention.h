@@ -23,7 +23,7 @@
 namespace tandem::device::cuda {
 
 constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t num_kv_heads) {
-  return (head_dim == 64 || head_dim == 128) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
+  return has_attention_kernel(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
          num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
 }
 

@@ -27,6 +27,8 @@ struct PagedRows {
 constexpr int64_t kAttentionTile = 16;
 // The largest number of query heads of a KV head: with it, a row is never more than one item.
 constexpr int64_t kMaxAttentionGroup = kAttentionTile;
+// Head sizes that the kernels of attention have; LibTorch's operations serve all others.
+constexpr bool has_attention_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
 // Keys of a step, in which the kernel walks all keys.
 constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
 

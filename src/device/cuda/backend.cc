@@ -14,12 +14,12 @@
 #include "device/cuda/cuda_host_memory.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/cuda_vmm.h"
+#include "device/cuda/footprint.h"
 #include "device/cuda/linear_plans.h"
 #include "device/cuda/nccl_communicator.h"
 #include "device/cuda/peer_communicator.h"
 #include "device/cuda/shown_memory.h"
 #include "device/ops_aten.h"
-#include "device/ops_plan.h"
 
 namespace tandem::device {
 namespace {
@@ -83,7 +83,8 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads) {
   bytes_at_start.try_emplace(index, bytes_now(index));
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   // The name goes into checkpoints: another type of GPU, or another library, may give other bits.
-  std::unique_ptr<Ops> aten = make_aten_ops(device, fmt::format("cuda/aten on {}", properties.name), num_threads);
+  std::unique_ptr<Ops> aten = make_aten_ops(device, fmt::format("cuda/aten on {}", properties.name), num_threads,
+                                            {.multiplies_bfloat16 = true, .index_add_is_unordered = true});
   if (properties.major < 8) {
     base::log_warning(
         "{} has compute capability {}.{}: Tandem's kernels begin at 8.0, so LibTorch's operations compute, which are "
@@ -96,7 +97,7 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads) {
 
 DeviceBytes device_bytes(int index) {
   DeviceBytes bytes = bytes_at_start.at(index);
-  bytes.free += kCudaContextBytes;
+  bytes.free += cuda::kContextBytes;
   return bytes;
 }
 
@@ -104,7 +105,7 @@ DeviceBytes device_bytes(int index) {
 int64_t used_bytes(int64_t /*vmm_bytes*/) {
   int index = 0;
   check_runtime(cudaGetDevice(&index), index);
-  return bytes_at_start.at(index).free - bytes_now(index).free + kCudaContextBytes;
+  return bytes_at_start.at(index).free - bytes_now(index).free + cuda::kContextBytes;
 }
 
 MemoryDriver open_memory(int index) {

@@ -1,0 +1,46 @@
+// The registry of backends: a row for each, and which of them a text of --device means. No torch: registry.h loads
+// them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "device/footprint.h"
+
+namespace tandem::device {
+
+struct BackendRow {
+  const char* name;                  // the backend's part of --device: "cuda"
+  const Footprint* footprint;        // what it states of itself
+  const char* communicator;          // the library of --distributed-backend that moves its tensors
+  const char* device = "";           // one of its devices, for messages
+  const char* remedy = "";           // what to do where its module is missing or does not load
+  const char* visible_devices = "";  // the variable that says which devices a process sees
+
+  // Whether it is a module that is loaded when a run asks for it, and whose devices have numbers. The CPU's operations
+  // are in the program, and all ranks of a machine share the one CPU.
+  bool is_module() const { return *device != 0; }
+};
+
+std::span<const BackendRow> backends();
+// Null where no backend has that name.
+const BackendRow* find_backend(std::string_view name);
+
+// "cpu", "cuda", "cuda:1".
+struct DeviceSpec {
+  std::string backend = "cpu";
+  int index = 0;
+};
+
+// The texts that --device accepts, as help and messages list them: "cpu, cuda or cuda:N".
+std::string device_choices();
+// UserError for any other text: it says what may be given.
+DeviceSpec parse_device(const std::string& text);
+
+const BackendRow& backend_of(const DeviceSpec& device);
+const Footprint& footprint_of(const DeviceSpec& device);
+// The same of a text of --device. UserError as parse_device().
+const Footprint& footprint_of(const std::string& text);
+
+}  // namespace tandem::device

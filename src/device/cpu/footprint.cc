@@ -1,0 +1,76 @@
+#include "device/cpu/footprint.h"
+
+#include <algorithm>
+
+namespace tandem::device::cpu {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+// gemm.cc packs so many floats of rows at a time, but whole groups of 16 of the largest micro kernel's rows (32,
+// AMX's).
+constexpr int64_t kPackedFloats = int64_t{4} << 20;
+constexpr int64_t kLeastPackedRows = 16 * 32;
+// Panels and results of a thread.
+constexpr int64_t kThreadBytes = int64_t{1} << 20;
+
+// To within what rounds a width up to 32 entries.
+Size packed_bytes(Size rows, Size inner) {
+  const Size width = (inner + 31) / 32 * 32;
+  return std::min(rows * width, std::max(Size(kPackedFloats), kLeastPackedRows * width)) * kFloatBytes;
+}
+
+// attention_scratch_floats() of the largest tile, 16 rows (AMX).
+Size attention_scratch_bytes(const OpsShape& s, Size context) {
+  const Size vectors = 16 * (s.num_heads / s.num_kv_heads), width = (s.head_dim + 31) / 32 * 32;
+  return (vectors * (3 * width + 48 + (context + 31) / 32 * 32) + 144 * width + 16) * kFloatBytes;
+}
+
+// The CPU's operations (cpu_ops.cc) allocate their results and nothing else that grows with a batch.
+class CpuOpsPlan final : public OpsPlan {
+ public:
+  using OpsPlan::OpsPlan;
+
+  Size prepared(const AttentionLoad& /*load*/, bool /*has_backward*/) const override { return 0; }
+
+  // GemmRunner keeps the rows that it packs, each thread the scratch of its attention, and all of them the table of
+  // rotations.
+  Size kept(const KeptLoad& load, Size num_threads) const override {
+    const OpsShape& s = shape();
+    const Size qkv = s.q_width + 2 * s.kv_width;
+    // The forward packs the rows of the batch, over each width that a matrix reads.
+    Size packed = 0;
+    for (const Size inner : {s.hidden, s.q_width, s.mlp}) packed = std::max(packed, packed_bytes(load.rows, inner));
+    packed = std::max(packed, packed_bytes(load.logits_rows, s.hidden));
+    if (load.trains) {
+      // Gradients of inputs read the widths that matrices write, those of weights all rows of the batch.
+      for (const Size inner : {qkv, s.hidden, 2 * s.mlp}) packed = std::max(packed, packed_bytes(load.rows, inner));
+      packed = std::max(packed, packed_bytes(load.logits_rows, s.vocab));
+      for (const Size rows : {qkv, s.hidden, 2 * s.mlp}) packed = std::max(packed, packed_bytes(rows, load.rows));
+      packed = std::max(packed, packed_bytes(s.vocab, load.logits_rows));
+    }
+    const Size rotations = load.context * s.head_dim * kFloatBytes;
+    return packed + num_threads * (kThreadBytes + attention_scratch_bytes(s, load.context)) + rotations;
+  }
+
+ protected:
+  OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
+
+  // Both gradients are summed in float32; only bfloat16 then needs copies.
+  OpBytes kv_gradient(const AttentionLoad& load) const override {
+    const Size half = load.rows * shape().kv_width;
+    const Size copy = element() == kFloatBytes ? Size(0) : element();
+    return {.result = 2 * half * element(), .most = 2 * half * (kFloatBytes + copy)};
+  }
+};
+
+}  // namespace
+
+constinit const Footprint kFootprint = {
+    .shares_host_memory = true,
+    .has_large_temporaries = false,
+    .plan_ops = [](const OpsShape& shape, Size element_bytes) -> std::unique_ptr<const OpsPlan> {
+      return std::make_unique<CpuOpsPlan>(shape, element_bytes);
+    }};
+
+}  // namespace tandem::device::cpu

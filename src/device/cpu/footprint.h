@@ -1,0 +1,10 @@
+// What the CPU states of itself (device/footprint.h). No torch.
+#pragma once
+
+#include "device/footprint.h"
+
+namespace tandem::device::cpu {
+
+extern const Footprint kFootprint;
+
+}  // namespace tandem::device::cpu

@@ -1,0 +1,105 @@
+#include "device/cuda/footprint.h"
+
+#include <algorithm>
+
+#include "device/block.h"
+#include "device/cuda/attention_work.h"
+#include "device/cuda/scratch.h"
+
+namespace tandem::device::cuda {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+// The operations of cuda_ops.cc in bfloat16, which are kernels: they allocate their results, and beside them what
+// scratch.h says.
+class CudaOpsPlan final : public OpsPlan {
+ public:
+  using OpsPlan::OpsPlan;
+
+  // The product adds the residual itself.
+  OpBytes linear_add(Size rows, Size /*inner*/) const override { return add(rows); }
+  OpBytes rms_norm_backward(Size rows) const override {
+    return with_scratch(OpsPlan::rms_norm_backward(rows), partial_sums(rows, shape().hidden));
+  }
+  OpBytes qk_norm_rope_backward(Size rows) const override {
+    return with_scratch(OpsPlan::qk_norm_rope_backward(rows), partial_sums(rows, 2 * shape().head_dim));
+  }
+  OpBytes add_bias_backward(Size rows, Size width) const override { return scratch(partial_sums(rows, width)); }
+  OpBytes attention_backward(const AttentionLoad& load) const override {
+    return has_attention_kernel() ? flash_backward(load) : OpsPlan::attention_backward(load);
+  }
+  OpBytes logprob(Size /*rows*/) const override { return {}; }
+  OpBytes logprob_backward(Size rows, Size columns, bool /*has_entropy_gradient*/) const override {
+    const Size result = rows * columns * element();
+    return {.result = result, .most = result};
+  }
+  Size logits_gradient_bytes() const override { return element(); }
+  OpBytes embedding_backward(Size rows, Size /*gradient_bytes*/) const override {
+    return scratch(embedding_backward_scratch(rows));
+  }
+  OpBytes sums_of_squares(Size elements, Size block_elements) const override {
+    return scratch((elements + block_elements - 1) / block_elements * sizeof(double));
+  }
+
+  bool has_attention_kernel() const override { return cuda::has_attention_kernel(shape().head_dim); }
+  Size prepared(const AttentionLoad& load, bool has_backward) const override {
+    if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
+    // AttentionWork has items and rows and the block table; expand_rows() makes the rest.
+    const Size table = load.sequences * load.longest_keys / kBlockTokens;
+    const Size words = 6 * load.rows + table;
+    const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
+    return (words + expanded) * sizeof(int32_t);
+  }
+  int64_t prepared_bytes(int64_t num_rows, int64_t num_sequences, int64_t max_blocks) const override {
+    return AttentionWork(num_rows, num_sequences, max_blocks).num_words * static_cast<int64_t>(sizeof(int32_t));
+  }
+
+ protected:
+  OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
+
+ private:
+  // A weight's gradient in float32, for each block of threads that adds up a part of it.
+  static Size partial_sums(Size rows, Size width) { return num_partials(rows) * width * kFloatBytes; }
+  static OpBytes with_scratch(const OpBytes& bytes, Size scratch) {
+    return {.result = bytes.result, .most = bytes.most + scratch};
+  }
+  static OpBytes scratch(Size bytes) { return {.result = 0, .most = bytes}; }
+
+  // at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
+  // sequences and heads as multiprocessors its sum over parts is one part.
+  OpBytes flash_backward(const AttentionLoad& load) const {
+    constexpr int64_t kRowsPadding = 128, kMultiprocessors = 132;
+    const OpsShape& s = shape();
+    const Size keys = load.expanded_keys, padded_rows = load.rows + kRowsPadding * load.sequences;
+    const Size blocks = std::max<Size>(1, load.sequences * s.num_heads);
+    const Size parts = (kMultiprocessors + blocks - 1) / blocks;
+    const Size expanded = 2 * keys * s.kv_width * element(), dq = load.rows * s.q_width * element();
+    const Size sums = parts * padded_rows * s.q_width * kFloatBytes;
+    // The logarithms and the sums of out * dout; gradients of keys and values for each query head, then for each of
+    // their own.
+    const Size rows = (load.rows + padded_rows) * s.num_heads * kFloatBytes;
+    const Size by_head = 2 * keys * s.q_width * element();
+    const Size result = dq + 2 * load.rows * s.kv_width * element();
+    return {.result = result, .most = 2 * expanded + dq + sums + rows + by_head};
+  }
+};
+
+// The kernels compute in bfloat16; float32 is plain ATen's.
+std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_bytes) {
+  if (element_bytes == kFloatBytes) return std::make_unique<OpsPlan>(shape, element_bytes);
+  return std::make_unique<CudaOpsPlan>(shape, element_bytes);
+}
+
+}  // namespace
+
+constinit const Footprint kFootprint = {
+    .context_bytes = kContextBytes,
+    // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
+    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data to choose by.
+    .library_bytes = int64_t{640} << 20,
+    // NCCL took 0.96 GiB for two H200 (bench/results/many_devices.md).
+    .communicator_bytes = int64_t{1} << 30,
+    .plan_ops = plan_ops};
+
+}  // namespace tandem::device::cuda

@@ -1,0 +1,92 @@
+// What each backend states of itself, and how a text of --device finds it.
+#include "device/backends.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tandem/error.h"
+
+namespace tandem::device {
+namespace {
+
+constexpr OpsShape kShape = {.hidden = 1024,
+                             .q_width = 2048,
+                             .kv_width = 1024,
+                             .mlp = 3072,
+                             .vocab = 151936,
+                             .num_heads = 16,
+                             .num_kv_heads = 8,
+                             .head_dim = 128};
+
+TEST(Backends, HaveARowThatIsWhole) {
+  std::set<std::string> names;
+  for (const BackendRow& row : backends()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_EQ(find_backend(row.name), &row);
+    EXPECT_EQ(&footprint_of(row.name), row.footprint);
+    EXPECT_STRNE(row.communicator, "") << row.name;
+    ASSERT_NE(row.footprint->plan_ops, nullptr) << row.name;
+    // What a module says where it is missing, and where its devices are numbered.
+    EXPECT_EQ(*row.remedy != 0, row.is_module()) << row.name;
+    EXPECT_EQ(*row.visible_devices != 0, row.is_module()) << row.name;
+    EXPECT_EQ(row.footprint->context_bytes > 0, row.is_module()) << row.name;
+  }
+}
+
+TEST(Backends, AreFoundByTheTextOfADevice) {
+  EXPECT_EQ(device_choices(), "cpu, cuda or cuda:N");
+  EXPECT_EQ(&footprint_of("cuda:3"), find_backend("cuda")->footprint);
+  EXPECT_EQ(find_backend("npu"), nullptr);
+  EXPECT_THROW(footprint_of("npu"), UserError) << "it is nobody's, above all not that of a GPU";
+}
+
+TEST(Backends, OnlyTheCpuSharesTheHostsMemory) {
+  for (const BackendRow& row : backends()) {
+    EXPECT_EQ(row.footprint->shares_host_memory, std::string(row.name) == "cpu") << row.name;
+  }
+}
+
+// A step is recorded where attention is a kernel: in bfloat16, for the head sizes that it has.
+TEST(Backends, StateWhichHeadsHaveAKernel) {
+  const auto has_kernel = [](const char* device, int64_t head_dim, int64_t element_bytes) {
+    OpsShape shape = kShape;
+    shape.head_dim = head_dim;
+    return footprint_of(device).plan_ops(shape, element_bytes)->has_attention_kernel();
+  };
+  for (const int64_t head_dim : {16, 64, 96, 128, 256}) {
+    EXPECT_EQ(has_kernel("cuda", head_dim, 2), head_dim == 64 || head_dim == 128) << head_dim;
+    EXPECT_FALSE(has_kernel("cuda", head_dim, 4)) << head_dim;
+    EXPECT_FALSE(has_kernel("cpu", head_dim, 2)) << head_dim;
+  }
+}
+
+// In plain ATen operations make float32 temporaries; the CPU's own and CUDA's kernels do not.
+TEST(Backends, StateTheScratchOfTheirOwnOperations) {
+  const OpsPlan aten(kShape, 2);
+  const auto cpu = footprint_of("cpu").plan_ops(kShape, 2), cuda = footprint_of("cuda").plan_ops(kShape, 2);
+  constexpr int64_t kRows = 1000;
+  for (const OpsPlan* plan : {cpu.get(), cuda.get()}) {
+    const OpBytes bytes = plan->silu_mul(kRows);
+    EXPECT_EQ(bytes.result, aten.silu_mul(kRows).result);
+    EXPECT_EQ(bytes.most, bytes.result);
+    EXPECT_LT(bytes.most, aten.silu_mul(kRows).most);
+  }
+  // A norm's gradient is summed in 528 parts, each as wide as a row, in float32.
+  const OpBytes norm = cuda->rms_norm_backward(kRows);
+  EXPECT_EQ(norm.most - norm.result, 528 * kShape.hidden * 4);
+  EXPECT_EQ(cpu->rms_norm_backward(kRows).most, norm.result);
+  // The gradient of logits takes their place, or is in bfloat16.
+  EXPECT_EQ(cpu->logits_gradient_bytes(), 4);
+  EXPECT_EQ(cuda->logits_gradient_bytes(), 2);
+  EXPECT_EQ(cuda->logprob_backward(kRows, 10, false).result, kRows * 10 * 2);
+  // What lasts: the CPU's buffers, by its threads; six words of each row and a table in a recorded step on a GPU.
+  const KeptLoad load = {.rows = kRows, .logits_rows = 10, .context = 512, .trains = true};
+  EXPECT_EQ(cuda->kept(load, 8), 0);
+  EXPECT_GT(cpu->kept(load, 8) - cpu->kept(load, 4), 4 << 20);
+  EXPECT_EQ(cuda->prepared_bytes(8, 3, 5), (6 * 8 + 3 * 5) * 4);
+  EXPECT_EQ(cpu->prepared_bytes(8, 3, 5), 0);
+}
+
+}  // namespace
+}  // namespace tandem::device
