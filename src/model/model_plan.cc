@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/block.h"
+#include "model/decoder/cost.h"
 #include "model/registry.h"
 #include "model/tensor_ranks_plan.h"
 
@@ -16,7 +17,11 @@ device::OpsPlan ops_plan(device::OpsFamily family, const ModelConfig& config, Dt
 
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention) {
-  return family_of(config).block_bytes(config, dtype, ops, rows, attention);
+  return decoder::block_bytes(config, family_of(config), dtype, ops, rows, attention);
+}
+
+double forward_flops(const ModelConfig& config, const ForwardWork& work) {
+  return decoder::forward_flops(config, family_of(config), work);
 }
 
 namespace {

@@ -32,6 +32,16 @@ struct BlockBytes {
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention);
 
+// A forward as far as its arithmetic depends on it, counted by whoever runs it.
+struct ForwardWork {
+  double rows = 0;        // tokens through the blocks
+  double logit_rows = 0;  // tokens through the head
+  double key_pairs = 0;   // queries, each times the keys that it sees
+};
+// Floating-point operations of one forward: two per weight of a matrix and token, and attention's two products. Of a
+// part, those of its rank alone.
+double forward_flops(const ModelConfig& config, const ForwardWork& work);
+
 // Model::head() of so many rows, beside them, and Model::head_backward(), beside rows and logits' gradient.
 device::OpBytes head_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows);
 device::OpBytes head_backward_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);

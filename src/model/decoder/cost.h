@@ -1,5 +1,5 @@
-// What dense decoder families share of their cost: the walk of a block, as decoder/forward.cc and the family's
-// forward.cc run it, with the bytes of device/ops_plan in the place of tensors; and what a forward computes. No torch.
+// What a decoder costs: the walk of a block, as decoder/block.cc runs it, with the bytes of device/ops_plan in the
+// place of tensors; and what a forward computes. No torch.
 #pragma once
 
 #include <functional>
@@ -73,24 +73,36 @@ class AdapterCost {
   std::map<std::string, Shape> matrices_;
 };
 
-// The piece that makes q, k and v of the hidden state.
-struct ProjectionCost {
-  Size kept = 0;  // what its backward reads besides the block's input
-  // To q, k and v, which stay; what the graph keeps is dropped where there is none.
+// What the pieces of a layer are counted with. Borrows what it is made of.
+struct LayerCost {
+  LayerCost(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops, Size rows);
+
+  const ModelConfig& config;
+  const Family& family;
+  const Dtype dtype;
+  const device::OpsPlan& ops;
+  const Size rows, element;
+  const Sizes size;
+  const LinearCost linear;
+  const AdapterCost adapters;
+
+  Size qkv_width() const { return (config.num_heads + 2 * config.num_kv_heads) * config.head_dim; }
+  device::OpBytes norm() const { return norm_bytes(config, dtype, ops, rows); }
+  device::OpBytes norm_backward() const { return norm_backward_bytes(config, ops, rows); }
+};
+
+// One of the two pieces of a block.
+struct PieceCost {
+  Size graph = 0;  // what its backward reads; the block's input is its caller's
+  // From the piece's input to its result. Both stay, as does all that lives until the block has run.
   std::function<void(Walk& walk, bool has_graph)> forward;
-  // From the gradients of q, k and v, which stay, to that of the block's input.
+  // From the gradient of its result to that of its input.
   std::function<void(Walk& walk)> backward;
 };
 
-// Family::block_bytes() of a block of that projection, AttentionOutput and SwigluMlp.
-BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                       const AttentionBytes& attention, const ProjectionCost& projection);
-
-// The same of a rotary block (decoder/forward.h).
-BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                              const AttentionBytes& attention, bool has_bias);
-
-// Family::forward_flops() of the same.
-double forward_flops(const ModelConfig& config, const ForwardWork& work);
+// model::block_bytes() and model::forward_flops() of that family (model_plan.h).
+BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
+                       Size rows, const AttentionBytes& attention);
+double forward_flops(const ModelConfig& config, const Family& family, const ForwardWork& work);
 
 }  // namespace tandem::model::decoder

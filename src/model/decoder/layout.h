@@ -1,4 +1,4 @@
-// What dense decoder families share of their layout: names, and the tensors around and inside their blocks. No torch.
+// The tensors of a dense decoder, and what the layout of a block's piece is made of. No torch.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/family.h"
 #include "weights/layout.h"
 
 namespace tandem::model::decoder {
@@ -32,15 +33,10 @@ weights::PackedTensor norm(const std::string& packed_name, const std::string& hf
 // A bias [rows] of Hugging Face biases that lie one below the other: zeros, does not decay.
 weights::PackedTensor bias(const std::string& packed_name, const HfTensors& slices);
 
-// qkv [(H + 2G)K, E] of self_attn.{q,k,v}_proj.weight
-weights::PackedTensor qkv_matrix(const ModelConfig& config, const LayerNames& names);
-// o [E, HK] of self_attn.o_proj.weight
-weights::PackedTensor o_matrix(const ModelConfig& config, const LayerNames& names);
-// post_norm [E], gate_up [2F, E], down [E, F]
-void add_swiglu_mlp(const ModelConfig& config, const LayerNames& names, weights::Layout& layout);
-
-// embed [V, E], the tensors that add_block() adds for each layer, final_norm [E], and head [V, E] unless it is tied.
-weights::Layout layout(const ModelConfig& config,
-                       void (*add_block)(const ModelConfig& config, const LayerNames& names, weights::Layout& layout));
+// Returns embed [V, E]; for each layer the tensors of its attention and of its MLP; final_norm [E]; and head [V, E]
+// unless it is tied. Attention has input_norm [E], qkv [(H + 2G)K, E], qkv_bias [(H + 2G)K] where the family has one,
+// q_norm [K] and k_norm [K] where it has them, and o [E, HK]. MlpKind::kSwiglu has post_norm [E], gate_up [2F, E] and
+// down [E, F].
+weights::Layout layout(const ModelConfig& config, const Family& family);
 
 }  // namespace tandem::model::decoder
