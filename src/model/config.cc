@@ -89,7 +89,7 @@ ModelConfig whole_of(const ModelConfig& part) {
 }
 
 VocabRows vocab_rows(const ModelConfig& part) {
-  // Whole tiles of the kernels' products, where there are so many.
+  // A part is whole tiles of the kernels' products, where there are so many.
   constexpr int64_t kTile = 64;
   const int64_t unit = part.vocab >= kTile * part.shard.size ? kTile : 1;
   const auto begin_of = [&](int rank) {

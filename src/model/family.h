@@ -1,5 +1,5 @@
-// What tells one family of dense decoders from another: a row of values (model/registry.cc) that says what its blocks
-// are made of and which keys of config.json it reads. model/decoder computes by that row. No torch.
+// A family of dense decoders is a row of values (model/registry.cc) that says what its blocks are made of and which
+// keys of config.json it reads. model/decoder computes by that row. No torch.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ double forward_flops(const ModelConfig& config, const ForwardWork& work) {
 
 namespace {
 
-// Of the part of a vocabulary that is largest: so each rank plans for the same.
+// Every rank plans for the largest part of the vocabulary, so all state the same bytes.
 Size most_vocab_rows(const ModelConfig& config) { return std::ranges::max(vocab_row_counts(config)); }
 Size least_vocab_rows(const ModelConfig& config) { return std::ranges::min(vocab_row_counts(config)); }
 
@@ -83,7 +83,7 @@ device::OpBytes norm_bytes(const ModelConfig& config, Dtype dtype, const device:
 device::OpBytes norm_backward_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
   const device::OpBytes own = ops.rms_norm_backward(stream_rows(config, rows));
   if (!config.shard.cuts_rows()) return own;
-  // Of the weight: the gradient of own rows, until those of all are added up.
+  // The weight's gradient for the own rows lives until those for all rows are added up.
   const Size gradient = config.hidden * kFloatBytes;
   const device::OpBytes sum = TensorRanksPlan(ops, config.shard.size).sum(1, config.hidden, kFloatBytes, kFloatBytes);
   return {.result = own.result, .most = gradient + std::max(own.most, own.result + sum.most)};

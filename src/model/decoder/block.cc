@@ -23,7 +23,7 @@ RmsNorm norm_of(const Layer& layer, const std::string& tensor) {
   return {layer.ops, layer.stream, layer.packed_name(tensor), layer.config.rms_norm_eps};
 }
 
-// middle + down(silu(gate) * up), gate and up of the normalised middle.
+// Computes middle + down(silu(gate) * up); gate and up are products with the normalised middle.
 class SwigluMlp final : public MlpPiece {
  public:
   explicit SwigluMlp(const Layer& layer)

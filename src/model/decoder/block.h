@@ -1,4 +1,4 @@
-// A decoder block, and the two pieces that it is made of as its family's row says: attention, then an MLP.
+// A decoder block is two pieces, which its family's row chooses: attention, then an MLP.
 //
 //   hidden -> q, k, v              AttentionPiece::project(); keeps hidden, and with norms on q and k their input
 //   q, k, v -> attended            the caller's attention (model/attention.h)
@@ -30,7 +30,7 @@
 
 namespace tandem::model::decoder {
 
-// The layer that a block computes. All of it outlives the block.
+// The layer that a block computes. All that it names outlives the block.
 struct Layer {
   const ModelConfig& config;
   const Family& family;
@@ -39,25 +39,25 @@ struct Layer {
   const GradientSlot& sink;
   const AdapterWindows& adapters;
   int64_t index;
-  // "layers.3.qkv"
+  // Returns "layers.3.qkv" for "qkv".
   std::string packed_name(const std::string& tensor) const { return "layers." + std::to_string(index) + "." + tensor; }
-  // That matrix of this layer, cut so where there are several tensor ranks, with its adapter where it has one. bias: ""
-  // for none.
+  // Makes a matrix of this layer with its adapter, if it has one. `cut` says how several tensor ranks share it. An
+  // empty `bias` means that it has none.
   Linear linear(const std::string& tensor, Cut cut, const std::string& bias = "") const;
 };
 
-// The norm between the residual stream and what reads all of its rows. Its weight, by packed name, is whole on each
-// rank.
+// The norm between the residual stream and what reads all of its rows. Its weight is whole on each rank.
 class RmsNorm {
  public:
   RmsNorm(const device::Ops& ops, const ResidualStream& stream, std::string packed_name, double eps)
       : ops_(ops), stream_(stream), name_(std::move(packed_name)), eps_(eps) {}
 
   void bind(const weights::WeightsView& view) { weight_E_ = view[name_]; }
-  // Of what the stream keeps, all rows: [num_tokens, E].
+  // Returns all rows [num_tokens, E] normalised; x_TE is what the stream keeps of them.
   at::Tensor forward(const at::Tensor& x_TE, int64_t num_tokens) const;
-  // Of what the stream keeps of dy and x: adds the gradient of the weight, of all rows, to the sink and returns dx_TE.
-  // Where the stream is cut that gradient is the sum of the ranks' in their order, with other last bits than of one.
+  // Returns dx_TE, and adds the weight's gradient for all rows to the sink. dy_TE and x_TE are what the stream keeps.
+  // Where the stream is cut, the weight's gradient is the sum of the ranks' in their order, and its last bits differ
+  // from those of one rank.
   at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSlot& sink) const;
 
  private:
@@ -68,18 +68,20 @@ class RmsNorm {
   at::Tensor weight_E_;
 };
 
-// q, k and v of the normalised hidden state, with a bias if the family has one; each head of q and k normalised if it
-// has those norms, then rotated; and the product with o of what attention makes of them, added to the hidden state.
+// The attention piece computes q, k and v of the normalised hidden state, with a bias if the family has one, normalises
+// each head of q and k if it has those norms, and rotates them. It adds the product of o and what attention makes of
+// them to the hidden state.
 class AttentionPiece {
  public:
   explicit AttentionPiece(const Layer& layer);
   void bind(const weights::WeightsView& view);
-  // q_THK, k_TGK, v_TGK
+  // Returns q_THK, k_TGK and v_TGK.
   Tensors project(const at::Tensor& hidden_TE, const at::Tensor& positions_T) const;
+  // Returns middle_TE.
   at::Tensor add_output(const at::Tensor& hidden_TE, const at::Tensor& attended_THK) const;
 
  private:
-  // From the gradients of q, k and v to that of qkv. qkv_TN: what was normalised; undefined without the norms.
+  // Returns the gradient of qkv, given those of q, k and v. qkv_TN is what was normalised, undefined without the norms.
   at::Tensor qkv_backward(const Tensors& d, const at::Tensor& qkv_TN, const at::Tensor& positions_T) const;
   at::Tensor normed_qkv_backward(const Tensors& d, const at::Tensor& qkv_TN, const at::Tensor& positions_T) const;
 
@@ -94,12 +96,12 @@ class AttentionPiece {
   at::Tensor q_norm_K_, k_norm_K_;  // undefined without the norms
 };
 
-// What a block does with its middle, one class for each MlpKind.
+// The MLP piece makes the next hidden state of a block's middle. Each MlpKind has a class.
 class MlpPiece {
  public:
   virtual ~MlpPiece() = default;
   virtual void bind(const weights::WeightsView& view) = 0;
-  // The next hidden state: middle, and what the MLP makes of it. Differentiable (model/autograd.h).
+  // Returns the middle plus what the MLP makes of it, which is differentiable (model/autograd.h).
   virtual at::Tensor forward(const at::Tensor& middle_TE, int64_t num_tokens) const = 0;
 };
 
@@ -111,7 +113,7 @@ class Block {
   Block& operator=(const Block&) = delete;
 
   void bind(const weights::WeightsView& view);
-  // Model::block().
+  // Computes Model::block().
   at::Tensor forward(const at::Tensor& hidden_TE, const at::Tensor& positions_T, Attention& attention) const;
 
  private:

@@ -15,8 +15,8 @@ namespace {
 
 using base::Json;
 
-// Bounds far above any published model, and low enough that no product of two of them leaves 64 bits. All of them
-// together would: model/config.cc bounds a model's parameters.
+// These bounds are far above any published model, and low enough that no product of two of them leaves 64 bits. All of
+// them together would: model/config.cc bounds a model's parameters.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxMlp = int64_t{1} << 22;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
@@ -25,7 +25,7 @@ constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();  // positions are int32
 
-// Published as torch_dtype (transformers 4) or dtype (transformers 5).
+// The key is torch_dtype in the form of transformers 4, and dtype in that of transformers 5.
 Dtype read_dtype(const ConfigReader& reader) {
   std::string name = reader.string_or("dtype", "");
   const std::string older = reader.string_or("torch_dtype", name);
@@ -69,7 +69,7 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
   }
 }
 
-// An even number; where config.json and the family leave it out, hidden / heads.
+// Returns an even number, which is hidden / heads where config.json may leave it out and does.
 int64_t read_head_dim(const ConfigReader& reader, const Family& family, const ModelConfig& config) {
   const bool is_said = family.needs_head_dim || reader.has("head_dim");
   if (!is_said && config.hidden % config.num_heads != 0) {

@@ -129,7 +129,7 @@ LayerCost::LayerCost(const ModelConfig& config, const Family& family, Dtype dtyp
 
 namespace {
 
-// AttentionPiece::project() and its backward, from the gradients of q, k and v, which stay, to that of the input.
+// Walks AttentionPiece::project().
 void walk_projection(Walk& walk, const LayerCost& layer, bool has_graph) {
   const bool has_norms = layer.family.qk_norm;
   walk.run(layer.norm());
@@ -140,10 +140,11 @@ void walk_projection(Walk& walk, const LayerCost& layer, bool has_graph) {
   if (!has_norms || !has_graph) walk.drop(layer.size.qkv);
 }
 
+// Walks from the gradients of q, k and v, which stay, to that of the input.
 void walk_projection_backward(Walk& walk, const LayerCost& layer) {
   walk.run(layer.family.qk_norm ? layer.ops.qk_norm_rope_backward(layer.rows) : layer.ops.rope_backward(layer.rows));
   if (layer.family.qk_norm && !layer.linear.ranks().is_alone()) {
-    // The gradients of q_norm and k_norm for the own heads, until those for all are added up.
+    // The gradients of q_norm and k_norm for the own heads live until those for all heads are added up.
     walk.take(2 * layer.config.head_dim * kFloatBytes);
     walk.run(layer.linear.ranks().sum(2, layer.config.head_dim, kFloatBytes, kFloatBytes));
     walk.drop(2 * 2 * layer.config.head_dim * kFloatBytes);
@@ -215,7 +216,7 @@ PieceCost mlp_cost(const LayerCost& layer) {
   return piece;
 }
 
-// Weights of the MLP's matrices that one token is multiplied with.
+// Returns how many weights of the MLP's matrices one token is multiplied with.
 double mlp_weights(const ModelConfig& config, const Family& family) {
   double weights = 0;
   switch (family.mlp) {

@@ -46,7 +46,7 @@ class Decoder final : public Model {
   const device::Ops& ops() const override { return ops_; }
   at::ScalarType dtype() const override { return embed_VE_.scalar_type(); }
 
-  // Each id's row is one rank's, the others add zeros.
+  // One rank has the row of an id, the others add zeros.
   Tensor embed(const Tensor& ids_T) const override {
     if (ranks_.is_alone()) return ops_.embedding(embed_VE_, ids_T);
     return stream_.sum(ops_.embedding_part(embed_VE_, vocab_rows_.begin, ids_T), /*residual=*/{}, dtype());
@@ -67,7 +67,7 @@ class Decoder final : public Model {
   const TensorRanks& ranks() const override { return ranks_; }
 
   void embed_backward(const Tensor& dhidden, const Tensor& ids_T) const override {
-    // Before anything else: the other ranks wait for these rows, whatever this one wants.
+    // The other ranks wait for these rows, so they come first, whatever this rank wants.
     const Tensor dhidden_TE = stream_.whole(dhidden, ids_T.size(0));
     const GradientTarget dembed_VE = sink_("embed");
     if (!dembed_VE.is_wanted()) return;
@@ -92,13 +92,13 @@ class Decoder final : public Model {
   const ModelConfig config_;
   const device::Ops& ops_;
   const TensorRanks ranks_;
-  const ResidualStream stream_, head_input_;  // of rows that the head reads each rank has all
-  const VocabRows vocab_rows_;                // of the own part
-  const std::vector<int64_t> vocab_widths_;   // of each rank's
+  const ResidualStream stream_, head_input_;  // each rank has all rows that the head reads
+  const VocabRows vocab_rows_;                // those of the own part
+  const std::vector<int64_t> vocab_widths_;   // how many each rank has
   const AdapterWindows adapters_;
   GradientSlot sink_;
   Tensor embed_VE_;
-  std::deque<Block> blocks_;  // which do not move
+  std::deque<Block> blocks_;  // a deque, because blocks do not move
   RmsNorm final_norm_;
   Linear head_;
   uint64_t weight_version_ = 0;

@@ -12,7 +12,7 @@
 
 namespace tandem::model::decoder {
 
-// make_model() of that family. The head is the embedding where it is tied.
+// Makes the model that make_model() returns. Its head is the embedding where it is tied.
 std::unique_ptr<Model> make_decoder(const ModelConfig& config, const Family& family, const weights::WeightsView& view,
                                     const device::Ops& ops, const TensorRanks& ranks);
 

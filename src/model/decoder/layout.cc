@@ -28,7 +28,7 @@ Slice part_of(const ModelConfig& config, const std::string& hf_name, const std::
   return slice;
 }
 
-// The rows of the embedding, or of the head, that this part of the model has; the parts need not be equally large.
+// Returns the rows of the embedding, or of the head, that this part of the model has. Parts may differ in size.
 Slice vocabulary(const ModelConfig& config, const std::string& hf_name) {
   const VocabRows rows = vocab_rows(config);
   Slice slice{.hf_name = hf_name, .shape = {rows.count(), config.hidden}};

@@ -16,9 +16,9 @@ using base::Json;
 
 constexpr double kMaxFactor = 1e6;  // far above any published model, and the slowest frequency is still one
 
-// What each rotary frequency f_i = theta^(-2i/K), of wavelength w_i = 2 pi / f_i, is multiplied by (transformers'
-// _compute_llama3_parameters): waves that are short beside the context that the model was trained with keep their
-// frequency, long ones are divided by `factor`, and those between are blended.
+// Returns what each rotary frequency f_i = theta^(-2i/K), of wavelength w_i = 2 pi / f_i, is multiplied by, as
+// transformers' _compute_llama3_parameters has it: waves that are short against the context that the model was trained
+// with keep their frequency, long ones are divided by `factor`, and those between are blended.
 //
 //   t_i = clamp((original / w_i - low) / (high - low), 0, 1)        t_i + (1 - t_i) / factor
 std::vector<float> llama3_factors(const ConfigReader& rope, double theta, int64_t head_dim) {
@@ -57,7 +57,8 @@ ScaledForm form_of(RopeScaling scaling) {
           .keys = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}};
 }
 
-// Whether an object that describes the rotary embedding names the family's scaled form. UserError: it names another.
+// Tells whether an object that describes the rotary embedding names the family's scaled form. UserError where it names
+// another.
 bool read_is_scaled(const ConfigReader& rope, const std::string& place, const ScaledForm& form) {
   bool is_scaled = false;
   for (const std::string key : {"rope_type", "type"}) {

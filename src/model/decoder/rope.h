@@ -1,4 +1,4 @@
-// The keys of config.json that describe the rotary embedding. No torch.
+// Reads the keys of config.json that describe the rotary embedding. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct Rope {
   std::vector<float> factors;  // [K/2], what each frequency is multiplied by; empty: 1
 };
 
-// rope_theta beside rope_scaling (transformers 4) or inside rope_parameters (transformers 5). UserError: rope_theta is
-// missing, said twice or out of range, or the rotary embedding is partial, or scaled in another form than `scaling`, or
-// has other keys.
+// transformers 4 writes rope_theta and rope_scaling, transformers 5 both of them in rope_parameters. UserError where
+// rope_theta is missing, said twice or out of range, or where the rotary embedding is partial, is scaled in another
+// form than `scaling`, or has other keys.
 Rope read_rope(const ConfigReader& reader, RopeScaling scaling, int64_t head_dim);
 
 }  // namespace tandem::model::decoder
