@@ -118,8 +118,8 @@ TEST(ModelConfig, ReadsLlama3) {
   EXPECT_EQ(config.pad_token_id, -1);
 }
 
-// What transformers' _compute_llama3_parameters makes of each frequency, over the default one: of the golden model, and
-// of Llama 3.2 1B.
+// The expected values are what transformers' _compute_llama3_parameters makes of each frequency, over the default one,
+// for the golden model and for Llama 3.2 1B.
 TEST(ModelConfig, Llama3ScalesFrequenciesAsTransformersDoes) {
   Json json = golden_config("llama3-untied-sharded");
   std::vector<float> want = {1.0F, 0.34618443F, 0.03125F, 0.03125F, 0.03125F, 0.03125F, 0.03125F, 0.03125F};
@@ -310,7 +310,7 @@ TEST(ModelConfig, ValuesOutOfRangeOrOfAnotherTypeAreRefused) {
   }
 }
 
-// Their bytes once left 64 bits: the plan of such a model was a negative number, and a bug of ours.
+// The bytes of such a model once left 64 bits: its plan was a negative number, and a bug of ours.
 TEST(ModelConfig, AllBoundsAtOnceAreNoModel) {
   Json json = golden_config("qwen3-tied");
   json["hidden_size"] = 1 << 20;

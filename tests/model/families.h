@@ -26,7 +26,7 @@ inline const std::pair<std::string, std::string> kLlama3Scaling = {
     "rope_scaling", R"({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                         "original_max_position_embeddings": 64})"};
 
-// In the order of model/registry.cc.
+// The rows are in the order of model/registry.cc.
 inline const std::vector<TestFamily> kTestFamilies = {
     {.architecture = "Qwen3ForCausalLM",
      .golden_models = {"qwen3-tied", "qwen3-untied-sharded"},
@@ -54,20 +54,20 @@ inline const std::vector<std::string> kGoldenModels = [] {
   return models;
 }();
 
-// The same widths in another family, with what only that one has.
+// Returns the same widths in another family, with what only that one has.
 inline ModelConfig in_family(ModelConfig config, const std::string& architecture) {
   config.architecture = architecture;
   config.rope_factors.clear();
   for (const TestFamily& family : kTestFamilies) {
     if (family.architecture != architecture || !family.scales_rope) continue;
-    // From 1 down to 1/8, as the llama3 form has them.
+    // The factors fall from 1 to 1/8, as in the llama3 form.
     for (int64_t i = 0; i < config.head_dim / 2; ++i)
       config.rope_factors.push_back(1.0F - 0.875F * static_cast<float>(i) / static_cast<float>(config.head_dim / 2));
   }
   return config;
 }
 
-// For names of tests: "qwen3_tied".
+// Returns "qwen3_tied" for "qwen3-tied": the names of tests have no hyphens.
 inline std::string as_test_name(std::string text) {
   for (char& c : text) c = c == '-' ? '_' : c;
   return text;
