@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/registry.h"
-
 namespace tandem::bench {
 
 Work::Work(double work_bytes, double work_flops, const Ceilings& ceilings)
@@ -46,9 +44,7 @@ double ModelWork::kv_token_bytes() const {
   return 2.0 * static_cast<double>(config_.num_layers * config_.num_kv_heads * config_.head_dim) * element_;
 }
 
-double ModelWork::flops(const model::ForwardWork& work) const {
-  return model::family_of(config_).forward_flops(config_, work);
-}
+double ModelWork::flops(const model::ForwardWork& work) const { return model::forward_flops(config_, work); }
 
 Work ModelWork::decode_step(double sequences, double context, double shared, double group,
                             const Ceilings& ceilings) const {

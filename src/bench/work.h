@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "model/config.h"
-#include "model/family.h"
+#include "model/model_plan.h"
 
 namespace tandem::bench {
 

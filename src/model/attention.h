@@ -1,5 +1,5 @@
-// How a model's forward reaches keys and values. The engine brings a paged cache, the trainer a packed batch;
-// both end in the same kernel (device::Ops::paged_attention).
+// The interface through which a model's forward reaches keys and values. The engine brings a paged KV cache, the
+// trainer a packed batch; both end in the same kernel (device::Ops::paged_attention).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@ namespace tandem::model {
 class Attention {
  public:
   virtual ~Attention() = default;
-  // q_THK, k_TGK, v_TGK of this layer's tokens, already normalised and rotated. Returns out_THK.
-  // Differentiable when gradients are on and the implementation supports it.
+  // Returns out_THK for this layer's tokens, whose q and k are already normalised and rotated. It is differentiable
+  // when gradients are on and the implementation supports it.
   virtual at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK,
                              const at::Tensor& v_TGK) = 0;
 };

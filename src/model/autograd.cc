@@ -18,7 +18,7 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The node of one piece.
+// The graph node that stands for one piece.
 class PieceNode final : public Node {
  public:
   explicit PieceNode(Backward backward) : backward_(std::move(backward)) {}

@@ -1,5 +1,5 @@
-// How a piece of the forward becomes differentiable without autograd looking inside: the piece is computed with
-// gradients off, by the operations of device::Ops, and one graph node stands for it with a hand-written backward.
+// Makes a piece of the forward differentiable without autograd looking inside: the piece is computed with gradients
+// off, by the operations of device::Ops, and one graph node stands for it with a hand-written backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +11,12 @@ namespace tandem::model {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Gradients of the outputs in (contiguous), gradients of the inputs out, each in order; an undefined one is zero.
-// Gradients of weights are its side effect: they go to the GradientSink.
+// A backward is given the gradients of the outputs, contiguous, and returns those of the inputs, each in order; an
+// undefined one is zero. Gradients of weights are its side effect: they go to the GradientSink.
 using Backward = std::function<Tensors(const Tensors& doutputs)>;
 
-// What computing a piece gives: new tensors, not its inputs or views of them, and how to differentiate them. `backward`
-// captures what it needs, which is what the graph keeps; of the outputs themselves only a detach(), because a graph
+// The result of computing a piece: new tensors, not its inputs or views of them, and their backward. `backward`
+// captures what it needs, which is what the graph keeps. It may capture an output only as a detach(), because a graph
 // that holds its own end is never freed.
 struct Piece {
   Tensors outputs;

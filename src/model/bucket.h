@@ -1,6 +1,6 @@
-// Gradients come in buckets, one after the other: that of each decoder layer ("layers.3.*"), the last layer's first,
-// and then what is outside of the layers, whose gradients are there when a backward pass has ended. A bucket is named
-// by its layer. No torch.
+// Gradients come in buckets, one after the other. Each decoder layer ("layers.3.*") has one, which is named by its
+// number; the last layer's comes first. The outer bucket has what is outside of the layers, whose gradients are there
+// when a backward pass has ended. No torch.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "model/config_reader.h"
+#include "model/decoder/config.h"
 #include "model/registry.h"
 
 namespace tandem::model {
@@ -88,7 +89,7 @@ ModelConfig whole_of(const ModelConfig& part) {
 }
 
 VocabRows vocab_rows(const ModelConfig& part) {
-  // Whole tiles of the kernels' products, where there are so many.
+  // A part is whole tiles of the kernels' products, where there are so many.
   constexpr int64_t kTile = 64;
   const int64_t unit = part.vocab >= kTile * part.shard.size ? kTile : 1;
   const auto begin_of = [&](int rank) {
@@ -113,7 +114,7 @@ ModelConfig parse_model_config(const std::string& json_text, const std::string& 
   const std::string architecture = read_architecture(reader);
   const Family* family = find_family(architecture);
   if (family == nullptr) reader.refuse("architectures", refusal_of(architecture));
-  ModelConfig config = family->parse(reader);
+  ModelConfig config = decoder::read_config(reader, *family);
   config.architecture = architecture;
   check_parameters(reader, config);
   add_eos_ids(reader.token_ids("eos_token_id", config.vocab), config);

@@ -1,4 +1,4 @@
-// A model's shape, read from a Hugging Face config.json. No torch here: plans, layouts and tests use it.
+// A model's shape, read from a Hugging Face config.json. Plans, layouts and tests use it, so it needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class Dtype : uint8_t { kFloat32, kBFloat16 };
 int64_t dtype_bytes(Dtype dtype);
 const char* to_string(Dtype dtype);  // "float32", "bfloat16"
 
-// An adapter of low rank beside matrices that are frozen (LoRA, Hu et al. 2021). A matrix W [N, K] gives
+// An adapter of low rank for matrices that are frozen (LoRA, Hu et al. 2021). A matrix W [N, K] then computes
 //   W x + (alpha / rank) B A x    with A [rank, K] and B [N, rank]
 struct LoraConfig {
   int64_t rank = 0;
@@ -21,10 +21,10 @@ struct LoraConfig {
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
-// One of the ranks that hold a model between them, a part of each matrix on each (tensor parallel).
+// One rank of a tensor-parallel group, each of which holds a part of each matrix.
 struct TensorShard {
   int rank = 0, size = 1;
-  // Sequence parallelism: where there are several, each keeps its own rows of the residual stream alone
+  // With sequence parallelism each of several ranks keeps its own rows of the residual stream alone
   // (model/residual_stream.h).
   bool sequence_parallel = false;
   bool is_whole() const { return size == 1; }
@@ -50,28 +50,28 @@ struct ModelConfig {
   Dtype dtype = Dtype::kBFloat16;      // of the checkpoint
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json together
   int32_t pad_token_id = -1;           // -1: none
-  // The adapter that is trained in the place of the weights; unset: the weights are.
+  // The adapter that is trained in the place of the weights. Where it is unset, the weights are trained.
   std::optional<LoraConfig> lora = {};
 
-  // Which part of a model this is. Heads, kv heads and F are then those of the part; E, K and V are the model's.
+  // The part of a model that this is. Heads, kv heads and F are those of the part; E, K and V are the model's.
   TensorShard shard = {};
 
   int64_t num_parameters() const;  // of the whole model, without an adapter
 };
 
-// The part of a whole model that one tensor rank computes with: 1/t of heads, kv heads and F. UserError, by number,
-// where t divides one of them not, or where the part cannot be made: of a model with an adapter.
+// Returns the part of a whole model that one of t tensor ranks computes with: 1/t of heads, kv heads and F. UserError,
+// by number, where t does not divide one of them, or where the model has an adapter.
 ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard);
-// The whole model that `part` is a part of.
+// Returns the whole model that `part` is a part of.
 ModelConfig whole_of(const ModelConfig& part);
 
-// Rows [begin, end) of embedding and head that the part has: at least one.
+// The rows [begin, end) of embedding and head that a part has: at least one.
 struct VocabRows {
   int64_t begin = 0, end = 0;
   int64_t count() const { return end - begin; }
 };
 VocabRows vocab_rows(const ModelConfig& part);
-// How many each rank has, by rank.
+// Returns how many of these rows each rank has, by rank.
 std::vector<int64_t> vocab_row_counts(const ModelConfig& part);
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
@@ -80,7 +80,7 @@ std::vector<int64_t> vocab_row_counts(const ModelConfig& part);
 // (architecture).
 ModelConfig read_model_config(const std::string& directory);
 
-// The same from the text of config.json; `name` stands for the file in messages.
+// Parses the text of config.json; `name` stands for the file in messages.
 ModelConfig parse_model_config(const std::string& json_text, const std::string& name);
 
 // Adds the EOS and padding ids of generation_config.json's text.

@@ -1,38 +1,38 @@
-// What a model family states without torch: its row in model/registry.cc. One folder holds it, in the same four files
-// for each family: config (parse), layout, cost (block_bytes, forward_flops), and forward, which needs torch and whose
-// row is in model/model.cc.
+// A family of dense decoders is a row of values (model/registry.cc) that says what its blocks are made of and which
+// keys of config.json it reads. model/decoder computes by that row. No torch.
 #pragma once
 
-#include "model/config.h"
-#include "model/config_reader.h"
-#include "model/model_plan.h"
-#include "weights/layout.h"
+#include <cstdint>
+#include <span>
 
 namespace tandem::model {
 
-// A forward as far as its arithmetic depends on it, counted by whoever runs it.
-struct ForwardWork {
-  double rows = 0;        // tokens through the blocks
-  double logit_rows = 0;  // tokens through the head
-  double key_pairs = 0;   // queries, each times the keys that it sees
+// The MLP pieces that a block may have. A new one has a case wherever the compiler then asks for it: its tensors
+// (decoder/layout.cc), its cost (decoder/cost.cc) and its forward and backward (decoder/block.cc).
+enum class MlpKind : uint8_t { kSwiglu };
+
+// The scaled rotary embedding that a family computes beside the default one.
+enum class RopeScaling : uint8_t { kNone, kLlama3 };
+
+// A key of config.json that is true or false, of which the family computes one value alone. A missing key has it.
+struct FixedKey {
+  const char* key;
+  bool value;
+  const char* refusal;  // what a message says about the other value
 };
 
 struct Family {
   const char* architecture;  // the name that config.json gives the model: "Qwen3ForCausalLM"
   // The architecture of the family's sparse models, which are refused with the advice to take a dense one; or null.
-  const char* sparse_architecture;
+  const char* sparse_architecture = nullptr;
 
-  // The shape that config.json describes. UserError, by key, for what the family has and Tandem does not compute. What
-  // every family has in common (architecture, EOS and padding ids) is its caller's.
-  ModelConfig (*parse)(const ConfigReader& reader);
-  // The packed tensors, how each begins, and whether it decays.
-  weights::Layout (*layout)(const ModelConfig& config);
-  // What one decoder block allocates while it runs and is differentiated (model_plan.h).
-  BlockBytes (*block_bytes)(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                            const AttentionBytes& attention);
-  // Floating-point operations of one forward: two per weight of a matrix and token, and attention's two products. Of a
-  // part, those of its rank alone.
-  double (*forward_flops)(const ModelConfig& config, const ForwardWork& work);
+  bool qkv_bias = false;  // q, k and v have biases
+  bool qk_norm = false;   // each head of q and k is normalised before the rotation
+  MlpKind mlp = MlpKind::kSwiglu;
+
+  bool needs_head_dim = false;  // without it a missing head_dim is hidden_size / num_attention_heads
+  RopeScaling rope_scaling = RopeScaling::kNone;
+  std::span<const FixedKey> fixed_keys;
 };
 
 }  // namespace tandem::model

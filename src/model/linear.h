@@ -1,5 +1,5 @@
-// The one place where a weight multiplies. Every matrix product of a model with its weights goes through here, so what
-// changes such a product (adapters, shards, quantised weights) has one home.
+// A weight matrix of a model. Every product with weights goes through here, so what changes such a product (adapters,
+// shards, quantised weights) has one home.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,24 +17,25 @@
 
 namespace tandem::model {
 
-// Where the gradient of a packed tensor accumulates: float32, the packed shape. Undefined memory: the tensor is frozen,
-// and its gradient is not computed.
+// The memory in which the gradient of a packed tensor accumulates: float32, in the packed shape. It is undefined where
+// the tensor is frozen: then the gradient is not computed.
 struct GradientTarget {
   at::Tensor memory = {};
   device::GradientUse use = device::GradientUse::kSet;  // kSet: nothing has been added yet, the memory holds anything
 
   bool is_wanted() const { return memory.defined(); }
-  // For operations that only add: zeros where nothing has been added, and undefined where nothing is wanted.
+  // Returns memory for operations that only add: zeroed where nothing has been added yet, undefined where no gradient
+  // is wanted.
   const at::Tensor& accumulator() const;
 };
 
-// Where the gradients of weights go.
+// The receiver of the gradients of weights.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // Each target that it gives is filled before the next of that tensor is asked for.
+  // Returns the target of a tensor. The caller fills it before it asks for the next one of that tensor.
   virtual GradientTarget of(const std::string& packed_name) = 0;
-  // Nothing more comes of this bucket (model/bucket.h) in this backward pass. Said by whoever drives the pass.
+  // The driver of a backward pass calls this when the pass has no more gradients of a bucket (model/bucket.h).
   virtual void end_of_bucket(int64_t /*bucket*/) {}
 };
 
@@ -42,39 +43,38 @@ class GradientSink {
 class GradientSlot {
  public:
   void set(GradientSink* sink) { sink_ = sink; }  // null: none
-  // BugError where there is no sink.
+  // Returns the sink's target of a tensor. BugError where there is no sink.
   GradientTarget operator()(const std::string& packed_name) const;
-  // Adds a gradient that was computed elsewhere, float32, unless it is not wanted.
+  // Adds a float32 gradient that was computed elsewhere, if it is wanted.
   void add(const std::string& packed_name, const at::Tensor& gradient) const;
 
  private:
   GradientSink* sink_ = nullptr;
 };
 
-// The LoRA adapter of a packed matrix (model/lora.h): which columns of its result have one. Its own matrices are a_RK,
-// the A of each of these windows one below the other, and b_NR, their B.
+// The LoRA adapter of a packed matrix (model/lora.h): the windows are the columns of its result that have one. The
+// adapter's own matrices are a_RK, the A of each window one below the other, and b_NR, their B.
 struct Adapter {
   double scale = 0.0;
   std::vector<AdapterWindow> windows;  // empty: there is none
 };
 
-// How a matrix w_NK is spread over tensor ranks: each has some of its rows and computes as many columns of y; or some
-// of its columns, and then of x too, and computes a part of each of y's sums. Without a meaning where there is one
-// rank.
+// A matrix w_NK may be spread over tensor ranks in two ways. Cut by rows, each rank computes as many columns of y; cut
+// by columns, it has these columns of x too and computes a part of each of y's sums. One rank alone ignores the cut.
 enum class Cut : uint8_t { kNone, kRows, kColumns };
 
-// A packed matrix w_NK, by name, its bias_N if it has one, and its adapter if it has one:
+// A packed matrix w_NK, by name, with its bias_N and its adapter if it has them, computes
 //   y = x w^T + bias;  then for each window j, u = scale * (x a^T): y_j += u_j b_j^T
 // in the model dtype, each product rounded. A new adapter's B is zero, and adding the products changes no value of y.
 //
 // Over several tensor ranks N or K is that of the part, each sum that the cut splits is ResidualStream::sum() of
-// products in float32, and all ranks make the same calls. A matrix that is cut by rows reads all rows of x, and its
-// input's gradient is the stream's; one that is cut by columns adds to the stream, and the gradient of its result is
-// the stream's: what this rank keeps of it. The latter has no bias, and no part an adapter. Knows no autograd: the
-// pieces of a block call forward() and backward() themselves.
+// products in float32, and all ranks make the same calls. A matrix that is cut by rows reads all rows of x, and returns
+// what this rank keeps of the input's gradient; one that is cut by columns adds to the stream, and takes what this rank
+// keeps of the gradient of its result. The latter has no bias, and no part has an adapter. The class knows no autograd:
+// the pieces of a block call forward() and backward() themselves.
 class Linear {
  public:
-  // bias_name: empty: none.
+  // An empty bias_name means that there is no bias.
   Linear(const device::Ops& ops, const ResidualStream& stream, std::string packed_name, Cut cut,
          std::string bias_name = "", Adapter adapter = {})
       : ops_(ops),
@@ -90,16 +90,17 @@ class Linear {
   const at::Tensor& weight() const { return weight_NK_; }
   void bind(const weights::WeightsView& view);
 
-  // x_TK -> y_TN in the model dtype, or in `out` (without bias and adapter). The bias is added to the rounded product.
-  // Not of a matrix that is cut by columns.
+  // Returns y_TN in the model dtype, or in `out` (without bias and adapter). The bias is added to the rounded product.
+  // BugError for a matrix that is cut by columns.
   at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
   at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
 
-  // residual_TN + forward(x_TK), in the model dtype; of a matrix that is cut by columns, what the stream keeps of both.
+  // Returns residual_TN + forward(x_TK) in the model dtype. A matrix that is cut by columns takes what the stream keeps
+  // of the residual, and returns what it keeps of the sum.
   at::Tensor forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const;
 
   // Adds the gradients of weight, bias and adapter to the sink, as far as it wants them, and returns dx_TK in the model
-  // dtype. x_TK: what forward() was given. Of a matrix that is cut by columns, dy_TN is what the stream keeps of it.
+  // dtype. x_TK is what forward() was given. For a matrix that is cut by columns, dy_TN is what the stream keeps of it.
   at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
  private:
@@ -107,12 +108,12 @@ class Linear {
   bool is_alone() const { return stream_.ranks().is_alone(); }
   bool is_cut_by(Cut cut) const { return cut_ == cut && !is_alone(); }
   at::Tensor input_gradient(const at::Tensor& dy_TN) const;
-  // scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
+  // Returns scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
   at::Tensor narrowed(const at::Tensor& x_TK) const;
-  // The columns of it that belong to window j.
+  // Returns the columns of narrowed() that belong to window j.
   at::Tensor part_of(const at::Tensor& u_TR, size_t j) const;
   void add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const;
-  // Adds the adapter's gradients to the sink and its part of the input's to dx.
+  // Adds the adapter's gradients to the sink, and its part of the input's gradient to dx.
   void adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
                         const GradientSlot& sink) const;
   // Adds B's gradients and returns that of x a^T.

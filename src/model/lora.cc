@@ -23,13 +23,13 @@ using weights::Slice;
 constexpr std::string_view kWeight = ".weight";
 constexpr const char* kAllLinear = "all-linear";
 
-// "q_proj" of "model.layers.0.self_attn.q_proj.weight".
+// Returns "q_proj" for "model.layers.0.self_attn.q_proj.weight".
 std::string module_of(const Slice& slice) {
   const std::string name = slice.hf_name.substr(0, slice.hf_name.size() - kWeight.size());
   return name.substr(name.rfind('.') + 1);
 }
 
-// Embedding and head have none: PEFT's all-linear leaves them out too.
+// Embedding and head have no adapter: PEFT's all-linear leaves them out too.
 bool can_have_adapter(const PackedTensor& packed) {
   return packed.name.starts_with("layers.") && packed.shape.size() == 2;
 }
@@ -44,7 +44,7 @@ std::vector<const Slice*> targets_of(const PackedTensor& packed, const LoraConfi
   return targets;
 }
 
-// One of an adapter's two matrices for all target modules of a packed one.
+// Returns one of an adapter's two matrices, for all target modules of a packed matrix.
 PackedTensor stacked(const std::string& name, const std::vector<const Slice*>& targets, const char* suffix,
                      weights::Init init, const std::function<std::vector<int64_t>(const Slice&)>& shape_of) {
   PackedTensor packed{.name = name, .shape = {0, shape_of(*targets.front())[1]}, .slices = {}, .init = init};
@@ -58,7 +58,7 @@ PackedTensor stacked(const std::string& name, const std::vector<const Slice*>& t
   return packed;
 }
 
-// The parts between commas: of "" one, which is empty.
+// Returns the parts between commas. "" has one part, which is empty.
 std::vector<std::string> names_in(const std::string& text) {
   std::vector<std::string> names(1);
   for (const char c : text) {

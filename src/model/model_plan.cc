@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/block.h"
+#include "model/decoder/cost.h"
 #include "model/registry.h"
 #include "model/tensor_ranks_plan.h"
 
@@ -17,12 +18,16 @@ std::unique_ptr<const device::OpsPlan> ops_plan(const device::Footprint& footpri
 
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
                        const AttentionBytes& attention) {
-  return family_of(config).block_bytes(config, dtype, ops, rows, attention);
+  return decoder::block_bytes(config, family_of(config), dtype, ops, rows, attention);
+}
+
+double forward_flops(const ModelConfig& config, const ForwardWork& work) {
+  return decoder::forward_flops(config, family_of(config), work);
 }
 
 namespace {
 
-// Of the part of a vocabulary that is largest: so each rank plans for the same.
+// Every rank plans for the largest part of the vocabulary, so all state the same bytes.
 Size most_vocab_rows(const ModelConfig& config) { return std::ranges::max(vocab_row_counts(config)); }
 Size least_vocab_rows(const ModelConfig& config) { return std::ranges::min(vocab_row_counts(config)); }
 
@@ -79,7 +84,7 @@ device::OpBytes norm_bytes(const ModelConfig& config, Dtype dtype, const device:
 device::OpBytes norm_backward_bytes(const ModelConfig& config, const device::OpsPlan& ops, Size rows) {
   const device::OpBytes own = ops.rms_norm_backward(stream_rows(config, rows));
   if (!config.shard.cuts_rows()) return own;
-  // Of the weight: the gradient of own rows, until those of all are added up.
+  // The weight's gradient for the own rows lives until those for all rows are added up.
   const Size gradient = config.hidden * kFloatBytes;
   const device::OpBytes sum = TensorRanksPlan(ops, config.shard.size).sum(1, config.hidden, kFloatBytes, kFloatBytes);
   return {.result = own.result, .most = gradient + std::max(own.most, own.result + sum.most)};

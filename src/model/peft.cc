@@ -22,8 +22,8 @@ constexpr int64_t kMaxBytes = int64_t{1} << 20;
 // No matrix has so many rows that a rank above this would be one (decoder/config.cc).
 constexpr int64_t kMaxRank = int64_t{1} << 20;
 
-// Keys of adapter_config.json that are read, or whose value changes nothing where no adapter is trained. Any other that
-// is set asks for something that is not computed: DoRA, ranks by module, trained biases or embeddings.
+// These keys of adapter_config.json are read, or their value changes nothing where no adapter is trained. Any other key
+// that is set asks for something that is not computed: DoRA, ranks by module, trained biases or embeddings.
 constexpr auto kReadKeys =
     std::to_array<std::string_view>({"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha",
                                      "lora_dropout", "target_modules", "bias", "inference_mode", "init_lora_weights",

@@ -1,4 +1,4 @@
-// The directory in which PEFT keeps an adapter: adapter_config.json beside adapter_model.safetensors. No torch.
+// Reads and writes adapter_config.json, which PEFT keeps in a directory with adapter_model.safetensors. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace tandem::model {
 
-// Whether a directory holds an adapter as PEFT saves it, and no model.
+// Tells whether a directory holds an adapter as PEFT saves it, and no model.
 bool is_adapter_directory(const std::string& directory);
 
-// DIR/adapter_config.json.
+// The content of DIR/adapter_config.json.
 struct AdapterFile {
-  std::string base;  // the model directory that the adapter is for, as whoever saved it wrote it
+  std::string base;  // the model directory that the adapter is for, as the file has it
   int64_t rank = 0;
   double alpha = 0.0;
   std::vector<std::string> target_modules;  // as written: a word like "all-linear" alone, or names
 };
-// UserError, by key, for what is missing or of the wrong type, and for every key that is set and asks for something
-// that Tandem does not compute: DoRA, rank-stabilised scaling, ranks by module, trained biases, an expression for
-// modules.
+// Reads that file. UserError, by key, for what is missing or of the wrong type, and for every key that is set and asks
+// for something that Tandem does not compute: DoRA, rank-stabilised scaling, ranks by module, trained biases, an
+// expression for modules.
 AdapterFile read_adapter_config(const std::string& directory);
-// The same from the file's text; `name` stands for the file in messages.
+// Reads the file's text; `name` stands for the file in messages.
 AdapterFile parse_adapter_config(const std::string& text, const std::string& name);
 
-// The text of adapter_config.json for an adapter of that model directory.
+// Returns the text of adapter_config.json for an adapter of that model directory.
 std::string adapter_config_text(const LoraConfig& lora, const std::string& base);
 
 }  // namespace tandem::model

@@ -5,34 +5,40 @@
 #include <array>
 
 #include "base/check.h"
-#include "base/json.h"
-#include "model/decoder/cost.h"
-#include "model/llama/llama.h"
-#include "model/qwen2/qwen2.h"
-#include "model/qwen3/qwen3.h"
+#include "model/config_reader.h"
+#include "model/decoder/layout.h"
 
 namespace tandem::model {
 namespace {
 
+constexpr const char* kNoBiases = "biases are not supported";
+constexpr const char* kNoSlidingWindow = "sliding-window attention is not supported";
+
+constexpr auto kQwen3Keys =
+    std::to_array<FixedKey>({{"attention_bias", false, kNoBiases}, {"use_sliding_window", false, kNoSlidingWindow}});
+// The published folders have a number for sliding_window, which counts only where use_sliding_window says true.
+constexpr auto kQwen2Keys = std::to_array<FixedKey>(
+    {{"attention_bias", true, "Qwen2's q, k and v have biases: remove it, or correct architectures"},
+     {"use_sliding_window", false, kNoSlidingWindow},
+     {"use_mrope", false, "rotary embeddings of several position axes are not supported"}});
+constexpr auto kLlamaKeys =
+    std::to_array<FixedKey>({{"attention_bias", false, kNoBiases}, {"mlp_bias", false, kNoBiases}});
+
+// The formula of each is that of transformers' class of the same name.
 constexpr std::array kFamilies = {
+    // Qwen3
     Family{.architecture = "Qwen3ForCausalLM",
            .sparse_architecture = "Qwen3MoeForCausalLM",
-           .parse = qwen3::parse,
-           .layout = qwen3::layout,
-           .block_bytes = qwen3::block_bytes,
-           .forward_flops = decoder::forward_flops},
+           .qk_norm = true,
+           .needs_head_dim = true,
+           .fixed_keys = kQwen3Keys},
+    // Qwen2 and Qwen2.5
     Family{.architecture = "Qwen2ForCausalLM",
            .sparse_architecture = "Qwen2MoeForCausalLM",
-           .parse = qwen2::parse,
-           .layout = qwen2::layout,
-           .block_bytes = qwen2::block_bytes,
-           .forward_flops = decoder::forward_flops},
-    Family{.architecture = "LlamaForCausalLM",
-           .sparse_architecture = nullptr,
-           .parse = llama::parse,
-           .layout = llama::layout,
-           .block_bytes = llama::block_bytes,
-           .forward_flops = decoder::forward_flops},
+           .qkv_bias = true,
+           .fixed_keys = kQwen2Keys},
+    // Llama 3.x
+    Family{.architecture = "LlamaForCausalLM", .rope_scaling = RopeScaling::kLlama3, .fixed_keys = kLlamaKeys},
 };
 
 }  // namespace
@@ -50,7 +56,7 @@ const Family& family_of(const ModelConfig& config) {
   return *family;
 }
 
-weights::Layout build_layout(const ModelConfig& config) { return family_of(config).layout(config); }
+weights::Layout build_layout(const ModelConfig& config) { return decoder::layout(config, family_of(config)); }
 
 std::string supported_architectures() {
   std::string names;

@@ -1,4 +1,4 @@
-// The model families that Tandem knows: one row each. Torch-free; the forwards are beside model/model.h.
+// The model families that Tandem knows, one row each, and the layout of a model by its row. No torch.
 #pragma once
 
 #include <string>
@@ -9,20 +9,19 @@
 
 namespace tandem::model {
 
-// The row of a name in config.json's `architectures`; nullptr when Tandem does not know it.
+// Returns the row of a name in config.json's `architectures`; nullptr when Tandem does not know it.
 const Family* find_family(const std::string& architecture);
 
-// The row of the family that `config` was parsed by. BugError: there is none.
+// Returns the row of the family that `config` was parsed by. BugError where there is none.
 const Family& family_of(const ModelConfig& config);
 
-// The packed layout of a model. Every family has embed [V,E]; layers.i.{input_norm [E], qkv [(H+2G)K,E], o [E,HK],
-// post_norm [E], gate_up [2F,E], down [E,F]}; final_norm [E]; head [V,E] unless tied; and what its own layout.cc adds.
+// Returns the packed layout of a model (decoder/layout.h).
 weights::Layout build_layout(const ModelConfig& config);
 
-// "Qwen3ForCausalLM, ...": for the message that refuses an unknown architecture.
+// Returns "Qwen3ForCausalLM, ...", for the message that refuses an unknown architecture.
 std::string supported_architectures();
 
-// Why a name that find_family() does not know is refused, and what to take instead: the rest of a message about
+// Says why a name that find_family() does not know is refused, and what to take instead: the rest of a message about
 // `architectures`.
 std::string refusal_of(const std::string& architecture);
 

@@ -1,5 +1,5 @@
-// The ranks that hold a model between them, a part of each matrix on each (tensor parallel), as the forward and
-// backward see them: sums of what each rank computed, and columns gathered side by side.
+// A tensor-parallel group as the forward and backward see it: each rank holds a part of each matrix, and the group adds
+// up what its ranks computed, or gathers their columns side by side.
 //
 // A sum has one order, ((rank 0 + rank 1) + rank 2) + ..., in float32 with one rounding at the end, and every rank
 // computes it alike: the ranks' results are equal bit for bit, and a row's result does not depend on its batch.
@@ -17,13 +17,13 @@
 namespace tandem::model {
 
 // Every rank makes the same calls in the same order, with parts of the same shape and dtype. PeerLost where one does
-// not. Of one rank, parts are wholes: nothing is exchanged, and nothing should be asked.
+// not. A group of one rank exchanges nothing, because its parts are wholes: nobody asks it for a sum.
 class TensorRanks {
  public:
-  // Of a model that is whole.
+  // Makes the group of one rank, which has the whole model.
   explicit TensorRanks(const device::Ops& ops) : ops_(ops) {}
-  // Borrowed; the communicator's tensors lie where those of the operations do. Parts of more bytes than that are cut by
-  // rows.
+  // Borrows both; the communicator's tensors lie where those of the operations do. Parts of more than
+  // `gathered_part_bytes` are cut by rows.
   TensorRanks(const device::Ops& ops, device::Communicator& ranks, int64_t gathered_part_bytes = kGatheredPartBytes)
       : ops_(ops), ranks_(&ranks), gathered_part_bytes_(gathered_part_bytes) {}
 
@@ -31,31 +31,32 @@ class TensorRanks {
   int size() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
   bool is_alone() const { return size() == 1; }
 
-  // The sum of all ranks' parts [R, ...] (Ops::sum_parts, or where the ranks can Communicator::sum: float32 or the
-  // model dtype), rounded to `dtype`; then residual + that, unless `residual`, of `dtype`, is undefined.
+  // Returns the sum of all ranks' parts [R, ...], float32 or the model dtype, rounded to `dtype`; then residual + that,
+  // unless `residual`, of `dtype`, is undefined. Communicator::sum adds up where it can, else Ops::sum_parts.
   at::Tensor sum(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
 
-  // The rows of `whole` that belong to this rank where each has its own (model::own_rows): a view.
+  // Returns a view of the rows of `whole` that this rank owns (model::own_rows).
   at::Tensor own_rows(const at::Tensor& whole) const { return rows_of(whole, rank()); }
-  // own_rows(sum()), without the other rows: `residual` has own rows alone.
+  // Returns own_rows(sum()) without computing the other rows; `residual` has own rows alone.
   at::Tensor sum_own_rows(const at::Tensor& part, const at::Tensor& residual, at::ScalarType dtype) const;
-  // [R, ...]: each rank's own rows, rank 0's first.
+  // Returns [R, ...]: each rank's own rows, rank 0's first.
   at::Tensor gather_rows(const at::Tensor& own, int64_t num_rows) const;
 
-  // Each rank has its own rows of these tensors, all of as many rows: afterwards it has all. Of one rank, nothing.
+  // Each rank has its own rows of these tensors, which have as many rows as each other: afterwards it has all rows.
+  // Does nothing in a group of one rank.
   void complete_rows(const std::vector<at::Tensor>& wholes) const;
 
-  // The own rows of [R, sum of widths], where each rank has the part [R, widths[rank]], rank 0's columns first. Of one
-  // rank: the part.
+  // Returns the own rows of [R, sum of widths], where each rank has the part [R, widths[rank]], rank 0's columns first.
+  // A group of one rank gets its part.
   at::Tensor whole_own_rows(const at::Tensor& part, const std::vector<int64_t>& widths) const;
 
-  // words [n], int32, is 0 in each place on all ranks but one: afterwards each has what that one has. Of one rank,
-  // nothing.
+  // words [n], int32, is 0 in each place on all ranks but one: afterwards each has what that one has. Does nothing in a
+  // group of one rank.
   void fill_in(const at::Tensor& words) const;
 
  private:
   at::Tensor rows_of(const at::Tensor& whole, int rank) const;
-  // own_sum = the own rows of the sum.
+  // Writes the own rows of the sum to own_sum.
   void sum_into_own_rows(const at::Tensor& part, const at::Tensor& own_residual, const at::Tensor& own_sum) const;
   void sum_of_gathered(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& sum) const;
   void sum_by_rows(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& sum) const;

@@ -5,7 +5,7 @@
 
 #include "base/message_text.h"
 #include "model/lora.h"
-#include "model/registry.h"
+#include "model/model_plan.h"
 #include "trainer/trainer_plan.h"
 
 namespace tandem::session {
@@ -71,7 +71,7 @@ model::ForwardWork work_of(const std::vector<const rl::Sample*>& samples) {
 }  // namespace
 
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
-  return model::family_of(config).forward_flops(config, work_of(samples));
+  return model::forward_flops(config, work_of(samples));
 }
 
 double training_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples) {
@@ -79,7 +79,7 @@ double training_flops(const model::ModelConfig& config, const std::vector<const 
   if (!config.lora) return 3.0 * forward;
   model::ForwardWork work = work_of(samples);
   work.key_pairs = 0;  // what is left are the products with weights
-  return 3.0 * forward - model::family_of(config).forward_flops(config, work);
+  return 3.0 * forward - model::forward_flops(config, work);
 }
 
 }  // namespace tandem::session

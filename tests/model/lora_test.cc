@@ -1,4 +1,4 @@
-// Adapters: which matrices they stand beside, what PEFT's files say, and that the model computes what PEFT computes.
+// Adapters: the matrices that have one, PEFT's files, and that the model computes what PEFT computes.
 #include "model/lora.h"
 
 #include <ATen/TensorOperators.h>
@@ -64,7 +64,7 @@ TEST(Lora, TheTensorsArePeftsAndThePackedOnesHaveNoGaps) {
   EXPECT_TRUE(a.decays && b.decays);
   EXPECT_EQ(layout.find("layers.0.down.lora_b").slices.front().hf_name,
             "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight");
-  // v stands behind q and k.
+  // The rows of v come after those of q and k.
   const AdapterWindows windows = adapter_windows(config);
   ASSERT_EQ(windows.at("layers.1.qkv").size(), 2U);
   EXPECT_EQ(windows.at("layers.1.qkv")[1].begin, 64 + 32);
@@ -235,13 +235,13 @@ TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
         EXPECT_LT(difference(got, golden(prefix + "grad." + slice.hf_name)), 2e-5) << slice.hf_name;
       }
     }
-    // Every tensor of the base was asked about and left alone: embedding (also the head), norms and matrices.
+    // Every tensor of the base was asked for and left alone: embedding (also the head), norms and matrices.
     EXPECT_EQ(frozen.size(), base_->layout().tensors.size());
     model_->set_gradient_sink(nullptr);
   }
 }
 
-// The head's rounding has no part in it: a block's result is the base's, up to the sign of a zero.
+// The results of blocks are equal up to the sign of a zero, so the logits are equal too.
 TEST(Lora, ANewAdapterChangesNoValue) {
   for (const std::string& architecture : kArchitectures) {
     for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {

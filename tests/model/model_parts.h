@@ -17,7 +17,7 @@
 
 namespace tandem::model {
 
-// One layer that 2, 3 and 4 divide, and a vocabulary that they do not.
+// Has one layer, whose widths 2, 3 and 4 divide, and a vocabulary that they do not divide.
 inline ModelConfig divisible_config(const std::string& architecture, bool tied) {
   ModelConfig config;
   config.hidden = 10;
@@ -39,7 +39,7 @@ inline std::vector<weights::Layout> part_layouts(const ModelConfig& config, int 
   return layouts;
 }
 
-// Of a whole packed tensor, or of its gradient, the box that a part's slice has.
+// Returns the box of a whole packed tensor, or of its gradient, that a part's slice has.
 inline at::Tensor box_of(const at::Tensor& tensor, const weights::PackedTensor& whole, const weights::Slice& slice) {
   for (const weights::Slice& other : whole.slices) {
     if (other.hf_name != slice.hf_name) continue;
@@ -52,7 +52,7 @@ inline at::Tensor box_of(const at::Tensor& tensor, const weights::PackedTensor& 
   return {};
 }
 
-// The same of all slices of a part's tensor.
+// Returns the boxes of all slices of a part's tensor, one below the other.
 inline at::Tensor part_of(const at::Tensor& tensor, const weights::PackedTensor& whole,
                           const weights::PackedTensor& part) {
   at::Tensor result = at::empty(part.shape, tensor.options());
@@ -61,7 +61,7 @@ inline at::Tensor part_of(const at::Tensor& tensor, const weights::PackedTensor&
   return result;
 }
 
-// A store of the part that `part` configures, with a whole store's weights.
+// Makes a store of the part that `part` configures, with a whole store's weights.
 inline weights::WeightStore part_of_store(const weights::WeightStore& whole, const ModelConfig& part) {
   weights::WeightStore store(build_layout(part), whole.dtype());
   for (const weights::PackedTensor& packed : store.layout().tensors)
@@ -69,7 +69,7 @@ inline weights::WeightStore part_of_store(const weights::WeightStore& whole, con
   return store;
 }
 
-// Every weight, bit for bit.
+// Expects every weight of a part to be the whole one's, bit for bit.
 inline void expect_part_of(const weights::WeightStore& part, const weights::WeightStore& whole) {
   EXPECT_EQ(part.info(), whole.info());
   int64_t elements = 0;

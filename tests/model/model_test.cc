@@ -1,5 +1,5 @@
-// The model's own promises: one forward with and without gradients, graphs that hold what they say and no longer, and
-// gradients that reach the sink.
+// The model's own promises: the forward is the same with and without gradients, graphs hold what they say and no
+// longer, and gradients reach the sink.
 #include "model/model.h"
 
 #include <ATen/TensorOperators.h>
@@ -44,7 +44,7 @@ class ModelTest : public testing::TestWithParam<std::string> {
 
   Tensor hidden(int64_t num_tokens) { return device::Draw(kSeed).normal({num_tokens, config_.hidden}, at::kBFloat16); }
   SequenceAttention attention() const { return {*ops_, config_, 64, at::kBFloat16}; }
-  // A sink that keeps what it made. What nobody has added to holds NaN.
+  // The sink keeps the gradients that it made. Each holds NaN until something is added.
   FunctionSink sink_ = FunctionSink([this](const std::string& name) -> GradientTarget {
     Tensor& gradient = gradients_[name];
     if (gradient.defined()) return {.memory = gradient, .use = device::GradientUse::kAdd};
@@ -90,7 +90,7 @@ TEST_P(ModelTest, EveryWeightOfABlockGetsAGradient) {
   EXPECT_EQ(gradients_.size(), num_weights);
 }
 
-// A bias that is not added, or to the wrong rows, would leave a family as another one.
+// A bias that is not added, or a norm that is not applied, would make one family another.
 TEST_P(ModelTest, EveryWeightOfABlockCounts) {
   const c10::NoGradGuard no_graph;
   const Tensor x = hidden(9), positions = int32_range(0, 9);
@@ -142,7 +142,7 @@ TEST_P(ModelTest, NewWeightsAreSeenAtOnceAndTheirVersionIsReported) {
   model_->set_weights(other.view());
   EXPECT_EQ(model_->weight_version(), 9U);
   EXPECT_FALSE(same_bits(model_->head(x), before));
-  // In place, as the optimizer writes: the view shows the new bytes.
+  // The optimizer writes in place, and the view shows the new bytes.
   other.tensor("embed").zero_();
   EXPECT_EQ(model_->head(x).abs().sum().item<float>(), 0.0F);
 }
@@ -153,7 +153,7 @@ TEST_P(ModelTest, AnArchitectureWithoutAForwardIsABug) {
   EXPECT_THROW(make_model(unknown, store_.view(), *ops_), BugError);
 }
 
-// y = 2 x, keeping `kept` until backward.
+// Computes y = 2 x, and keeps `kept` until backward.
 Tensor doubled(const Tensor& x, const Tensor& kept = {}) {
   return differentiable({x}, [&] {
     return Piece{{x * 2.0}, [kept](const Tensors& d) -> Tensors { return {d[0] * 2.0}; }};

@@ -1,5 +1,5 @@
-// Random weights for tests of every family: biases too, which weights::initialize_random() leaves at zero, where
-// nothing would tell them from none.
+// Random weights for tests of every family. Biases are random too: weights::initialize_random() leaves them at zero,
+// where a test could not tell them from none.
 #pragma once
 
 #include <ATen/ops/empty.h>

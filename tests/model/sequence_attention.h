@@ -1,5 +1,5 @@
-// Attention of one sequence over its own cache: the simplest user of the model's contract. Tokens arrive in order, any
-// number at a time; differentiable where the whole sequence comes at once.
+// Attention of one sequence over its own KV cache: the simplest implementation of the contract. Tokens arrive in order,
+// any number at a time. It is differentiable where the whole sequence comes at once.
 #pragma once
 
 #include <ATen/ops/empty.h>

@@ -5,11 +5,11 @@
 
 namespace tandem::model {
 
-// Wide enough that logits differ by several units.
+// The range is wide enough that logits differ by several units.
 constexpr double kSmallInitializerRange = 0.2;
 
-// What a forward, a trainer and an engine of tests compute with: `num_layers` of 48 wide hidden states, four heads over
-// two of keys and values, 70 tokens.
+// The model that a forward, a trainer and an engine of tests compute with: `num_layers` layers, hidden states 48 wide,
+// four heads over two of keys and values, a vocabulary of 70 tokens.
 inline ModelConfig small_config(int64_t num_layers = 2, const std::string& architecture = kArchitectures.front()) {
   ModelConfig config;
   config.hidden = 48;
@@ -43,7 +43,7 @@ inline ModelConfig tiny_config(int64_t num_layers = 2, Dtype dtype = Dtype::kFlo
   return config;
 }
 
-// Two layers of sizes that no two tensors and no vector register share.
+// The two layers have sizes that no two tensors share, and that no vector register divides.
 inline ModelConfig odd_config(bool tied) {
   ModelConfig config;
   config.architecture = kArchitectures.front();

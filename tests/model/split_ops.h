@@ -1,6 +1,6 @@
-// What tensor ranks compute together, in one process with whole weights: each product whose sum the ranks split is
-// computed in as many parts, which are added up in float32 in the order of the ranks and rounded once. So is, where the
-// ranks share the rows of the residual stream, the gradient of a norm's weight.
+// Computes in one process with whole weights what tensor ranks compute together: each product whose sum the ranks split
+// is computed in as many parts, which are added up in float32 in the order of the ranks and rounded once. Where the
+// ranks share the rows of the residual stream, so is the gradient of a norm's weight.
 #pragma once
 
 #include <map>
@@ -15,8 +15,8 @@ namespace tandem::model {
 class SplitOps final : public sim::ForwardingOps {
  public:
   using Tensor = at::Tensor;
-  // For a model over `store`, whose configuration is `whole`, on `num_ranks` tensor ranks. order: in which parts are
-  // added up, [0, num_ranks) as the ranks do.
+  // Stands for as many tensor ranks as `order` has numbers, of a model over `store` whose configuration is `whole`.
+  // Parts are added up in that order; the ranks' own is 0, 1, 2, ...
   SplitOps(const device::Ops& inner, const weights::WeightStore& store, const ModelConfig& whole,
            std::vector<int> order, bool sequence_parallel);
 
@@ -29,12 +29,12 @@ class SplitOps final : public sim::ForwardingOps {
                                const QkvShape& shape, const Tensor& dq_norm, const Tensor& dk_norm) const override;
 
  private:
-  // Rounded to `out`.
+  // Returns the sum rounded to `out`.
   Tensor sum(const std::vector<Tensor>& parts, at::ScalarType out) const;
 
   const std::vector<int> order_;
   const bool sequence_parallel_;
-  // By a matrix's address: the rows that each rank has of it, as indices. Of those that are cut by rows.
+  // For each matrix that is cut by rows, by its address, the rows that each rank has of it, as indices.
   std::map<const void*, std::vector<Tensor>> rows_;
 };
 

@@ -1,4 +1,4 @@
-// What a block and the head are said to take (model/model_plan.h), against what they take, on one rank and on several.
+// Block and head take the bytes that model/model_plan.h states, on one rank and on several.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -31,16 +31,16 @@ namespace {
 
 using at::Tensor;
 
-// Parts of more bytes than kGatheredPartBytes, and logits too.
+// With so many tokens parts have more bytes than kGatheredPartBytes, and logits too.
 constexpr int64_t kTokens = 1100;
 
-// Bytes of CPU tensors by the thread that made them, and the most that there ever were.
+// Counts the bytes of CPU tensors by the thread that made them, and the most that there ever were.
 class ThreadBytes final : public c10::Allocator {
  public:
   ThreadBytes() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
   ~ThreadBytes() override { c10::SetCPUAllocator(inner_, /*priority=*/1); }
 
-  // The most that `work` has at once beside what was there, on this thread.
+  // Returns the most that `work` has at once on this thread, without what was there before.
   template <typename F>
   int64_t most_of(F work) {
     Count& count = own();
@@ -96,7 +96,7 @@ void PrintTo(const Case& c, std::ostream* out) {
   *out << c.architecture << ' ' << c.size << (c.sequence_parallel ? " rows too" : "");
 }
 
-// What is planned, and what was taken.
+// The bytes that were planned, and those that were taken.
 struct Bytes {
   int64_t planned, taken;
 };
@@ -116,7 +116,7 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
     return config;
   }
 
-  // Of one sequence, whose cache is there already.
+  // The batch is one sequence, whose cache is there already.
   static AttentionBytes attention_bytes(const ModelConfig& config, const device::OpsPlan& ops) {
     const Size keys = (kTokens + device::kBlockTokens - 1) / device::kBlockTokens * device::kBlockTokens;
     const device::AttentionLoad load = {.rows = kTokens,
@@ -202,8 +202,8 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallelPlanTest, testing::ValuesIn(cases
          (c.sequence_parallel ? "_rows" : "");
 });
 
-// Never more than planned, and near it on the rank with the largest part of the vocabulary. Indices and the partial
-// sums of small gradients are not counted.
+// A rank never takes more than planned, and the one with the largest part of the vocabulary takes nearly as much.
+// Indices and the partial sums of small gradients are not counted.
 TEST_P(TensorParallelPlanTest, BlockAndHeadTakeWhatIsPlanned) {
   constexpr int64_t kSmallTensors = 32 << 10;
   ThreadBytes bytes;

@@ -1,5 +1,5 @@
-// A model on tensor ranks, each with a part of the weights: forward and backward against one process that has all of
-// them and adds up its sums as the ranks do, without a tolerance, and against one that does not, within one.
+// A model on tensor ranks, each with a part of the weights. Forward and backward are compared with one process that has
+// all weights: bit for bit where it adds up its sums as the ranks do, else within a tolerance.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -64,7 +64,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
          std::to_string(c.size) + (c.sequence_parallel ? "_rows" : "");
 }
 
-// What a forward and a backward give. embedded_TE, dembedded_TE: of the residual stream, what the rank keeps.
+// The results of a forward and a backward. embedded_TE and dembedded_TE are what the rank keeps of the residual stream.
 struct Pass {
   Tensor embedded_TE, normed_TE, logits_RV, own_logits_RV, dnormed_TE, dembedded_TE;
   std::map<std::string, Tensor> gradients;  // by packed name
@@ -76,14 +76,14 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
     draw_weights(store_, config_.initializer_range, kSeed);
     set_tokens(kTokens);
   }
-  // How many the batch of run() has.
+  // Sets the number of tokens in the batch of run().
   void set_tokens(int64_t num_tokens) {
     device::Draw draw(kSeed);
     ids_T_ = device::to_tensor(draw.ids(num_tokens, 0, static_cast<int32_t>(config_.vocab) - 1));
     dlogits_RV_ = draw.normal({num_tokens, config_.vocab}, at::kFloat);
   }
 
-  // Parts of unequal vocabulary: 70 rows over two and four.
+  // The parts of the vocabulary are unequal: 70 rows over two and four ranks.
   static ModelConfig config_of(const Case& c) {
     ModelConfig config = small_config(/*num_layers=*/2, c.architecture);
     config.num_heads = 8;
@@ -97,19 +97,19 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
     return shard_of(config_, {.rank = rank, .size = size(), .sequence_parallel = sequence_parallel});
   }
   ModelConfig part(int rank) const { return part(rank, GetParam().sequence_parallel); }
-  // The vocabulary's columns that a rank has.
+  // Returns the columns of the vocabulary that a rank has.
   static Tensor columns_of(const Tensor& all, const ModelConfig& part) {
     const VocabRows rows = vocab_rows(part);
     return all.narrow(1, rows.begin, rows.count()).contiguous();
   }
-  // What a rank keeps of the rows of all.
+  // Returns what a rank keeps of all rows.
   Tensor kept(const Tensor& all, int rank, bool sequence_parallel) const {
     if (!sequence_parallel) return all;
     const int64_t begin = all.size(0) * rank / size(), end = all.size(0) * (rank + 1) / size();
     return all.narrow(0, begin, end - begin);
   }
 
-  // wants: whether the gradient of a tensor is.
+  // `wants` tells whether the gradient of a tensor is wanted.
   Pass run(
       Model& model,
       const std::function<bool(const std::string&)>& wants = [](const std::string&) { return true; }) const {
@@ -140,7 +140,7 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
     return pass;
   }
 
-  // f(model, rank) on all ranks.
+  // Calls f(model, rank) on all ranks.
   template <typename F>
   auto on_ranks(F f) const {
     return on_ranks(f, GetParam().sequence_parallel);
@@ -155,7 +155,7 @@ class TensorParallelTest : public testing::TestWithParam<Case> {
     });
   }
 
-  // With whole weights, its sums split as the ranks do and added up in that order.
+  // Runs with whole weights; sums are split as the ranks split them, and added up in that order.
   Pass run_in_one_process(const std::vector<int>& order) const {
     const SplitOps ops(*ops_, store_, config_, order, GetParam().sequence_parallel);
     return run(*make_model(config_, store_.view(), ops));
@@ -198,8 +198,8 @@ TEST_P(TensorParallelTest, ForwardAndBackwardAreThoseOfOneProcessThatAddsInTheir
   }
 }
 
-// That the comparison above tells one order of a sum from another. A sum of two has one value whatever the order, and
-// rounding to bfloat16 hides most differences.
+// Shows that the comparison above tells one order of a sum from another. A sum of two has one value whatever the order,
+// and rounding to bfloat16 hides most differences, so there are four ranks and float32.
 class TensorParallelOrderTest : public TensorParallelTest {};
 
 INSTANTIATE_TEST_SUITE_P(Models, TensorParallelOrderTest, testing::ValuesIn(cases({at::kFloat}, {4})), name_of);
@@ -211,7 +211,7 @@ TEST_P(TensorParallelOrderTest, AnotherOrderOfTheSumsIsNoticed) {
   EXPECT_FALSE(same_bits(in_order.dembedded_TE, reversed.dembedded_TE)) << "seed " << kSeed;
 }
 
-// A row's bits do not depend on its batch: a sequence token by token, in pieces, and at once.
+// A row's bits do not depend on its batch: a sequence gives the same token by token, in pieces, and at once.
 TEST_P(TensorParallelTest, RowsAreTheSameAloneAndInBatches) {
   const auto forward = [&](Model& model, int64_t rows_at_once) {
     const c10::NoGradGuard no_graph;
@@ -235,7 +235,7 @@ TEST_P(TensorParallelTest, RowsAreTheSameAloneAndInBatches) {
   });
 }
 
-// As a share of the largest number.
+// Returns the largest difference as a share of the largest number.
 double difference(const Tensor& got, const Tensor& want) {
   const Tensor wide = want.detach().to(at::kDouble);
   return ((got.detach().to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
@@ -257,7 +257,7 @@ TEST_P(TensorParallelTest, IsCloseToTheModelOfOneRank) {
   }
 }
 
-// Shared rows are no input of a forward. Of the gradients those of norms are added up in another order, and no other.
+// Sharing rows changes no bit of a forward. The gradients of norms are added up in another order, the others are not.
 class SequenceParallelTest : public TensorParallelTest {
  protected:
   static bool is_norm_of_stream(const std::string& name) {

@@ -1,4 +1,4 @@
-// Sums and gathered columns of several ranks, which are threads here.
+// Several ranks, which are threads here, add up their parts and gather their columns.
 #include "model/tensor_ranks.h"
 
 #include <ATen/TensorOperators.h>
@@ -32,7 +32,7 @@ std::vector<Tensor> draw_parts(device::Draw& draw, int size, at::IntArrayRef sha
   return parts;
 }
 
-// Whole parts to all, and rows to their owners: by the size of a part, with one result.
+// Parts are sent whole to all ranks, or by rows to their owners, as their size says: the result is the same.
 TEST(TensorRanks, EveryRankHasTheSumInTheOrderOfTheRanksHoweverItIsSent) {
   device::Draw draw(kSeed);
   for (const int size : {2, 3, 4}) {
@@ -59,7 +59,7 @@ TEST(TensorRanks, EveryRankHasTheSumInTheOrderOfTheRanksHoweverItIsSent) {
   }
 }
 
-// Rows that do not divide, and fewer of them than ranks.
+// The ranks do not divide the rows, or outnumber them.
 TEST(TensorRanks, OwnRowsAreThoseOfTheSumAndGatheredAreAllOfIt) {
   device::Draw draw(kSeed);
   for (const int size : {2, 3, 4}) {
@@ -102,7 +102,7 @@ TEST(TensorRanks, OwnRowsAreWholeWhereEachRankHasColumns) {
   }
 }
 
-// Several tensors at once, also where some ranks have no rows.
+// Several tensors are completed at once, also where some ranks have no rows.
 TEST(TensorRanks, RowsThatEachRankHasAreCompletedOnAll) {
   device::Draw draw(kSeed);
   for (const int64_t num_rows : {2, 7}) {

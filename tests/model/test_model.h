@@ -11,8 +11,8 @@
 
 namespace tandem::model {
 
-// The exact operations of this machine; and the readable reference, on two threads. One thread is quicker where a test
-// machine's cores are busy: no waiting for each other.
+// These are the exact operations of this machine, and the readable reference on two threads. One thread is quicker
+// where the cores of a test machine are busy, because threads would wait for each other.
 const device::Ops& test_ops(int num_threads);
 const device::Ops& reference_ops();
 
@@ -21,13 +21,14 @@ struct TestModel {
   std::unique_ptr<weights::WeightStore> store;
   std::unique_ptr<Model> model;
 
-  // New random weights, and the next version.
+  // Draws new random weights, and publishes the next version.
   void change_weights(uint64_t seed);
 };
 
-// Random weights (random_weights.h) in the configuration's dtype; the same for the same arguments.
+// Makes a model with random weights (random_weights.h) in the configuration's dtype; equal arguments make equal
+// weights.
 TestModel random_model(const ModelConfig& config, const device::Ops& ops);
-// A Hugging Face directory in a float32 store.
+// Loads a Hugging Face directory into a float32 store.
 TestModel load_model(const std::string& directory, const device::Ops& ops);
 
 }  // namespace tandem::model

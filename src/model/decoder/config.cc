@@ -3,19 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <optional>
+#include <string>
+#include <utility>
 
 #include "base/log.h"
+#include "model/decoder/rope.h"
 
 namespace tandem::model::decoder {
 namespace {
 
 using base::Json;
 
-// Bounds far above any published model, and low enough that no product of two of them leaves 64 bits. All of them
-// together would: model/config.cc bounds a model's parameters.
+// These bounds are far above any published model, and low enough that no product of two of them leaves 64 bits. All of
+// them together would: model/config.cc bounds a model's parameters.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxMlp = int64_t{1} << 22;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
@@ -24,7 +25,7 @@ constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
 constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();  // positions are int32
 
-// Published as torch_dtype (transformers 4) or dtype (transformers 5).
+// The key is torch_dtype in the form of transformers 4, and dtype in that of transformers 5.
 Dtype read_dtype(const ConfigReader& reader) {
   std::string name = reader.string_or("dtype", "");
   const std::string older = reader.string_or("torch_dtype", name);
@@ -43,24 +44,6 @@ Dtype read_dtype(const ConfigReader& reader) {
   reader.refuse(
       reader.has("dtype") ? "dtype" : "torch_dtype",
       fmt::format("is {}; supported are \"bfloat16\", \"float32\" and \"float16\"", ConfigReader::shown(name)));
-}
-
-// Whether an object that describes the rotary embedding names the family's scaled form. UserError: it names another.
-bool read_is_scaled(const ConfigReader& rope, const std::string& place, const ScaledRope& form) {
-  bool is_scaled = false;
-  for (const std::string key : {"rope_type", "type"}) {
-    const std::string type = rope.string_or(key, "default");
-    if (type == "default") continue;
-    if (form.type.empty() || type != form.type) {
-      const std::string known =
-          form.type.empty() ? "scaled rotary embeddings are" : "another scaling than " + form.type + " is";
-      rope.refuse(key, fmt::format("is {}: {} not supported; remove {} and keep sequences within "
-                                   "max_position_embeddings",
-                                   ConfigReader::shown(type), known, place));
-    }
-    is_scaled = true;
-  }
-  return is_scaled;
 }
 
 void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers) {
@@ -86,9 +69,27 @@ void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers)
   }
 }
 
+// Returns an even number, which is hidden / heads where config.json may leave it out and does.
+int64_t read_head_dim(const ConfigReader& reader, const Family& family, const ModelConfig& config) {
+  const bool is_said = family.needs_head_dim || reader.has("head_dim");
+  if (!is_said && config.hidden % config.num_heads != 0) {
+    reader.refuse("head_dim", fmt::format("is missing, and num_attention_heads {} does not divide hidden_size {}; add "
+                                          "it, or correct one",
+                                          config.num_heads, config.hidden));
+  }
+  const int64_t head_dim = is_said ? reader.required_int("head_dim", 2, kMaxHeadDim) : config.hidden / config.num_heads;
+  if (head_dim > kMaxHeadDim) {
+    reader.refuse("head_dim", fmt::format("is {}; it must lie between 2 and {}", head_dim, kMaxHeadDim));
+  }
+  if (head_dim % 2 != 0) {
+    reader.refuse("head_dim", fmt::format("is {}; rotary embeddings need an even number", head_dim));
+  }
+  return head_dim;
+}
+
 }  // namespace
 
-ModelConfig read_decoder(const ConfigReader& reader) {
+ModelConfig read_config(const ConfigReader& reader, const Family& family) {
   ModelConfig config;
   config.hidden = reader.required_int("hidden_size", 1, kMaxWidth);
   config.num_layers = reader.required_int("num_hidden_layers", 1, kMaxLayers);
@@ -112,81 +113,16 @@ ModelConfig read_decoder(const ConfigReader& reader) {
   config.tied_embeddings = reader.bool_or("tie_word_embeddings", false);  // transformers' default for these families
   config.dtype = read_dtype(reader);
   refuse_unsupported_features(reader, config.num_layers);
+  config.head_dim = read_head_dim(reader, family, config);
+  Rope rope = read_rope(reader, family.rope_scaling, config.head_dim);
+  config.rope_theta = rope.theta;
+  config.rope_factors = std::move(rope.factors);
+  for (const FixedKey& fixed : family.fixed_keys) {
+    if (reader.bool_or(fixed.key, fixed.value) != fixed.value) {
+      reader.refuse(fixed.key, fmt::format("is {}; {}", !fixed.value, fixed.refusal));
+    }
+  }
   return config;
-}
-
-namespace {
-
-int64_t even_head_dim(const ConfigReader& reader, int64_t head_dim) {
-  if (head_dim > kMaxHeadDim) {
-    reader.refuse("head_dim", fmt::format("is {}; it must lie between 2 and {}", head_dim, kMaxHeadDim));
-  }
-  if (head_dim % 2 != 0) {
-    reader.refuse("head_dim", fmt::format("is {}; rotary embeddings need an even number", head_dim));
-  }
-  return head_dim;
-}
-
-}  // namespace
-
-int64_t read_head_dim(const ConfigReader& reader) {
-  return even_head_dim(reader, reader.required_int("head_dim", 2, kMaxHeadDim));
-}
-
-int64_t read_head_dim_or_quotient(const ConfigReader& reader, const ModelConfig& config) {
-  if (reader.has("head_dim")) return read_head_dim(reader);
-  if (config.hidden % config.num_heads != 0) {
-    reader.refuse("head_dim", fmt::format("is missing, and num_attention_heads {} does not divide hidden_size {}; add "
-                                          "it, or correct one",
-                                          config.num_heads, config.hidden));
-  }
-  return even_head_dim(reader, config.hidden / config.num_heads);
-}
-
-RopeKeys read_rope(const ConfigReader& reader, const ScaledRope& form) {
-  RopeKeys keys;
-  std::optional<double> theta;
-  if (reader.has("rope_theta")) theta = reader.required_number("rope_theta");
-  for (const std::string key : {"rope_scaling", "rope_parameters"}) {
-    const Json* value = reader.find(key);
-    if (value == nullptr) continue;
-    const ConfigReader rope(*value, reader.name() + ": " + key);
-    const bool is_scaled = read_is_scaled(rope, key, form);
-    if (is_scaled && keys.scaled) rope.refuse("rope_type", "is said by rope_scaling too; remove one of the two");
-    if (is_scaled) keys.scaled = rope;
-    if (rope.number_or("partial_rotary_factor", 1.0) != 1.0) {
-      rope.refuse("partial_rotary_factor", "must be 1: partial rotation is not supported");
-    }
-    if (rope.has("rope_theta")) {
-      const double inner = rope.required_number("rope_theta");
-      if (theta && *theta != inner) {
-        rope.refuse("rope_theta", fmt::format("is {} but rope_theta outside is {}; remove one", inner, *theta));
-      }
-      theta = inner;
-    }
-    for (const auto& [name, setting] : value->items()) {
-      const bool is_known = name == "rope_type" || name == "type" || name == "rope_theta" ||
-                            name == "partial_rotary_factor" ||
-                            (is_scaled && std::find(form.keys.begin(), form.keys.end(), name) != form.keys.end());
-      if (!is_known && !setting.is_null()) {
-        rope.refuse(ConfigReader::shown(name),
-                    is_scaled ? "is no key of " + form.type + ", the rotary embedding that rope_type names; remove it"
-                              : "is not supported; only the default rotary embedding is");
-      }
-    }
-  }
-  if (!theta) reader.refuse("rope_theta", "is missing (and rope_parameters.rope_theta too); add one of the two");
-  if (!(*theta >= 1.0) || !std::isfinite(*theta)) {
-    reader.refuse("rope_theta", fmt::format("is {}; it must be a finite number of at least 1", *theta));
-  }
-  keys.theta = *theta;
-  return keys;
-}
-
-double read_rope_theta(const ConfigReader& reader) { return read_rope(reader, {}).theta; }
-
-void refuse_true(const ConfigReader& reader, const char* key, const char* what) {
-  if (reader.bool_or(key, false)) reader.refuse(key, std::string("is true; ") + what);
 }
 
 }  // namespace tandem::model::decoder

@@ -9,67 +9,6 @@ namespace tandem::model::decoder {
 
 constexpr int64_t kFloatBytes = 4;
 
-namespace {
-
-Size most_of_forward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                     const AttentionBytes& attention, const ProjectionCost& projection, bool has_graph) {
-  const Size element = dtype_bytes(dtype), heads = config.num_heads * config.head_dim;
-  const Sizes size(config, dtype, rows);
-  const AdapterCost adapters(config, dtype, ops, rows);
-  const LinearCost linear(config, dtype, ops, rows);
-  Walk walk;
-  projection.forward(walk, has_graph);
-  // q, k and v live to the end of the block's forward(), and so does what attention gives.
-  walk.run(attention.forward);
-  // AttentionOutput
-  linear.forward_add(walk, heads);
-  adapters.forward(walk, "o");
-  // SwigluMlp
-  walk.run(norm_bytes(config, dtype, ops, rows));
-  walk.run(ops.linear(rows, config.hidden, 2 * config.mlp, element));
-  adapters.forward(walk, "gate_up");
-  walk.drop(size.hidden);  // the norm's result
-  walk.run(ops.silu_mul(rows));
-  linear.forward_add(walk, config.mlp);
-  adapters.forward(walk, "down");
-  return walk.most();
-}
-
-Size most_of_mlp_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows) {
-  const Sizes size(config, dtype, rows);
-  const AdapterCost adapters(config, dtype, ops, rows);
-  Walk walk;
-  const LinearCost linear(config, dtype, ops, rows);
-  walk.run(ops.silu_mul(rows));
-  linear.backward_of_add(walk, config.mlp);
-  adapters.backward(walk, "down");
-  walk.drop(size.activated);
-  walk.run(ops.silu_mul_backward(rows));
-  walk.run(norm_bytes(config, dtype, ops, rows));
-  linear.hidden_gradient(walk, 2 * config.mlp);
-  adapters.backward(walk, "gate_up");
-  walk.drop(size.hidden);  // the norm's result
-  walk.run(norm_backward_bytes(config, ops, rows));
-  walk.run(ops.add(stream_rows(config, rows)));
-  return walk.most();
-}
-
-// From the gradient of the block's middle, which is counted, to that of its input.
-Size most_of_attention_backward(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                                const AttentionBytes& attention, const ProjectionCost& projection) {
-  const Sizes size(config, dtype, rows);
-  Walk walk;
-  walk.take(size.stream);  // the middle's gradient
-  LinearCost(config, dtype, ops, rows).backward_of_add(walk, config.num_heads * config.head_dim);
-  AdapterCost(config, dtype, ops, rows).backward(walk, "o");
-  walk.run(attention.backward);
-  walk.drop(size.q);  // the gradient of its result
-  projection.backward(walk);
-  return walk.most();
-}
-
-}  // namespace
-
 void Walk::run(const device::OpBytes& op) {
   most_ = std::max(most_, alive_ + op.most);
   take(op.result);
@@ -176,51 +115,146 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
   walk.drop(num_windows * part);
 }
 
-BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                       const AttentionBytes& attention, const ProjectionCost& projection) {
-  const Sizes size(config, dtype, rows);
-  BlockBytes block;
-  block.mlp_graph = size.stream + size.gate_up;  // the middle, gate and up
-  // Attention's backward reads q and its result.
-  block.graph = projection.kept + size.q + size.q + attention.kept + block.mlp_graph;
-  block.forward = attention.kept + most_of_forward(config, dtype, ops, rows, attention, projection, /*has_graph=*/true);
-  block.inference = most_of_forward(config, dtype, ops, rows, attention, projection, /*has_graph=*/false);
-  block.mlp_backward = most_of_mlp_backward(config, dtype, ops, rows);
-  block.attention_backward = most_of_attention_backward(config, dtype, ops, rows, attention, projection);
-  return block;
+LayerCost::LayerCost(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
+                     Size rows)
+    : config(config),
+      family(family),
+      dtype(dtype),
+      ops(ops),
+      rows(rows),
+      element(dtype_bytes(dtype)),
+      size(config, dtype, rows),
+      linear(config, dtype, ops, rows),
+      adapters(config, dtype, ops, rows) {}
+
+namespace {
+
+// Walks AttentionPiece::project().
+void walk_projection(Walk& walk, const LayerCost& layer, bool has_graph) {
+  const bool has_norms = layer.family.qk_norm;
+  walk.run(layer.norm());
+  walk.run(layer.ops.linear(layer.rows, layer.config.hidden, layer.qkv_width(), layer.element));
+  layer.adapters.forward(walk, "qkv");
+  walk.drop(layer.size.hidden);  // the norm's result; a bias is added in place
+  walk.run(has_norms ? layer.ops.qk_norm_rope(layer.rows) : layer.ops.rope(layer.rows));
+  if (!has_norms || !has_graph) walk.drop(layer.size.qkv);
 }
 
-BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                              const AttentionBytes& attention, bool has_bias) {
-  const Sizes size(config, dtype, rows);
-  const AdapterCost adapters(config, dtype, ops, rows);
-  const Size qkv_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
-  ProjectionCost projection;
-  projection.forward = [&](Walk& walk, bool /*has_graph*/) {
-    walk.run(norm_bytes(config, dtype, ops, rows));
-    walk.run(ops.linear(rows, config.hidden, qkv_width, dtype_bytes(dtype)));
-    adapters.forward(walk, "qkv");
-    walk.drop(size.hidden);  // the norm's result; a bias is added in place
-    walk.run(ops.rope(rows));
-    walk.drop(size.qkv);
-  };
-  projection.backward = [&](Walk& walk) {
-    walk.run(ops.rope_backward(rows));
-    walk.run(norm_bytes(config, dtype, ops, rows));
-    if (has_bias) walk.run(ops.add_bias_backward(rows, qkv_width));
-    LinearCost(config, dtype, ops, rows).hidden_gradient(walk, qkv_width);
-    adapters.backward(walk, "qkv");
-    walk.drop(size.hidden);  // the norm's result
-    walk.run(norm_backward_bytes(config, ops, rows));
-  };
-  return block_bytes(config, dtype, ops, rows, attention, projection);
+// Walks from the gradients of q, k and v, which stay, to that of the input.
+void walk_projection_backward(Walk& walk, const LayerCost& layer) {
+  walk.run(layer.family.qk_norm ? layer.ops.qk_norm_rope_backward(layer.rows) : layer.ops.rope_backward(layer.rows));
+  if (layer.family.qk_norm && !layer.linear.ranks().is_alone()) {
+    // The gradients of q_norm and k_norm for the own heads live until those for all heads are added up.
+    walk.take(2 * layer.config.head_dim * kFloatBytes);
+    walk.run(layer.linear.ranks().sum(2, layer.config.head_dim, kFloatBytes, kFloatBytes));
+    walk.drop(2 * 2 * layer.config.head_dim * kFloatBytes);
+  }
+  walk.run(layer.norm());
+  if (layer.family.qkv_bias) walk.run(layer.ops.add_bias_backward(layer.rows, layer.qkv_width()));
+  layer.linear.hidden_gradient(walk, layer.qkv_width());
+  layer.adapters.backward(walk, "qkv");
+  walk.drop(layer.size.hidden);  // the norm's result
+  walk.run(layer.norm_backward());
 }
 
-double forward_flops(const ModelConfig& config, const ForwardWork& work) {
+PieceCost attention_cost(const LayerCost& layer, const AttentionBytes& attention) {
+  const Size heads = layer.config.num_heads * layer.config.head_dim;
+  PieceCost piece;
+  // The backward of the norms of q and k reads qkv, attention's reads q and its result.
+  piece.graph = (layer.family.qk_norm ? layer.size.qkv : Size(0)) + layer.size.q + layer.size.q + attention.kept;
+  piece.forward = [&layer, &attention, heads](Walk& walk, bool has_graph) {
+    walk_projection(walk, layer, has_graph);
+    // q, k and v live to the end of the block's forward(), and so does what attention gives.
+    walk.run(attention.forward);
+    layer.linear.forward_add(walk, heads);
+    layer.adapters.forward(walk, "o");
+  };
+  piece.backward = [&layer, &attention, heads](Walk& walk) {
+    walk.take(layer.size.stream);  // the gradient of the piece's result
+    layer.linear.backward_of_add(walk, heads);
+    layer.adapters.backward(walk, "o");
+    walk.run(attention.backward);
+    walk.drop(layer.size.q);  // the gradient of attention's result
+    walk_projection_backward(walk, layer);
+  };
+  return piece;
+}
+
+PieceCost swiglu_cost(const LayerCost& layer) {
+  PieceCost piece;
+  piece.graph = layer.size.stream + layer.size.gate_up;  // the middle, gate and up
+  piece.forward = [&layer](Walk& walk, bool /*has_graph*/) {
+    walk.run(layer.norm());
+    walk.run(layer.ops.linear(layer.rows, layer.config.hidden, 2 * layer.config.mlp, layer.element));
+    layer.adapters.forward(walk, "gate_up");
+    walk.drop(layer.size.hidden);  // the norm's result
+    walk.run(layer.ops.silu_mul(layer.rows));
+    layer.linear.forward_add(walk, layer.config.mlp);
+    layer.adapters.forward(walk, "down");
+  };
+  piece.backward = [&layer](Walk& walk) {
+    walk.run(layer.ops.silu_mul(layer.rows));
+    layer.linear.backward_of_add(walk, layer.config.mlp);
+    layer.adapters.backward(walk, "down");
+    walk.drop(layer.size.activated);
+    walk.run(layer.ops.silu_mul_backward(layer.rows));
+    walk.run(layer.norm());
+    layer.linear.hidden_gradient(walk, 2 * layer.config.mlp);
+    layer.adapters.backward(walk, "gate_up");
+    walk.drop(layer.size.hidden);  // the norm's result
+    walk.run(layer.norm_backward());
+    walk.run(layer.ops.add(stream_rows(layer.config, layer.rows)));
+  };
+  return piece;
+}
+
+PieceCost mlp_cost(const LayerCost& layer) {
+  PieceCost piece;
+  switch (layer.family.mlp) {
+    case MlpKind::kSwiglu: piece = swiglu_cost(layer); break;
+  }
+  return piece;
+}
+
+// Returns how many weights of the MLP's matrices one token is multiplied with.
+double mlp_weights(const ModelConfig& config, const Family& family) {
+  double weights = 0;
+  switch (family.mlp) {
+    case MlpKind::kSwiglu: weights = 3 * static_cast<double>(config.hidden) * static_cast<double>(config.mlp); break;
+  }
+  return weights;
+}
+
+}  // namespace
+
+BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
+                       Size rows, const AttentionBytes& attention) {
+  const LayerCost layer(config, family, dtype, ops, rows);
+  const PieceCost attention_piece = attention_cost(layer, attention), mlp = mlp_cost(layer);
+  const auto most_of_forward = [&](bool has_graph) {
+    Walk walk;
+    attention_piece.forward(walk, has_graph);
+    mlp.forward(walk, has_graph);
+    return walk.most();
+  };
+  const auto most_of_backward = [](const PieceCost& piece) {
+    Walk walk;
+    piece.backward(walk);
+    return walk.most();
+  };
+  return {.graph = attention_piece.graph + mlp.graph,
+          .mlp_graph = mlp.graph,
+          .forward = attention.kept + most_of_forward(/*has_graph=*/true),
+          .inference = most_of_forward(/*has_graph=*/false),
+          .mlp_backward = most_of_backward(mlp),
+          .attention_backward = most_of_backward(attention_piece)};
+}
+
+double forward_flops(const ModelConfig& config, const Family& family, const ForwardWork& work) {
   const auto hidden = static_cast<double>(config.hidden), layers = static_cast<double>(config.num_layers);
   const auto heads = static_cast<double>(config.num_heads * config.head_dim);
   const auto kv_heads = static_cast<double>(config.num_kv_heads * config.head_dim);
-  const double layer = hidden * (2 * heads + 2 * kv_heads) + 3 * hidden * static_cast<double>(config.mlp);
+  const double layer = hidden * (2 * heads + 2 * kv_heads) + mlp_weights(config, family);
   return 2 * work.rows * layer * layers +
          2 * work.logit_rows * hidden * static_cast<double>(vocab_rows(config).count()) +
          4 * work.key_pairs * heads * layers;

@@ -1,5 +1,5 @@
-// What dense decoder families share of their cost: the walk of a block, as decoder/forward.cc and the family's
-// forward.cc run it, with the bytes of device/ops_plan in the place of tensors; and what a forward computes. No torch.
+// The cost of a decoder: the walk of a block, as decoder/block.cc runs it, with the bytes of device/ops_plan in the
+// place of tensors; and what a forward computes. No torch.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace tandem::model::decoder {
 
-// Bytes that are alive, and the most that ever were.
+// Counts the bytes that are alive, and the most that ever were.
 class Walk {
  public:
   void run(const device::OpBytes& op);
@@ -27,7 +27,7 @@ class Walk {
   Size alive_ = 0, most_ = 0;
 };
 
-// The tensors of a block. stream: what a rank keeps of the hidden state between its pieces.
+// The bytes of a block's tensors. `stream` is what a rank keeps of the hidden state between pieces.
 struct Sizes {
   Sizes(const ModelConfig& config, Dtype dtype, Size rows);
   Size hidden, stream, q, kv, qkv, gate_up, activated;
@@ -37,16 +37,17 @@ struct Sizes {
 class LinearCost {
  public:
   LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
-  // Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
+  // Counts Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
   void forward_add(Walk& walk, Size inner) const;
-  // And from the gradient of what the stream keeps of its result to that of its input.
+  // Counts the backward of forward_add(), from the gradient of what the stream keeps of the result to that of the
+  // input.
   void backward_of_add(Walk& walk, Size inner) const;
-  // The input's gradient, of a matrix with so many rows, that is cut by them, and reads the hidden state.
+  // Counts the input's gradient of a matrix that reads the hidden state, has so many rows and is cut by them.
   void hidden_gradient(Walk& walk, Size outer) const;
   const TensorRanksPlan& ranks() const { return ranks_; }
 
  private:
-  // Of parts in float32, to what the stream keeps.
+  // Counts the sum of parts in float32, to what the stream keeps.
   void sum(Walk& walk, const device::OpBytes& part) const;
 
   const device::OpsPlan& ops_;
@@ -55,11 +56,12 @@ class LinearCost {
   const Size rows_, hidden_, element_;
 };
 
-// What the adapters of a block's matrices take beside their products (model/linear.cc); nothing where there are none.
+// The memory that the adapters of a block's matrices take on top of the matrices' products (model/linear.cc). Without
+// adapters it is nothing.
 class AdapterCost {
  public:
   AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
-  // Behind the product of a packed matrix, "qkv", and behind the gradient of its input.
+  // Counts what follows the product of a packed matrix, such as "qkv"; and what follows the gradient of its input.
   void forward(Walk& walk, const std::string& matrix) const;
   void backward(Walk& walk, const std::string& matrix) const;
 
@@ -73,24 +75,36 @@ class AdapterCost {
   std::map<std::string, Shape> matrices_;
 };
 
-// The piece that makes q, k and v of the hidden state.
-struct ProjectionCost {
-  Size kept = 0;  // what its backward reads besides the block's input
-  // To q, k and v, which stay; what the graph keeps is dropped where there is none.
+// The numbers and counters that the pieces of a layer are counted with. It borrows what it is made of.
+struct LayerCost {
+  LayerCost(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops, Size rows);
+
+  const ModelConfig& config;
+  const Family& family;
+  const Dtype dtype;
+  const device::OpsPlan& ops;
+  const Size rows, element;
+  const Sizes size;
+  const LinearCost linear;
+  const AdapterCost adapters;
+
+  Size qkv_width() const { return (config.num_heads + 2 * config.num_kv_heads) * config.head_dim; }
+  device::OpBytes norm() const { return norm_bytes(config, dtype, ops, rows); }
+  device::OpBytes norm_backward() const { return norm_backward_bytes(config, ops, rows); }
+};
+
+// The cost of one of the two pieces of a block.
+struct PieceCost {
+  Size graph = 0;  // what its backward reads; the block's input is its caller's
+  // Walks from the piece's input to its result. Both stay, as does all that lives until the block has run.
   std::function<void(Walk& walk, bool has_graph)> forward;
-  // From the gradients of q, k and v, which stay, to that of the block's input.
+  // Walks from the gradient of its result to that of its input.
   std::function<void(Walk& walk)> backward;
 };
 
-// Family::block_bytes() of a block of that projection, AttentionOutput and SwigluMlp.
-BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                       const AttentionBytes& attention, const ProjectionCost& projection);
-
-// The same of a rotary block (decoder/forward.h).
-BlockBytes rotary_block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                              const AttentionBytes& attention, bool has_bias);
-
-// Family::forward_flops() of the same.
-double forward_flops(const ModelConfig& config, const ForwardWork& work);
+// These are model::block_bytes() and model::forward_flops() for that family (model_plan.h).
+BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
+                       Size rows, const AttentionBytes& attention);
+double forward_flops(const ModelConfig& config, const Family& family, const ForwardWork& work);
 
 }  // namespace tandem::model::decoder

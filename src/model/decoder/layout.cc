@@ -28,7 +28,7 @@ Slice part_of(const ModelConfig& config, const std::string& hf_name, const std::
   return slice;
 }
 
-// The rows of the embedding, or of the head, that this part of the model has; the parts need not be equally large.
+// Returns the rows of the embedding, or of the head, that this part of the model has. Parts may differ in size.
 Slice vocabulary(const ModelConfig& config, const std::string& hf_name) {
   const VocabRows rows = vocab_rows(config);
   Slice slice{.hf_name = hf_name, .shape = {rows.count(), config.hidden}};
@@ -67,17 +67,29 @@ PackedTensor bias(const std::string& packed_name, const HfTensors& slices) {
   return packed;
 }
 
-PackedTensor qkv_matrix(const ModelConfig& config, const LayerNames& names) {
+namespace {
+
+void add_attention(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, K = config.head_dim;
   const int64_t q_rows = config.num_heads * K, kv_rows = config.num_kv_heads * K;
-  return matrix(names.packed + "qkv", {rows_of_part(config, names.hf + "self_attn.q_proj.weight", {q_rows, E}),
-                                       rows_of_part(config, names.hf + "self_attn.k_proj.weight", {kv_rows, E}),
-                                       rows_of_part(config, names.hf + "self_attn.v_proj.weight", {kv_rows, E})});
-}
-
-PackedTensor o_matrix(const ModelConfig& config, const LayerNames& names) {
-  return matrix(names.packed + "o", {columns_of_part(config, names.hf + "self_attn.o_proj.weight",
-                                                     {config.hidden, config.num_heads * config.head_dim})});
+  const std::string self_attn = names.hf + "self_attn.";
+  layout.tensors.push_back(norm(names.packed + "input_norm", names.hf + "input_layernorm.weight", E));
+  layout.tensors.push_back(
+      matrix(names.packed + "qkv", {rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
+                                    rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
+                                    rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})}));
+  if (family.qkv_bias) {
+    layout.tensors.push_back(
+        bias(names.packed + "qkv_bias", {rows_of_part(config, self_attn + "q_proj.bias", {q_rows}),
+                                         rows_of_part(config, self_attn + "k_proj.bias", {kv_rows}),
+                                         rows_of_part(config, self_attn + "v_proj.bias", {kv_rows})}));
+  }
+  if (family.qk_norm) {
+    layout.tensors.push_back(norm(names.packed + "q_norm", self_attn + "q_norm.weight", K));
+    layout.tensors.push_back(norm(names.packed + "k_norm", self_attn + "k_norm.weight", K));
+  }
+  layout.tensors.push_back(
+      matrix(names.packed + "o", {columns_of_part(config, self_attn + "o_proj.weight", {E, q_rows})}));
 }
 
 void add_swiglu_mlp(const ModelConfig& config, const LayerNames& names, Layout& layout) {
@@ -90,10 +102,22 @@ void add_swiglu_mlp(const ModelConfig& config, const LayerNames& names, Layout& 
       matrix(names.packed + "down", {columns_of_part(config, names.hf + "mlp.down_proj.weight", {E, F})}));
 }
 
-Layout layout(const ModelConfig& config, void (*add_block)(const ModelConfig&, const LayerNames&, Layout&)) {
+void add_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
+  switch (family.mlp) {
+    case MlpKind::kSwiglu: return add_swiglu_mlp(config, names, layout);
+  }
+}
+
+}  // namespace
+
+Layout layout(const ModelConfig& config, const Family& family) {
   Layout layout;
   layout.tensors.push_back(matrix("embed", {vocabulary(config, "model.embed_tokens.weight")}));
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(config, LayerNames(layer), layout);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const LayerNames names(layer);
+    add_attention(config, family, names, layout);
+    add_mlp(config, family, names, layout);
+  }
   layout.tensors.push_back(norm("final_norm", "model.norm.weight", config.hidden));
   if (config.tied_embeddings) {
     layout.ignored.push_back("lm_head.weight");  // some publishers write the tied matrix twice
