@@ -1,4 +1,4 @@
-// What Tandem throws, and whose fault each kind is. The command line turns them into one line on
+// The exceptions that Tandem throws, one class for each party at fault. The command line turns them into one line on
 // stderr and an exit code; nothing else in the program ends the process.
 #pragma once
 
@@ -7,19 +7,21 @@
 
 namespace tandem {
 
-// The user's: a flag, a file, a data line. Exit code 2. The message names file, place and remedy.
+// The user's fault: a flag, a file or a data line is wrong. Ends the program with exit code 2. The message names the
+// file, the place and the remedy.
 class UserError : public std::runtime_error {
  public:
   explicit UserError(const std::string& message) : std::runtime_error(message) {}
 };
 
-// The machine's: disk full, directory read-only, a worker that cannot start. Exit code 3.
+// The machine's fault: the disk is full, a directory is read-only, a worker process cannot start. Ends the program with
+// exit code 3.
 class EnvironmentError : public std::runtime_error {
  public:
   explicit EnvironmentError(const std::string& message) : std::runtime_error(message) {}
 };
 
-// Ours: a broken invariant. Exit code 1. The message holds the check, its file and line.
+// Our fault: an invariant is broken. Ends the program with exit code 1. The message holds the check, its file and line.
 class BugError : public std::logic_error {
  public:
   explicit BugError(const std::string& message) : std::logic_error(message) {}

@@ -7,7 +7,7 @@
 namespace tandem::base {
 namespace {
 
-// What a unit in capital letters stands for; 0: nothing.
+// Returns the bytes of a unit in capital letters; 0 if it is unknown.
 double bytes_of(const std::string& unit) {
   if (unit.empty() || unit == "B") return 1.0;
   const size_t power = std::string_view("KMGT").find(unit.front());

@@ -1,6 +1,6 @@
-// Checks that say whose fault it is: TANDEM_CHECK* for our invariants (BugError), TANDEM_USER_CHECK for
-// input (UserError, exit 2), TANDEM_ENV_CHECK for the machine (EnvironmentError, exit 3).
-// The values after the condition are joined with spaces.
+// Checks that name the party at fault: TANDEM_CHECK* is for our invariants (BugError), TANDEM_USER_CHECK for input
+// (UserError, exit code 2), TANDEM_ENV_CHECK for the machine (EnvironmentError, exit code 3). The values after the
+// condition are joined with spaces.
 #pragma once
 
 #include <sstream>
@@ -13,7 +13,7 @@ namespace tandem::base {
 template <typename... Values>
 std::string join_message(const Values&... values) {
   std::ostringstream out;
-  [[maybe_unused]] const char* space = "";  // used where there are values
+  [[maybe_unused]] const char* space = "";  // unused where the list of values is empty
   ((out << space << values, space = " "), ...);
   return out.str();
 }

@@ -1,4 +1,5 @@
-// XXH3-128 of bytes and files, as 32 hexadecimal digits: finds what a disk has changed. It keeps no attacker out.
+// Computes XXH3-128 of bytes and files, as 32 hexadecimal digits. It finds damage by a disk; it is no protection
+// against an attacker.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 namespace tandem::base {
 
 std::string checksum(std::string_view bytes);
-// Of a whole file, read a piece at a time. UserError when it cannot be read.
+// Returns the checksum of a whole file, which is read in pieces. Throws UserError when it cannot be read.
 std::string file_checksum(const std::string& path);
 
 }  // namespace tandem::base

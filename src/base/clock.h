@@ -1,4 +1,4 @@
-// Time that passes, for reports.
+// Measures elapsed time for reports.
 #pragma once
 
 #include <chrono>

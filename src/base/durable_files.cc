@@ -1,5 +1,5 @@
-// Files and directories that appear whole: written under a name that nobody foresees, synced, renamed. Declared in
-// base/files.h.
+// Files and directories that appear whole: they are written under an unguessable name, synced and renamed. They are
+// declared in base/files.h.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace tandem::base {
 namespace {
 
-// Everything under `path`, files before the directory that names them.
+// Syncs everything under `path`, files before the directory that names them.
 void sync_tree(const std::string& path) {
   for (const std::string& name : list_directory(path)) {
     const std::string member = path + "/" + name;
@@ -95,7 +95,7 @@ DurableDirectory::~DurableDirectory() {
   try {
     remove_tree(temporary_);
   } catch (const std::runtime_error&) {
-    // Nothing can be done in a destructor, and the name shows what it is.
+    // A destructor can do nothing about a failure, and the name marks the file as a temporary.
   }
 }
 
@@ -109,8 +109,8 @@ void DurableDirectory::commit() {
     if (!replace_ || (errno != ENOTEMPTY && errno != EEXIST)) fail_write(final_path_, "put in place", errno);
     old = temporary_;
     if (file_calls().exchange(temporary_.c_str(), final_path_.c_str()) < 0) {
-      // A file system that cannot exchange: two renames. Killed between them, both directories are complete and the
-      // old one is found under its name with ".old".
+      // The file system cannot exchange names, so two renames do it. If the process is killed between them, both
+      // directories are complete and the old one is found under its name with ".old".
       if (errno != EINVAL && errno != ENOSYS) fail_write(final_path_, "put in place", errno);
       old = temporary_ + ".old";
       if (file_calls().rename(final_path_.c_str(), old.c_str()) < 0) fail_write(final_path_, "put aside", errno);

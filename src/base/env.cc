@@ -10,7 +10,7 @@ extern char** environ;
 namespace tandem::base {
 namespace {
 
-// Shorter values are words that stand in texts by chance.
+// Shorter values are words that occur in texts by chance.
 constexpr size_t kMinSecretCharacters = 8;
 constexpr std::array<std::string_view, 5> kSecretEndings = {"TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD"};
 
@@ -23,7 +23,7 @@ bool is_secret(std::string_view name, std::string_view value) {
 
 bool is_of_a_launcher(std::string_view name) {
   constexpr std::array<std::string_view, 9> kNames = {
-      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",  "MASTER_ADDR",
       "MASTER_PORT", "TANDEM_LAUNCH", "TANDEM_STORE_FD", "TANDEM_LAUNCHER_FD"};
   constexpr std::array<std::string_view, 5> kBeginnings = {"SLURM_", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
                                                            "TORCHELASTIC_"};
@@ -40,13 +40,13 @@ std::vector<std::pair<std::string, std::string>> secret_variables() {
     if (equals == std::string_view::npos || !is_secret(text.substr(0, equals), text.substr(equals + 1))) continue;
     secrets.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
-  // A secret that holds another one goes first, or its rest would stay.
+  // A secret that contains another one goes first, or its rest would stay.
   std::stable_sort(secrets.begin(), secrets.end(),
                    [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   return secrets;
 }
 
-// A name goes on with these: "/users/ann" is not the beginning of "/users/anna".
+// These characters continue a name: "/users/ann" is not the beginning of "/users/anna".
 bool is_name_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
 }

@@ -1,4 +1,4 @@
-// The environment, read here and nowhere else, and what of it must not get into files.
+// Reads the environment, which no other file does, and redacts the parts of it that must not get into files.
 #pragma once
 
 #include <map>
@@ -9,40 +9,41 @@
 
 namespace tandem::base {
 
-// HOME without a '/' at its end; "" where it is unset, relative or the root.
+// Returns HOME without a '/' at its end; "" if it is unset, relative or the root.
 std::string home_directory();
 
-// The interpreter that a launcher names for the worker processes (TANDEM_WORKER_PYTHON): an installed wheel's `tandem`
-// command names the one that it was installed for. "" where there is no launcher.
+// Returns the interpreter that a launcher names for the worker processes (TANDEM_WORKER_PYTHON): an installed wheel's
+// `tandem` command names the one that it was installed for. Returns "" without a launcher.
 std::string launcher_python();
 
-// TANDEM_RM_TOKEN, which a service of rewards is shown; "" where it is unset.
+// Returns TANDEM_RM_TOKEN, the credential that a reward service is shown; "" if it is unset.
 std::string reward_service_token();
 
-// TANDEM_SECRET_FILE, the file by which the ranks of several machines know each other; "" where it is unset.
+// Returns TANDEM_SECRET_FILE, the file by which ranks on several machines authenticate each other; "" if it is unset.
 std::string secret_file();
 
-// GLOO_DEVICE_TRANSPORT, by which LibTorch chooses how Gloo connects; "" where it is unset.
+// Returns GLOO_DEVICE_TRANSPORT, by which LibTorch chooses Gloo's transport; "" if it is unset.
 std::string gloo_transport();
 
-// Whether a variable is set, to whatever value.
+// Returns whether a variable is set, to whatever value.
 bool is_set(const std::string& name);
 
-// TANDEM_RANKS_SHARE_DEVICES, for tests on a machine with one device: ranks may then be on the same one.
+// Returns whether TANDEM_RANKS_SHARE_DEVICES is set: ranks may then be on the same device. It is for tests on a machine
+// with one device.
 bool ranks_share_devices();
 
-// The variables by which launchers tell a rank who it is (RANK, SLURM_*, ...), by name; those that are empty are not
-// set.
+// Returns the variables by which launchers tell a rank who it is (RANK, SLURM_*, ...), by name. An empty variable
+// counts as unset.
 std::map<std::string, std::string> launch_environment();
 
-// Takes out of a text what a run's files are not to hold: the home directory becomes "~", and the value of a secret
-// variable (its name ends in TOKEN, KEY, SECRET, PASSWORD or PASSWD, the value has 8 characters or more) becomes
+// Removes from a text what a run's files must not hold: the home directory becomes "~", and the value of a secret
+// variable (its name ends in TOKEN, KEY, SECRET, PASSWORD or PASSWD, and the value has 8 characters or more) becomes
 // "[NAME]".
 class Redaction {
  public:
-  // Of this process's environment.
+  // Uses the environment of this process.
   Redaction();
-  // `secrets`: name and value.
+  // `secrets` holds pairs of name and value.
   Redaction(std::string home, std::vector<std::pair<std::string, std::string>> secrets);
 
   std::string apply(std::string_view text) const;
@@ -53,7 +54,8 @@ class Redaction {
   std::vector<std::pair<std::string, std::string>> secrets_;
 };
 
-// `home` at the start of a path becomes "~", and the other way round. Other texts stay; so do all where home is "".
+// shorten_home() replaces `home` at the start of a path by "~", expand_home() does the opposite. Other texts stay as
+// they are; so do all where `home` is "".
 std::string shorten_home(const std::string& path, const std::string& home);
 std::string expand_home(const std::string& path, const std::string& home);
 

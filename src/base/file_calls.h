@@ -1,8 +1,8 @@
-// The system calls that change a disk, as one table: all that base/files does to it goes through here. Tests put
-// another table in its place (tests/base/faulty_disk.h): one that fails or tears the k-th call, one that dies there,
-// one that remembers what was not synced and can lose it.
+// Holds the system calls that change a disk in one table: every change that base/files makes goes through it. Tests
+// replace the table (tests/base/faulty_disk.h) by one that fails or tears the k-th call, one that dies there, or one
+// that remembers unsynced bytes and can lose them.
 //
-// Each function is the system call of its name: -1 and errno on failure.
+// Each function is the system call of its name: it returns -1 and sets errno on failure.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace tandem::base {
 class FileCalls {
  public:
   virtual ~FileCalls() = default;
-  virtual int open(const char* path, int flags, mode_t mode);  // only to write, or to sync
+  virtual int open(const char* path, int flags, mode_t mode);  // for writing or for syncing only
   virtual ssize_t write(int fd, const void* data, size_t size);
   virtual int fsync(int fd);
   virtual int ftruncate(int fd, off_t size);
@@ -27,10 +27,10 @@ class FileCalls {
   virtual int rmdir(const char* path);
 };
 
-// The table in use.
+// Returns the table in use.
 FileCalls& file_calls();
 
-// Puts another table in use for as long as this lives; for tests, while no other thread works on files.
+// Replaces the table for as long as this object lives. For tests, while no other thread works on files.
 class ReplacedFileCalls {
  public:
   explicit ReplacedFileCalls(FileCalls& calls);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kTemporaryMark = ".tmp-";
 constexpr size_t kTemporaryDigits = 16;
-// Two renames of DurableDirectory: the old directory while the new one gets its name.
+// DurableDirectory's two renames use it: the old directory has this suffix while the new one gets its name.
 constexpr std::string_view kOld = ".old";
 
 std::string errno_text(int error) { return std::generic_category().message(error); }
@@ -71,7 +71,7 @@ std::string parent_directory(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-// Some file systems have nothing to do for it and say EINVAL.
+// Some file systems cannot sync a directory and return EINVAL.
 void sync_directory(const std::string& path) {
   const OwnedFd fd(
       retry_interrupted([&] { return file_calls().open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); }));
@@ -95,7 +95,7 @@ int create_temporary(const std::string& beside, std::string* path) {
   return fd;
 }
 
-// Only a name exactly as temporary_name() makes it counts as one of our temporaries: somebody else may have called a file
+// Only a name exactly as temporary_name() makes it counts as one of our temporaries: a user may have called a file
 // "x.tmp-1".
 std::string name_without_temporary_mark(const std::string& name) {
   const std::string_view whole(name);

@@ -1,5 +1,5 @@
-// MemoryEstimate that the functions of base/files.h share: messages for failed system calls, descriptors that close
-// themselves, and temporary names that nobody can foresee. Only src/base includes this file.
+// Internals that the functions of base/files.h share: messages for failed system calls, descriptors that close
+// themselves, and temporary names that nobody can guess. Only src/base includes this file.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace tandem::base {
 
-// UserError and EnvironmentError "PATH: cannot OPERATION: what errno says; remedy".
+// These throw UserError and EnvironmentError "PATH: cannot OPERATION: errno's text; remedy".
 [[noreturn]] void fail_read(const std::string& path, const char* operation, int error);
 [[noreturn]] void fail_write(const std::string& path, const char* operation, int error);
 
@@ -25,7 +25,7 @@ auto retry_interrupted(Call call) {
   }
 }
 
-// A descriptor that is closed when its owner throws.
+// Owns a descriptor, which is closed even when its owner throws.
 class OwnedFd {
  public:
   explicit OwnedFd(int fd) : fd_(fd) {}
@@ -39,20 +39,20 @@ class OwnedFd {
   int fd_;
 };
 
-// Writes all bytes; the errno of the failure, or 0. `num_written` tells how far it came.
+// Writes all bytes. Returns 0, or the errno of the failure; `num_written` then tells how many bytes were written.
 int write_all(int fd, const char* data, size_t size, size_t* num_written = nullptr);
 
 std::string parent_directory(const std::string& path);
 
-// Makes names in a directory durable.
+// Makes the names in a directory durable.
 void sync_directory(const std::string& path);
 
-// A name beside `path` that nobody can foresee: 64 random bits. Whoever else may write into the folder can then put
-// nothing in its way, and no link that leads to a file of ours.
+// Returns a name next to `path` that nobody can guess: it has 64 random bits. So another user who may write into the
+// folder can neither occupy the name nor plant a link there that leads to a file of ours.
 std::string temporary_name(const std::string& path);
 
-// Creates a file under such a name and opens it for writing: a file of our own, never one that is there and never what
-// a link names. Sets `path` to the name; -1 and errno where it cannot.
+// Creates a new file under such a name and opens it for writing; it never opens an existing file or the target of a
+// link. Sets `path` to the name; returns -1 and sets errno on failure.
 int create_temporary(const std::string& beside, std::string* path);
 
 }  // namespace tandem::base

@@ -1,4 +1,4 @@
-// File access through plain system calls: every one is checked. Those that change the disk go through file_calls().
+// File access through plain system calls, each of which is checked. Those that change the disk go through file_calls().
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file's or folder's state; nothing where none exists. UserError where a folder on the way may not be searched:
-// something may exist behind it, so "no such file" would be a guess.
+// Returns the state of the file or folder; nullopt if none exists. Throws UserError if a folder on the way may not be
+// searched: something may exist below it, so "no such file" would be a guess.
 std::optional<struct stat> look_at(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0) return info;
@@ -35,8 +35,8 @@ void check_regular(const std::string& path, const struct stat& info) {
                     path + ": is no regular file (a pipe, a socket or a device); copy its content into one");
 }
 
-// Opens a regular file; nothing else is opened even for a moment, since opening a pipe waits for its other end and
-// opening a device may set it going. What takes the file's place between the two looks is refused by the second.
+// Opens a regular file. Nothing else is opened even for a moment, since opening a pipe waits for its other end and
+// opening a device may start it. If something takes the file's place between the two checks, the second refuses it.
 int open_for_reading(const std::string& path, struct stat* info) {
   if (const std::optional<struct stat> before = look_at(path)) check_regular(path, *before);
   OwnedFd fd(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
@@ -46,7 +46,7 @@ int open_for_reading(const std::string& path, struct stat* info) {
   return fd.release();
 }
 
-// `path`, or the first of its parents that is there.
+// Returns `path`, or the first of its parents that exists.
 std::string nearest_existing(const std::string& path) {
   fs::path at = fs::absolute(path);
   std::error_code error;
@@ -89,14 +89,14 @@ std::string without_trailing_slashes(std::string path) {
 
 void make_directories(const std::string& path) {
   TANDEM_USER_CHECK(!path.empty(), "an empty name for a directory; give one");
-  std::error_code unknown;  // where it may not be looked for, mkdir() says why
+  std::error_code unknown;  // ignored: where the path may not be searched, mkdir() gives the reason
   if (fs::is_directory(path, unknown)) return;
   const std::string trimmed = without_trailing_slashes(path);
   const std::string parent = parent_directory(trimmed);
   if (parent != trimmed) make_directories(parent);
   if (file_calls().mkdir(trimmed.c_str(), 0777) < 0) {
     const int error = errno;
-    if (error == EEXIST && fs::is_directory(trimmed, unknown)) return;  // made by another process meanwhile
+    if (error == EEXIST && fs::is_directory(trimmed, unknown)) return;  // another process made it meanwhile
     fail_write(path, "make the directory", error == EEXIST ? ENOTDIR : error);
   }
   sync_directory(parent);
@@ -154,13 +154,13 @@ void check_writable_directory(const std::string& path, int64_t needed_bytes, con
   std::string probe;
   const OwnedFd fd(create_temporary(folder + "/.write-test", &probe));
   if (fd.get() < 0) fail_write(folder, "write into the directory", errno);
-  // A full disk still creates names; a byte shows it.
+  // A full disk still creates names, so a byte is written too.
   const int error = write_all(fd.get(), "x", 1);
   file_calls().unlink(probe.c_str());
   if (error != 0) fail_write(folder, "write into the directory", error);
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) < 0) fail_write(folder, "ask for free space", errno);
-  // Division, since blocks times size may exceed 64 bits on some network file systems.
+  // This divides, since blocks times size may exceed 64 bits on some network file systems.
   const auto needed_blocks = static_cast<uint64_t>(std::max<int64_t>(needed_bytes, 0)) / info.f_frsize;
   TANDEM_ENV_CHECK(needed_blocks <= info.f_bavail, folder + ": about", needed_bytes >> 20, "MiB are needed" + what_for,
                    "and", (info.f_bavail * info.f_frsize) >> 20, "MiB are free; free space or write elsewhere");

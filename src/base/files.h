@@ -1,6 +1,6 @@
-// All file access that matters: reading with clear errors, and writing that survives a power cut.
-// Reading what the user named throws UserError (exit 2); failing writes throw EnvironmentError (exit 3). Messages name
-// path, operation and errno text.
+// Has all file access that matters: reads with clear errors, and writes that survive a power cut. Reading a file that
+// the user named throws UserError (exit code 2); a failed write throws EnvironmentError (exit code 3). Messages name
+// path, operation and errno's text.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,18 @@
 
 namespace tandem::base {
 
-// The whole of a file; UserError when it is missing, no regular file (a directory, a pipe), or above `max_bytes`.
+// Returns the whole file. Throws UserError when it is missing, is no regular file (a directory, a pipe), or is larger
+// than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
-// UserError "permission denied" where a folder on the way may not be searched, so that nobody says "no such file" of
-// it.
-bool file_exists(const std::string& path);  // anything but a directory
+// Throws UserError "permission denied" if a folder on the way may not be searched, so that no caller reports "no such
+// file" for it.
+bool file_exists(const std::string& path);  // true for anything but a directory
 bool directory_exists(const std::string& path);
-void make_directories(const std::string& path);                    // EnvironmentError when it cannot
-std::vector<std::string> list_directory(const std::string& path);  // names, sorted
-std::string without_trailing_slashes(std::string path);            // "/" stays
+void make_directories(const std::string& path);                    // throws EnvironmentError on failure
+std::vector<std::string> list_directory(const std::string& path);  // sorted names
+std::string without_trailing_slashes(std::string path);            // "/" stays "/"
 
-// A file opened for positioned reads. Movable.
+// Holds a file open for positioned reads. It is movable.
 class ReadableFile {
  public:
   explicit ReadableFile(const std::string& path);
@@ -33,7 +34,7 @@ class ReadableFile {
   ~ReadableFile();
   const std::string& path() const { return path_; }
   int64_t size() const { return size_bytes_; }
-  // Reads exactly buffer.size() bytes at `offset`; UserError when the file ends before.
+  // Reads exactly buffer.size() bytes at `offset`. Throws UserError when the file ends before that.
   void read_at(int64_t offset, std::span<std::byte> buffer) const;
 
  private:
@@ -42,13 +43,13 @@ class ReadableFile {
   int64_t size_bytes_ = 0;
 };
 
-// Who makes a new file durable: itself, or the DurableDirectory that it is written into, whose commit() does it for
-// all.
+// Says who makes a new file durable: the file itself, or the DurableDirectory that it is written into, whose commit()
+// syncs all its files.
 enum class Durable : uint8_t { kByItself, kWithDirectory };
 
-// A new file that appears under its name only when commit() has made it durable: temporary name, write, fsync, rename,
-// fsync of the directory. Destroyed without commit(): the temporary is removed, the old file untouched. In a directory
-// that is itself not yet visible (kWithDirectory) it is written straight under its name.
+// Makes a new file that appears under its name only when commit() has made it durable: temporary name, write, fsync,
+// rename, fsync of the directory. If it is destroyed without commit(), the temporary is removed and the old file is
+// untouched. In a directory that is itself not yet visible (kWithDirectory) it is written under its final name.
 class DurableFile {
  public:
   explicit DurableFile(const std::string& path, Durable durable = Durable::kByItself);
@@ -60,12 +61,13 @@ class DurableFile {
   void commit();
 
  private:
-  std::string path_, temporary_;  // the same with kWithDirectory
+  std::string path_, temporary_;  // equal with kWithDirectory
   int fd_ = -1;
 };
 
-// The same for a directory of files: write into path(), then commit() syncs every file and renames the directory to the
-// final name. That must not exist (or be empty): UserError; with `replace` it may, and is swapped in one step.
+// Makes a new directory with the same promise: write into path(), then commit() syncs every file and renames the
+// directory to its final name. An existing, non-empty directory of that name is a UserError, unless `replace` is set:
+// then the two are swapped in one step.
 class DurableDirectory {
  public:
   DurableDirectory(const std::string& final_path, bool replace);
@@ -82,24 +84,24 @@ class DurableDirectory {
 
 void write_file_durably(const std::string& path, std::string_view text, Durable durable = Durable::kByItself);
 
-// Removes a file or a directory with all in it; nothing there is no error.
+// Removes a file or a directory with all in it. A missing path is no error.
 void remove_tree(const std::string& path);
-// The same, but first under another name, durably: no reader finds half of it under this one.
+// Does the same, but renames the path first, durably, so that no reader finds a half-removed tree under this name.
 void remove_durably(const std::string& path);
-// Removes what killed processes left in a directory: unfinished files and half-removed directories. Only where no other
-// process writes (DirectoryLock).
+// Removes what killed processes left in a directory: unfinished files and half-removed directories. Call it only while
+// no other process writes there (DirectoryLock).
 void remove_temporaries(const std::string& directory);
-// The name that a temporary was to get; any other name as it is.
+// Returns the final name of a temporary file; any other name is returned as it is.
 std::string name_without_temporary_mark(const std::string& name);
-// A symbolic link, replaced in one step.
+// Creates or replaces a symbolic link in one step.
 void link_durably(const std::string& target, const std::string& path);
-// Cuts a file to `size_bytes`.
+// Truncates a file to `size_bytes`.
 void truncate_durably(const std::string& path, int64_t size_bytes);
-// Makes a file durable that others wrote.
+// Makes a file durable that another writer wrote.
 void sync_durably(const std::string& path);
 
-// DIRECTORY/lock, held while this lives; UserError when another process holds it. The kernel lets go of it when the
-// process ends, however it ends.
+// Holds the lock file DIRECTORY/lock for as long as it lives. Throws UserError when another process holds it. The
+// kernel releases the lock when the process ends, however it ends.
 class DirectoryLock {
  public:
   static constexpr const char* kName = "lock";
@@ -113,20 +115,20 @@ class DirectoryLock {
   int fd_ = -1;
 };
 
-// An append-only text file (metrics, samples): one write per line, so a reader never sees half of one. A write that
-// fails leaves no half line; half a line that was there is ended before the next begins.
+// Appends to a text file (metrics, samples) with one write per line, so a reader never sees half a line. A write that
+// fails leaves no half line; a half line that is already there is ended before the next line begins.
 class LineFile {
  public:
   explicit LineFile(const std::string& path, bool truncate);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
-  void write_line(std::string_view line);  // adds '\n'; lines that were kept go first
-  // The same, but lines that the disk refuses are kept, and go out in their order before the next one or at sync().
-  // Returns why they could not be written; "": nothing is kept.
+  void write_line(std::string_view line);  // adds '\n'; kept lines are written first
+  // Does the same, but keeps lines that the disk refuses and writes them, in order, before the next line or at sync().
+  // Returns the reason why they could not be written; "" if none is kept.
   std::string write_or_keep_line(std::string_view line);
   int64_t num_kept() const;
-  void sync();  // throws where a kept line is still refused
+  void sync();  // throws if a kept line is still refused
   const std::string& path() const { return path_; }
 
  private:
@@ -135,12 +137,13 @@ class LineFile {
 
   std::string path_;
   int fd_ = -1;
-  mutable std::mutex mutex_;  // of the order of lines
+  mutable std::mutex mutex_;  // keeps lines in order
   std::deque<std::string> kept_;
 };
 
-// Whether a directory can be written, or created where it is not there, with `needed_bytes` free; EnvironmentError says
-// why not, and `what_for` the bytes are. Leaves nothing behind: of a missing path, its nearest parent is what is tried.
+// Checks that a directory can be written, or can be created, with `needed_bytes` free. Otherwise throws
+// EnvironmentError with the reason and `what_for`, the use of the bytes. Leaves nothing behind; if the path is missing,
+// its nearest existing parent is checked.
 void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for = "");
 
 }  // namespace tandem::base

@@ -1,4 +1,4 @@
-// "10.0.0.7:29600", "gpu01:29600": where on a network somebody listens.
+// Parses network addresses: "10.0.0.7:29600", "gpu01:29600".
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 namespace tandem::base {
 
 struct HostPort {
-  std::string host;  // a name or an address
+  std::string host;  // name or address
   int port = 0;      // 1 to 65535
 };
 
-// Nothing where the text is none.
+// Returns nullopt if the text is no such address.
 std::optional<HostPort> host_port(std::string_view text);
 
 }  // namespace tandem::base

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kDataFiles = {".jsonl", ".json", ".parquet", ".txt"};
 
-// A part of a name as the Hub allows it: letters, digits, - _ and dots that do not begin it.
+// Returns whether the Hub allows this part of a name: letters, digits, - _ and dots that do not begin it.
 bool is_part(std::string_view text) {
   constexpr size_t kMaxBytes = 96;
   return !text.empty() && text.size() <= kMaxBytes && text.front() != '.' && text.front() != '-' &&

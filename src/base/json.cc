@@ -1,5 +1,6 @@
-// Strict JSON over nlohmann's event parser: it gives tokens and their errors, we keep the rules it does not have
-// (duplicate keys, depth, a NUL byte, which it takes for the end of the text) and the place of each mistake.
+// Implements strict JSON over nlohmann's event parser: the parser gives tokens and their errors, this file adds the
+// rules that it lacks (duplicate keys, depth, a NUL byte, which it takes for the end of the text) and the place of each
+// mistake.
 #include "base/json.h"
 
 #include <charconv>
@@ -27,7 +28,7 @@ template class parser<ordered_json, iterator_input_adapter<const char*>>;
 namespace tandem::base {
 namespace {
 
-// Reads characters and counts them: nlohmann's events do not say where they are. Copies share the count.
+// Reads characters and counts them, because nlohmann's events do not tell where they are. Copies share the count.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -52,13 +53,13 @@ class CountingIterator {
 };
 
 struct Mistake {
-  size_t offset;  // in the text
+  size_t offset;  // bytes from the start of the text
   std::string what;
 };
 
-// "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing value - invalid
-// literal; last read: 'x'" becomes "syntax error while parsing value - invalid literal". What was last read is left
-// out: it may be no UTF-8, and the place says it.
+// Shortens "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing value -
+// invalid literal; last read: 'x'" to "syntax error while parsing value - invalid literal". The last characters read
+// are left out: they may be no UTF-8, and the message has their place.
 std::string short_reason(std::string reason) {
   if (const size_t at = reason.find("] "); at != std::string::npos) reason.erase(0, at + 2);
   if (reason.starts_with("parse error at ")) {
@@ -108,7 +109,7 @@ class Builder : public nlohmann::json_sax<Json> {
  private:
   struct Level {
     Json* value;
-    std::unordered_set<std::string> keys;  // of an object: its own lookup is linear
+    std::unordered_set<std::string> keys;  // keys of an object; its own lookup is linear
   };
 
   Json* put(Json value) {
@@ -118,7 +119,7 @@ class Builder : public nlohmann::json_sax<Json> {
     }
     Json& parent = *levels_.back().value;
     if (parent.is_array()) return &parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
-    // Past the map's own insertion, which compares with every key before it.
+    // This bypasses the map's own insertion, which compares with every key before it.
     return &parent.get_ref<Json::object_t&>().emplace_back(std::move(key_), std::move(value)).second;
   }
 
@@ -145,8 +146,8 @@ class Builder : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  // The opening quote of the string that ends at the last character read. Quotes within have a backslash before them,
-  // the opening one never has.
+  // Returns the place of the opening quote of the string that ends at the last character read. Quotes within it have a
+  // backslash before them, the opening one never has.
   size_t last_string_begin() const {
     size_t at = *num_read_ - 1;
     while (at > 0) {

@@ -1,11 +1,12 @@
-// JSON in, strictly: what a file says twice, or says wrongly, is an error with its place. Built on nlohmann::json.
+// Reads and writes JSON strictly, built on nlohmann::json: a duplicate key or a malformed value is an error with its
+// place.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
-// Compiled once, in json.cc: a file that touches JSON compiles in half the time.
+// This template is compiled once, in json.cc: a file that uses JSON then compiles in half the time.
 extern template class nlohmann::basic_json<nlohmann::ordered_map>;
 namespace nlohmann::detail {
 extern template class serializer<ordered_json>;
@@ -17,19 +18,20 @@ extern template class parser<ordered_json, iterator_input_adapter<const char*>>;
 
 namespace tandem::base {
 
-using Json = nlohmann::ordered_json;  // keeps the order of keys: files are rewritten as they were read
+// Json keeps the order of keys, so files are rewritten in the order in which they were read.
+using Json = nlohmann::ordered_json;
 
-// One JSON value. UserError "NAME:LINE:COLUMN: what, remedy" for malformed text, invalid UTF-8, lone surrogate escapes,
-// duplicate keys, nesting deeper than `max_depth`, anything after the value, numbers too large for a double. Integers
-// beyond 64 bits become doubles (tokenizer files hold 1e30 in digits). A byte order mark at the start is skipped.
-// `first_line`: the line number of the text's first line (for one line of a JSONL file).
+// Parses one JSON value. Throws UserError "NAME:LINE:COLUMN: what, remedy" for malformed text, invalid UTF-8, lone
+// surrogate escapes, duplicate keys, nesting deeper than `max_depth`, anything after the value, and numbers too large
+// for a double. Integers beyond 64 bits become doubles (tokenizer files hold 1e30 in digits). A byte order mark at the
+// start is skipped. `first_line` is the line number of the text's first line (for one line of a JSONL file).
 Json parse_json(std::string_view text, const std::string& name, int64_t first_line = 1, int max_depth = 128);
 
-// The same from a file of at most `max_bytes`.
+// Reads the same from a file of at most `max_bytes`.
 Json read_json_file(const std::string& path, int64_t max_bytes = int64_t{64} << 20);
 
-// Compact, UTF-8 kept as it is, non-finite numbers as the strings "nan", "inf", "-inf". A string that is no valid UTF-8
-// (half a character of a cut completion) is written with U+FFFD in place of the bad bytes.
+// Returns compact JSON: UTF-8 is kept as it is, and non-finite numbers are the strings "nan", "inf", "-inf". A string
+// that is no valid UTF-8 (a completion cut within a character) is written with U+FFFD in place of the bad bytes.
 std::string dump_json(const Json& value);
 
 }  // namespace tandem::base

@@ -1,4 +1,4 @@
-// Files that grow by whole lines, and the lock of the folder that they lie in. Declared in base/files.h.
+// Files that grow by whole lines, and the lock of the folder that they are in. They are declared in base/files.h.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ LineFile::LineFile(const std::string& path, bool truncate) : path_(path) {
   OwnedFd owner(retry_interrupted([&] { return file_calls().open(path.c_str(), flags, 0666); }));
   if (owner.get() < 0) fail_write(path, "open", errno);
   fd_ = owner.get();
-  // Half a line that a power cut left must not swallow the next one.
+  // A half line that a power cut left must not swallow the next one.
   const int64_t size_bytes = ::lseek(fd_, 0, SEEK_END);
   char last = '\n';
   if (size_bytes > 0 && ::pread(fd_, &last, 1, size_bytes - 1) == 1 && last != '\n') append("");
@@ -55,7 +55,7 @@ void LineFile::append(std::string_view line) {
   size_t num_written = 0;
   const int error = write_all(fd_, text.data(), text.size(), &num_written);
   if (error == 0) return;
-  // Take half a line back, so that what is there stays readable. When that fails too, the first error is the news.
+  // This takes the half line back, so that the file stays readable. When that fails too, the first error is reported.
   struct stat info {};
   if (num_written > 0 && ::fstat(fd_, &info) == 0) {
     [[maybe_unused]] const int ignored = file_calls().ftruncate(fd_, info.st_size - static_cast<int64_t>(num_written));
@@ -89,7 +89,7 @@ int64_t LineFile::num_kept() const {
 void LineFile::sync() {
   const std::scoped_lock lock(mutex_);
   write_kept();
-  // A pipe or a terminal has nothing to sync and says EINVAL.
+  // A pipe or a terminal has nothing to sync and returns EINVAL.
   if (retry_interrupted([&] { return file_calls().fsync(fd_); }) < 0 && errno != EINVAL)
     fail_write(path_, "sync", errno);
 }

@@ -1,4 +1,4 @@
-// Lines to stderr, whole or not at all: threads and worker processes share the terminal.
+// Writes whole lines to stderr, because threads and worker processes share the terminal.
 #include "base/log.h"
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ struct LogState {
   int64_t num_warnings = 0;
 };
 
-// Never destroyed: a thread may still log while the program ends.
+// The state is never destroyed: a thread may still log while the program ends.
 LogState& state() {
   static LogState* const log = new LogState;
   return *log;
@@ -36,7 +36,7 @@ std::string_view prefix(LogLevel level) {
   return "";
 }
 
-// One message is one line of plain characters, whatever a user's file, a reward function or a model put into it.
+// Makes a message one line of plain characters, whatever a user's file, a reward function or a model put into it.
 std::string to_line(LogLevel level, const std::string& message) {
   std::string line(prefix(level));
   for (const char c : printable(message)) {
@@ -85,7 +85,7 @@ void set_log_terminal(std::function<void(const std::string& line)> terminal) {
 void log_line(LogLevel level, const std::string& message) {
   LogState& log = state();
   const std::lock_guard lock(log.mutex);
-  // Counted even when the level hides it: the run's summary tells of it.
+  // A warning counts even when the level hides it: the run's summary mentions it.
   if (level == LogLevel::kWarning) ++log.num_warnings;
   const std::string line = to_line(level, message);
   if (level >= log.level) {

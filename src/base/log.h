@@ -1,4 +1,4 @@
-// What the program says on stderr: one line a message, and a count of warnings that the run's summary shows.
+// Logs to stderr, one line per message, and counts the warnings for the run's summary.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,12 +13,14 @@ namespace tandem::base {
 enum class LogLevel : uint8_t { kInfo, kWarning, kError };
 
 void set_log_level(LogLevel level);
-// Where lines go besides stderr (a run's log file); empty: nowhere else.
+// Sets where lines go besides stderr (a run's log file); empty means nowhere else.
 void set_log_sink(std::function<void(LogLevel, const std::string& line)> sink);
-// Writes a finished line (without '\n') in place of plain stderr: a live progress line clears itself, prints, redraws.
-// Empty: plain stderr again. Both functions are called under the log's lock, so they must not log.
+// Sets the function that writes a finished line (without '\n') in place of plain stderr: a live progress line clears
+// itself, prints and redraws. Empty means plain stderr again. Both functions are called under the log's lock, so they
+// must not log.
 void set_log_terminal(std::function<void(const std::string& line)> terminal);
-// The default level is kInfo. A '\n' within a message is written as "\n", what a terminal would obey as printable().
+// The default level is kInfo. A '\n' within a message is written as "\n"; characters that a terminal would obey are
+// escaped by printable().
 void log_line(LogLevel level, const std::string& message);
 int64_t num_warnings();
 

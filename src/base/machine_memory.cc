@@ -9,7 +9,7 @@
 namespace tandem::base {
 namespace {
 
-// "" where there is no such file, or it cannot be read.
+// Returns the text of a file; "" if it does not exist or cannot be read.
 std::string text_of(const std::string& path) {
   try {
     return file_exists(path) ? read_file(path, int64_t{1} << 20) : "";
@@ -18,7 +18,7 @@ std::string text_of(const std::string& path) {
   }
 }
 
-// The number that a text begins with; "max" and what is out of range is none.
+// Returns the number that a text begins with; nullopt for "max" and for a number out of range.
 std::optional<int64_t> leading_number(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
   int64_t value = 0;
@@ -27,7 +27,7 @@ std::optional<int64_t> leading_number(std::string_view text) {
   return value;
 }
 
-// Bytes of the line "NAME:   1234 kB".
+// Returns the bytes of the line "NAME:   1234 kB".
 std::optional<int64_t> kib_line(const std::string& text, const std::string& name) {
   const std::string key = name + ":";
   const size_t at = text.find(key);
@@ -36,7 +36,7 @@ std::optional<int64_t> kib_line(const std::string& text, const std::string& name
   return kib ? std::optional<int64_t>(*kib * 1024) : std::nullopt;
 }
 
-// The least limit of a group and those above it: each of them holds.
+// Lowers the result to the least limit of a group and its parents, since each of them applies.
 void lower_to_limits(const std::string& mount, std::string group, const std::string& file, MachineMemory& memory) {
   while (true) {
     const std::optional<int64_t> limit = leading_number(text_of(mount + group + "/" + file));

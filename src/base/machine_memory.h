@@ -1,4 +1,4 @@
-// How much memory this process may use: the machine's, or less where a control group limits it.
+// Tells how much memory this process may use: the machine's, or less where a control group limits it.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 namespace tandem::base {
 
 struct MachineMemory {
-  int64_t bytes = 0;       // 0: not known
+  int64_t bytes = 0;       // 0: unknown
   std::string limited_by;  // "MemTotal" or "cgroup"
 };
 
-// A line of /proc/meminfo ("MemTotal", "MemAvailable"); nothing where it is not there or 0.
+// Returns the bytes of a line of /proc/meminfo ("MemTotal", "MemAvailable"); nullopt if it is missing or 0.
 std::optional<int64_t> meminfo_bytes(const std::string& name, const std::string& root = "");
 
-// Reads /proc/meminfo, and the limits of this process's control group and of those above it (version 1 and 2).
-// `root` stands before all paths.
+// Reads /proc/meminfo, and the limits of this process's control group and of its parents (versions 1 and 2). `root` is
+// put before all paths.
 MachineMemory machine_memory(const std::string& root = "");
 
-// What this process has of its own, code and data of files by its share, memory shared on purpose (memfd) left out:
-// Pss_Anon and Pss_File of /proc/self/smaps_rollup. 0 where the kernel does not say.
+// Returns the bytes that belong to this process, with its share of mapped files and without shared memory (memfd):
+// Pss_Anon and Pss_File of /proc/self/smaps_rollup. Returns 0 if the kernel does not report them.
 int64_t unshared_process_bytes(const std::string& root = "");
 
 }  // namespace tandem::base

@@ -16,7 +16,7 @@ std::string one_line(std::string_view text, size_t max_bytes) {
       is_cut = true;
       break;
     }
-    // Quotes and backslashes are harmless as they stand.
+    // Quotes and backslashes are harmless, so their escapes are undone.
     if (quoted[i] == '\\' && (quoted[i + 1] == '"' || quoted[i + 1] == '\\')) ++i;
     line += quoted[i];
   }

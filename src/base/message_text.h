@@ -1,4 +1,4 @@
-// How messages speak: of text that others wrote on one line and by line and column, of numbers as people write them.
+// Formats text for messages: foreign text on one line, places as line and column, numbers as people write them.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,21 @@
 
 namespace tandem::base {
 
-// Text from a file or another process as a message shows it: on one line, valid UTF-8, cut off after about `max_bytes`.
+// Returns text from a file or another process as a message shows it: one line of valid UTF-8, cut off after about
+// `max_bytes`.
 std::string one_line(std::string_view text, size_t max_bytes = 80);
 
-// "an object", "a list".
+// Returns the noun with its article: "an object", "a list".
 std::string with_article(std::string_view noun);
 
-// Where the byte `offset` of `text` is, as an editor shows it: "NAME:LINE:COLUMN". Columns count characters, from 1.
+// Returns the place of byte `offset` of `text`, as an editor shows it: "NAME:LINE:COLUMN". Columns count characters,
+// from 1.
 std::string place_in_text(const std::string& name, std::string_view text, size_t offset, int64_t first_line = 1);
 
-// 16050 as "16,050".
+// Returns 16050 as "16,050".
 std::string with_commas(int64_t number);
 
-// "1 warning", "0 warnings", "2 warnings". `noun`: one whose plural ends in s.
+// Returns "1 warning", "0 warnings", "2 warnings". The plural of `noun` must end in s.
 std::string counted(int64_t number, std::string_view noun);
 
 }  // namespace tandem::base

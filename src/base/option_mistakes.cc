@@ -23,7 +23,7 @@ std::string summary(const std::vector<OptionsError::Refused>& refused, const std
          (has_remaining ? "; they are listed above, with the command line that remains" : "; they are listed above");
 }
 
-// A word as a POSIX shell reads it back.
+// Quotes a word so that a POSIX shell reads it back.
 std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
@@ -32,7 +32,7 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// Words of a command line as a shell reads them back, a flag and its values in one piece.
+// Quotes the words of a command line for a shell, with a flag and its values in one piece.
 std::vector<std::string> flags_with_values(const std::vector<std::string>& words) {
   std::vector<std::string> pieces;
   for (const std::string& word : words) {

@@ -1,4 +1,4 @@
-// Mistakes in command lines and config files are collected here, so that the user hears of all of them in one run.
+// Collects the mistakes in command lines and config files, so that the user learns of all of them in one run.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace tandem::base {
 
-// More than one mistake. what() counts them in one line, list() tells them to a person.
+// Reports more than one mistake. what() counts them in one line, list() tells them all.
 class OptionsError : public UserError {
  public:
   struct Refused {
-    std::string flag;    // as it was typed, "--swiglu", or its place in a file, "run.toml:3:10: swiglu"
+    std::string flag;    // as typed, "--swiglu", or with its place in a file, "run.toml:3:10: swiglu"
     std::string reason;  // why Tandem does not have it
   };
   OptionsError(std::vector<Refused> refused, std::vector<std::string> others, std::vector<std::string> remaining);
 
-  // Lines, each ended: refused flags under their reasons, other mistakes, and what remains of the command line that
-  // began with `command` ("tandem train") where flags of it are refused.
+  // Returns lines, each ended by '\n': refused flags under their reasons, then other mistakes. If flags of the command
+  // line that began with `command` ("tandem train") are refused, the rest of that command line follows.
   std::string list(const std::string& command) const;
 
   const std::vector<Refused>& refused() const { return refused_; }
@@ -34,13 +34,14 @@ class OptionsError : public UserError {
 // Collects mistakes while options are read.
 class OptionMistakes {
  public:
-  // A flag that is known and that Tandem does not have.
+  // Adds a known flag that Tandem does not have.
   void refuse(const std::string& flag, const std::string& reason);
-  // Any other mistake, in a sentence that names its place.
+  // Adds any other mistake, as a sentence that names its place.
   void add(const std::string& message);
 
-  // Throws what was collected, if anything: a single mistake as a UserError that says it, several as an OptionsError.
-  // `remaining`: the words of the command line without the refused flags, or nothing where it has none of them.
+  // Throws the collected mistakes, if there are any: a single one as a UserError, several as an OptionsError.
+  // `remaining` holds the words of the command line without the refused flags; it is empty if the command line has none
+  // of those.
   void raise(std::vector<std::string> remaining) const;
 
  private:

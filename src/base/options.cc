@@ -1,4 +1,5 @@
-// Flags to fields: types, ranges and names. The config file's half is in options_toml.cc, --help in options_help.cc.
+// Sets fields from flags: types, ranges and names. The config file's half is in options_toml.cc, --help in
+// options_help.cc.
 #include "base/options.h"
 
 #include <fmt/format.h>
@@ -20,13 +21,13 @@
 
 namespace tandem::base {
 
-// A flag of the command line with the words up to the next.
+// Holds a flag of the command line and the words up to the next flag.
 struct TypedFlag {
   std::string name;                  // without "--"
-  std::string shown;                 // "--" and the name, as messages show it
-  std::optional<std::string> value;  // behind "="
-  std::vector<std::string> words;    // that follow it
-  std::vector<std::string> typed;    // all of it
+  std::string shown;                 // "--" and the name, for messages
+  std::optional<std::string> value;  // text after "="
+  std::vector<std::string> words;    // words after the flag
+  std::vector<std::string> typed;    // the flag and its words as typed
 };
 
 namespace {
@@ -55,10 +56,10 @@ std::string to_word(const std::string& value) { return value; }
 std::string to_word(int64_t value) { return std::to_string(value); }
 std::string to_word(double value) {
   char digits[32];
-  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};  // the shortest that reads back
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};  // shortest digits that read back
 }
 
-// What the user wrote, as a message shows it: a file can hold line breaks in any string.
+// Returns the user's word as a message shows it: in a file any string can hold line breaks.
 std::string shown(const std::string& word) { return "'" + one_line(word) + "'"; }
 
 template <typename Number>
@@ -87,8 +88,8 @@ void parse_word(const std::string& where, const std::string& word, bool& value) 
   value = word == "true";
 }
 
-// A byte count in digits, without its unit. What is no number with a unit stays as it is where it is a number: then its
-// range is what is wrong.
+// Returns a byte count in digits, without its unit. A word that is no byte count stays as it is if it is a number: then
+// its range is the mistake.
 std::string whole_bytes(const std::string& where, const std::string& word) {
   if (const std::optional<int64_t> bytes = parse_byte_count(word)) return std::to_string(*bytes);
   const bool is_number = !word.empty() && word.find_first_not_of("-0123456789") == std::string::npos;
@@ -96,7 +97,7 @@ std::string whole_bytes(const std::string& where, const std::string& word) {
   return word;
 }
 
-// Levenshtein's distance, one row at a time; `limit` for one that is not below it.
+// Returns the Levenshtein distance, computed one row at a time; `limit` if it is not below that.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -107,12 +108,13 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
       diagonal = row[j + 1];
       row[j + 1] = std::min({row[j] + 1, diagonal + 1, replaced});
     }
-    if (*std::min_element(row.begin(), row.end()) >= limit) return limit;  // rows never fall below the one before
+    if (*std::min_element(row.begin(), row.end()) >= limit) return limit;  // later rows are never below this one
   }
   return row[b.size()];
 }
 
-// "bf16" of "bfloat16": the same first letter, then some of the others in their order, and the last.
+// Returns whether `word` abbreviates `name`, as "bf16" does "bfloat16": it has the same first letter, then some of the
+// others in their order, and the last.
 bool abbreviates(std::string_view word, std::string_view name) {
   if (word.size() < 3 || word.size() >= name.size() || word.front() != name.front() || word.back() != name.back()) {
     return false;
@@ -126,12 +128,13 @@ bool abbreviates(std::string_view word, std::string_view name) {
   return true;
 }
 
-// A word that is a flag and not a value: "-1" and "-" are values.
+// Returns whether a word is a flag and not a value: "-1" and "-" are values.
 bool is_flag(const std::string& word) {
   return word.size() > 2 && word.starts_with("--") && (std::isalpha(static_cast<unsigned char>(word[2])) != 0);
 }
 
-// `positional`: the option that words before the first flag belong to; "": none, they are added to `unexpected`.
+// `positional` is the option that words before the first flag belong to; if it is "", there is none and they are added
+// to `unexpected`.
 std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, const std::string& positional,
                                    std::vector<std::string>& unexpected) {
   std::vector<TypedFlag> flags;
@@ -158,12 +161,12 @@ std::vector<TypedFlag> split_flags(const std::vector<std::string>& arguments, co
   return flags;
 }
 
-// `pattern` ends in '*' for every name that begins so.
+// Returns whether `name` matches a pattern, which may end in '*' to stand for every name with that beginning.
 bool matches(std::string_view pattern, std::string_view name) {
   return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
 }
 
-// Whether a text names "--NAME", and not only a flag that begins so.
+// Returns whether a text names "--NAME", and not just a longer flag with the same beginning.
 bool names_flag(std::string_view text, const std::string& name) {
   const std::string flag = "--" + name;
   for (size_t at = text.find(flag); at != std::string_view::npos; at = text.find(flag, at + 1)) {
@@ -179,7 +182,7 @@ std::string dashed(std::string name) {
   return name;
 }
 
-// The file name that a --config flag was given.
+// Returns the file name that a --config flag was given.
 std::string value_of(const TypedFlag& flag) {
   TANDEM_USER_CHECK(flag.value || !flag.words.empty(), flag.shown + ": needs a file name");
   return flag.value ? *flag.value : flag.words.front();
@@ -194,7 +197,7 @@ std::optional<std::string> nearest_name(std::string_view name, const std::vector
   size_t best_distance = std::max<size_t>(2, wanted.size() / 3) + 1;
   std::optional<std::string> best;
   for (const std::string& candidate : candidates) {
-    // A name in a file may be a megabyte long: what differs too much in length is not measured.
+    // A name in a file may be a megabyte long, so the distance to a name of a very different length is not computed.
     if (wanted.size() >= candidate.size() + best_distance) continue;
     if (candidate.size() >= wanted.size() + best_distance) continue;
     const size_t distance = edit_distance(wanted, candidate, best_distance);
@@ -535,7 +538,7 @@ std::vector<std::string> Options::remaining_words(const std::vector<TypedFlag>& 
 void Options::read_flag(const TypedFlag& flag) {
   const bool is_alone = flag.name == "help" || flag.name == "print-config";
   TANDEM_USER_CHECK(!is_alone || !flag.value, flag.shown + ": takes no value");
-  size_t num_used = 0;  // of the words that follow
+  size_t num_used = 0;  // used words after the flag
   if (flag.name == "config" || flag.name == "print-config") {
     num_used = flag.name == "config" && !flag.value ? 1 : 0;
   } else {
@@ -584,7 +587,7 @@ const Options::Unsupported* Options::find_unsupported(std::string_view name) con
 }
 
 std::string Options::unexpected_text(const std::string& word) {
-  // "data.train_files=x", as Hydra's users write it, also with + before it to add a key.
+  // Hydra's users write "data.train_files=x", or with + before it to add a key.
   const std::string_view text = word;
   const size_t begin = std::min(text.find_first_not_of("+~"), text.size());
   const std::string answer = elsewhere_text(shown(word), text.substr(begin, text.find('=') - begin));
@@ -611,7 +614,7 @@ std::string Options::elsewhere_text(const std::string& where, std::string_view n
     option.set_mentioned();
     has_flag = true;
   }
-  // The same name here and there: it is no other trainer's word, but a flag of another command.
+  // The name is the same in both programs: then it is no other trainer's word, but a flag of another command.
   if (!has_flag && names_flag(row->answer, dashed(wanted))) return "";
   const bool is_of_another_command = !has_flag && row->answer.find("--") != std::string::npos;
   return where + ": " + row->answer + (is_of_another_command ? " (a flag that this command does not have)" : "");

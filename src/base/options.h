@@ -1,4 +1,4 @@
-// Options of a verb, written once: flags, config file, --help and --print-config all read the same list.
+// Declares the options of a verb once: flags, config file, --help and --print-config all read the same list.
 //
 //   struct RolloutConfig {
 //     int64_t rollout_batch_size = 32;  // the value here is the default that --help shows
@@ -11,9 +11,10 @@
 //   config.visit(options);
 //   switch (options.parse(arguments)) { ... }
 //
-// On the command line `--name value` or `--name=value`, lists `--name a b c`, bools `--name` and `--no-name`; in a file
-// of `--config FILE` TOML, `name = value` at the top level. The command line beats the file, the file the default; of
-// an option that is given twice the last value holds, lists too. Nothing is ignored: all mistakes are told at once.
+// The command line takes `--name value` or `--name=value`, lists as `--name a b c`, bools as `--name` and `--no-name`.
+// A file of `--config FILE` is TOML with `name = value` at the top level. The command line beats the file, the file the
+// default; if an option is given twice, the last value holds, for lists too. Nothing is ignored: all mistakes are
+// reported at once.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@
 
 namespace tandem::base {
 
-// What an option can be. An optional is empty until it is given; a list that is given replaces the default list.
+// An option can have these types. An optional is empty until it is given; a list that is given replaces the default
+// list.
 using OptionField = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                                  std::vector<int64_t>*, std::vector<double>*, std::optional<int64_t>*,
                                  std::optional<double>*, std::optional<bool>*, std::optional<std::string>*>;
@@ -44,43 +46,47 @@ class Option {
  public:
   Option(OptionField field, std::string name, std::string group, std::string help);
 
-  // For numbers (each element of a list): bounds that belong to the range, and one that does not. NaN never does.
+  // For numbers (each element of a list): at_least() and at_most() are inclusive bounds, greater_than() and less_than()
+  // exclusive ones. NaN never fits.
   Option& at_least(double minimum);
   Option& at_most(double maximum);
   Option& greater_than(double bound);
   Option& less_than(double bound);
   Option& finite();
-  // For text (each element of a list): one of these; a typo is answered with the nearest.
+  // For text (each element of a list): the value must be one of these; a typo is answered with the nearest.
   Option& one_of(std::vector<std::string> choices);
   Option& one_of(std::span<const std::string_view> choices);
-  // The empty text too, which leaves the choice to something else.
+  // Allows the empty text too, which leaves the choice to something else.
   Option& or_empty();
   // Values that users of other trainers know and this option does not have; one that ends in '*' stands for every value
-  // that begins so. `reason` completes "--name: 'value' ...".
+  // with that beginning. `reason` completes "--name: 'value' ...".
   Option& unsupported(std::vector<std::string> values, std::string reason);
-  // A checkpoint remembers its fingerprint, as that of free text: an option that was free text when it was first saved.
+  // A checkpoint remembers the fingerprint of the value, as it does for free text. For an option that was free text
+  // when it was first saved.
   Option& fingerprinted();
-  // Must be given, on the command line or in the file.
+  // The option must be given, on the command line or in the file.
   Option& required(bool is_required = true);
-  // No result depends on it: a run may go on from a checkpoint with another value.
+  // No result depends on the option: a run may resume from a checkpoint with another value.
   Option& does_not_affect_results();
-  // The program behaved otherwise before it had this option. A checkpoint of a version without the option was therefore
-  // not made with the default, and a run that resumes from it is not taken to have been.
+  // The program behaved otherwise before it had this option. So a checkpoint from before it does not count as made with
+  // the default when a run resumes from it.
   Option& default_was_new();
-  // Does nothing unless `is_on`, another field of the same options: until then a checkpoint remembers `value` for it,
-  // whatever it is. So a default may change, and only the runs that it concerns are told.
+  // The option does nothing unless `unless_is_on`, another field of the same options, is true: until then a checkpoint
+  // remembers `value` for it, whatever it is. So a default may change, and only the runs that it concerns are told.
   Option& remembered_as(std::string value, const bool& unless_is_on);
-  // Must be given where the switch `is_on` of that name is: a mistake "--SWITCH: needs --NAME; REMEDY".
+  // The option must be given if `is_on`, the switch of that name, is true; else the mistake is "--SWITCH: needs --NAME;
+  // REMEDY".
   Option& needed_by(const bool& is_on, std::string switch_name, std::string remedy);
-  // A list that mostly has one element: a single one is read and written like the value of an option that is no list,
-  // and none is unset.
+  // A list that mostly has one element: a single element is read and written like the value of an option that is no
+  // list, and an empty list counts as unset.
   Option& one_or_more();
-  // A whole number of bytes, which may be written with a unit: 1GiB (base/byte_count.h). In a file such a one is text.
+  // The value is a whole number of bytes, which may be written with a unit: 1GiB (base/byte_count.h). In a file a value
+  // with a unit is text.
   Option& bytes();
-  // A path (each element of a list that may be one): "~/" at its start is the home directory. It is written so too: a
-  // configuration says nothing of whose machine it was made on.
+  // The value is a path (each element of a list may be one): "~/" at its start is the home directory. It is written so
+  // too, so that a configuration does not reveal whose machine it was made on.
   Option& path();
-  // Words before the first flag are its value too: `tandem view RUN`. Of one option of a verb.
+  // Words before the first flag are its value too: `tandem view RUN`. At most one option of a verb is positional.
   Option& positional();
 
   const std::string& name() const { return name_; }
@@ -90,27 +96,28 @@ class Option {
   bool is_required() const { return required_; }
   bool may_change_numbers() const { return may_change_numbers_; }
   bool is_default_new() const { return default_is_new_; }
-  // What a checkpoint remembers in place of its value; null: its value.
+  // Returns what a checkpoint remembers in place of the value; null: the value itself.
   const std::string* remembered() const { return condition_ != nullptr && !*condition_ ? &idle_value_ : nullptr; }
-  // "--SWITCH: needs --NAME; REMEDY" where needed_by() asks for what is not given; "" otherwise.
+  // Returns "--SWITCH: needs --NAME; REMEDY" if needed_by() asks for an option that is not given; "" otherwise.
   std::string missing_text() const;
   bool is_path() const { return path_; }
   bool is_positional() const { return positional_; }
   bool is_bytes() const { return bytes_; }
-  // Whether a checkpoint remembers the fingerprint of its value: text that nobody lists may be a secret.
+  // Returns whether a checkpoint remembers the fingerprint of the value: text without a list of choices may be a
+  // secret.
   bool is_fingerprinted() const { return fingerprinted_ || (kind() == OptionKind::kText && choices_.empty()); }
   OptionKind kind() const;
   bool is_list() const;
   bool may_be_single() const { return may_be_single_; }
 
-  // The value as it would be typed, one word per element; nothing for what is unset.
+  // Returns the value as it would be typed, one word per element; nullopt if it is unset.
   std::optional<std::vector<std::string>> words() const;
-  // The value as JSON: a number, bool, text or list of them; null for what is unset.
+  // Returns the value as JSON: a number, bool, text or list of them; null if it is unset.
   nlohmann::ordered_json value() const;
-  // Reads the value from words. UserError "WHERE: what" for a wrong type, number of words or range.
+  // Reads the value from words. Throws UserError "WHERE: what" for a wrong type, number of words or range.
   void set(const std::string& where, const std::vector<std::string>& words);
   bool is_given() const { return given_; }
-  // Somebody meant to give it, be it with a mistake: that it is missing need not be said too.
+  // Marks the option as given, even if with a mistake, so that it is not reported as missing too.
   void set_mentioned() { mentioned_ = true; }
   bool is_mentioned() const { return mentioned_; }
 
@@ -127,9 +134,9 @@ class Option {
   bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
   bool default_is_new_ = false;
   bool may_be_single_ = false, positional_ = false, bytes_ = false;
-  const bool* condition_ = nullptr;  // of remembered_as()
+  const bool* condition_ = nullptr;  // set by remembered_as()
   std::string idle_value_;
-  const bool* needing_ = nullptr;  // of needed_by()
+  const bool* needing_ = nullptr;  // set by needed_by()
   std::string needing_name_, needing_remedy_;
 };
 
@@ -137,48 +144,51 @@ enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
 
 class OptionTables;
 
-// The options of one verb. Borrows the fields: the config structs must outlive it and stay where they are.
+// Holds the options of one verb. It borrows the fields: the config structs must outlive it and stay where they are.
 class Options {
  public:
-  // `home`: the directory that "~/" stands for in paths; "": it stands for itself.
+  // `home` is the directory that "~/" stands for in paths; with "" it stands for itself.
   explicit Options(std::string home = "") : home_(std::move(home)) {}
 
-  // Groups appear in --help in the order of their first option. Valid until the next call of option().
+  // Groups appear in --help in the order of their first option. The returned reference is valid until the next call of
+  // option().
   template <typename T>
   Option& option(T& field, const std::string& name, const std::string& group, const std::string& help) {
     return add(Option(OptionField(&field), name, group, help));
   }
 
-  // A flag that users of other trainers know and Tandem does not have: refused with the reason. `name` without "--";
-  // a name that ends in '*' stands for every flag that begins so ("vllm-*"). `companions`: flags that mean something
-  // else without it, which the command that remains leaves out with it.
+  // Refuses, with the reason, a flag that users of other trainers know and Tandem does not have. `name` has no "--"; a
+  // name that ends in '*' stands for every flag with that beginning ("vllm-*"). `companions` are flags that mean
+  // something else without it, which are left out of the remaining command with it.
   void unsupported(const std::string& name, const std::string& reason, const std::vector<std::string>& companions = {});
   // What another program calls something (learning_rate, data.train_files; data.* for all others that begin so): an
   // unknown flag, key or argument of that name, with - or _, or of the last parts of it, is answered "NAME: `answer`".
   void known_elsewhere(const std::string& name, const std::string& answer);
 
-  // Of the options so far, these must be given and no other: for a verb that needs less than the one it shares them
+  // Makes these, and no other, of the options so far required: for a verb that needs fewer than the one it shares them
   // with.
   void require_only(const std::vector<std::string>& names);
 
   // Reads the files that --config names, then the arguments after the verb, into the fields. With --help nothing is
-  // read; with --print-config required options may be missing. UserError for one mistake, OptionsError for several.
+  // read; with --print-config required options may be missing. Throws UserError for one mistake, OptionsError for
+  // several.
   ParsedAction parse(const std::vector<std::string>& arguments);
 
-  // "Usage: " `usage` and the description, then the options by group with their present values as defaults.
+  // Returns "Usage: " `usage` and the description, then the options by group with their present values as defaults.
   std::string help_text(const std::string& usage, const std::string& description) const;
-  // The present values as TOML that parses back to the same values; what is unset is a comment.
+  // Returns the present values as TOML that parses back to the same values; an unset option is a comment.
   std::string config_text() const;
-  // Name and value ("unset"; free text by its fingerprint()) of what may change a number: what a checkpoint remembers.
+  // Returns what a checkpoint remembers: name and value ("unset"; free text by its fingerprint()) of every option that
+  // may change a result.
   std::map<std::string, std::string> result_options() const;
-  // Before parse(), the same of what a checkpoint of a version without an option was made with: the defaults, but for
-  // those that were new (default_was_new()).
+  // Returns the same before parse(), as the values that a checkpoint lacks because its version had no such option: the
+  // defaults, except those marked by default_was_new().
   std::map<std::string, std::string> values_where_absent() const;
-  // Name and present value of every option, as one JSON object.
+  // Returns the name and present value of every option, as one JSON object.
   nlohmann::ordered_json values() const;
 
  private:
-  friend class OptionTables;  // which reads tables of a file by the same rules
+  friend class OptionTables;  // reads tables of a file by the same rules
 
   struct Unsupported {
     std::string name, reason;
@@ -191,16 +201,18 @@ class Options {
   Option& add(Option option);
   Option* find(std::string_view name);
   void read_config_file(const std::string& path, OptionMistakes& mistakes);
-  // Reads what a file says as name = value; `table` is a table of it.
+  // Reads the entries of a file, name = value; `table` is one of its tables.
   struct FileTable;
   void read_entries(const FileTable& table, OptionMistakes& mistakes);
   void read_flag(const TypedFlag& flag);
-  // For a name that no option has: the row that says why it is not supported, or else what is said of an unknown one.
+  // For a name that no option has, find_unsupported() returns the row with the reason why it is not supported, and
+  // unknown_text() the message for an unknown name.
   const Unsupported* find_unsupported(std::string_view name) const;
-  // "WHERE: answer" of known_elsewhere(), or "" where nobody has that name; options that it names count as mentioned.
+  // Returns "WHERE: answer" of known_elsewhere(), or "" if no program has that name; options that the answer names
+  // count as mentioned.
   std::string elsewhere_text(const std::string& where, std::string_view name);
   std::string unexpected_text(const std::string& word);
-  // The words of the flags without those that are refused, and without their companions.
+  // Returns the words of the flags without the refused ones and their companions.
   std::vector<std::string> remaining_words(const std::vector<TypedFlag>& flags) const;
   std::string unknown_text(const std::string& where, const std::string& name);
   std::string unknown_key_text(const std::string& where) const;
@@ -213,8 +225,8 @@ class Options {
   std::vector<Elsewhere> elsewhere_;
 };
 
-// The candidate with the fewest single-character edits from `name` ('_' counts as '-'), or the first that begins with
-// it, or that it abbreviates; nothing when all are far from it.
+// Returns the candidate with the fewest single-character edits from `name` ('_' counts as '-'), or the first that
+// begins with it or that it abbreviates; nullopt when all are far from it.
 std::optional<std::string> nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace tandem::base

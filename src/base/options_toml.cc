@@ -1,6 +1,8 @@
-// The config file: TOML with the flags' names at the top level, read with its places and written by --print-config.
+// Reads the config file, TOML with the flags' names at the top level, with the places of its entries, and writes it for
+// --print-config.
 
-// toml++ asserts what its parser then refuses with a place: a file that begins with "[#" would end the process.
+// toml++ asserts in a place where its parser would refuse the text afterwards: a file that begins with "[#" would end
+// the process.
 #define TOML_ASSERT(expression) static_cast<void>(0)
 #include <toml++/toml.h>
 
@@ -35,7 +37,8 @@ const char* expected_text(OptionKind kind) {
   return "";
 }
 
-// One TOML value as the word that a command line would hold. The type must be the option's: "5" is no number here.
+// Returns one TOML value as the word that a command line would hold. The type must be the option's: the text "5" is no
+// number here.
 std::string to_word(const std::string& where, const toml::node& node, OptionKind kind) {
   if (kind == OptionKind::kText && node.is_string()) return **node.as_string();
   if (kind == OptionKind::kBool && node.is_boolean()) return **node.as_boolean() ? "true" : "false";
@@ -56,7 +59,7 @@ std::vector<std::string> to_words(const std::string& where, const toml::node& no
   return words;
 }
 
-// A TOML basic string: everything that is not plain text is escaped.
+// Returns a TOML basic string, in which everything but plain text is escaped.
 std::string quote(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -72,8 +75,8 @@ std::string quote(const std::string& text) {
   return out + '"';
 }
 
-// toml++ 3.3 frees a table within a table within a table, so a name of very many parts overflows the stack: the reader
-// refuses more dots in a line, and the writer has fewer.
+// toml++ 3.3 destroys nested tables recursively, so a name of very many parts overflows the stack: the reader refuses a
+// line with more dots than this, and the writer writes fewer.
 constexpr int64_t kMaxDotsOfLine = 500;
 
 int64_t num_dots_in(std::string_view text) { return std::count(text.begin(), text.end(), '.'); }
@@ -108,8 +111,8 @@ void check_dots(std::string_view text, const std::string& path) {
   }
 }
 
-// A TOML file that was read. Of characters that are not ASCII toml++ 3.3 takes some for unreachable code, so it sees
-// others in their place.
+// A TOML file that was read. toml++ 3.3 treats some characters that are not ASCII as unreachable code, so it is given
+// stand-ins for them.
 class TomlFile {
  public:
   explicit TomlFile(const std::string& path) : path_(path) {
@@ -128,7 +131,7 @@ class TomlFile {
 
   const toml::table& table() const { return table_; }
   std::string restore(std::string_view text) const { return stand_ins_.restore(text); }
-  // "FILE:LINE:COLUMN".
+  // Returns "FILE:LINE:COLUMN".
   std::string place(const toml::node& node) const { return place_text(path_, node.source().begin); }
 
  private:
@@ -143,18 +146,18 @@ struct Options::FileTable {
   const TomlFile& file;
   const toml::table& table;
   const char* remedy_for_table;  // completes "NAME: is a table; "
-  bool has_help = true;          // --help shows what there is
-  std::string start = {};  // the folder in which relative paths begin that lead to something there; "": the current
+  bool has_help = true;          // the program has --help
+  std::string start = {};  // folder that relative paths begin in if they lead to something there; "": the current one
 };
 
 namespace {
 
-// Where a run was started, in its config.toml. Options have no such name.
+// The folder in which a run was started, an entry of its config.toml. No option has this name.
 constexpr std::string_view kWorkingDirectory = "working-directory";
 
-// The folder in which the relative paths of a run's config.toml begin, "" for the current one: where the run's
-// directory (its `save`, if that is relative) leads from there to this very file, which is so where the run was
-// started, or in a copy of that place.
+// Returns the folder in which the relative paths of a run's config.toml begin; "" is the current one. It is the current
+// one if the run's directory (its `save`, if that is relative) leads from there to this very file, as it does where the
+// run was started or in a copy of that place; else it is the recorded folder.
 std::string start_of_paths(const std::string& path, const toml::table& table, const TomlFile& file,
                            const std::string& home) {
   const auto start = table[kWorkingDirectory].value<std::string>();
@@ -166,8 +169,8 @@ std::string start_of_paths(const std::string& path, const toml::table& table, co
   return expand_home(file.restore(*start), home);
 }
 
-// A word of a path option, such as "data.jsonl@[:9]" or "reward.py:f", from `start` where it leads to a file there.
-// What leads nowhere may be no path (the name of a data set), or one that is yet to be made.
+// Returns a word of a path option, such as "data.jsonl@[:9]" or "reward.py:f", as a path from `start` if it leads to a
+// file there. A word that does not may be no path (the name of a data set), or a path that is yet to be made.
 std::string from_start(const std::string& word, const std::string& start, bool is_list) {
   if (start.empty() || word.empty() || word.starts_with('/') || word.starts_with('~')) return word;
   const std::string path = start + "/" + word;
@@ -182,7 +185,7 @@ std::string from_start(const std::string& word, const std::string& start, bool i
 }  // namespace
 
 void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
-  // The table is sorted by name; mistakes are told in the file's order.
+  // The table is sorted by name; mistakes are reported in the file's order.
   std::vector<std::pair<std::string, const toml::node*>> entries;
   for (const auto& [key, node] : from.table) entries.emplace_back(from.file.restore(key.str()), &node);
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
@@ -249,7 +252,7 @@ std::string Options::config_text() const {
 struct OptionTables::Impl {
   explicit Impl(const std::string& path) : file(path) {}
 
-  // The only table in `parent` of that name; what else is in it is refused.
+  // Returns the table of that name, which must be the only entry of `parent`; others are refused.
   const toml::table* only(const toml::table& parent, const std::string& name, const std::string& shown) const {
     for (const auto& [key, node] : parent) {
       TANDEM_USER_CHECK(

@@ -10,10 +10,10 @@ namespace {
 
 struct Character {
   uint32_t code = 0;
-  size_t num_bytes = 0;  // 0: what stands there is no UTF-8
+  size_t num_bytes = 0;  // 0: no UTF-8
 };
 
-// The character that `text` begins with (RFC 3629: no overlong forms, no surrogates, nothing past U+10FFFF).
+// Returns the character that `text` begins with (RFC 3629: no overlong forms, no surrogates, nothing past U+10FFFF).
 Character first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
   const uint32_t lead = byte(0);

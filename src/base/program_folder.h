@@ -5,7 +5,7 @@
 
 namespace tandem::base {
 
-// The folder of the program's file, links followed; "" where the kernel does not say.
+// Returns the folder of the program's file, with links followed; "" if the kernel does not tell.
 std::string program_folder();
 
 }  // namespace tandem::base

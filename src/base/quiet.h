@@ -1,9 +1,9 @@
-// --quiet, as everybody sees it who writes to a terminal.
+// Tells everything that writes to a terminal whether --quiet was given.
 #pragma once
 
 namespace tandem::base {
 
-// Whether set_log_level() left out information: then nothing but results, warnings and errors is shown.
+// Returns whether set_log_level() hides information: then only results, warnings and errors are shown.
 bool is_quiet();
 
 }  // namespace tandem::base

@@ -10,7 +10,8 @@
 
 namespace tandem::base {
 
-// Ten rounds on the four words of `counter`, in place. A plain array, because nvcc has no std::array on the GPU.
+// Runs ten rounds on the four words of `counter`, in place. It is a plain array, because nvcc has no std::array on the
+// GPU.
 TANDEM_HOST_DEVICE inline void philox_rounds(uint64_t key, uint32_t (&counter)[4]) {
   constexpr uint32_t kMul0 = 0xD2511F53, kMul1 = 0xCD9E8D57;  // the paper's multipliers
   constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
@@ -28,7 +29,7 @@ TANDEM_HOST_DEVICE inline void philox_rounds(uint64_t key, uint32_t (&counter)[4
   }
 }
 
-// One Philox4x32-10 block: 128 counter bits and 64 key bits to four words.
+// Returns one Philox4x32-10 block: 128 counter bits and 64 key bits give four words.
 inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
   uint32_t c[4] = {static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
                    static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};
@@ -36,7 +37,7 @@ inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint6
   return {c[0], c[1], c[2], c[3]};
 }
 
-// A double in [0, 1) with 53 random bits.
+// Returns a double in [0, 1) with 53 random bits.
 TANDEM_HOST_DEVICE inline double uniform(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
   uint32_t c[4] = {static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
                    static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};

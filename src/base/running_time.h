@@ -1,5 +1,5 @@
-// Seconds in which this process ran. One that was stopped (Ctrl-Z, a debugger, a frozen control group) and runs again
-// does not count the time that it was stopped for, so it does not take others for silent that were stopped with it.
+// Measures the seconds in which this process ran. The time for which it was stopped (Ctrl-Z, a debugger, a frozen
+// control group) does not count, so processes that were stopped with it do not seem silent when it runs again.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace tandem::base {
 
-// Is to be asked more often than every kLongestStep seconds: what is beyond that between two questions is not counted.
+// It must be asked more often than every kLongestStep seconds: time beyond that between two calls is not counted.
 class RunningTime {
  public:
   static constexpr double kLongestStep = 2.0;
 
-  // Since this was made or reset().
+  // Returns the seconds since construction or reset().
   double seconds() {
     const Clock::time_point now = Clock::now();
     seconds_ += std::min(std::chrono::duration<double>(now - last_).count(), kLongestStep);

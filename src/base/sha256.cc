@@ -31,7 +31,7 @@ std::string sha256(std::string_view bytes) {
 
 std::string fingerprint(std::string_view option, std::string_view value) {
   std::string text(option);
-  text += '\0';  // stands in no name
+  text += '\0';  // no name contains it
   text += value;
   return std::string(kFingerprint) + sha256(text);
 }

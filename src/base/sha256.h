@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4; OpenSSL's), for what must be compared without being known: unlike base/checksum, whose short
-// inputs can be computed back from their checksum, it does not tell what it was made of.
+// SHA-256 (FIPS 180-4, by OpenSSL), for values that must be compared without being revealed: base/checksum does not
+// hide its input, since a short one can be computed back from its checksum.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,14 @@ namespace tandem::base {
 
 constexpr size_t kSha256Bytes = 32;
 
-// 64 hexadecimal digits.
+// Returns 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
-// Two lower-case hexadecimal digits a byte.
+// Returns two lower-case hexadecimal digits per byte.
 std::string hex_digits(std::string_view bytes);
 
-// "sha256:..." of the text of an option, which may be a secret: equal for equal values of one option alone.
+// Returns "sha256:..." for the text of an option, which may be a secret. Only equal values of the same option give
+// equal fingerprints.
 std::string fingerprint(std::string_view option, std::string_view value);
 bool is_fingerprint(std::string_view text);
 

@@ -1,5 +1,5 @@
-// A number of bytes, elements or tokens whose arithmetic cannot leave 64 bits unnoticed. What a configuration adds up
-// to is computed with it: numbers that are each within bounds may have a product that is not.
+// A number of bytes, elements or tokens whose arithmetic cannot overflow 64 bits unnoticed. Sums and products of a
+// configuration's values are computed with it: numbers within their bounds may have a product that is not.
 #pragma once
 
 #include <concepts>
@@ -11,19 +11,20 @@
 
 namespace tandem::base {
 
-// The most that an option takes which counts samples, tokens or steps, and one which is a number of bytes: above what
-// any machine holds, and low enough that two counts multiply within 64 bits.
+// The largest value of an option that counts samples, tokens or steps, and of one that is a number of bytes. Both are
+// above what any machine holds, and low enough that two counts multiply within 64 bits.
 constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
-// Thrown by the arithmetic of Size. Whoever knows which flags and keys the numbers come from says them instead.
+// It is thrown by the arithmetic of Size. A caller that knows the flags and keys behind the numbers throws a message
+// about those instead.
 class SizeOverflow : public UserError {
  public:
   SizeOverflow() : UserError("a size is more than 64 bits hold: lower the largest of the flags and of config.json") {}
 };
 
-// Converts from and to whole numbers, so that a Size meets them in one expression; the result of such an operation is a
-// Size. Of two plain numbers the operation is unchecked, as ever: the first factor of a product should be a Size.
+// Converts from and to whole numbers, so that a Size and a number meet in one expression, whose result is a Size. An
+// operation on two plain numbers stays unchecked: the first factor of a product should be a Size.
 class Size {
  public:
   constexpr Size() = default;
@@ -31,7 +32,7 @@ class Size {
   constexpr Size(T value) : value_(static_cast<int64_t>(value)) {  // NOLINT: implicit on purpose
     if (!std::in_range<int64_t>(value)) throw SizeOverflow();
   }
-  // The whole part of a number; SizeOverflow where it has none in 64 bits.
+  // Returns the whole part of a number. Throws SizeOverflow if that does not fit into 64 bits.
   static constexpr Size from(double value) {
     constexpr double kLimit = 9223372036854775808.0;  // 2^63
     if (!(value > -kLimit && value < kLimit)) throw SizeOverflow();
@@ -51,7 +52,8 @@ class Size {
   friend constexpr Size operator*(Size a, Size b) { return multiply(a, b); }
   friend constexpr Size operator/(Size a, Size b) { return divide(a, b); }
   friend constexpr Size operator%(Size a, Size b) { return {a.value_ % divisor(a, b)}; }
-  // With a plain number on one side; else the compiler could not choose between the two conversions.
+  // These overloads take a plain number on one side; without them the compiler could not choose between the two
+  // conversions.
   template <std::integral T>
   friend constexpr Size operator+(Size a, T b) {
     return add(a, b);
@@ -106,7 +108,7 @@ class Size {
     return result;
   }
   static constexpr Size divide(Size a, Size b) { return {a.value_ / divisor(a, b)}; }
-  // The two quotients that are no number of 64 bits.
+  // Two quotients do not fit into 64 bits: a division by zero, and the smallest number divided by -1.
   static constexpr int64_t divisor(Size a, Size b) {
     if (b.value_ == 0 || (b.value_ == -1 && a.value_ == std::numeric_limits<int64_t>::min())) throw SizeOverflow();
     return b.value_;

@@ -6,7 +6,7 @@
 namespace tandem::base {
 namespace {
 
-constexpr size_t kMaxCharacters = 65'000;  // of the plane's 65,534
+constexpr size_t kMaxCharacters = 65'000;  // the plane has 65,534
 constexpr size_t kStandInBytes = 4;
 
 std::string stand_in(uint32_t index) {
@@ -47,7 +47,7 @@ std::string CharacterPlaceholders::restore(std::string_view text) const {
       continue;
     }
     const uint32_t index = (byte(1) & 0x0F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-    // A library may print a part of a character; what is no stand-in of ours stays as it is.
+    // A library may print a part of a character; a sequence that is none of our stand-ins stays as it is.
     result += index < characters_.size() ? characters_[index] : std::string(text.substr(at, kStandInBytes));
     at += kStandInBytes;
   }

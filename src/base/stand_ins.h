@@ -1,6 +1,5 @@
-// Keeps characters from a library that does not survive them: each one that is not ASCII is replaced by a character of
-// the private plane 15 (U+F0000 and on), which no rule of any format speaks of, and put back in what the library
-// returns.
+// Protects characters from a library that cannot handle them: each one that is not ASCII is replaced by a character of
+// the private plane 15 (U+F0000 and on), which no format gives a meaning, and put back in what the library returns.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +12,10 @@ namespace tandem::base {
 
 class CharacterPlaceholders {
  public:
-  // One character for one, so that columns stay. Bytes that are no UTF-8 stay too, for the library to refuse.
-  // UserError, with `name` as the file, when the text has more than 65,000 different ones.
+  // Replaces one character by one, so that columns stay. Bytes that are no UTF-8 stay too, for the library to refuse.
+  // Throws UserError, with `name` as the file, when the text has more than 65,000 different characters.
   std::string replace(std::string_view text, const std::string& name);
-  // Text made of pieces of what replace() returned.
+  // Returns the original of a text made of pieces of what replace() returned.
   std::string restore(std::string_view text) const;
 
  private:

@@ -10,7 +10,7 @@ size_t character_bytes(std::string_view text) {
   for (size_t i = 1; i < size; ++i) {
     if (byte(i) >> 6 != 0b10) return 0;
   }
-  // Overlong forms, surrogates, and what lies beyond Unicode.
+  // These are overlong forms, surrogates, and values beyond Unicode.
   if (first == 0xE0 && byte(1) < 0xA0) return 0;
   if (first == 0xED && byte(1) >= 0xA0) return 0;
   if (first == 0xF0 && byte(1) < 0x90) return 0;

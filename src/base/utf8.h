@@ -1,4 +1,4 @@
-// Which bytes are UTF-8 text (RFC 3629).
+// Recognizes UTF-8 text (RFC 3629).
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace tandem::base {
 
-// Bytes of the character that begins `text`, which is not empty; 0 where none does.
+// Returns the bytes of the character that begins `text`, which is not empty; 0 if none does.
 size_t character_bytes(std::string_view text);
 
 bool is_utf8(std::string_view text);

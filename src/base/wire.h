@@ -1,5 +1,6 @@
-// Numbers, texts and lists as bytes between processes of one build, and back, bit for bit. What comes is not trusted:
-// no length is believed before the bytes for it are there, and a checksum finds what was changed on the way.
+// Encodes numbers, texts and lists as bytes for another process of the same build, and decodes them bit for bit. The
+// reader does not trust its input: it believes no length before the bytes for it are there, and a checksum finds
+// changes made on the way.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,8 @@ class WireWriter {
   std::string payload_;
 };
 
-// Takes out what a WireWriter put in, in the same order. EnvironmentError where the payload has something else.
+// Takes values out in the order in which a WireWriter put them in. Throws EnvironmentError if the payload holds
+// something else.
 class WireReader {
  public:
   explicit WireReader(std::string_view payload) : left_(payload) {}  // borrowed
@@ -52,7 +54,7 @@ class WireReader {
     return value;
   }
   bool flag();
-  // How many elements come, each of at least so many bytes.
+  // Returns the number of elements that follow, each of at least `least_bytes` bytes.
   size_t count(size_t least_bytes);
   std::string text() { return std::string(take(count(1))); }
   template <WireNumber T>
@@ -62,14 +64,14 @@ class WireReader {
     if (!values.empty()) std::memcpy(values.data(), from.data(), from.size());
     return values;
   }
-  // One of the first `num_values` values of an enumeration.
+  // Returns one of the first `num_values` values of an enumeration.
   template <typename Enum>
   Enum choice(std::underlying_type_t<Enum> num_values) {
     const auto value = number<std::underlying_type_t<Enum>>();
     if (value >= num_values) refuse("a choice that there is not");
     return static_cast<Enum>(value);
   }
-  // All was taken.
+  // Throws unless everything was taken.
   void finish() const;
   [[noreturn]] static void refuse(const std::string& what);
 
@@ -79,8 +81,8 @@ class WireReader {
   std::string_view left_;
 };
 
-// A payload with its format, a number that changes when the format does, and a checksum; and the payload of such a
-// message, within it. EnvironmentError for another format, or bytes that are not as they were sealed.
+// sealed() puts a format number, which changes when the format does, and a checksum before a payload; unsealed()
+// returns the payload within such a message. It throws EnvironmentError for another format or for changed bytes.
 std::string sealed(std::string_view payload, uint32_t format);
 std::string_view unsealed(std::string_view message, uint32_t format);
 

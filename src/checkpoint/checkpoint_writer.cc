@@ -24,7 +24,7 @@ void CheckpointWriter::start(const RunState& state, std::vector<SavedTensor> ten
   failure_ = nullptr;
   thread_ = std::thread([this, state, parts, tensors = std::move(tensors)]() mutable {
     const Clock::time_point begin = Clock::now();
-    const memory::BypassArena beside;  // what it allocates outlives a change of phase
+    const memory::BypassArena beside;  // its allocations outlive a change of phase
     try {
       write(state, std::move(tensors), parts);
     } catch (...) {
@@ -34,7 +34,7 @@ void CheckpointWriter::start(const RunState& state, std::vector<SavedTensor> ten
   });
 }
 
-// The pointer of checkpoints/ comes last: what it names has its export, where it gets one.
+// The pointer of checkpoints/ comes last, so that the step it names has its export, if it gets one.
 void CheckpointWriter::write(const RunState& state, std::vector<SavedTensor> tensors, config::SavedParts parts) {
   if (parts != config::SavedParts::kCheckpoint) {
     ranks_.together([&] {

@@ -1,6 +1,6 @@
-// Writes a run's checkpoints while the next rollout runs: RUN/checkpoints/step_000100 to go on from, RUN/hf/step_000100
-// for transformers. One at a time, on a thread of its own, from the live weights and moments, which nobody changes
-// before wait(): the next optimizer step begins with it.
+// Writes a run's checkpoints while the next rollout runs: RUN/checkpoints/step_000100 to resume from,
+// RUN/hf/step_000100 for transformers. It writes one at a time, on a thread of its own, from the live weights and
+// moments, which nothing changes before wait(): the next optimizer step begins with it.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace tandem::checkpoint {
 
 class CheckpointWriter {
  public:
-  // Writes the live weights into a directory that may hold an earlier export. Every rank calls it: those that hold the
-  // weights between them write them together, the conductor the files; the others return at once.
+  // Writes the live weights into a directory that may hold an earlier export. Every rank calls it: the ranks of one
+  // tensor-parallel group write them together, with rank 0 writing the files; the others return at once.
   using Export = std::function<void(const std::string& directory)>;
 
   // The directory is borrowed. `keep_latest` of checkpoints/ stay. Several ranks write one checkpoint together: each
@@ -37,18 +37,19 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Begins; BugError while another is being written.
+  // Begins to write. Throws BugError while another checkpoint is being written.
   void start(const RunState& state, std::vector<SavedTensor> tensors,
              config::SavedParts parts = config::SavedParts::kBoth);
 
-  // Waits for the one that is being written, if any. The pointer to it is durable then: it counts as saved.
+  // wait() waits for the checkpoint that is being written, if any. Then the pointer to it is durable: it counts as
+  // saved.
   struct Saved {
     int64_t step = 0;
     config::SavedParts parts = config::SavedParts::kBoth;
-    double seconds = 0.0;         // that it took
-    double waited_seconds = 0.0;  // of these, here
+    double seconds = 0.0;         // total time of writing
+    double waited_seconds = 0.0;  // part of `seconds` spent in wait()
   };
-  std::optional<Saved> wait();  // throws what the thread threw, on all ranks
+  std::optional<Saved> wait();  // throws the thread's error, on all ranks
 
  private:
   void write(const RunState& state, std::vector<SavedTensor> tensors, config::SavedParts parts);
@@ -58,8 +59,8 @@ class CheckpointWriter {
   const int64_t keep_latest_;
   const SavingRanks ranks_;
   std::thread thread_;
-  Saved saved_;                 // of the thread; read after join()
-  std::exception_ptr failure_;  // likewise
+  Saved saved_;                 // written by the thread; read after join()
+  std::exception_ptr failure_;  // written by the thread; read after join()
 };
 
 }  // namespace tandem::checkpoint

@@ -40,7 +40,7 @@ int64_t product(const std::vector<int64_t>& shape, size_t from) {
   return result;
 }
 
-// Copies what a box and a piece have in common, a run of the innermost dim at a time. `row` and `offset` walk both.
+// Copies the intersection of a box and a piece, a run of the innermost dim at a time. `row` and `offset` walk both.
 class BoxCopy {
  public:
   BoxCopy(const weights::SafetensorsFile& file, const weights::TensorInfo& info, const TensorPiece& piece,
@@ -61,7 +61,7 @@ class BoxCopy {
   }
 
  private:
-  // Element offsets of the slab in the piece and in the output so far.
+  // `in_piece` and `in_out` are the element offsets of the slab in the piece and in the output so far.
   void copy(size_t d, int64_t in_piece, int64_t in_out) {
     const int64_t first = std::max(begin_[d], piece_.begin[d]);
     const int64_t last = std::min(begin_[d] + shape_[d], piece_.begin[d] + piece_.shape[d]);
@@ -69,7 +69,7 @@ class BoxCopy {
     const int64_t piece_stride = product(piece_.shape, d + 1), out_stride = product(shape_, d + 1);
     in_piece += (first - piece_.begin[d]) * piece_stride;
     in_out += (first - begin_[d]) * out_stride;
-    // All of the inner dims in both: the slab is one stretch.
+    // If the inner dims are whole in both, the slab is contiguous.
     if (d + 1 == shape_.size() || inner_is_whole(d + 1)) {
       const auto bytes = static_cast<size_t>((last - first) * out_stride * element_bytes_);
       file_.read(info_, in_piece * element_bytes_, out_.subspan(static_cast<size_t>(in_out * element_bytes_), bytes));
@@ -257,12 +257,12 @@ Checkpoint Checkpoints::open(std::optional<int64_t> step) const {
   }
 }
 
-// What is wrong, with the newest checkpoint that is whole as the remedy.
+// Throws with the defect, and with the newest whole checkpoint as the remedy.
 void Checkpoints::refuse(const std::string& what) const {
   const std::vector<int64_t> there = steps();
   for (auto step = there.rbegin(); step != there.rend(); ++step) {
     try {
-      if (Checkpoint(path(*step)).step() != *step) continue;  // whole, and that of another step
+      if (Checkpoint(path(*step)).step() != *step) continue;  // whole, but of another step
     } catch (const UserError&) {
       continue;
     }

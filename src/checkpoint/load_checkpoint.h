@@ -10,14 +10,14 @@
 
 namespace tandem::checkpoint {
 
-// The checkpoint that --load names, found whole; nothing for a new run. UserError where --load has none, unless
-// --allow-fresh-start.
+// Opens the checkpoint that --load names; nullopt for a new run. Throws UserError if --load has none, unless
+// --allow-fresh-start is given.
 std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options);
 
-// Whether --load is the directory that the run writes into.
+// Returns whether --load is the directory that the run writes into.
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);
 
-// Says what the directory that the run writes into may hold when the run begins.
+// Returns what the directory that the run writes into may hold when the run begins.
 RunFolder run_folder(const config::CheckpointOptions& options, const std::string& save, bool overwrite);
 
 }  // namespace tandem::checkpoint

@@ -19,7 +19,7 @@ namespace {
 using base::Json;
 
 constexpr int64_t kFormat = 1;
-constexpr int64_t kMaxStep = int64_t{1} << 40;  // no run counts so far, and what is computed with it stays in 64 bits
+constexpr int64_t kMaxStep = int64_t{1} << 40;  // no run has so many steps; arithmetic with them fits 64 bits
 constexpr size_t kMaxDims = 32;
 constexpr size_t kChecksumDigits = 32;
 
@@ -68,7 +68,7 @@ class Reader {
   std::string where_;
 };
 
-// The product, or nothing when it leaves 63 bits.
+// Returns the product, or nullopt when it leaves 63 bits.
 std::optional<int64_t> volume(const std::vector<int64_t>& shape) {
   int64_t product = 1;
   for (const int64_t dim : shape) {
@@ -84,7 +84,7 @@ bool overlap(const TensorPiece& a, const TensorPiece& b) {
   return true;
 }
 
-// Inside the tensor, disjoint, and of its volume together: so they are the tensor.
+// Checks that the pieces are inside the tensor and disjoint and have its volume together: so they are the tensor.
 void check_pieces(const ManifestTensor& tensor, const std::string& where) {
   const std::optional<int64_t> whole = volume(tensor.shape);
   TANDEM_USER_CHECK(whole.has_value(), where + ": the shape is too large");
@@ -118,7 +118,7 @@ ManifestTensor read_tensor(const Json& value, const std::string& where, const Ma
   return tensor;
 }
 
-// A file lies beside its manifest.
+// Returns whether a name has no folder in it, since a file lies next to its manifest.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -152,7 +152,7 @@ void check_whole(const Manifest& manifest, const std::string& path) {
   }
 }
 
-// Reads a manifest without asking whether its pieces are whole tensors: one rank's manifest has only that rank's.
+// Parses a manifest without checking whether its pieces are whole tensors: one rank's manifest has only that rank's.
 Manifest parse(std::string_view text, const std::string& path) {
   const size_t end = text.find('\n');
   TANDEM_USER_CHECK(end != std::string_view::npos && text.size() == end + kChecksumDigits + 2 && text.back() == '\n' &&

@@ -22,21 +22,21 @@ namespace tandem::checkpoint {
 
 namespace {
 
-// What of a learning rate that decays is compared: the optimizer step at which it reaches --min-lr, or "any".
+// A learning rate that decays is compared by this: the optimizer step at which it reaches --min-lr, or "any".
 constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
 
 using base::Json;
 
-// A box of an HF tensor that this rank holds.
+// Describes a box of an HF tensor that this rank holds.
 struct HeldBox {
-  std::string name;                  // in a checkpoint
-  std::vector<int64_t> whole_shape;  // of the HF tensor
-  std::vector<int64_t> begin;        // in it
+  std::string name;                  // name in a checkpoint
+  std::vector<int64_t> whole_shape;  // shape of the HF tensor
+  std::vector<int64_t> begin;        // start of the box in it
   at::Tensor values;
   bool is_shared = false;  // every tensor rank holds it
 };
 
-// Visits the box of each HF tensor of which the trainer's state holds any: its rows of what the slice has.
+// Visits the box of each HF tensor that the trainer's state holds a part of: its rows of the slice.
 template <typename F>
 void for_each_box(const trainer::Trainer& trainer, F f) {
   for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
@@ -55,7 +55,7 @@ void for_each_box(const trainer::Trainer& trainer, F f) {
   }
 }
 
-// The same of the weights of a reference.
+// Does the same for the weights of a reference.
 template <typename F>
 void for_each_box(const weights::WeightStore& reference, F f) {
   for (const weights::PackedTensor& packed : reference.layout().tensors) {
@@ -80,7 +80,7 @@ std::vector<SavedTensor> saved_tensors(const Holder& holder, int tensor_rank) {
   return tensors;
 }
 
-// Fills the box from the checkpoint. One that lies on a device is read through a few MiB of host memory.
+// Fills the box from the checkpoint. A box on a device is read through a few MiB of host memory.
 void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
   const at::Tensor& part = held.values;
   const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
@@ -103,10 +103,11 @@ void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
   }
 }
 
-// Checkpoints of older versions name it. What a reward imports is not compared, and so is not where it comes from.
+// Checkpoints of older versions contain this flag. The modules that a reward imports are not compared, and so the
+// interpreter that they come from is not either.
 constexpr const char* kFlagNoLongerCompared = "rm-python";
 
-// No run counts so far, and sums and products of such numbers stay within 64 bits.
+// No run counts so far, so sums and products of such numbers stay within 64 bits.
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 60;
 
@@ -117,7 +118,7 @@ const Json& member(const Json& json, const char* name, const std::string& file) 
 }
 
 int64_t as_count(const Json& value, const std::string& name, const std::string& file, int64_t most) {
-  // A positive number that was read is unsigned.
+  // The parser makes a positive number unsigned.
   const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(most);
   TANDEM_USER_CHECK(fits,
                     fmt::format("{}: {} must be a whole number from 0 to {}; it was changed by hand: take another "
@@ -138,7 +139,7 @@ std::string identity_of(const std::string& function) {
   return base::file_checksum(function.substr(0, colon)) + function.substr(colon);
 }
 
-// Of data, reward function, model configuration and tokenizer.
+// Returns checksums of data, reward functions, model configuration and tokenizer.
 std::map<std::string, std::string> input_checksums(const std::string& model_directory,
                                                    const std::vector<std::string>& prompt_data,
                                                    const std::vector<std::string>& custom_rm_paths) {
@@ -153,7 +154,7 @@ std::map<std::string, std::string> input_checksums(const std::string& model_dire
     const std::string which = i == 0 ? "" : fmt::format(" of function {}", i + 1);
     if (colon > 0)
       result[fmt::format("the file{} of --custom-rm-path", which)] = base::file_checksum(path.substr(0, colon));
-    // The order counts, and which function is which.
+    // The order matters, so each function is recorded with its place.
     if (custom_rm_paths.size() > 1) result[fmt::format("function {} of --custom-rm-path", i + 1)] = path.substr(colon);
   }
   for (const char* name :
@@ -164,8 +165,8 @@ std::map<std::string, std::string> input_checksums(const std::string& model_dire
   return result;
 }
 
-// Whether a flag or input is as it was. A checkpoint of before texts were fingerprinted holds the text itself, with the
-// home directory written out.
+// Returns whether a flag or input is unchanged. A checkpoint from before texts were fingerprinted holds the text
+// itself, with the home directory written out.
 bool is_same(const std::string& name, const std::string& saved, const std::string& now) {
   if (saved == now) return true;
   if (!base::is_fingerprint(now) || base::is_fingerprint(saved)) return false;
@@ -173,7 +174,7 @@ bool is_same(const std::string& name, const std::string& saved, const std::strin
          base::fingerprint(name, base::shorten_home(saved, base::home_directory())) == now;
 }
 
-// "--lr was 0.001 and is 0.002". Texts may be secrets: only that they differ is said.
+// Returns "--lr was 0.001 and is 0.002". Texts may be secrets, so for them only the change is reported.
 std::string difference(const std::string& name, const std::string* saved, const std::string* now) {
   const std::string flag = (name.find(' ') == std::string::npos ? "--" : "") + base::one_line(name);
   const bool is_text = saved != nullptr && now != nullptr && base::is_fingerprint(*now);
@@ -184,7 +185,8 @@ std::string difference(const std::string& name, const std::string* saved, const 
   return fmt::format("{} was {} and is {}", flag, shown(saved), shown(now));
 }
 
-// A decaying run that is made longer: its learning rate would end elsewhere, unless it is told where it ended.
+// Returns a hint for a decaying run that is made longer: its learning rate would end elsewhere, unless a flag names the
+// step where it ended.
 std::string decay_hint(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now) {
   const auto before = saved.find(kDecayEnd), after = now.find(kDecayEnd);
   if (before == saved.end() || after == now.end() || before->second == after->second || before->second == "any")
@@ -192,7 +194,7 @@ std::string decay_hint(const std::map<std::string, std::string>& saved, const st
   return fmt::format(" (--lr-decay-iters {} ends the decay where it ended)", base::one_line(before->second));
 }
 
-// UserError naming each that differs, with both values, unless `allowed`.
+// Throws UserError with each input that differs and both its values, unless `allowed`.
 void check_same_inputs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                        const std::map<std::string, std::string>& where_absent, bool allowed) {
   std::vector<std::string> differences;
@@ -222,7 +224,7 @@ BestEvaluation best_of(const Json& json, const std::string& file) {
                     file +
                         ": best must have a metric and a value; it was changed by hand: take another checkpoint "
                         "(--ckpt-step)");
-  const auto judged_by = json.find("judged_by");  // absent before a flag chose the reward, and where it is ""
+  const auto judged_by = json.find("judged_by");  // absent before a flag chose the reward, and if it is ""
   const bool has_rule = judged_by != json.end() && judged_by->is_string();
   return {.metric = metric.get<std::string>(),
           .step = count(json, "step", file),
@@ -261,16 +263,16 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   state.optimizer = {.updates = count(json, "optimizer_updates", file), .steps = count(json, "optimizer_steps", file)};
   state.skipped_in_a_row = count(json, "skipped_in_a_row", file);
   state.failed_in_a_row = count(json, "failed_in_a_row", file);
-  const auto ungraded = json.find("ungraded_in_a_row");  // absent before it was saved
+  const auto ungraded = json.find("ungraded_in_a_row");  // absent in checkpoints from before it was saved
   state.ungraded_in_a_row =
       ungraded == json.end() ? state.failed_in_a_row : as_count(*ungraded, "ungraded_in_a_row", file, kMaxCount);
-  const auto differed = json.find("rewards_differed_until");  // absent before it was saved, and where none did
+  const auto differed = json.find("rewards_differed_until");  // absent before it was saved, and if none did
   if (differed != json.end())
     state.rewards_differed_until = as_count(*differed, "rewards_differed_until", file, state.step);
-  const auto due = json.find("evaluation_due");  // absent before it was saved
+  const auto due = json.find("evaluation_due");  // absent in checkpoints from before it was saved
   state.evaluation_due = due != json.end() && *due == true;
   state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
-  const auto reference = json.find("reference_step");  // absent where the reference is none of the run's own
+  const auto reference = json.find("reference_step");  // absent if the reference is not a copy made by the run
   if (reference != json.end()) state.reference_step = as_count(*reference, "reference_step", file, state.step);
   state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
   if (const auto best = json.find("best"); best != json.end()) state.best = best_of(*best, file);
@@ -313,7 +315,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   result["the kernels"] = inputs.kernels;
   result[kDecayEnd] = inputs.schedule.decay_style == "constant" ? "any" : std::to_string(inputs.schedule.decay_steps);
   result.merge(input_checksums(inputs.model_directory, inputs.prompt_data, inputs.custom_rm_paths));
-  // Recorded where there are any, so that a run without them resumes from a checkpoint of before the flag.
+  // It is recorded only if there are any, so that a run without them resumes from a checkpoint from before the flag.
   if (!inputs.text_prefix.empty()) {
     result["the tokens of --add-special-tokens"] = fmt::format("{}", fmt::join(inputs.text_prefix, " "));
   }

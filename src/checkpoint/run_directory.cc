@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.toml";
 constexpr const char* kMemory = "memory_timeline.jsonl";
-constexpr const char* kProbe = ".write-test";  // base::check_writable_directory, when it is killed
+constexpr const char* kProbe = ".write-test";  // left by a killed base::check_writable_directory
 struct OwnName {
   const char* name;
   bool is_folder;
@@ -46,7 +46,7 @@ constexpr std::array<OwnName, 14> kNames = {{{kConfig, false},
 
 std::string step_name(int64_t step) { return fmt::format("step_{:06}", step); }
 
-// 7 of "rollout_000007.jsonl" with these beginning and end; nothing for a name that no run writes.
+// Returns 7 for "rollout_000007.jsonl" with these beginning and end; nullopt for a name that no run writes.
 std::optional<int64_t> number_between(std::string_view name, std::string_view begin, std::string_view end) {
   if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) return std::nullopt;
   const std::string_view digits = name.substr(begin.size(), name.size() - begin.size() - end.size());
@@ -60,8 +60,9 @@ std::string best_name(int64_t step) { return fmt::format("best_{:06}", step); }
 
 std::optional<int64_t> export_step(std::string_view name) { return number_between(name, "step_", ""); }
 
-// The step that has to be finished for a file of samples to stay: rollout_000007.jsonl is of the rollout that finishes
-// step 8, eval_NAME_000008.jsonl of the evaluation after it. Nothing for files of others.
+// Returns the step that has to be finished for a file of samples to stay: rollout_000007.jsonl belongs to the rollout
+// that finishes step 8, eval_NAME_000008.jsonl to the evaluation after it. Returns nullopt for files that no run
+// writes.
 std::optional<int64_t> step_of_samples(std::string_view name) {
   if (const std::optional<int64_t> rollout = number_between(name, "rollout_", ".jsonl")) return *rollout + 1;
   if (!name.starts_with("eval_")) return std::nullopt;
@@ -70,7 +71,7 @@ std::optional<int64_t> step_of_samples(std::string_view name) {
                                                      : number_between(name, name.substr(0, last + 1), ".jsonl");
 }
 
-// Whether a file is named as TensorBoard's own writer names its event files.
+// Returns whether a file is named as TensorBoard's own writer names its event files.
 bool is_event_file(std::string_view name) { return name.starts_with("events.out.tfevents."); }
 
 fs::file_status status_of(const std::string& path) {
@@ -78,7 +79,7 @@ fs::file_status status_of(const std::string& path) {
   return fs::symlink_status(path, unknown);
 }
 
-// Refuses a path that no run can have made. Through a link, a run that goes on would cut, remove and write files
+// Refuses a path that no run can have made. Through a link, a run that resumes would cut, remove and write files
 // somewhere else; at a pipe it would wait for ever.
 void check_own(const std::string& path, bool is_folder) {
   const fs::file_status status = status_of(path);
@@ -94,7 +95,8 @@ void check_own(const std::string& path, bool is_folder) {
                                 is_folder ? "folder" : "regular file"));
 }
 
-// A run has its options, or has died before it wrote them and left nothing but names of its own.
+// Returns whether the entries are those of a run: it has its options, or has died before it wrote them and left only
+// names of its own.
 bool is_run(const std::vector<std::string>& entries) {
   if (std::ranges::find(entries, kConfig) != entries.end()) return true;
   const bool has_lock = std::ranges::find(entries, base::DirectoryLock::kName) != entries.end();
@@ -108,7 +110,7 @@ bool is_run(const std::vector<std::string>& entries) {
 
 RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for)
     : path_(base::without_trailing_slashes(path)), folder_(folder) {
-  std::error_code unknown;  // into a folder that is closed to us nobody can look, and writing says so
+  std::error_code unknown;  // nobody can look into a folder without permission, and writing reports that
   if (!fs::exists(path_, unknown)) base::check_writable_directory(path_, 0);
   TANDEM_USER_CHECK(!base::file_exists(path_), fmt::format("--save {}: is a file; name a directory", path_));
   if (base::directory_exists(path_)) {
@@ -135,7 +137,7 @@ void RunDirectory::create() {
   if (folder_ == RunFolder::kGoOn) {
     check_names();
   } else {
-    // First what is gone on from: it must not outlive what belongs to it.
+    // The checkpoints are removed first: they must not outlive the files that belong to them.
     Checkpoints(path_).clear();
     for (const OwnName& own : kNames) base::remove_tree(fmt::format("{}/{}", path_, own.name));
   }
@@ -169,7 +171,7 @@ std::map<std::string, int64_t> RunDirectory::growing_files() const {
 }
 
 void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const {
-  // First the pointer: no checkpoint is gone on from whose records are cut away.
+  // The pointer is moved first, so that no run resumes from a checkpoint whose records are cut away.
   Checkpoints(path_).rewind(step);
   for (const auto& [name, bytes] : growing_files()) {
     const std::string path = fmt::format("{}/{}", path_, name);
@@ -189,7 +191,7 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
   for (const std::string& name : has_samples ? base::list_directory(samples_folder()) : std::vector<std::string>()) {
     if (step_of_samples(name) > step) base::remove_durably(samples_folder() + "/" + name);
   }
-  // A step need not have an export: hf/latest goes to the newest that is left, or away.
+  // A step need not have an export: hf/latest moves to the newest that is left, or is removed.
   std::optional<int64_t> newest;
   for (const std::string& name : base::list_directory(path_ + "/hf")) {
     const std::optional<int64_t> number = export_step(name);

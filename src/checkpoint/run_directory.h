@@ -1,19 +1,19 @@
 // The folder that one run writes, and the names in it:
 //   config.toml          the options of the run; `tandem VERB --config RUN/config.toml` repeats it
 //   metrics.jsonl        one record per rollout, per optimizer step and per evaluation
-//   memory_timeline.jsonl  what the device's memory was taken for, and at each step beside the plan
+//   memory_timeline.jsonl  the device's memory by tag over time, and at each step with the plan
 //   memory_trace.json    the end of that for chrome://tracing or Perfetto, when the run ends
-//   log.txt              what the terminal showed
-//   grader_output.txt    what reward functions printed
-//   samples/             what was sampled: rollout_000001.jsonl, eval_NAME_000001.jsonl
+//   log.txt              the lines of the terminal
+//   grader_output.txt    the output of reward functions
+//   samples/             the samples: rollout_000001.jsonl, eval_NAME_000001.jsonl
 //   tensorboard/         the metrics as an event file
 //   wandb/, wandb_run_id  files of Weights & Biases, and the run's id there (--use-wandb)
 //   view.html            the page of `tandem view`
-//   checkpoints/         what the run goes on from (run/checkpoints.h)
+//   checkpoints/         the checkpoints to resume from (checkpoint/checkpoints.h)
 //   hf/step_000100       a Hugging Face checkpoint after 100 rollouts
 //   hf/latest            a symbolic link to the last of them
 //   hf/best_000080       the weights that did best in evaluations, and hf/best, a symbolic link to them
-//   fault/               what a run that had to stop wants to be looked at
+//   fault/               evidence that a run leaves when it has to stop
 //   lock                 held by the process that writes here
 #pragma once
 
@@ -27,25 +27,25 @@
 
 namespace tandem::checkpoint {
 
-// What may be in the folder before.
+// Selects what the folder may hold before.
 enum class RunFolder : uint8_t { kNew, kOverwrite, kGoOn };
 
 class RunDirectory {
  public:
-  // Looks, creates nothing. UserError when the folder holds anything (kNew), holds something that is not a run
-  // (kOverwrite, kGoOn), or links where a run has files and folders (kGoOn); EnvironmentError when it cannot be written
-  // or has less than `needed_bytes` free, which are `what_for`.
+  // Checks the folder and creates nothing. Throws UserError when the folder holds anything (kNew), holds something that
+  // is not a run (kOverwrite, kGoOn), or links where a run has files and folders (kGoOn); EnvironmentError when it
+  // cannot be written or has less than `needed_bytes` free, whose use is `what_for`.
   RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "");
 
-  // Makes the folder and hf/ in it, and takes the lock. What an earlier run left under the names above is removed
-  // first, but for kGoOn. UserError when another process writes here.
+  // Creates the folder and hf/ in it, and takes the lock. Except with kGoOn, files of an earlier run under the names
+  // above are removed first. Throws UserError when another process writes here.
   void create();
 
-  // Sizes of the files that grow while a run goes on, by their path in the folder; they are durable to that size.
+  // Returns the sizes of the files that grow during a run, by their path in the folder; they are durable to that size.
   std::map<std::string, int64_t> growing_files() const;
-  // Takes back what was written after `step` rollouts were finished: those files to their sizes then, newer samples,
-  // checkpoints and exports away, by the names that a run gives them; nothing else is touched. What is missing of them
-  // is said as a warning.
+  // Undoes everything written after `step` rollouts were finished: those files get their sizes of then; newer samples,
+  // checkpoints and exports are removed, by the names that a run gives them; nothing else is touched. Missing ones are
+  // reported as a warning.
   void cut_back(int64_t step, const std::map<std::string, int64_t>& file_bytes) const;
 
   const std::string& path() const { return path_; }
@@ -60,27 +60,27 @@ class RunDirectory {
   std::string wandb_run_id_file() const { return path_ + "/wandb_run_id"; }
   std::string fault_folder() const { return path_ + "/fault"; }
   std::string checkpoint(int64_t step) const;
-  // Points hf/latest at checkpoint(step), in one rename.
+  // Makes hf/latest point to checkpoint(step), in one rename.
   void set_latest(int64_t step) const;
-  // The weights of the best evaluation, which was after `step` rollouts.
+  // Returns the path of the weights of the best evaluation, which was after `step` rollouts.
   std::string best(int64_t step) const;
-  // Points hf/best at best(step), in one rename.
+  // Makes hf/best point to best(step), in one rename.
   void set_best(int64_t step) const;
-  // Removes the best weights of earlier steps: no checkpoint that is left goes back to them.
+  // Removes the best weights of earlier steps, when no remaining checkpoint refers to them.
   void remove_bests_before(int64_t step) const;
 
  private:
-  // UserError where one of the names above is a link, or no file or folder as a run makes it.
+  // Throws UserError if one of the names above is a link, or no file or folder as a run makes it.
   void check_names() const;
-  std::vector<int64_t> best_steps() const;  // of those that are there
+  std::vector<int64_t> best_steps() const;  // existing ones
 
   std::string path_;
   RunFolder folder_;
   std::unique_ptr<base::DirectoryLock> lock_;
 };
 
-// The HF checkpoint of a run: of `step`, or the latest when step is negative. UserError when there is none; names those
-// that exist.
+// Returns the HF checkpoint of a run: that of `step`, or the latest when step is negative. Throws UserError, with those
+// that exist, when there is none.
 std::string find_checkpoint(const std::string& run_path, int64_t step);
 
 }  // namespace tandem::checkpoint

@@ -8,7 +8,7 @@ namespace tandem::checkpoint {
 
 namespace {
 
-// The first letter of what a rank tells the others: its result follows, or the words of its error.
+// A rank's message to the others begins with one of these: its result follows, or the words of its error.
 constexpr char kDone = '+', kFailed = '-';
 
 }  // namespace

@@ -49,7 +49,7 @@ const Verb& find_verb(const std::string& name) {
                               nearest ? fmt::format(": did you mean {}?", *nearest) : ""));
 }
 
-// Prints what somebody asked to read. A reader who has seen enough (`tandem train --help | head`) is no failure.
+// Prints text that a user asked to read. A reader who has seen enough (`tandem train --help | head`) is no failure.
 void print_text(const std::string& text) {
   errno = 0;
   const bool is_printed = std::fputs(text.c_str(), stdout) != EOF && std::fflush(stdout) == 0;
@@ -73,7 +73,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   return code;
 }
 
-// One line of plain characters whatever a message holds, so that scripts can take the last line of stderr.
+// Prints one line of plain characters whatever the message holds, so that scripts can take the last line of stderr.
 int fail(int code, const std::string& message) {
   std::string line = message;
   for (char& c : line) {
@@ -84,7 +84,8 @@ int fail(int code, const std::string& message) {
   return code;
 }
 
-// Run off its end, a stack ends the process without a word. Threads get as much as the limit says, too.
+// Checks the stack's size, since a stack overflow ends the process without a word. Threads get stacks of this limit,
+// too.
 void check_stack() {
   constexpr rlim_t kMinBytes = 1 << 20;
   rlimit limit = {};

@@ -1,4 +1,4 @@
-// The program. What it does is in cli/verbs.cc; here is what a process needs before anything else.
+// Starts the program. It prepares the process; cli/verbs.cc has what the program does.
 #include <malloc.h>
 
 #include <string>

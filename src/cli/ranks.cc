@@ -74,7 +74,7 @@ int say_end(const mesh::LaunchEnd& end) {
   return end.code;
 }
 
-// The last `workers` of them only sample.
+// Returns the plan of the launch. The last `workers` processes of it are rollout workers.
 mesh::LaunchPlan plan_of(const config::TrainConfig& config, const std::vector<std::string>& arguments,
                          int64_t processes, int64_t workers) {
   mesh::LaunchPlan plan;
@@ -86,13 +86,14 @@ mesh::LaunchPlan plan_of(const config::TrainConfig& config, const std::vector<st
   return plan;
 }
 
-// How many processes of one machine train. It has `count`, which are numbered through the whole run, from `first` on.
+// Returns how many processes of one machine train. The machine has `count` of them, which are numbered through the
+// whole run, from `first` on.
 int64_t num_trainers_here(const config::MeshOptions& mesh, int64_t first, int64_t count) {
   return std::clamp<int64_t>(mesh.num_ranks() - first, 0, count);
 }
 
-// The first processes of a run train, the others sample. UserError unless each machine where any train has
-// --actor-num-gpus-per-node that do; `source` says how the processes were started.
+// Checks the placement: the first processes of a run train, the others sample. Throws UserError unless each machine
+// with any that train has --actor-num-gpus-per-node of them; `source` tells how the processes were started.
 void check_machine(const config::MeshOptions& mesh, int64_t first, int64_t count, const std::string& source) {
   const int64_t trainers = num_trainers_here(mesh, first, count);
   TANDEM_USER_CHECK(
@@ -104,8 +105,8 @@ void check_machine(const config::MeshOptions& mesh, int64_t first, int64_t count
                   mesh.actor_num_gpus_per_node));
 }
 
-// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank. What
-// contradicts itself is not looked for yet.
+// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
+// Contradictions are checked later.
 config::TrainConfig train_config(const std::vector<std::string>& arguments) {
   config::TrainConfig config;
   bool ignored = false;
@@ -132,7 +133,7 @@ std::vector<std::string> restarted(std::vector<std::string> arguments, const con
   const std::string& run = config.output.save;
   if (has_checkpoint(run)) {
     arguments.insert(arguments.end(), {"--load", run});
-  } else if (config.checkpoints.load.empty()) {  // the folder is there already, with nothing saved in it
+  } else if (config.checkpoints.load.empty()) {  // the folder exists already, without a checkpoint
     arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
   }
   return arguments;
@@ -149,7 +150,7 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
     plan.master_address = launch.master_addr;
     plan.master_port = static_cast<int>(launch.master_port);
     const mesh::LaunchEnd end = mesh::launch(plan);
-    // Started again, a mistake of the user's would be the same mistake.
+    // After a restart, a mistake of the user's would be the same mistake.
     if (!end.failed || end.code == kExitUser || restarts == launch.max_restarts) return say_end(end);
     base::log_warning("{}; restart {} of {}", end.message, restarts + 1, launch.max_restarts);
     if (restarts == 0) arguments = restarted(arguments, config);
@@ -164,7 +165,7 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
   mesh.check_names_no_device(config.model.device);
   const int64_t num_workers = mesh.num_workers(config.colocate);
   const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
-  if (mesh.joins()) {  // one more engine
+  if (mesh.joins()) {  // a single additional rollout worker
     if (launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
     return say_end(mesh::launch(plan_of(config, arguments, mesh.tensor_model_parallel_size, 0)));
   }
@@ -220,7 +221,7 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
   config::TrainConfig config = train_config(words);
   const int64_t num_workers = config.mesh.num_workers(config.colocate);
   const int64_t num_trainers = launch.nnodes * launch.nproc_per_node - num_workers;
-  if (config.mesh.num_ranks() == 1 && num_trainers > 1) {  // launch has said it
+  if (config.mesh.num_ranks() == 1 && num_trainers > 1) {  // the launch gives the number
     const int64_t per_node = std::min(launch.nproc_per_node, num_trainers);
     words.insert(words.end(), {"--actor-num-nodes", std::to_string(num_trainers / per_node),
                                "--actor-num-gpus-per-node", std::to_string(per_node)});

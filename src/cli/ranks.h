@@ -12,19 +12,19 @@
 
 namespace tandem::cli {
 
-// The exit code of a run whose processes were started here, as --actor-num-gpus-per-node asks; nothing where this
-// process is to go on itself: it is one of them, or alone. `arguments`: those of tandem train. UserError: the flags ask
-// for another number of processes than were started.
+// Starts the processes that --actor-num-gpus-per-node asks for and returns the exit code of the run; nullopt if this
+// process must run itself, since it is one of them, or alone. `arguments` are those of tandem train. Throws UserError
+// if the flags ask for another number of processes than were started.
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
                                const std::vector<std::string>& arguments);
 
-// UserError where a launcher has started several of what is one process.
+// Throws UserError if a launcher has started several processes of a verb that needs one.
 void check_alone(const Verb& verb);
 
-// UserError where this process is one of several: each would plan for its own device, and change other flags.
+// Throws UserError if this process is one of several: each would plan for its own device, and change other flags.
 void check_fits_alone();
 
-// `tandem launch`.
+// Runs `tandem launch`.
 int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments);
 
 }  // namespace tandem::cli

@@ -30,7 +30,8 @@ namespace tandem::cli {
 
 namespace {
 
-// The values of all options as user code may see them: paths as they are, secrets of the environment as "[NAME]".
+// Returns the values of all options as user code may see them: paths as they are, secrets of the environment as
+// "[NAME]".
 base::Json without_secrets(base::Json values) {
   const base::Redaction redaction;
   const auto hide = [&](base::Json& value) {
@@ -44,8 +45,8 @@ base::Json without_secrets(base::Json values) {
   return values;
 }
 
-// Where the relative paths of a run's config.toml begin (base/options_toml.cc); "" where that folder has no name in
-// UTF-8.
+// Returns the folder in which the relative paths of a run's config.toml begin (base/options_toml.cc); "" if that folder
+// has no name in UTF-8.
 std::string working_directory_text() {
   std::error_code error;
   const std::string path = std::filesystem::current_path(error).string();
@@ -54,8 +55,9 @@ std::string working_directory_text() {
   return fmt::format("\n# where the relative paths begin\nworking-directory = {}\n", base::dump_json(shown));
 }
 
-// --fit: a run that its memory plan refuses is typed again with the change that the refusal names, so that config.toml,
-// fingerprints and messages are those of the run as it is. With --no-fit: a second refusal is one.
+// Runs with --fit: a run that its memory plan refuses is started again with the change that the refusal names, as if it
+// had been typed, so that config.toml, fingerprints and messages are those of the changed run. It adds --no-fit, so
+// that a second refusal is final.
 int run_fitting(const Verb& verb, const config::TrainConfig& config, const config::RunMode& mode,
                 std::vector<std::string> arguments) {
   check_fits_alone();
@@ -71,7 +73,7 @@ int run_fitting(const Verb& verb, const config::TrainConfig& config, const confi
   return verb.run(verb, arguments);
 }
 
-// Every verb alike: declare its options, read them, and print or run.
+// Handles every verb alike: declares its options, reads them, and prints or runs.
 template <typename Config, int (*kRun)(const Config&, const config::RunMode&)>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   Config config;

@@ -1,4 +1,4 @@
-// The verbs: one row each.
+// Declares the table of verbs, one row each.
 #pragma once
 
 #include <span>

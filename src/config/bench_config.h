@@ -1,5 +1,5 @@
-// `tandem bench`: which model is measured, and how much of it. What is not given depends on the device: a GPU gets a
-// real model's shape and a CPU one that ends within a minute.
+// Declares the options of `tandem bench`: which model is measured, and how much of it. Values that are not given depend
+// on the device: a GPU gets a real model's shape and a CPU one that ends within a minute.
 #pragma once
 
 #include <array>
@@ -26,25 +26,25 @@ struct BenchConfig {
   std::string shape;   // "": the device's default
   std::vector<std::string> what = {"ceilings", "decode", "prefill", "train", "optimizer", "step"};
 
-  std::vector<int64_t> sequences;  // that decode together; empty: the device's default
+  std::vector<int64_t> sequences;  // batch sizes of decoding; empty: the device's default
   std::optional<int64_t> prompt_len, response_len;
   int64_t n_samples_per_prompt = 1;
   double temperature = 1.0;
   int64_t max_batch_tokens = 2048;
 
   std::vector<int64_t> samples;  // prompts of a training step, and completions of each; empty: the device's default
-  int64_t train_tokens = 0;      // 0: all of the step's
-  OptimizerOptions optimizer;    // its memory alone
+  int64_t train_tokens = 0;      // tokens of a micro-batch; 0: all of the step's
+  OptimizerOptions optimizer;    // only its memory
 
   std::string json;
 
   void visit(base::Options& options);
-  // UserError when two flags contradict.
+  // Throws UserError when two flags contradict.
   void check() const;
   // Gives what nobody gave: less where the host itself computes.
   void fill_in(bool is_host);
   bool measures(std::string_view part) const;
-  // Whether anything but exactness is measured.
+  // Returns whether anything but exactness is measured.
   bool measures_speed() const;
   bool needs_weights() const;
 };

@@ -1,4 +1,4 @@
-// What a training run saves to go on from, and from where it goes on.
+// Declares the options of resuming: what a training run saves to resume from, and where it resumes from.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace tandem::config {
 
 struct CheckpointOptions {
-  std::string load;  // a run directory; empty: a new run
+  std::string load;  // run directory; empty: a new run
   std::optional<int64_t> ckpt_step;
   bool allow_fresh_start = false;
   bool allow_changed_config = false;

@@ -1,4 +1,5 @@
-// Samples that a function of the user's makes, in several turns with the engine. docs/MULTI_TURN.md.
+// Declares the options for samples that a user's function makes, in several turns with the engine. docs/MULTI_TURN.md
+// describes it.
 #pragma once
 
 #include <string>
@@ -13,7 +14,7 @@ struct CustomGenerateOptions {
   reward::GeneratorLimits limits;
 
   void visit(base::Options& options);
-  // UserError for a function that is not FILE.py:function.
+  // Throws UserError for a function that is not FILE.py:function.
   void check() const;
 
   bool is_on() const { return !function.empty(); }

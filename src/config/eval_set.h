@@ -1,5 +1,5 @@
-// One data set of an evaluation: a pair of --eval-prompt-data, or a table of --eval-config with what it changes for
-// itself. The keys of the tables are slime's.
+// Describes one data set of an evaluation: a pair of --eval-prompt-data, or a table of --eval-config with its own
+// options. The keys of the tables are slime's.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ namespace tandem::config {
 
 struct EvalSet {
   std::string name, path;
-  EvalOptions options;                               // the flags --eval-*, and in their place what the file says
-  std::vector<std::string> rm_type, custom_rm_path;  // any: a reward of its own, the sum of them all
+  EvalOptions options;                               // the flags --eval-*, overridden by the file
+  std::vector<std::string> rm_type, custom_rm_path;  // if any is given: a reward of its own, the sum of them all
   std::vector<double> reward_weights;
   std::optional<bool> group_rm;
   std::optional<std::string> pass_reward;
@@ -29,14 +29,15 @@ struct EvalSet {
   void visit_defaults(base::Options& table);
   void visit(base::Options& table);
 
-  // A copy of these defaults without their reward, into which a table of the file is read: a table that names a reward
-  // takes nothing of the defaults' reward.
+  // Returns a copy of these defaults without their reward, into which a table of the file is read: a table that names a
+  // reward does not use the defaults' reward.
   EvalSet without_reward() const;
-  // Afterwards: the reward of the defaults, where this set has named none. Weights that it has named stay.
+  // It is called afterwards, and takes the reward of the defaults if this set has named none. Weights that it has named
+  // stay.
   void inherit_reward(const EvalSet& defaults);
 
-  // The reward of this set: its own, or that of training with the number that the set takes of it. UserError where its
-  // own is wrong.
+  // Returns the reward of this set: its own, or that of training with the set's reward key. Throws UserError if its own
+  // is wrong.
   RewardOptions reward(RewardOptions base) const;
 };
 

@@ -1,4 +1,4 @@
-// Whether an adapter is trained instead of the weights, and which.
+// Declares the options of LoRA: whether an adapter is trained instead of the weights, and which.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tandem::config {
 
-constexpr double kDefaultLoraAlpha = 16.0;  // vime's and verl's
+constexpr double kDefaultLoraAlpha = 16.0;  // vime's and verl's default
 
 struct LoraOptions {
   std::optional<int64_t> rank;              // unset: all weights are trained

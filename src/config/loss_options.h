@@ -1,4 +1,5 @@
-// Which policy loss, and the reference that its KL compares with. The constants' meaning: docs/LOSSES.md.
+// Declares the options of the policy loss and of the reference that its KL compares with. docs/LOSSES.md explains the
+// constants.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +14,14 @@ namespace tandem::config {
 struct LossOptions {
   rl::LossConfig loss;
   bool use_kl_loss = false;
-  std::string ref_load;  // unset: --hf-checkpoint, as it is at the start
-  // Rollouts after which the reference becomes the policy as it is then; unset: never.
+  std::string ref_load;  // unset: --hf-checkpoint as it is at the start
+  // The reference becomes a copy of the policy after every so many rollouts; unset means never.
   std::optional<int64_t> ref_update_interval;
 
   void visit(base::Options& options);
-  // The reference is scored for the KL's metrics too, with --use-kl-loss at coefficient 0.
+  // Returns whether the reference is scored. That is so for the KL's metrics too, with --use-kl-loss at coefficient 0.
   bool needs_reference() const { return use_kl_loss || loss.kl_coef > 0.0; }
-  // UserError when two of these flags contradict: then `loss` with a divisor passes rl::check_loss_config.
+  // Throws UserError when two of these flags contradict; otherwise `loss` with a divisor passes rl::check_loss_config.
   void check() const;
 
  private:

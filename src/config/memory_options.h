@@ -1,4 +1,4 @@
-// How much of the device a run may take. What it takes it for is run/plan.
+// Declares the options that limit how much of the device a run may take. run/plan decides what it is used for.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace tandem::config {
 struct MemoryOptions {
   double gpu_memory_utilization = 0.9;
   int64_t train_memory_margin_bytes = int64_t{1} << 30;
-  int64_t device_memory_bytes = 0;    // 0: what the machine says
-  std::optional<double> arena_slack;  // of what the arena has to hold, for holes between tensors; unset: the plan's
+  int64_t device_memory_bytes = 0;    // 0: the machine's
+  std::optional<double> arena_slack;  // extra share of the arena for holes between tensors; unset: the plan's
   bool offload_train = false;         // both of the next
   bool offload_optimizer = false, offload_reference = false;
-  bool fit = false;  // what does not fit is changed until it does, and not refused
+  bool fit = false;  // change options until the run fits, instead of refusing it
   bool debug_unmap_idle_view = false;
 
   bool offloads_optimizer() const { return offload_train || offload_optimizer; }

@@ -1,4 +1,4 @@
-// Which model, in which dtype, on which device: the options that every verb shares.
+// Declares the options that name the model, its dtype and its device. Every verb shares them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tandem::config {
 struct ModelOptions {
   std::string hf_checkpoint;
   std::string dtype = "auto";  // "auto": the checkpoint's
-  bool random_init = false;    // weights are drawn, not read
+  bool random_init = false;    // draw the weights instead of reading them
   int64_t seed = 1234;
 
   std::string device = "cpu";
@@ -19,7 +19,7 @@ struct ModelOptions {
   int64_t num_threads = 0;  // 0: all cores
 
   void visit(base::Options& options);
-  // The parts of visit() behind --hf-checkpoint, for a verb that needs none.
+  // These are the parts of visit() after --hf-checkpoint, for a verb that needs none.
   void visit_dtype(base::Options& options);
   void visit_device(base::Options& options);
 };

@@ -1,4 +1,4 @@
-// AdamW, its schedule, and how a batch is spread over memory.
+// Declares the options of AdamW, its schedule, and the split of a batch for memory.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,12 @@ struct OptimizerOptions {
   int64_t recompute_num_layers = 0;
 
   void visit(base::Options& options);
-  // The part of visit() that says what a micro-batch may take.
+  // Declares the part of visit() that limits a micro-batch.
   void visit_memory(base::Options& options);
-  // UserError when two flags contradict.
+  // Throws UserError when two flags contradict.
   void check() const;
-  // The schedule of a run of so many optimizer steps. UserError for a decay that ends before its warm-up.
+  // Returns the schedule of a run of this many optimizer steps. Throws UserError for a decay that ends before its
+  // warm-up.
   trainer::Schedule run_schedule(int64_t total_steps) const;
   // Returns the value for trainer::TrainerConfig::recompute_layers: a number of layers, or -1 to recompute as many as
   // activation_bytes asks for.

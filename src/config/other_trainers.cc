@@ -13,7 +13,7 @@ namespace tandem::config {
 
 namespace {
 
-// Markdown as a line of a terminal: without backticks, a page by its path.
+// Returns Markdown as a line of a terminal: without backticks, with a page as its path.
 std::string plain_text(const std::string& markdown) {
   std::string text = markdown;
   if (text.find("](") != std::string::npos) {

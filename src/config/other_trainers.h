@@ -1,5 +1,5 @@
-// What TRL and verl call what a flag of ours does. docs/COMING_FROM.md shows these rows, a test compares both, and the
-// parser answers with them where somebody types such a name (base::Options::known_elsewhere).
+// Maps the names of TRL and verl to our flags. docs/COMING_FROM.md shows these rows, a test compares both, and the
+// parser answers with them where a user types such a name (base::Options::known_elsewhere).
 #pragma once
 
 #include <span>
@@ -10,9 +10,9 @@
 namespace tandem::config {
 
 struct OtherName {
-  const char* name;    // "learning_rate"; of verl the whole key, "data.train_files"
-  const char* here;    // Markdown: our flags in backticks, with a value where it is always the same; or "none"
-  const char* remark;  // Markdown: what else to know, or ""
+  const char* name;    // "learning_rate"; for verl the whole key, "data.train_files"
+  const char* here;    // Markdown: our flags in backticks, with a value if it is always the same; or "none"
+  const char* remark;  // Markdown: further remarks, or ""
 };
 
 std::span<const OtherName> names_of_trl();   // arguments of GRPOConfig, GRPOTrainer, ModelConfig and LoraConfig

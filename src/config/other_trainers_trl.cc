@@ -1,5 +1,5 @@
-// What arguments of TRL 1.16 are called here: GRPOConfig, transformers' TrainingArguments under it, GRPOTrainer,
-// ModelConfig and LoraConfig.
+// Maps arguments of TRL 1.16 to our flags: those of GRPOConfig, of transformers' TrainingArguments under it,
+// GRPOTrainer, ModelConfig and LoraConfig.
 #include <array>
 
 #include "config/other_trainers.h"

@@ -1,4 +1,4 @@
-// What keys of verl 0.9.1's ppo_trainer.yaml are called here.
+// Maps keys of verl 0.9.1's ppo_trainer.yaml to our flags.
 #include <array>
 
 #include "config/other_trainers.h"

@@ -1,4 +1,4 @@
-// What a run writes, and how often.
+// Declares the options for the files that a run writes, and how often.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace tandem::config {
 
-// What of a step is written: checkpoints/, to go on from; hf/, the weights alone; or both.
+// The parts of a step that are written: checkpoints/, to resume from; hf/, the weights alone; or both.
 enum class SavedParts : uint8_t { kCheckpoint, kExport, kBoth };
 
 struct OutputOptions {
   std::string save;
-  // Unset: checkpoints/ every default_save_interval, hf/ at the end alone.
+  // If it is unset, checkpoints/ are written every default_save_interval, hf/ at the end alone.
   std::optional<int64_t> save_interval;
-  // Losing ten rollouts to a power cut is bearable, writing 12 bytes a parameter beside each tenth does not show.
+  // Losing ten rollouts to a power cut is bearable, and writing 12 bytes per parameter with each tenth does not show.
   int64_t default_save_interval = 10;
   bool overwrite = false;
   bool use_tensorboard = true;
@@ -26,14 +26,15 @@ struct OutputOptions {
   int64_t sample_dump_interval = 1;     // 0: none
   std::string save_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   bool log_passrate = false;
-  std::string save_best;  // a metric of evaluations, "eval/NAME"; "": none
+  std::string save_best;  // metric of evaluations, "eval/NAME"; "": none
 
   void visit(base::Options& options);
-  void visit_run(base::Options& options);  // all but what is about rollouts
+  void visit_run(base::Options& options);  // all but the options about rollouts
   void visit_wandb(base::Options& options);
-  // What is written after `step`, if anything.
+  // Returns what is written after `step`, if anything.
   std::optional<SavedParts> parts_due(int64_t step, int64_t num_steps) const;
-  // Checkpoints and exports that a run of `num_steps` writes; of `begin` steps it has them already.
+  // Returns the number of checkpoints and exports that a run of `num_steps` writes; those of the first `begin` steps
+  // exist already.
   int64_t num_checkpoints(int64_t num_steps, int64_t begin = 0) const;
   int64_t num_exports(int64_t num_steps, int64_t begin = 0) const;
 };

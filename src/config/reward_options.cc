@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kFunction = "--custom-rm-path FILE.py:function";
 
-// "exact, math, dapo, ... or random": without the prefix boxed_.
+// Returns "exact, math, dapo, ... or random": the names without the prefix boxed_.
 std::string short_rule_names() {
   std::string names;
   for (const reward::RewardRule& rule : reward::kRewardRules) {
@@ -44,10 +44,10 @@ bool has_key(const std::string& rm_type, const std::string& key) {
   return std::ranges::find(keys, key) != keys.end();
 }
 
-// "FILE.py:function" is called "function".
+// Returns "function" for "FILE.py:function".
 std::string function_name(const std::string& path) { return path.substr(path.rfind(':') + 1); }
 
-// http://HOST:PORT/PATH. What is refused would be misunderstood, or shown in files.
+// Checks http://HOST:PORT/PATH. It refuses parts that would be misunderstood, or shown in files.
 void check_url(const std::string& url) {
   const std::string remedy = "write http://HOST:PORT/PATH, or https://...";
   const size_t begin = url.find("://");
@@ -66,7 +66,7 @@ void check_url(const std::string& url) {
                     "--rm-url: has white space, a # or a character that is not ASCII; write it as %XX");
 }
 
-// Tandem's own say who a rank is, and where its secret lies: no reward has a use for them.
+// Refuses Tandem's own variables, which identify a rank and its secret: no reward needs them.
 void check_env(const std::string& name) {
   const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
   const bool is_name = !name.empty() && std::ranges::all_of(name, is_part) && std::isdigit(name.front()) == 0;
@@ -336,7 +336,7 @@ FailureReward RewardOptions::failure() const {
 
 DataOptions RewardOptions::data(DataOptions base) const {
   const std::vector<std::string> types = rm_types();
-  if (types.empty()) return base;  // functions alone: "rm_type" is theirs to read
+  if (types.empty()) return base;  // only functions: "rm_type" is theirs to read
   const auto needs_label = [](const std::string& type) {
     const reward::RewardRule* const rule = reward::find_rule(type);
     return rule != nullptr && rule->needs_label;

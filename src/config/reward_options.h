@@ -1,4 +1,4 @@
-// What scores a completion.
+// Declares the options of the rewards, which score completions.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@
 
 namespace tandem::config {
 
-// The reward of a sample whose grading failed.
+// Says which reward a sample gets whose grading failed.
 struct FailureReward {
   bool drops = false;            // the sample has no reward and is left out
   std::optional<double> reward;  // unset: the lowest reward of its group, or 0 if all are above
 };
 
-// When a sample passes, for pass@k: by the value of one reward, before its weight.
+// States the rule by which a sample passes, for pass@k: one reward's value, before its weight, reaches a threshold.
 struct PassRule {
-  std::string reward;  // its name, RewardOptions::Source::name
+  std::string reward;  // name of the reward, RewardOptions::Source::name
   double threshold = 1.0;
 
-  // From the threshold on. A sum such as 0.7 + 0.2 + 0.1, which is 0.9999999999999999, reaches 1.
+  // Returns whether the value reaches the threshold. A sum such as 0.7 + 0.2 + 0.1, which is 0.9999999999999999,
+  // reaches 1.
   bool passes(double value) const { return value >= threshold - 1e-6; }
   std::string text() const;  // "exact >= 1"
 };
@@ -45,53 +46,53 @@ struct RewardOptions {
   std::string pass_reward;  // "": the first
   double pass_threshold = 1.0;
 
-  // No flag: the rewards that lines of the data ask for themselves (metadata.rm_type), once they are read.
+  // The rewards that lines of the data ask for (metadata.rm_type), once they are read. This is no flag.
   std::set<std::string> line_types;
 
   void visit(base::Options& options);
   bool given() const { return !rm_type.empty() || !custom_rm_path.empty() || !rm_url.empty(); }
-  // UserError for weights that are not as many as the rewards, a service without an address or an address that is none,
-  // a key that no built-in reward has, a pass_reward that is none of the rewards, and for failure()'s.
+  // Throws UserError for another number of weights than of rewards, a service without an address or with an invalid
+  // one, a key that no built-in reward has, a pass_reward that is none of the rewards, and for failure()'s errors.
   void check() const;
   void check_key(const std::string& flag, const std::string& key) const;
-  // UserError for an address that neither a flag nor line_types asks.
+  // Throws UserError for an address that neither a flag nor line_types uses.
   void check_url_is_asked() const;
-  // "--rm-type exact", "--rm-type exact --custom-rm-path FILE.py:function": as the user gave it.
+  // Returns the rewards as the user gave them: "--rm-type exact", "--rm-type exact --custom-rm-path FILE.py:function".
   std::string name() const;
 
-  // A reward of the sum: built in (rm_type) or a function. Those of --rm-type come first.
+  // Describes a reward of the sum: built in (rm_type) or a function. Those of --rm-type come first.
   struct Source {
-    std::string name;            // no other source has it
-    std::string rm_type;         // empty: a function, or built in with no name but those of the lines
+    std::string name;            // unique among the sources
+    std::string rm_type;         // empty: a function, or a built-in that only lines name
     std::string custom_rm_path;  // empty: built in
     double weight = 1.0;
   };
   std::vector<Source> sources() const;
-  // Whether samples and metrics show what each source gave.
+  // Returns whether samples and metrics show the value of each source.
   bool is_sum() const { return sources().size() > 1 || !reward_weights.empty(); }
-  // "rewards: 1 x exact + 0.5 x brevity"; "" of one reward without a weight.
+  // Returns "rewards: 1 x exact + 0.5 x brevity"; "" for one reward without a weight.
   std::string sum_text() const;
-  // The built-in rewards that this source may be asked for: its own first, then those of lines.
+  // Returns the built-in rewards that this source may be asked for: its own first, then those of lines.
   std::vector<std::string> rules_of(const Source& source) const;
 
-  // The lowest reward that built-in ones give; a function, or another number of a reward that is a dict, may be
-  // anything.
+  // Returns the lowest value of built-in rewards; nullopt for a function, or for another number of a reward that is a
+  // dict, which may be anything.
   std::optional<double> lowest_reward() const;
-  // What pass@k counts.
+  // Returns the rule of pass@k.
   PassRule pass_rule() const;
-  // pass_rule().text() where somebody who reads pass@k cannot guess it; "" where it is one reward's value of 1.
+  // Returns pass_rule().text() if a reader of pass@k cannot guess it; "" if it is one reward's value of 1.
   std::string pass_text() const;
-  // UserError where pass@k would be the same whatever is sampled: no value of a built-in reward reaches the threshold,
-  // or each does. Of a function and of a service nothing is known. Asked once line_types are known.
+  // Throws UserError if pass@k would not depend on the samples: no value of a built-in reward reaches the threshold, or
+  // each does. The values of a function or a service are unknown. It is called once line_types are known.
   void check_some_pass() const;
-  // What --rm-failure-reward comes to. UserError for a word that it is not.
+  // Parses --rm-failure-reward. Throws UserError for any other word.
   FailureReward failure() const;
-  // `base`, whose lines must have the label that this reward compares with, and may name a reward of their own where
-  // that takes the place of --rm-type.
+  // Returns `base` with the requirements of this reward: lines must have the label that it compares with, and may name
+  // a reward of their own if that replaces --rm-type.
   DataOptions data(DataOptions base) const;
 
  private:
-  // --rm-type; without any reward, remote_rm where there is --rm-url.
+  // Returns --rm-type; without any reward, remote_rm if there is --rm-url.
   std::vector<std::string> rm_types() const;
   std::optional<double> lowest_of(const Source& source) const;
   Source pass_source() const;

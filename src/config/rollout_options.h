@@ -1,4 +1,4 @@
-// How completions are sampled, and how much memory and batch the engine has for it.
+// Declares the options for how completions are sampled, and for the engine's memory and batch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tandem::config {
 
-// The flags that lengths came from, for errors: an evaluation has its own.
+// Names the flags that lengths came from, for errors: an evaluation has its own.
 struct LengthFlags {
   const char* response = "--rollout-max-response-len";
   const char* context = "--rollout-max-context-len";
@@ -25,7 +25,7 @@ struct RolloutOptions {
   double top_p = 1.0;
   int64_t top_k = -1;
   double min_p = 0.0;
-  std::optional<int64_t> max_response_len;  // unset: rl::kDefaultResponseTokens, cut at the model's context
+  std::optional<int64_t> max_response_len;  // unset: rl::kDefaultResponseTokens, limited to the model's context
   int64_t max_context_len = 0;              // 0: the model's
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
@@ -33,14 +33,14 @@ struct RolloutOptions {
   bool skip_special_tokens = true;  // vime: false; an EOS in the text would fail every exact match
   int64_t rollout_seed = 42;
 
-  int64_t kv_cache_bytes = 0;  // 0: what the batch needs, at most kMaxAutomaticKvBytes
+  int64_t kv_cache_bytes = 0;  // 0: as much as the batch needs, up to kMaxAutomaticKvBytes
   rollout::BatchLimits limits;
 
   LengthFlags flags;
 
   void visit(base::Options& options);
-  void visit_sampling(base::Options& options);  // of these, what one request may have of its own
-  void visit_engine(base::Options& options);    // and what holds for an engine's life
+  void visit_sampling(base::Options& options);  // options that one request may override
+  void visit_engine(base::Options& options);    // options that are fixed for an engine's life
   int64_t response_len() const { return max_response_len.value_or(rl::kDefaultResponseTokens); }
   rl::SamplingParams sampling() const;
 };

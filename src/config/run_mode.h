@@ -1,4 +1,4 @@
-// How a verb was asked to run, besides its own options.
+// Tells how a verb was called, apart from its own options.
 #pragma once
 
 #include <map>
@@ -9,8 +9,8 @@
 namespace tandem::config {
 
 struct RunMode {
-  bool dry_run = false;     // check everything, read the data, say what would happen, and stop
-  std::string config_text;  // the options as TOML, for RUN/config.toml
+  bool dry_run = false;                                    // check everything, read the data, print the plan, and stop
+  std::string config_text;                                 // the options as TOML, for RUN/config.toml
   std::map<std::string, std::string> result_options;       // base::Options::result_options()
   std::map<std::string, std::string> values_where_absent;  // base::Options::values_where_absent()
   base::Json values = base::Json::object();                // base::Options::values(), without secrets

@@ -12,7 +12,7 @@ SftConfig::SftConfig() {
   data.lines.label_key = rl::SftOptions().response_key;
   optimizer.schedule.max_lr = 1e-5;
   optimizer.adamw.weight_decay = 0.0;
-  output.default_save_interval = 100;  // a step is quick: a rollout has several, and its sampling
+  output.default_save_interval = 100;  // a step is shorter than a rollout, which has sampling and several steps
 }
 
 void SftConfig::visit(base::Options& options) {

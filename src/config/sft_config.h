@@ -1,4 +1,4 @@
-// Everything that `tandem sft` can be told.
+// Declares all options of `tandem sft`.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 namespace tandem::config {
 
 struct SftConfig {
-  // Where supervised training wants other defaults than `tandem train`.
+  // Sets the defaults that differ from those of `tandem train`.
   SftConfig();
 
   ModelOptions model;
   LoraOptions lora;
   DataOptions data;
   OptimizerOptions optimizer;
-  EvalOptions eval;  // of these, the data sets
+  EvalOptions eval;  // only the data sets
   OutputOptions output;
   CheckpointOptions checkpoints;
   int64_t global_batch_size = 0;
@@ -37,12 +37,12 @@ struct SftConfig {
 
   void visit(base::Options& options);
 
-  // Flags that contradict each other: UserError with the remedy. Looks at no file.
+  // Throws UserError, with the remedy, if flags contradict each other. It reads no file.
   void check() const;
 
-  // Optimizer steps of the run over so many samples.
+  // Returns the optimizer steps of the run over this many samples.
   int64_t steps(int64_t num_samples) const;
-  // Samples at the end of the last epoch that fill no step.
+  // Returns the number of samples at the end of the last epoch that fill no step.
   int64_t left_out_by_epochs(int64_t num_samples) const;
 };
 

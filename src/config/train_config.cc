@@ -10,7 +10,7 @@ namespace tandem::config {
 
 namespace {
 
-// Optimizer steps of a run stay within 64 bits.
+// This keeps the optimizer steps of a run within 64 bits.
 constexpr int64_t kMaxEpochsPerRollout = 1000;
 
 }  // namespace

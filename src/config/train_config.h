@@ -1,4 +1,4 @@
-// Everything that `tandem train` can be told.
+// Declares all options of `tandem train`.
 #pragma once
 
 #include <cstdint>
@@ -57,25 +57,25 @@ struct TrainConfig {
 
   void visit(base::Options& options);
 
-  // Flags that contradict each other or do not divide: UserError with the remedy. Looks at no file.
+  // Throws UserError, with the remedy, if flags contradict each other or do not divide. It reads no file.
   void check() const;
 
-  // Processes that are started together: those that train, first, and those that only sample.
+  // Returns the number of processes that start together: first those that train, then the rollout workers.
   int64_t num_processes() const { return mesh.num_ranks() + mesh.num_workers(colocate); }
 
-  // `loss.loss`, with what it takes from --rollout-max-response-len.
+  // Returns `loss.loss`, with the values that it takes from --rollout-max-response-len.
   rl::LossConfig loss_config() const;
 
-  // Valid after check().
+  // The next ones are valid after check().
   int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
-  // That the engine decodes together, at most.
+  // Returns the most samples that the engine decodes together.
   int64_t samples_at_once() const;
   int64_t samples_per_step() const;
   int64_t steps_per_epoch() const { return samples_per_rollout() / samples_per_step(); }  // one pass over a rollout
   int64_t steps_per_rollout() const { return steps_per_epoch() * num_epochs_per_rollout; }
-  // `num_prompts` of the data set decides for --num-epoch.
+  // Returns the rollouts of the run; with --num-epoch they depend on `num_prompts`, the size of the data set.
   int64_t rollouts(int64_t num_prompts) const;
-  // What --num-epoch leaves out at the end, because rollouts are whole: a sentence, or "".
+  // Returns a sentence about the prompts that --num-epoch leaves out at the end, because rollouts are whole; or "".
   std::string left_out_by_epochs(int64_t num_prompts) const;
 
  private:

@@ -45,7 +45,7 @@ constexpr const char* kMemoryFiles =
 constexpr const char* kModelFromConfig = "the model's shape is read from --hf-checkpoint's config.json";
 
 constexpr auto kFlags = std::to_array<UnsupportedFlag>({
-    // cluster and parallelism
+    // These are about the cluster and parallelism.
     {"pipeline-model-parallel-size", "1", kOneDevice},
     {"context-parallel-size", "1", kOneDevice},
     {"expert-model-parallel-size", "1", kOneDevice},
@@ -61,7 +61,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"train-env-vars", "{}", kNoRay},
     {"prefill-num-servers", nullptr, kNoRay},
     {"train-backend", nullptr, "there is one trainer, Tandem's own"},
-    // memory phases
+    // These are about memory phases.
     {"offload", nullptr, kNoOffload},
     {"offload-*", nullptr, kNoOffload},
     {"no-offload-*", "", kNoOffload},
@@ -72,7 +72,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"use-stateless-adam", nullptr, kNoOffload},
     {"stream-optimizer-state-to-disk", nullptr, kNoOffload},
     {"keep-old-actor", nullptr, "the engine's log-probs are the old log-probs, bit for bit: no second copy is needed"},
-    // weight sync; a row holds before those below it
+    // These are about weight sync; a row holds before those below it.
     {"update-weights-interval", "1", kNoAsync},
     {"update-weight-mode", "full", kNoSync},
     {"update-weight-transport", "nccl",
@@ -80,7 +80,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"update-weight*", nullptr, kNoSync},
     {"megatron-to-hf-mode", nullptr, kNoSync},
     {"check-weight-update-equal", "", "weights that are sent are always compared, by a checksum of each piece"},
-    // engine
+    // These are about the engine.
     {"vllm-*", nullptr, kEngineOwn},
     {"sglang-*", nullptr, kEngineOwn},
     {"router-*", nullptr, kEngineOwn},
@@ -103,7 +103,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
     {"mask-offpolicy-in-partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
     {"max-weight-staleness", "0", kNoAsync},
-    // hooks
+    // These are hooks.
     {"rollout-function-path", nullptr, kNoHook},
     {"buffer-filter-path", nullptr, kNoHook},
     {"rollout-sample-filter-path", nullptr, kNoHook},
@@ -122,7 +122,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"rollout-global-dataset", "", "prompts always come from --prompt-data"},
     {"disable-rollout-global-dataset", nullptr, kNoHook},
     {"multimodal-keys", nullptr, "only text models are in this version"},
-    // training
+    // These are about training.
     {"loss-type", "policy_loss", "`tandem train` optimises the policy loss; `tandem sft` the supervised one"},
     {"disable-compute-advantages-and-returns", nullptr,
      "`tandem train` always computes advantages; `tandem sft` trains without them"},
@@ -182,7 +182,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"exclude-modules", nullptr, "name the modules that get an adapter: --target-modules"},
     {"use-rollout-logprobs", "", "the engine's log-probs are always the old ones"},
     {"use-rollout-entropy", nullptr, "entropy comes from the training forward"},
-    // model shape
+    // These are about the model's shape.
     {"model-name", nullptr, kModelFromConfig},
     {"num-layers", nullptr, kModelFromConfig},
     {"hidden-size", nullptr, kModelFromConfig},
@@ -209,7 +209,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"untie-embeddings-and-output-weights", nullptr, kModelFromConfig},
     {"moe-*", nullptr, kNoMoe},
     {"num-experts", nullptr, kNoMoe},
-    // checkpoints
+    // These are about checkpoints.
     {"ref-ckpt-step", nullptr, "--ref-load names a Hugging Face directory"},
     {"start-rollout-id", "0", kNoPartialLoad, true},
     {"finetune", "", kNoPartialLoad, true},
@@ -221,7 +221,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"async-save", "", "checkpoints are always written while the next rollout runs"},
     {"ckpt-format", nullptr, "checkpoints/ and hf/ are safetensors files; leave it out"},
     {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
-    // reporting and debugging
+    // These are about reporting and debugging.
     {"wandb-key", nullptr,
      "a key on a command line is seen by all users of the machine; set WANDB_API_KEY, or run `wandb login` once"},
     {"wandb-always-use-train-step", nullptr,
@@ -250,8 +250,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
 });
 
-// Flags of `tandem train` that say how many devices it has. `tandem sft` takes them with the one value that is true of
-// it.
+// The next flags of `tandem train` give the number of its devices. `tandem sft` accepts them with the one value that is
+// true for it.
 constexpr const char* kOneProcess =
     "tandem sft is one process on one device in this version; leave it out (1 is accepted)";
 constexpr auto kFlagsOfSft = std::to_array<UnsupportedFlag>({

@@ -11,24 +11,24 @@ namespace tandem::config {
 
 struct UnsupportedFlag {
   const char* name;           // without "--"; a trailing '*' stands for any ending
-  const char* harmless;       // values that are accepted, separated by '|'; "" a switch given without value; null: none
-  const char* reason;         // completes "--name: ..."; says what to do instead
-  bool of_a_new_run = false;  // harmless in a new run alone: with --load it asks for something that is not done
-  // Flags that mean something else without it, with spaces between: the command that remains leaves them out too.
+  const char* harmless;       // accepted values, separated by '|'; "" a switch given without value; null: none
+  const char* reason;         // completes "--name: ..." and says what to do instead
+  bool of_a_new_run = false;  // harmless in a new run alone: with --load it asks for something that Tandem lacks
+  // Names flags that mean something else without it, separated by spaces: the remaining command leaves them out too.
   const char* companions = "";
 };
 
 std::span<const UnsupportedFlag> unsupported_flags();
-// Flags of `tandem train` that `tandem sft` does not have, beside those.
+// Returns flags of `tandem train` that `tandem sft` does not have, in addition to those.
 std::span<const UnsupportedFlag> unsupported_flags_of_sft();
 
-// The row for a flag name (without "--"), if there is one.
+// Returns the row for a flag name (without "--"), or nullptr.
 const UnsupportedFlag* find_unsupported_flag(const std::string& name);
 
-// Whether `value` (nullopt: the flag stands alone) asks for nothing that Tandem lacks.
+// Returns whether `value` (nullopt: the flag has none) asks for nothing that Tandem lacks.
 bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value);
 
-// Drops flags that Tandem knows but does not have where their value asks for what it does anyway
+// Drops flags that Tandem knows but does not have if their value asks for what it does anyway
 // (--pipeline-model-parallel-size 1); those of `more` too.
 std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments,
                                                 std::span<const UnsupportedFlag> more = {});

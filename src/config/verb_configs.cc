@@ -43,7 +43,7 @@ void ScoreConfig::visit(base::Options& options) {
       .path()
       .does_not_affect_results();
   data.visit_template(options);
-  // The engine's limit: the quotient must stay a float32 number.
+  // The engine has this limit: the quotient must stay a float32 number.
   options.option(temperature, "rollout-temperature", "data", "temperature that logits are divided by").at_least(1e-4);
   visit_batch(batch, options, "memory");
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
@@ -64,7 +64,7 @@ void EvalConfig::check() const {
   TANDEM_USER_CHECK(eval.given(), "--eval-prompt-data: give NAME FILE.jsonl, once or more");
   eval.data_sets();
   custom_generate.check();
-  // Data sets of a file may each have their own.
+  // Each data set of a file may have its own reward.
   if (eval.eval_config.empty() || reward.given()) reward.check();
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }

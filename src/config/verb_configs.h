@@ -1,4 +1,4 @@
-// What the smaller verbs can be told: each is the shared options plus a few of its own.
+// Declares the options of the smaller verbs: each is the shared options plus a few of its own.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace tandem::config {
 
-// `tandem generate`: completions of each prompt, as JSONL.
+// `tandem generate` writes completions of each prompt, as JSONL.
 struct GenerateConfig {
   ModelOptions model;
   DataOptions data;
@@ -28,21 +28,21 @@ struct GenerateConfig {
   void visit(base::Options& options);
 };
 
-// `tandem engine`: completions for the requests on standard input.
+// `tandem engine` answers requests on standard input with completions.
 struct EngineProcessConfig {
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;
-  int64_t max_request_bytes = int64_t{64} << 20;  // of a line; reading one takes about nine times as much memory
-  int64_t max_request_samples = 16384;            // of all prompts of a request together
+  int64_t max_request_bytes = int64_t{64} << 20;  // limit of a line; reading one takes about nine times as much memory
+  int64_t max_request_samples = 16384;            // limit over all prompts of a request
 
   void visit(base::Options& options);
 };
 
-// `tandem score`: log-probs and entropies of given sequences, as JSONL.
+// `tandem score` writes log-probs and entropies of given sequences, as JSONL.
 struct ScoreConfig {
   ModelOptions model;
-  DataOptions data;  // of these, how prompts become tokens
+  DataOptions data;  // only how prompts become tokens
   std::string prompt_data;
   std::string output = "-";
   double temperature = 1.0;
@@ -51,7 +51,7 @@ struct ScoreConfig {
   void visit(base::Options& options);
 };
 
-// `tandem eval`: mean reward and pass@k of a checkpoint.
+// `tandem eval` computes mean reward and pass@k of a checkpoint.
 struct EvalConfig {
   ModelOptions model;
   DataOptions data;
@@ -66,18 +66,18 @@ struct EvalConfig {
   void check() const;
 };
 
-// `tandem export`: a run's checkpoint, or any, as a Hugging Face directory.
+// `tandem export` writes a run's checkpoint, or any, as a Hugging Face directory.
 struct ExportConfig {
   std::string run, hf_checkpoint, output;
   int64_t step = -1;
   std::string dtype = "auto";
-  weights::ExportOptions files;  // but for the source, which --run or --hf-checkpoint names
+  weights::ExportOptions files;  // without the source, which --run or --hf-checkpoint names
 
   void visit(base::Options& options);
   void check() const;
 };
 
-// `tandem view`: one HTML page of a run, or of several.
+// `tandem view` writes one HTML page of a run, or of several.
 struct ViewConfig {
   std::vector<std::string> run;
   std::string output;  // empty: RUN/view.html
@@ -85,7 +85,7 @@ struct ViewConfig {
   void visit(base::Options& options);
 };
 
-// `tandem plan`: the options of `tandem train`, of which only --hf-checkpoint must be given.
+// `tandem plan` has the options of `tandem train`, of which only --hf-checkpoint must be given.
 struct PlanConfig {
   TrainConfig train;
   bool json = false;

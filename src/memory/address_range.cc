@@ -27,7 +27,7 @@ AddressRange::AddressRange(device::Vmm& vmm, int64_t slot_bytes, int64_t num_slo
 
 AddressRange::~AddressRange() {
   unmap_or_leave_stale(slots_in(State::kMapped));
-  unmap_or_leave_stale(slots_in(State::kStale));  // also those that were refused just now: once more
+  unmap_or_leave_stale(slots_in(State::kStale));  // tries those refused just now once more
   try {
     if (slots_in(State::kStale).empty()) vmm_.free_addresses(data_, bytes());
   } catch (const EnvironmentError& error) {

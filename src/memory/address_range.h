@@ -1,4 +1,5 @@
-// A reservation cut into slots of one extent's size, and what is mapped where. Its addresses never change. No torch.
+// A range of reserved addresses, cut into slots of one extent's size, that knows which extent is mapped at which slot.
+// Its addresses never change. No torch.
 #pragma once
 
 #include <span>
@@ -8,19 +9,19 @@
 
 namespace tandem::memory {
 
-// Slots that lie side by side: [begin, end).
+// A run is the adjacent slots [begin, end).
 struct SlotRun {
   int64_t begin = 0;
   int64_t end = 0;
 };
-// The maximal runs of ascending slots.
+// Returns the maximal runs of ascending slots.
 std::vector<SlotRun> runs_of(std::span<const int64_t> slots);
 
-// Unmaps what is mapped, and frees the addresses, when it ends; what the driver refuses then is logged and left to the
-// end of the process. Not thread-safe. Who unmaps has waited for the device.
+// Unmaps its extents and frees its addresses when it is destroyed; a refusal of the driver is logged then and left to
+// the end of the process. Not thread-safe. A caller that unmaps has waited for the device.
 class AddressRange {
  public:
-  // EnvironmentError when the device has no addresses left.
+  // Throws EnvironmentError when the device has no addresses left.
   AddressRange(device::Vmm& vmm, int64_t slot_bytes, int64_t num_slots);
   ~AddressRange();
   AddressRange(const AddressRange&) = delete;
@@ -33,17 +34,18 @@ class AddressRange {
   enum class State : uint8_t {
     kUnmapped,
     kMapped,
-    kStale,  // the driver refused to unmap it: nobody uses it, and the next map() or unmap() tries again
+    kStale,  // the driver refused to unmap it: unused, and the next map() or unmap() tries again
   };
   State state(int64_t slot) const { return states_[static_cast<size_t>(slot)]; }
   std::vector<int64_t> slots_in(State state) const;
 
-  // extents[i] at slots[i], ascending; access is opened with one call per run. All or none: false when the device has
-  // no memory for page tables, EnvironmentError when it fails otherwise.
+  // Maps extents[i] at slots[i], which ascend; access is opened with one call per run. It maps all or none: returns
+  // false when the device has no memory for page tables, throws EnvironmentError when it fails otherwise.
   bool map(std::span<const int64_t> slots, std::span<const device::ExtentId> extents);
-  // Slots that are not unmapped, ascending; one call per run. EnvironmentError: the runs before it are unmapped.
+  // Unmaps ascending slots, each mapped or stale, with one call per run. If it throws EnvironmentError, the runs before
+  // the failing one are unmapped.
   void unmap(std::span<const int64_t> slots);
-  // The same for undoing: what the driver refuses becomes stale.
+  // Does the same to undo a mapping: slots that the driver refuses to unmap become stale.
   void unmap_or_leave_stale(std::span<const int64_t> slots) noexcept;
 
  private:

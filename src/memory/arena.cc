@@ -85,7 +85,7 @@ void Arena::move(std::vector<int64_t> extents, View to) {
     std::erase_if(extents, [&](int64_t extent) { return holder_of(extent) == to; });
     if (extents.empty()) return;
     moving = holdings(extents);
-    check_idle(moving);  // a bug is told without waiting for the device
+    check_idle(moving);  // reports a bug without waiting for the device
   }
   if (options_.synchronize) options_.synchronize();
   std::lock_guard lock(mutex_);
@@ -144,7 +144,7 @@ void Arena::remap(std::span<const int64_t> extents, View to) {
                      options_.size_flag);
   };
   try {
-    // Mapping is what may fail: where it can, it comes before anything is given up.
+    // Mapping may fail, so where views alias it comes before anything is given up.
     if (pool_.vmm().can_alias()) {
       map_target();
       unmap_source();
@@ -158,7 +158,7 @@ void Arena::remap(std::span<const int64_t> extents, View to) {
   }
 }
 
-// After a remap() that failed: the source as it was, as far as the driver allows.
+// Restores the source after a remap() that failed, as far as the driver allows.
 void Arena::restore(std::span<const int64_t> extents, View to) {
   std::vector<int64_t> mapped;
   for (const int64_t extent : extents)

@@ -1,8 +1,8 @@
-// LibTorch's allocations in the phases of a run: they come from the arena, under the tag of whoever works. No torch.
+// Serves LibTorch's allocations in the phases of a run from the arena, under the tag that is current. No torch.
 //
-// Code that computes says what for with scopes; they cost two stores and mean nothing where no ArenaAllocator is
-// installed. One thread, which drives the step, makes scopes and phases; threads of a backward pass allocate under
-// whatever is in force, since they know nothing of what they work for.
+// Code that computes declares with scopes what its memory is for; a scope costs two stores and has no effect without an
+// ArenaAllocator. One thread, which drives the step, makes scopes and phases; threads of a backward pass allocate under
+// the current ones, since they do not know which scope their work belongs to.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,10 @@
 
 namespace tandem::memory {
 
-// While it lives, allocations are of this tag. Scopes nest.
+// Gives allocations this tag for as long as it lives. Scopes nest.
 class TagScope {
  public:
-  // `name` is a literal, for messages; "": the tag's own.
+  // `name` is a literal, for messages; "" stands for the tag's own name.
   explicit TagScope(Tag tag, const char* name = "");
   ~TagScope();
   TagScope(const TagScope&) = delete;
@@ -28,8 +28,8 @@ class TagScope {
 };
 Tag current_tag();  // kOverhead outside of all scopes
 
-// A TagScope whose allocations are of another tag from its end on, as far as they are still there: what a forward
-// computes with becomes what its backward reads.
+// A TagScope at whose end the allocations that are still alive get another tag: the results of a forward pass become
+// the inputs of its backward pass.
 class SavedForBackwardScope {
  public:
   SavedForBackwardScope(Tag tag, Tag survivors);
@@ -41,10 +41,12 @@ class SavedForBackwardScope {
   int64_t mark_ = 0;
 };
 
-// From now on the allocation that begins at `address` is of that tag. Nothing happens where it is not the arena's.
+// Gives the allocation that begins at `address` that tag from now on. Does nothing if the arena does not own the
+// address.
 void retag(const void* address, Tag tag);
 
-// While it lives, allocations of this thread are none of the arena's: for threads that work beside the phases.
+// Keeps this thread's allocations out of the arena for as long as it lives: for threads that run independently of the
+// phases.
 class BypassArena {
  public:
   BypassArena();
@@ -53,8 +55,8 @@ class BypassArena {
   BypassArena& operator=(const BypassArena&) = delete;
 };
 
-// Installed for its life as the current one: rollout and train phases allocate from the arena's view of the phase,
-// loading from LibTorch's own allocator. Borrows the arena. BugError: there is one already.
+// It is the current allocator for as long as it lives: rollout and train phases allocate from the arena's view of the
+// phase, loading from LibTorch's own allocator. Borrows the arena. Throws BugError if another one is installed.
 class ArenaAllocator final : public device::AllocatorHook {
  public:
   explicit ArenaAllocator(Arena& arena);

@@ -33,7 +33,7 @@ ExtentPool::ExtentPool(device::Vmm& vmm, Ledger& ledger, int64_t extent_bytes)
 }
 
 ExtentPool::~ExtentPool() {
-  // One that the driver does not take back ends with the process.
+  // An extent that the driver does not take back is freed when the process ends.
   while (!free_.empty()) {
     try {
       trim();
@@ -51,8 +51,8 @@ std::optional<ExtentLoan> ExtentPool::borrow(int64_t num_extents) {
   TANDEM_CHECK(num_extents >= 0, num_extents);
   std::lock_guard lock(mutex_);
   const int64_t num_missing = num_extents - std::ssize(free_);
-  // A new extent goes into the books at once: whatever happens to the next, this one is ours and free. When the next
-  // fails they go back: what does not suffice here may be of use to others.
+  // A new extent is recorded at once: whatever happens to the next, this one is ours and free. When the next fails,
+  // they are released, since other processes may use memory that is too little here.
   int64_t num_created = 0;
   const auto release_created = [&] {
     for (; num_created > 0; --num_created) {

@@ -1,4 +1,5 @@
-// The extents of one device, all of one size: created once, lent, taken back, lent again. No torch.
+// The pool holds the extents of one device, all of one size: it creates each once and lends it again and again. No
+// torch.
 #pragma once
 
 #include <mutex>
@@ -13,7 +14,7 @@ namespace tandem::memory {
 
 class ExtentPool;
 
-// Extents on loan; they go back to the pool with it. Nothing of them is mapped by then.
+// Holds extents on loan, which return to the pool when it is destroyed. By then none of them may be mapped.
 class ExtentLoan {
  public:
   ExtentLoan(ExtentPool& pool, std::vector<device::ExtentId> extents) : pool_(&pool), extents_(std::move(extents)) {}
@@ -27,22 +28,22 @@ class ExtentLoan {
   std::vector<device::ExtentId> extents_;
 };
 
-// Thread-safe. Outlives its loans; borrows the Vmm and the ledger, which it tells how many bytes it holds.
+// It is thread-safe. Outlives its loans; borrows the Vmm and the ledger, to which it reports how many bytes it holds.
 class ExtentPool {
  public:
-  // `extent_bytes`: a multiple of the granularity. Large extents make driver calls few (64 GiB in extents of 512 MiB
+  // `extent_bytes` is a multiple of the granularity. Large extents make driver calls few (64 GiB in extents of 512 MiB
   // are mapped in 7 ms, in extents of 32 MiB in 56 ms), small ones let memory move in small steps.
   ExtentPool(device::Vmm& vmm, Ledger& ledger, int64_t extent_bytes);
   ~ExtentPool();
   ExtentPool(const ExtentPool&) = delete;
   ExtentPool& operator=(const ExtentPool&) = delete;
 
-  // All or none: free extents first, in the order in which they were created; what is missing is created. std::nullopt:
-  // the device has not so much left, and the pool is as before.
+  // Lends all or none: free extents first, in the order in which they were created; the missing ones are created.
+  // Returns std::nullopt if the device does not have enough left; the pool is then as before.
   std::optional<ExtentLoan> borrow(int64_t num_extents);
 
-  // Gives free extents to the device, so that other processes may take them. Returns how many. EnvironmentError when
-  // the driver refuses one: those before it are gone, it and the rest are still here.
+  // Releases free extents to the device, so that other processes may take them. Returns their number. Throws
+  // EnvironmentError when the driver refuses one: those before it are gone, it and the rest are still here.
   int64_t trim();
 
   device::Vmm& vmm() const { return vmm_; }

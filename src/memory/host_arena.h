@@ -1,5 +1,5 @@
-// Host memory for what leaves the device for a while: pinned once, because pinning costs half a second per GiB, and
-// lent in stretches. No torch.
+// Provides host memory for data that leaves the device for a while. It is pinned once, because pinning costs half a
+// second per GiB, and then allocated piece by piece. No torch.
 #pragma once
 
 #include <string_view>
@@ -10,16 +10,17 @@
 
 namespace tandem::memory {
 
-// Borrows the HostMemory, which also does the copies. Used from one thread at a time.
+// Borrows the HostMemory, which also makes the copies. It is used from one thread at a time.
 class HostArena {
  public:
-  // 0 bytes: nothing can be kept. EnvironmentError when the host has too little memory; `remedy` is what it ends with.
+  // With 0 bytes nothing can be kept. Throws EnvironmentError when the host has too little memory; the message ends
+  // with `remedy`.
   HostArena(device::HostMemory& memory, int64_t bytes, std::string_view remedy = "keep less on the host");
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
 
-  std::byte* allocate(int64_t bytes, Tag tag, std::string_view name);  // nullptr: full
+  std::byte* allocate(int64_t bytes, Tag tag, std::string_view name);  // nullptr if it is full
   void free(std::byte* address);
 
   device::HostMemory& memory() const { return memory_; }

@@ -29,7 +29,7 @@ void Ledger::enter(Phase phase) {
   std::lock_guard lock(mutex_);
   phase_ = phase;
   add_event({.kind = LedgerEvent::Kind::kEnter, .phase = phase});
-  // What lives on from the phase before counts in this one too.
+  // Bytes that are alive since the phase before count in this one too.
   auto& high_water = high_water_bytes_[index_of(phase)];
   for (size_t i = 0; i < kNumTags; ++i) {
     high_water[i] = std::max(high_water[i], current_bytes_[i]);

@@ -1,5 +1,5 @@
-// Every byte that is taken, by tag and phase, with high-water marks: what a plan is compared with, and what a timeline
-// of memory is drawn from (ledger_events.h). No torch.
+// Counts every byte that is taken, by tag and phase, with high-water marks. A plan is compared with these, and a
+// timeline of memory is drawn from its events (ledger_events.h). No torch.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace tandem::memory {
 
-// One point of the timeline.
+// An event is one point of the timeline.
 struct LedgerEvent {
   enum class Kind : uint8_t {
     kEnter,  // `phase` begins
-    kBytes,  // from now on `tag` has `bytes`
-    kNote,   // something that `text` names happened
+    kBytes,  // `tag` has `bytes` from now on
+    kNote,   // an event that `text` describes
   };
   Kind kind = Kind::kNote;
   int64_t time_us = 0;
@@ -29,15 +29,15 @@ struct LedgerEvent {
 };
 
 struct LedgerOptions {
-  // A tag gets a point in the timeline when it has moved by so much since its last one, and when a phase begins:
-  // a trainer allocates a thousand times a second, and nobody looks at that many points.
+  // A tag gets a point in the timeline when it has moved by this much since its last one, and when a phase begins: a
+  // trainer allocates a thousand times a second, and nobody looks at that many points.
   int64_t event_bytes = int64_t{64} << 20;
-  // Beyond that many, until they are taken, the oldest half is dropped and a note says so.
+  // At most so many events wait to be taken. Beyond it the oldest half is dropped, and a note records that.
   int64_t max_events = 100'000;
-  std::function<int64_t()> clock_us = {};  // empty: since the ledger began
+  std::function<int64_t()> clock_us = {};  // empty: microseconds since the ledger was created
 };
 
-// Thread-safe. Begins in Phase::kLoad.
+// It is thread-safe. Begins in Phase::kLoad.
 class Ledger {
  public:
   explicit Ledger(LedgerOptions options = {});
@@ -48,22 +48,22 @@ class Ledger {
   Phase phase() const;
 
   void take(Tag tag, int64_t bytes);
-  void give_back(Tag tag, int64_t bytes);  // BugError: more than was taken
+  void give_back(Tag tag, int64_t bytes);  // throws BugError for more than was taken
 
-  // What our pools hold of the device, whether or not a tag has it at the moment.
+  // Changes the bytes that our pools hold of the device, whether or not a tag has them at the moment.
   void change_pool_bytes(int64_t change_bytes);
   int64_t pool_bytes() const;
-  // What the device says is in use (total - free). What is beyond pool_bytes() becomes that of Tag::kOverhead: context,
-  // libraries, other processes. Not below 0.
+  // Takes the device's bytes in use (total - free). The part beyond pool_bytes() becomes Tag::kOverhead: context,
+  // libraries, other processes. It is never below 0.
   void measure_device(int64_t used_bytes);
 
   int64_t current_bytes(Tag tag) const;
-  int64_t current_bytes() const;  // of all tags, and so below
+  int64_t current_bytes() const;  // sum over all tags
   int64_t high_water_bytes(Tag tag, Phase phase) const;
   int64_t high_water_bytes(Phase phase) const;
 
   void note(std::string text);
-  // The events since the last call, oldest first.
+  // Returns the events since the last call, oldest first.
   std::vector<LedgerEvent> take_events();
 
  private:

@@ -1,5 +1,5 @@
-// Bytes by tag and phase, before anything is taken: what the modules' plans add up to, and what the ledger's marks are
-// compared with. Plain data; who decides on it is run/plan. No torch.
+// Bytes by tag and phase, before anything is taken. The modules' plans are added up in it, and the ledger's high-water
+// marks are compared with it. It is plain data; run/plan makes the decisions. No torch.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@ namespace tandem::memory {
 
 using base::Size;
 
-// What a tensor of so many bytes takes, from the arena or from LibTorch's allocator of a GPU.
+// A tensor's bytes are rounded up to a multiple of this by the arena and by LibTorch's allocator on a GPU.
 constexpr int64_t kRoundingBytes = 512;
 constexpr Size allocated_bytes(Size bytes) { return (bytes + kRoundingBytes - 1) / kRoundingBytes * kRoundingBytes; }
-// The most that rounding adds to so many tensors.
+// Returns the most that rounding adds to this many tensors.
 constexpr Size rounding_of(Size num_tensors) { return num_tensors * kRoundingBytes; }
 
-// What each tag has at one moment.
+// Holds the bytes of each tag at one moment.
 class TagBytes {
  public:
   Size& operator[](Tag tag) { return bytes_[static_cast<size_t>(tag)]; }
@@ -31,20 +31,20 @@ class TagBytes {
   std::array<Size, kNumTags> bytes_{};
 };
 
-// A phase is a row of moments: what is alive together counts together. A tag's number is its most over the phase's
-// moments, a phase's the most of all tags at once, which is at most the sum of the tags' numbers; the ledger's two
-// high-water marks are the same two numbers.
+// Each phase has a list of peaks, and tags that are alive at the same peak add up. A tag's number is its maximum over
+// the phase's peaks, a phase's the maximum of all tags together, which is at most the sum of the tags' numbers; the
+// ledger's two high-water marks are the same two numbers.
 class MemoryPlan {
  public:
-  // `moment` is for people: "backward of a kept block".
+  // `peak_name` is for people: "backward of a kept block".
   void add(Phase phase, const std::string& peak_name, const TagBytes& bytes);
 
   int64_t bytes(Tag tag, Phase phase) const;
   int64_t bytes(Phase phase) const;
   int64_t peak_bytes() const { return bytes(peak_phase()); }
-  Phase peak_phase() const;                          // the first of those that need most
-  const std::string& peak_name(Phase phase) const;   // that sets bytes(phase); "" for a phase without moments
-  const TagBytes& bytes_at_peak(Phase phase) const;  // and what it consists of
+  Phase peak_phase() const;                          // first phase of those that need most
+  const std::string& peak_name(Phase phase) const;   // peak that sets bytes(phase); "" for a phase without peaks
+  const TagBytes& bytes_at_peak(Phase phase) const;  // bytes at that peak
 
  private:
   struct PhaseBytes {

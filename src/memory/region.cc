@@ -71,7 +71,7 @@ bool Region::resume() {
     range_.unmap(range_.slots_in(AddressRange::State::kStale));
     stale_loan_.reset();
   }
-  // All extents first: a wake that has them all cannot stop half-way for want of memory.
+  // All extents are borrowed first, so that a resume cannot stop half-way for lack of memory.
   std::optional<ExtentLoan> loan = pool_.borrow(static_cast<int64_t>(slots_.size()));
   if (!loan) return false;
   const auto undo = [&] {

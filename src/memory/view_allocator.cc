@@ -50,7 +50,7 @@ void ViewAllocator::remove(int64_t offset, int64_t bytes) {
 std::optional<int64_t> ViewAllocator::allocate(int64_t bytes, Tag tag, std::string_view name) {
   TANDEM_CHECK(bytes > 0, bytes, "bytes of", to_string(tag));
   if (bytes > largest_hole_bytes()) return std::nullopt;
-  bytes = rounded_up(bytes);  // holes are multiples, so what fitted still fits
+  bytes = rounded_up(bytes);  // holes are multiples of the alignment, so it still fits
   auto fit = by_size_.lower_bound({bytes, 0});
   if (end_ == GrowsFrom::kHighEnd)
     fit = std::prev(by_size_.upper_bound({fit->first, std::numeric_limits<int64_t>::max()}));

@@ -1,5 +1,6 @@
-// Names stretches of a range of offsets: which are free, and which are allocated, by whom. Pure bookkeeping: it never
-// touches the memory that the offsets mean. Best fit, and the same calls always give the same offsets. No torch.
+// Allocates ranges of offsets and records which are free and which are allocated under which name. It is pure
+// bookkeeping: it never touches the memory that the offsets mean. It takes the best fit, and the same calls always give
+// the same offsets. No torch.
 #pragma once
 
 #include <cstdint>
@@ -21,42 +22,42 @@ struct Allocation {
   int64_t bytes = 0;  // rounded up to ViewAllocator::kAlignmentBytes
   Tag tag = Tag::kOverhead;
   std::string name;
-  int64_t serial = 0;  // counts the allocations of its allocator, in the order in which they were made
+  int64_t serial = 0;  // number of earlier allocations of this allocator
 };
 
-// Of holes of one size, and within a hole: which end an allocation takes.
+// Selects the end that an allocation takes, among holes of one size and within a hole.
 enum class GrowsFrom : uint8_t { kLowEnd, kHighEnd };
 
-// Not thread-safe.
+// It is not thread-safe.
 class ViewAllocator {
  public:
   static constexpr int64_t kAlignmentBytes = kRoundingBytes;
 
   explicit ViewAllocator(GrowsFrom end) : end_(end) {}
 
-  // [offset, offset + bytes) becomes allocatable; of the holes beside it, it becomes one.
+  // Makes [offset, offset + bytes) allocatable and merges it with adjacent holes.
   void add(int64_t offset, int64_t bytes);
-  // The other way round. BugError unless all of it is free.
+  // Does the opposite. Throws BugError unless all of it is free.
   void remove(int64_t offset, int64_t bytes);
 
-  // std::nullopt: no hole is large enough. `bytes` > 0.
+  // Returns std::nullopt if no hole is large enough. `bytes` > 0.
   std::optional<int64_t> allocate(int64_t bytes, Tag tag, std::string_view name);
-  // What was allocated at `offset`; BugError when nothing was.
+  // Frees and returns the allocation at `offset`. Throws BugError if there is none.
   Allocation free(int64_t offset);
-  // From now on the allocation is of that tag. Returns the one it had, and its bytes.
+  // Gives the allocation that tag from now on. Returns its former tag, and its bytes.
   std::pair<Tag, int64_t> retag(int64_t offset, Tag tag);
-  // Cuts an allocation's upper end off. Returns how many bytes became free.
+  // Frees the upper end of an allocation. Returns how many bytes became free.
   int64_t shrink(int64_t offset, int64_t bytes);
 
   const std::map<int64_t, Allocation>& allocations() const { return allocations_; }
-  // Allocations that have a byte in [offset, offset + bytes).
+  // Returns the allocations that have a byte in [offset, offset + bytes).
   std::vector<Allocation> allocations_in(int64_t offset, int64_t bytes) const;
   int64_t free_bytes() const { return free_bytes_; }
   int64_t allocated_bytes() const { return allocated_bytes_; }
   int64_t next_serial() const { return next_serial_; }
   int64_t largest_hole_bytes() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
-  // BugError when the books contradict themselves.
+  // Throws BugError when the books contradict themselves.
   void check() const;
 
  private:

@@ -13,7 +13,7 @@ namespace tandem::report {
 
 namespace {
 
-// Of the drawing, in its own units; the page scales it.
+// These are sizes of the drawing, in its own units; the page scales it.
 constexpr double kWidth = 560, kHeight = 230, kLeft = 64, kRight = 14, kTop = 10, kBottom = 36;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 
@@ -25,17 +25,17 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // With room around it; of nothing, or of one value, too.
+  // Adds room around the range; also to an empty one, or one of a single value.
   Range padded() const {
     if (low > high) return {0.0, 1.0};
-    // Halves: the difference of two numbers may be none.
+    // It halves each number, since the difference of two may overflow.
     const double half = high / 2 - low / 2;
     const double room = half > 0 ? half / 10 : high != 0 ? std::abs(high) / 10 : 1.0;
     return {std::max(low - room, -1e300), std::min(high + room, 1e300)};
   }
 };
 
-// Coordinates with a tenth of a unit left are exact to a thousandth of the chart.
+// Maps values to coordinates. A tenth of a unit is exact to a thousandth of the chart.
 struct Scale {
   Range y;
   AxisRange x;
@@ -49,7 +49,7 @@ struct Scale {
   }
 };
 
-// Indices of what is drawn of a curve, in order.
+// Returns the indices of a curve's drawn values, in order.
 std::vector<size_t> thinned(const std::vector<double>& values, size_t max_points) {
   std::vector<size_t> kept;
   if (values.size() <= max_points) {
@@ -80,7 +80,7 @@ std::string mark_path(int mark, double x, double y) {
   }
 }
 
-// A curve as it is drawn: its path, and its points that have a gap on both sides, which a path does not show.
+// Holds a curve's drawing: its path, and its points that have a gap on both sides, which a path does not show.
 struct Drawn {
   std::string path, lone;
 };
@@ -194,7 +194,7 @@ std::vector<double> ticks(double begin, double end, int count, double least) {
     if (wanted <= factor * power) step = factor * power;
   }
   step = std::max(step, least);
-  // By their number: at the end of what a double holds, adding a step may change nothing.
+  // The loop counts multiples: near the limit of a double, adding a step may change nothing.
   const double first = std::ceil(begin / step);
   for (int i = 0; i <= 2 * count + 1; ++i) {
     const double tick = (first + i) * step;
@@ -208,7 +208,7 @@ std::vector<double> ticks(double begin, double end, int count, double least) {
 std::vector<double> smoothed(const std::vector<double>& values) {
   constexpr double kShare = 40;
   if (values.size() < kLeastSmoothed) return {};
-  const double keep = 1.0 - kShare / static_cast<double>(values.size());  // of the mean so far
+  const double keep = 1.0 - kShare / static_cast<double>(values.size());  // weight of the mean so far
   std::vector<double> result;
   double mean = 0.0, weight = 0.0;
   for (const double value : values) {
@@ -237,7 +237,7 @@ std::string line_chart(const std::string& label, std::span<const ChartLine> line
   svg += y_marks(scale);
   svg += fmt::format("<path class=\"frame\" d=\"M{} {}v{}h{}\"/>", kLeft, kTop, kPlotHeight, kPlotWidth);
   std::vector<std::vector<size_t>> kept;
-  std::vector<std::vector<double>> smooth;  // of a line without marks; empty: it is drawn as it is alone
+  std::vector<std::vector<double>> smooth;  // smoothed values of a line without marks; empty: not smoothed
   for (const ChartLine& line : lines) {
     kept.push_back(thinned(line.curve->values, max_points));
     smooth.push_back(line.mark < 0 ? smoothed(line.curve->values) : std::vector<double>());

@@ -20,7 +20,7 @@ void JsonOutput::write(const base::Json& record) {
     file_->write_line(line);
     return;
   }
-  // A pipe or a file gets what the model wrote; a terminal would obey some of it. As JSON both are the same text.
+  // A pipe or a file gets the model's text; a terminal would obey some of it. As JSON both are the same text.
   if (is_terminal_) line = base::printable(line);
   const bool written =
       std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fputc('\n', stdout) != EOF;

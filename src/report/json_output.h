@@ -1,4 +1,4 @@
-// Where a verb's records go: a JSONL file, or standard output.
+// Writes a verb's records to a JSONL file or standard output.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace tandem::report {
 
 class JsonOutput {
  public:
-  // "-": standard output; where that is a terminal, text that it would obey is escaped. A file is replaced.
+  // "-" means standard output; on a terminal, characters that it would obey are escaped. A file is replaced. Throws
   // EnvironmentError when it cannot be written.
   explicit JsonOutput(const std::string& path);
   void write(const base::Json& record);
@@ -20,10 +20,10 @@ class JsonOutput {
 
  private:
   std::unique_ptr<base::LineFile> file_;  // null: standard output
-  bool is_terminal_ = false;              // that is one
+  bool is_terminal_ = false;              // standard output is a terminal
 };
 
-// What --output asks for can be had: EnvironmentError otherwise. "-" and "" always can.
+// Throws EnvironmentError unless --output can be written. "-" and "" always can.
 void check_output(const std::string& path);
 
 }  // namespace tandem::report

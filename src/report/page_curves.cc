@@ -1,4 +1,4 @@
-// Curves on a page of `tandem view`: those with charts of their own, and all others behind them.
+// Draws the curves on a page of `tandem view`: the main ones with charts of their own, and all others after them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxOtherCharts = 300, kMaxConstants = 500;
 
-// A chart of its own: the first of these metrics that a run has.
+// Describes a chart of its own, which shows the first of these metrics that a run has.
 struct Panel {
   const char* title;
   const char* says;
@@ -43,7 +43,8 @@ const std::vector<Panel>& panels() {
   return kPanels;
 }
 
-// The data sets that a run evaluates: "held_out" where there are eval/held_out and eval/held_out/response_len/mean.
+// Returns the data sets that a run evaluates: "held_out" if there are eval/held_out and
+// eval/held_out/response_len/mean.
 std::vector<std::string> evaluated(const RunFiles& run) {
   constexpr std::string_view kBegin = "eval/", kEnd = "/response_len/mean";
   std::vector<std::string> names;
@@ -55,7 +56,7 @@ std::vector<std::string> evaluated(const RunFiles& run) {
   return names;
 }
 
-// Of a supervised run: those with eval/NAME/loss.
+// Returns those of a supervised run: the ones with eval/NAME/loss.
 std::vector<std::string> evaluated_losses(const RunFiles& run) {
   constexpr std::string_view kBegin = "eval/", kEnd = "/loss";
   std::vector<std::string> names;
@@ -66,7 +67,7 @@ std::vector<std::string> evaluated_losses(const RunFiles& run) {
   return names;
 }
 
-// The least, the greatest and the last finite value.
+// Finds the least, the greatest and the last finite value.
 struct Extremes {
   double first = 0, last = 0, lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   int64_t num_finite = 0, num_not_finite = 0;
@@ -97,13 +98,13 @@ struct Extremes {
   }
 };
 
-// A chart and the lines of text below it.
+// Makes a chart with the lines of text below it.
 class Figure {
  public:
   explicit Figure(const PageRuns& runs) : runs_(runs) {}
 
-  // Adds the metric's curve of this run, if it has one; whether it has. `label`: what the curve is called beside the
-  // others of the chart; "": it is the chart's own.
+  // Adds the metric's curve of this run and returns true, if it has one. `label` names the curve among the others of
+  // the chart; "" means that it is the chart's own.
   bool add(size_t run, const std::string& metric, const std::string& label = "", int mark = -1) {
     const Curve* const curve = find_curve(runs_[run], metric);
     if (curve == nullptr) return false;
@@ -121,11 +122,11 @@ class Figure {
     return true;
   }
 
-  // HTML.
+  // `caption` is HTML.
   void add_caption(std::string caption) { captions_.push_back(std::move(caption)); }
   bool is_empty() const { return lines_.empty(); }
 
-  // `title`: HTML.
+  // `title` is HTML.
   std::string html(const std::string& title, const std::string& says, size_t max_points) const {
     return fmt::format("<figure class=\"line-chart\"><h3>{}{}</h3>\n", title,
                        says.empty() ? "" : " <span class=\"faint\">" + says + "</span>") +

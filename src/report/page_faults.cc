@@ -1,4 +1,4 @@
-// What went wrong in a run, on a page of `tandem view`: every count of it that is not 0.
+// Shows the faults of a run on a page of `tandem view`: every count that is not 0.
 #include <fmt/format.h>
 
 #include "base/message_text.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxFaults = 60;
 
-// Metrics that count what went wrong.
+// Returns whether a metric counts faults.
 bool is_fault(const std::string& name) {
   return (name.starts_with("fault/") && name != "fault/skipped_steps") || name == "train/step_skipped" ||
          name.ends_with("/grader_failed") || name.find("/grader_failed/") != std::string::npos ||

@@ -1,4 +1,4 @@
-// The head of a page of `tandem view`: what may run in it, the runs' names, and how far they are.
+// Writes the head of a page of `tandem view`: which code may run in it, the runs' names, and how far they are.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,7 @@ namespace tandem::report {
 
 namespace {
 
-// Base64 (RFC 4648) of a hash that is given in hexadecimal digits, as a Content-Security-Policy names it.
+// Returns base64 (RFC 4648) of a hash that is given in hexadecimal digits, as a Content-Security-Policy names it.
 std::string base64_of_hex(std::string_view hex) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::vector<uint32_t> bytes;
@@ -37,7 +37,7 @@ std::string base64_of_hex(std::string_view hex) {
 
 std::string hash_source(std::string_view text) { return "'sha256-" + base64_of_hex(base::sha256(text)) + "'"; }
 
-// A text as config.toml writes it, without the quotes around it.
+// Returns a text of config.toml without the quotes around it.
 std::string unquoted(const std::string& value) {
   return value.size() >= 2 && value.front() == '"' && value.back() == '"' ? value.substr(1, value.size() - 2) : value;
 }
@@ -87,7 +87,8 @@ std::string page_head(const PageRuns& runs) {
     html += "</p></div>\n";
   }
   html += "</div>\n";
-  // In the order of kAxes. The buttons stand before all that they change, so that the style alone can do it.
+  // The buttons are in the order of kAxes. They stand before everything that they change, so that the style alone can
+  // do it.
   html += fmt::format(
       "<input class=\"axis\" type=\"radio\" name=\"x\" id=\"x-rollouts\" checked>"
       "<input class=\"axis\" type=\"radio\" name=\"x\" id=\"x-time\">"

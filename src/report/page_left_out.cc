@@ -1,4 +1,4 @@
-// The end of a page of `tandem view`: what it leaves out.
+// Writes the end of a page of `tandem view`, which lists what the page leaves out.
 #include <fmt/format.h>
 
 #include <algorithm>

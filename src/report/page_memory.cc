@@ -1,4 +1,4 @@
-// The memory of a run, on a page of `tandem view`: what each phase took, beside what the plan had stated.
+// Shows the memory of a run on a page of `tandem view`: the bytes of each phase, compared with the plan.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The options of a run and the end of its log, on a page of `tandem view`; of several runs, what differs comes first.
+// Shows the options of a run and the end of its log on a page of `tandem view`; with several runs, the differences come
+// first.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -30,7 +30,7 @@ PageRuns::PageRuns(std::span<const RunFiles> runs) {
         range.end = std::max(range.end, at_axis(position, axis));
       }
     }
-    // From where the first rollout began: a run may go on from another one's checkpoint.
+    // The axis begins where the first rollout began: a run may have resumed from another one's checkpoint.
     range.begin = axis == Axis::kRollouts ? std::max(0.0, std::ceil(range.begin) - 1) : 0.0;
   }
 }

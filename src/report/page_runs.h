@@ -1,4 +1,4 @@
-// The runs that a page of `tandem view` shows: what they are called on it, and the axes they share.
+// Holds the runs that a page of `tandem view` shows, with their names on it and the axes they share.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace tandem::report {
 
 class PageRuns {
  public:
-  // One run or more, borrowed.
+  // `runs` holds at least one run and is borrowed.
   explicit PageRuns(std::span<const RunFiles> runs);
 
   size_t size() const { return runs_.size(); }
@@ -22,19 +22,19 @@ class PageRuns {
   const RunFiles& operator[](size_t run) const { return *runs_[run]; }
   const std::vector<const RunFiles*>& all() const { return runs_; }
 
-  // HTML. The name of a run is that of its folder; of several with the same name, the path.
+  // Returns HTML: the name of the run's folder, or the path if several have the same name.
   std::string name_of(size_t run) const;
-  // A short stroke in the colour and the dashes of the run's curves.
+  // Returns a short stroke in the colour and the dashes of the run's curves.
   static std::string stroke(size_t run);
-  // A heading above what is told of one run of several; nothing for a run alone.
+  // Returns a heading for the part of one run among several; empty if the run is alone.
   std::string heading(size_t run) const;
-  // The stroke and the name of a run, in a line before what is told of one run of several.
+  // Returns the stroke and the name of a run, on a line before the part of one run among several.
   std::string tag(size_t run) const;
 
-  // For what the files say, whatever it is.
+  // Escapes any text of the files.
   const PageText& text() const { return text_; }
   const AxisRanges& ranges() const { return ranges_; }
-  // "rollouts"; of supervised runs "steps".
+  // Returns "rollouts"; for supervised runs "steps".
   const std::string& rollouts_title() const { return rollouts_title_; }
 
  private:
@@ -44,7 +44,7 @@ class PageRuns {
   std::string rollouts_title_;
 };
 
-// Null where the run has no such metric.
+// Returns null if the run has no such metric.
 const Curve* find_curve(const RunFiles& run, const std::string& name);
 
 }  // namespace tandem::report

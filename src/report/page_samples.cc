@@ -1,4 +1,4 @@
-// Samples of a run, on a page of `tandem view`: prompts, responses, and what they got for them.
+// Shows samples of a run on a page of `tandem view`: prompts, responses and rewards.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,13 +11,13 @@ namespace tandem::report {
 
 namespace {
 
-// How much of a piece is trained on, as its shade says it too.
+// Returns how much of a piece is trained on, which chooses its shade.
 const char* shade_of(const ShownPiece& piece) {
   if (piece.trained_length == 0) return "untrained";
   return piece.trained_length < piece.length ? "partly" : "trained";
 }
 
-// The pieces of a response of several turns: who gave each, and, shaded, whether it is trained on.
+// Returns the pieces of a response of several turns: the speaker of each, and, shaded, whether it is trained on.
 std::string pieces_html(const ShownSample& sample, const PageText& text) {
   std::string html = fmt::format("<p class=\"faint\">response of {}</p>\n", base::counted(sample.num_turns, "turn"));
   const size_t num_hidden = sample.num_pieces - sample.pieces.size();
@@ -35,7 +35,7 @@ std::string pieces_html(const ShownSample& sample, const PageText& text) {
   return html;
 }
 
-// `prompt_above`: that of the sample before it.
+// `prompt_above` is that of the sample before it.
 std::string sample_html(const ShownSample& sample, const std::string& prompt_above, const PageText& text) {
   std::string html = "<article><p>";
   if (sample.reward) html += fmt::format("<strong>reward {}</strong>", number_text(*sample.reward, 4));
@@ -60,7 +60,7 @@ std::string sample_html(const ShownSample& sample, const std::string& prompt_abo
 
 std::string samples_part(const PageRuns& runs) {
   if (std::ranges::all_of(runs.all(), [](const RunFiles* run) { return run->samples.empty(); })) return "";
-  // The first samples of a page of one run can be seen at once; all others are folded.
+  // The first samples of a page of one run are visible at once; all others are folded.
   const auto is_open = [&](const SampleSet& set) { return !runs.are_several() && &set == &runs[0].samples.front(); };
   std::string html = "<h2>Samples</h2>\n<div class=\"halves\">\n";
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -71,7 +71,7 @@ std::string samples_part(const PageRuns& runs) {
                           runs.text()(set.file), set.samples.size(), base::counted(set.num_samples, "sample"));
       if (set.num_with_reward > 0) html += fmt::format(", mean reward {}", number_text(set.mean_reward, 4));
       html += "</summary>\n";
-      std::string prompt_above = "\xff";  // no prompt has it: they are UTF-8
+      std::string prompt_above = "\xff";  // no prompt is this, since they are UTF-8
       for (const ShownSample& each : set.samples) {
         html += sample_html(each, prompt_above, runs.text());
         prompt_above = each.prompt;

@@ -1,4 +1,4 @@
-// Text of others in an HTML page: nothing in it is markup, and what a reader cannot see is shown.
+// Escapes foreign text for an HTML page: none of it is markup, and invisible characters are shown.
 #pragma once
 
 #include <string>
@@ -10,18 +10,18 @@ namespace tandem::report {
 
 class PageText {
  public:
-  // For HTML between tags and in quoted attributes: < > & " ' are escaped, control characters and those that turn the
-  // direction of writing appear as \u001b (base/printable.h), and the value of a secret variable of this process's
-  // environment as [NAME].
+  // Returns text for HTML between tags and in quoted attributes: < > & " ' are escaped, control characters and those
+  // that turn the direction of writing appear as \u001b (base/printable.h), and the value of a secret variable of this
+  // process's environment as [NAME].
   std::string operator()(std::string_view text) const;
-  // The same of a path, with the home directory as ~.
+  // Does the same for a path, with the home directory as ~.
   std::string path(std::string_view text) const;
 
  private:
   base::Redaction redaction_;
 };
 
-// The text with < > & " ' escaped; for what this program wrote.
+// Returns the text with < > & " ' escaped; for text that this program wrote.
 std::string html_escaped(std::string_view text);
 
 }  // namespace tandem::report

@@ -1,4 +1,4 @@
-// Where the time of a run went, on a page of `tandem view`: bars and a table, by phase.
+// Shows the time of a run by phase on a page of `tandem view`: bars and a table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxBars = 60;
 
-// What follows one another in a rollout, as perf/NAME; the rest of perf/step_time has no name.
+// A phase is a consecutive part of a rollout, with the time perf/NAME; the rest of perf/step_time has no name.
 struct TimePhase {
   const char* metric;
   const char* title;
@@ -28,7 +28,7 @@ constexpr std::array<TimePhase, 6> kTimePhases = {{{"perf/rollout_time", "sampli
                                                    {"perf/save_model_wait_time", "waiting for a checkpoint"}}};
 constexpr size_t kNumTimes = kTimePhases.size() + 1;
 
-// Seconds of each phase by rollout, from the records that have perf/step_time.
+// Holds the seconds of each phase by rollout, from the records that have perf/step_time.
 struct Times {
   std::vector<std::vector<double>> seconds = std::vector<std::vector<double>>(kNumTimes);  // [phase][record]
   std::vector<double> rollouts;                                                            // [record]
@@ -59,7 +59,7 @@ Times times_of(const RunFiles& run) {
   return times;
 }
 
-// Means over stretches of records, so that a long run has bars that can be seen.
+// Returns means over ranges of records, so that the bars of a long run are visible.
 std::vector<std::vector<double>> in_bars(const Times& times) {
   const size_t num_records = times.rollouts.size(), num_bars = std::min(kMaxBars, num_records);
   std::vector<std::vector<double>> bars(kNumTimes, std::vector<double>(num_bars, 0.0));

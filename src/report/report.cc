@@ -17,12 +17,13 @@ namespace tandem::report {
 
 namespace {
 
-// A flush of a sink is a courtesy to readers: it never holds a run up for longer.
+// A flush of a sink only helps readers, so it never holds a run up for longer.
 constexpr double kSinkFlushSeconds = 5.0;
 constexpr int kBarCells = 20;
 
 std::string record(const std::string& kind, int64_t step, double seconds, const Metrics& metrics) {
-  // Names are distinct. To look for each among those before it, as operator[] does, takes minutes of many thousand.
+  // Names are distinct, so the insertion does not search for each among those before it, as operator[] does; that takes
+  // minutes with many thousand.
   base::Json line = base::Json::object();
   auto& members = line.get_ref<base::Json::object_t&>();
   members.emplace_back(kind + "/step", step);
@@ -31,7 +32,7 @@ std::string record(const std::string& kind, int64_t step, double seconds, const 
   return base::dump_json(line);
 }
 
-// "2026-11-24 02:15:08", the machine's local time.
+// Returns "2026-11-24 02:15:08", the machine's local time.
 std::string time_of_day() {
   const std::time_t now = std::time(nullptr);
   std::tm local = {};
@@ -64,7 +65,7 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
     try {
       log_->write_or_keep_line(logged(line));
     } catch (const std::exception&) {
-      // Must not throw out of whoever logs, on whatever thread.
+      // It must not throw out of the caller that logs, on whatever thread.
     }
   });
 }
@@ -89,7 +90,7 @@ void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) 
   }
   if (tensorboard_) tensorboard_->write(step, metrics);
   if (!wandb_) return;
-  Metrics with_axis = metrics;  // there each kind of record counts on its own axis
+  Metrics with_axis = metrics;  // each kind of record counts on its own axis there
   with_axis[kind + "/step"] = static_cast<double>(step);
   wandb_->write(step, with_axis);
 }
@@ -145,7 +146,7 @@ void Report::sync() {
 std::string number_text(double value, int digits) {
   // From here on all digits before the point are shown.
   constexpr double kLarge = 1000.0, kTooLarge = 1e15;
-  if (std::isnan(value)) return "nan";  // whose sign says nothing
+  if (std::isnan(value)) return "nan";  // its sign has no meaning
   if (std::abs(value) < kLarge || !(std::abs(value) < kTooLarge)) return fmt::format("{:.{}g}", value, digits);
   return base::with_commas(std::llround(value));
 }

@@ -27,20 +27,21 @@ namespace {
 using base::Json;
 
 constexpr size_t kMaxRolloutFiles = 12, kMaxEvalSets = 4, kSamplesPerFile = 8;
-constexpr size_t kMaxPieces = 40;  // of one sample
+constexpr size_t kMaxPieces = 40;  // limit for one sample
 constexpr int64_t kMaxSampleFileBytes = int64_t{256} << 20;
-constexpr int64_t kTailBytes = int64_t{8} << 20;  // of memory_timeline.jsonl: some thousand events end in a step
+constexpr int64_t kTailBytes = int64_t{8} << 20;  // of memory_timeline.jsonl; a step has some thousand events
 constexpr int64_t kLogTailBytes = int64_t{64} << 10;
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr size_t kMaxNameBytes = 120;
 
-// The lines of a file as it was when it was opened: what a run appends later is not seen.
+// Reads the lines of a file as it was when it was opened: later lines of a running run are not seen.
 class LineReader {
  public:
   explicit LineReader(const std::string& path, int64_t begin = 0, int64_t end = std::numeric_limits<int64_t>::max())
       : file_(path), at_(begin), end_(std::min(end, file_.size())) {}
 
-  // The next line without its end; false behind the last. A last line without '\n' is no line: is_cut() says so.
+  // Reads the next line without its end; returns false after the last. A last line without '\n' does not count:
+  // is_cut() reports it.
   bool next(std::string& line) {
     line.clear();
     bool is_too_long = false;
@@ -67,7 +68,7 @@ class LineReader {
     }
   }
 
-  int64_t number() const { return number_; }  // of the last line, from 1
+  int64_t number() const { return number_; }  // number of the last line, from 1
   int64_t num_too_long() const { return num_too_long_; }
   bool is_cut() const { return is_cut_; }
 
@@ -95,7 +96,7 @@ bool is_regular(const std::string& path) {
   return std::filesystem::is_regular_file(path, unknown);
 }
 
-// The end of a file, from the beginning of a line.
+// Returns the end of a file, from the beginning of a line.
 std::string tail_of(const std::string& path, int64_t max_bytes) {
   const base::ReadableFile file(path);
   const int64_t begin = std::max<int64_t>(0, file.size() - max_bytes);
@@ -105,7 +106,7 @@ std::string tail_of(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
-// A metric: a number, or what base::dump_json() writes for one that JSON does not have.
+// Returns a metric: a number, or the text that base::dump_json() writes for one that JSON does not have.
 std::optional<double> metric_value(const Json& value) {
   if (value.is_number()) return value.get<double>();
   if (!value.is_string()) return std::nullopt;
@@ -151,7 +152,7 @@ class Placing {
     if (kind != "train" || !has_rollouts_) first_pending_ = positions_.size();
   }
 
-  // Steps of a rollout that a run did not finish.
+  // Handles steps of a rollout that a run did not finish.
   void end() {
     place_pending(now_.rollouts, std::max(steps_per_rollout_, static_cast<double>(positions_.size() - first_pending_)));
   }
@@ -166,7 +167,7 @@ class Placing {
     if (positions_.size() > first) steps_per_rollout_ = static_cast<double>(positions_.size() - first);
     first_pending_ = positions_.size();
   }
-  // An evaluation among unfinished steps: those were of a rollout that was given up.
+  // If an evaluation comes among unfinished steps, those were of a rollout that was given up.
   void finish(double rollout) {
     if (first_pending_ < positions_.size()) place_pending(rollout, std::max(1.0, steps_per_rollout_));
   }
@@ -174,11 +175,11 @@ class Placing {
   std::vector<Position>& positions_;
   const bool has_rollouts_;
   Position now_;
-  size_t first_pending_ = 0;  // since the last record of a rollout
+  size_t first_pending_ = 0;  // first since the last record of a rollout
   double steps_per_rollout_ = 1.0, last_time_s_ = 0.0, resumed_s_ = 0.0;
 };
 
-// What is wrong with the lines of one file, as sentences.
+// Describes the defects of the lines of one file, as sentences.
 struct BadLines {
   int64_t count = 0, first = 0;
 
@@ -200,7 +201,7 @@ struct BadLines {
   }
 };
 
-// One JSON object, or null.
+// Returns one JSON object, or null.
 Json parsed_line(const std::string& line) {
   try {
     Json value = base::parse_json(line, "line");
@@ -297,7 +298,7 @@ void read_memory(const std::string& path, RunFiles& run) {
   }
 }
 
-// Long texts are cut where a character ends.
+// Cuts a long text where a character ends.
 std::string shortened(const std::string& text, size_t begin_bytes = kTextBeginBytes, size_t end_bytes = kTextEndBytes) {
   if (text.size() <= begin_bytes + end_bytes + 64) return text;
   size_t begin = begin_bytes, end = text.size() - end_bytes;
@@ -326,8 +327,8 @@ int64_t count_at(const Json& record, const char* name) {
   return found != record.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
 
-// The first pieces and the last: what was asked first, and how it ended. Each may be as long as a text of a sample may,
-// shared out.
+// Returns the first pieces and the last, which show the first question and the end. Together they share the length that
+// a text of a sample may have.
 std::vector<ShownPiece> shown_pieces(const Json& pieces) {
   std::vector<size_t> places;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -369,8 +370,8 @@ ShownSample shown_sample(const Json& record) {
   return sample;
 }
 
-// Highest and lowest reward, the first whose grading failed, the first and the last sample, and others evenly spread
-// between; with what each is.
+// Chooses the samples with the highest and the lowest reward, the first whose grading failed, the first and the last
+// sample, and others evenly spread between. Returns each with the reasons.
 std::map<size_t, std::vector<std::string>> choose(const std::vector<std::optional<double>>& rewards,
                                                   std::optional<size_t> first_failed) {
   std::map<size_t, std::vector<std::string>> chosen;
@@ -433,7 +434,7 @@ SampleSet read_samples(const std::string& folder, const std::string& file, RunFi
   return set;
 }
 
-// "eval_held_out" of "eval_held_out_000010.jsonl"; "" for what no run writes.
+// Returns "eval_held_out" for "eval_held_out_000010.jsonl"; "" for a name that no run writes.
 std::string series_of(const std::string& file) {
   constexpr std::string_view kEnd = ".jsonl";
   if (!file.ends_with(kEnd) || (!file.starts_with("rollout_") && !file.starts_with("eval_"))) return "";
@@ -452,10 +453,10 @@ void read_all_samples(const std::string& folder, size_t num_runs, RunFiles& run)
   }
   std::vector<std::string> chosen, evaluations;
   size_t num_rollout_files = 0, num_eval_files = 0;
-  // Ten runs have as many samples on their page as two, but for the first and the last rollout of each.
+  // Ten runs have as many samples on their page as two, except for the first and the last rollout of each.
   const auto share_of = [&](size_t most) { return std::max<size_t>(1, 2 * most / std::max<size_t>(2, num_runs)); };
   for (auto& [series, names] : files) {
-    // A number of more digits than the zeros fill up to is a later one.
+    // A number with more digits than the zeros fill up to is a later one.
     std::ranges::stable_sort(names, {}, [](const std::string& name) { return name.size(); });
     if (series == "rollout") {
       num_rollout_files = names.size();
@@ -491,7 +492,7 @@ void read_all_samples(const std::string& folder, size_t num_runs, RunFiles& run)
                     kSamplesPerFile));
 }
 
-// Metrics whose names nobody could read.
+// Drops metrics whose names are too long to read.
 void drop_long_names(RunFiles& run) {
   const size_t num_long =
       std::erase_if(run.curves, [](const auto& named) { return named.first.size() > kMaxNameBytes; });
@@ -523,7 +524,7 @@ RunFiles read_run(const std::string& path, size_t num_runs) {
                                 "a run",
                                 path));
   read_config(run.path + "/config.toml", run);
-  // A supervised run has no such option; without its options, its records tell.
+  // A supervised run has no such option; without its options, its records decide.
   run.has_rollouts = run.config.empty() || run.config.contains("n-samples-per-prompt");
   read_metrics(run.path + "/metrics.jsonl", run);
   drop_long_names(run);

@@ -1,4 +1,4 @@
-// The style and the script of run_page, which the build puts into the program (run_page.css, run_page.js).
+// Declares the style and the script of run_page, which the build puts into the program (run_page.css, run_page.js).
 #pragma once
 
 namespace tandem::report {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kRolloutId = "{rollout_id}";
 
-// Of the tokens that the model gave: tools' have no log-prob.
+// Returns the mean over the model's tokens: a tool's have no log-prob.
 double mean_logprob(const rl::Sample& sample) {
   double sum = 0.0;
   int64_t count = 0;
@@ -32,7 +32,7 @@ base::Json versions_of(const rl::Sample& sample) {
   return versions;
 }
 
-// Each piece with its speaker, its text, and how many of its tokens are trained on.
+// Returns each piece with its speaker, its text, and how many of its tokens are trained on.
 base::Json pieces_of(const rl::Sample& sample) {
   base::Json pieces = base::Json::array();
   for (size_t i = 0; i < sample.pieces.size(); ++i) {

@@ -1,4 +1,4 @@
-// What was sampled, as JSONL: one line a sample, for people and for scripts.
+// Writes samples as JSONL: one line a sample, for people and for scripts.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace tandem::report {
 
-// "readable": prompt, response, label, reward (null: dropped), rewards (of a sum, what each gave), failure (why grading
-// failed) and failure_class, status, length, mean log-prob, advantage, weight versions; of several turns the pieces of
-// the response, each with who gave it and how much of it is trained on. "full": also tokens, log-probs
-// (policy, sampled, reference), advantages and the loss mask.
+// "readable" has prompt, response, label, reward (null: dropped), rewards (each one's value, if they are added up),
+// failure (why grading failed) and failure_class, status, length, mean log-prob, advantage, weight versions; with
+// several turns also the pieces of the response, each with its speaker and how much of it is trained on. "full" adds
+// tokens, log-probs (policy, sampled, reference), advantages and the loss mask.
 enum class SampleDetail : uint8_t { kReadable, kFull };
 
-// Before the names of the other numbers of a reward that is a dict.
+// This prefix stands before the names of the other numbers of a reward that is a dict.
 inline constexpr std::string_view kRewardPrefix = "reward_";
-// Who gave a piece of a response: the engine, or the user's generate function.
+// The speaker of a piece is named by these of a response: the engine, or the user's generate function.
 inline constexpr std::string_view kFromModel = "model", kFromFunction = "function";
 
 base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, SampleDetail detail);
@@ -30,8 +30,8 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const reward::Grade> grades,
                    SampleDetail detail, std::span<const std::string> sources = {});
 
-// "dir/{rollout_id}.jsonl" with the number in its place. UserError when the braces are missing; `flag` names
-// where the pattern is from.
+// Returns "dir/{rollout_id}.jsonl" with the number in its place. Throws UserError when the braces are missing; `flag`
+// names the source of the pattern.
 std::string rollout_path(const std::string& flag, const std::string& pattern, int64_t rollout_id);
 
 }  // namespace tandem::report

@@ -12,13 +12,13 @@ namespace tandem::report {
 
 namespace {
 
-// Loss and KL are sums of terms of order 1 that cancel, on policy to the last bit but one.
+// Loss and KL are sums of terms of order 1, which cancel on policy to the last bit but one.
 constexpr double kRounding = 1e-9;
 constexpr std::array<std::string_view, 5> kSumsThatCancel = {"train/loss", "train/pg_loss", "train/kl", "train/kl_loss",
                                                              "train/ppo_kl"};
 
-// "27 of 32 groups have equal rewards", or "give no signal" where equal rewards are not what it is for all of them;
-// empty where every group gives the estimator a signal.
+// Returns "27 of 32 groups have equal rewards", or "give no signal" if equal rewards are not the cause for all of them;
+// empty if every group gives the estimator a signal.
 std::string signal_text(Metrics& metrics, int64_t num_groups) {
   const double without_signal = metrics["rollout/groups_without_signal"];
   if (without_signal == 0.0) return "";
@@ -29,7 +29,7 @@ std::string signal_text(Metrics& metrics, int64_t num_groups) {
   return fmt::format("{} of {} groups {}  ", without_signal, num_groups, verb);
 }
 
-// "32 of 57 groups kept (reward of all 0.71), 5 in excess"; empty without dynamic sampling.
+// Returns "32 of 57 groups kept (reward of all 0.71), 5 in excess"; empty without dynamic sampling.
 std::string filter_text(Metrics& metrics, const Progress& progress) {
   const auto groups = metrics.find("rollout/dynamic_filter/groups");
   if (groups == metrics.end()) return "";

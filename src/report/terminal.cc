@@ -31,7 +31,7 @@ std::string wrapped(const std::string& text, size_t columns) {
   if (text.size() <= columns || text.find('\n') != std::string::npos) return text;
   std::string result;
   size_t column = 0;
-  bool is_fresh = true;  // nothing stands in the line yet
+  bool is_fresh = true;  // the line is empty
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(kGap, begin), text.size());
     const std::string_view part = std::string_view(text).substr(begin, end - begin);
@@ -75,7 +75,7 @@ void Terminal::live(const std::string& text) {
   if (!wants_live()) return;
   const std::lock_guard lock(mutex_);
   last_live_ = std::chrono::steady_clock::now();
-  // The cursor goes back to the line's start, so that output from elsewhere begins there and not behind the bar.
+  // The cursor returns to the line's start, so that output of other programs begins there and not after the bar.
   std::fprintf(stream_, "\r%s\033[K\r", base::printable(text).substr(0, columns_ - 1).c_str());
   std::fflush(stream_);
   live_shown_ = true;

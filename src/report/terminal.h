@@ -1,5 +1,5 @@
-// What a person watching sees: one live line with a progress bar that is redrawn in place, and lines that stay. Where
-// the stream is not a terminal there is no live line, and every line is flushed when it is complete.
+// Shows one live line with a progress bar that is redrawn in place, and lines that stay. If the stream is not a
+// terminal there is no live line, and every line is flushed when it is complete.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 namespace tandem::report {
 
-// "[######----]": `width` cells, filled by done / total.
+// Returns "[######----]": `width` cells, filled by done / total.
 std::string progress_bar(double done, double total, int width);
 
-// `text` in lines of at most `columns`, broken where two spaces stand; all but the first are indented. What cannot be
-// broken, and text of several lines, stays as it is.
+// Returns `text` in lines of at most `columns`, broken at two spaces; all but the first are indented. Text that cannot
+// be broken, and text of several lines, stays as it is.
 std::string wrapped(const std::string& text, size_t columns);
 
-// Seconds as "0:07", "12:30" or "1:02:03".
+// Returns seconds as "0:07", "12:30" or "1:02:03".
 std::string clock_text(double seconds);
 
-// Thread-safe: threads log while the loop draws.
+// It is thread-safe: threads log while the loop draws.
 class Terminal {
  public:
   // `stream` is borrowed. Live lines are cut to `columns`.
@@ -29,13 +29,15 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
-  // What a line may take without being broken by the terminal: at most 100, and that where nobody knows.
+  // Returns the columns that a line may take without being broken by the terminal: at most 100, and 100 if its width is
+  // unknown.
   size_t line_columns() const { return line_columns_; }
-  // True when enough time has passed that the next live() call draws: lets the caller skip the formatting.
+  // Returns true when enough time has passed that the next live() call draws, so that the caller can skip the
+  // formatting.
   bool wants_live() const;
   void live(const std::string& text);
   void line(const std::string& text);
-  // A log line, on stderr; the live line makes way for it.
+  // Writes a log line to stderr, after clearing the live line.
   void message(const std::string& text);
   void clear_live();
 
@@ -50,7 +52,7 @@ class Terminal {
   std::chrono::steady_clock::time_point last_live_{};
 };
 
-// Standard output, its width as the terminal says it.
+// Returns standard output, with the width that the terminal reports.
 Terminal standard_terminal();
 
 }  // namespace tandem::report

@@ -24,13 +24,14 @@ double mean_of(std::span<const double> values) {
   return sum;
 }
 
-// The unbiased one (n - 1), as vime, verl and TRL take it.
+// Returns the unbiased standard deviation (n - 1), as vime, verl and TRL take it.
 double standard_deviation(std::span<const double> values, double mean) {
   double sum = 0.0;
   for (const double v : values) sum += (v - mean) * (v - mean);
   const auto freedom = static_cast<double>(values.size() - 1);
   if (std::isfinite(sum)) return std::sqrt(sum / freedom);
-  // Squares above 1e308: the same in units of the largest difference. A spread of infinity would make advantages of 0.
+  // Squares above 1e308 overflow, so this computes in units of the largest difference. A spread of infinity would make
+  // advantages of 0.
   double largest = 0.0;
   for (const double v : values) largest = std::max(largest, std::abs(v - mean));
   if (!std::isfinite(largest)) return largest;
@@ -39,7 +40,7 @@ double standard_deviation(std::span<const double> values, double mean) {
   return largest * std::sqrt(sum / freedom);
 }
 
-// The same estimator on raw rewards: nothing of the group is subtracted, and what is whitened still is.
+// Returns the same estimator for raw rewards: no statistic of the group is subtracted, and whitening stays.
 AdvantageKind without_group(AdvantageKind kind) {
   switch (kind) {
     case AdvantageKind::kGroupNormalised:
@@ -53,7 +54,7 @@ AdvantageKind without_group(AdvantageKind kind) {
   return kind;
 }
 
-// What the row says, after --disable-rewards-normalization and --disable-grpo-std-normalization.
+// Returns the row's kind, after --disable-rewards-normalization and --disable-grpo-std-normalization.
 AdvantageKind advantage_kind(const LossConfig& config) {
   const AdvantageKind kind = find_estimator(config).advantage;
   if (config.disable_rewards_normalization) return without_group(kind);
@@ -74,8 +75,8 @@ bool is_trained(const Sample& sample) {
          std::any_of(sample.loss_mask.begin(), sample.loss_mask.end(), [](uint8_t m) { return m != 0; });
 }
 
-// Whether all values are the same number; true of a single one. Compares the numbers themselves, because the computed
-// mean of equal numbers may differ from them by rounding, and then their standard deviation is not 0.
+// Returns whether all values are the same number; true for a single one. It compares the numbers themselves, because
+// the computed mean of equal numbers may differ from them by rounding, and then their standard deviation is not 0.
 bool are_equal(std::span<const double> values) {
   return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
 }
@@ -84,8 +85,9 @@ double& advantage_at(Sample& sample, size_t token) {
   return sample.advantages[sample.advantages.size() == 1 ? 0 : token];
 }
 
-// The return of each token, G_t = r_t + gamma G_(t+1): the reward on the last trained token, and on each trained token
-// less its KL. slime's get_reinforce_plus_plus_returns, or verl's, where only trained tokens discount.
+// Assigns the return of each token, G_t = r_t + gamma G_(t+1): the reward is on the last trained token, and each
+// trained token loses its KL. This is slime's get_reinforce_plus_plus_returns, or verl's, where only trained tokens
+// discount.
 void assign_returns(const LossConfig& config, Sample& sample, double reward) {
   if ((config.gamma == 1.0 && config.kl_coef == 0.0) || !is_trained(sample)) return;  // one number for all tokens
   sample.advantages.assign(sample.completion.size(), 0.0);
@@ -100,8 +102,8 @@ void assign_returns(const LossConfig& config, Sample& sample, double reward) {
   }
 }
 
-// (x - mean) / sqrt(variance + epsilon) over all trained tokens; verl's and slime's masked whitening, variance
-// unbiased. Equal ones become 0, not their rounding over sqrt(epsilon).
+// Computes (x - mean) / sqrt(variance + epsilon) over all trained tokens: verl's and slime's masked whitening, with
+// unbiased variance. Equal values become 0, not their rounding over sqrt(epsilon).
 void whiten(const LossConfig& config, std::span<Sample> samples) {
   double sum = 0.0, lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   int64_t count = 0;
@@ -130,7 +132,8 @@ void whiten(const LossConfig& config, std::span<Sample> samples) {
   }
 }
 
-// The rewards of one group, in sample order, to advantages before any whitening. `batch_deviation`: of all rewards.
+// Turns the rewards of one group, in sample order, into advantages before any whitening. `batch_deviation` is that of
+// all rewards.
 std::vector<double> group_advantages(const LossConfig& config, std::span<const double> rewards,
                                      double batch_deviation) {
   const AdvantageKind kind = advantage_kind(config);
@@ -144,7 +147,7 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
   if (kind == AdvantageKind::kGroupNormalised) {
     const bool whole_batch = config.reward_std_scope == "batch";
     const double spread = (whole_batch ? batch_deviation : standard_deviation(rewards, mean)) + config.group_epsilon;
-    // Differences whose squares underflow, with --group-epsilon 0: no signal, not x / 0.
+    // The squares of the differences may underflow, with --group-epsilon 0: that gives no signal, not x / 0.
     scale = spread > 0.0 ? 1.0 / spread : 0.0;
   }
   for (double& a : advantages) a = (a - mean) * scale;

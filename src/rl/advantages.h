@@ -1,6 +1,6 @@
-// From rewards to advantages, by the row of --advantage-estimator. In double, group by group in the order of the
-// samples; group-local except where the estimator or --normalize-advantages whitens over the whole rollout.
-// docs/LOSSES.md gives formulas, sources and the golden cases.
+// Computes advantages from rewards, by the row of --advantage-estimator, in double, group by group in the order of the
+// samples. They depend on the group alone, unless the estimator or --normalize-advantages whitens over the whole
+// rollout. docs/LOSSES.md gives formulas, sources and the golden cases.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace tandem::rl {
 
-// Sets the penalties of every sample (reward_shaping.h) and makes its `advantages` of what they leave of its reward:
-// [1] where all its tokens share one number, else [N]. Groups are told apart by group_id; their samples need not be
-// neighbours. A failed sample has no reward: it stays out of its group's statistics and its advantage is 0. Where the
+// Sets the penalties of every sample (reward_shaping.h) and computes its `advantages` from what they leave of its
+// reward: [1] if all its tokens share one number, else [N]. Groups are told apart by group_id; their samples need not
+// be adjacent. A failed sample has no reward: it stays out of its group's statistics and its advantage is 0. If the
 // estimator subtracts the group's mean, equal rewards have advantages of exactly 0 before any whitening, and so has a
-// sample alone in its group. `samples`: the whole rollout, which is what whitening goes over. BugError when a reward is
-// not finite; EnvironmentError when a log-prob of the reference is not.
+// sample alone in its group. `samples` is the whole rollout, over which whitening goes. Throws BugError when a reward
+// is not finite, EnvironmentError when a log-prob of the reference is not.
 void assign_advantages(const LossConfig& config, std::span<Sample> samples);
 
 }  // namespace tandem::rl

@@ -16,11 +16,11 @@ namespace {
 
 using base::Json;
 
-constexpr int64_t kMaxFileBytes = int64_t{8} << 30;  // of JSONL, or of what a Parquet file's rows come to as JSONL
+constexpr int64_t kMaxFileBytes = int64_t{8} << 30;  // bytes of JSONL, or of a Parquet file's rows as JSONL
 constexpr size_t kMaxMessages = 10;
 
-// What published data sets call a prompt and a label, the most telling names first: GSM8K, MATH, DAPO, verl, TRL,
-// OpenR1, Alpaca.
+// Published data sets use these names for a prompt and a label, the most telling ones first: GSM8K, MATH, DAPO, verl,
+// TRL, OpenR1, Alpaca.
 constexpr std::array kPromptKeys = {"prompt",   "question",    "problem", "query",
                                     "messages", "instruction", "input",   "text"};
 constexpr std::array kLabelKeys = {"label",        "answer",          "solution", "reward_model.ground_truth",
@@ -44,7 +44,7 @@ std::string_view without_marks(std::string_view text) {
   return text;
 }
 
-// The rows of a file: its lines without the blank ones.
+// Returns the rows of a file: its lines without the blank ones.
 std::vector<Line> split_rows(std::string_view text, int64_t& num_blank_lines) {
   std::vector<Line> rows;
   for (int64_t number = 1; !text.empty(); ++number) {
@@ -60,7 +60,7 @@ std::vector<Line> split_rows(std::string_view text, int64_t& num_blank_lines) {
   return rows;
 }
 
-// Which of `size` rows Python's rows[begin:end] takes: from the first to before the second.
+// Returns the rows of `size` that Python's rows[begin:end] takes: from the first to before the second.
 std::pair<int64_t, int64_t> slice_of(const DataPath& path, int64_t size) {
   const auto bound = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
   const int64_t begin = path.has_begin ? bound(path.begin) : 0;
@@ -94,7 +94,7 @@ void take_rows(const Table& table, const DataPath& path, Take take) {
   }
 }
 
-// One end of a slice, "" for none.
+// Parses one end of a slice, "" for none.
 std::optional<int64_t> parse_bound(std::string_view text, const std::string& path) {
   if (text.empty()) return std::nullopt;
   int64_t value = 0;
@@ -144,7 +144,7 @@ Json parse_object(const Place& place) {
 
 const Json* find_value(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
-  // As std::string: nlohmann-json 3.10's ordered objects cannot be asked by a view.
+  // The key must be a std::string: nlohmann-json 3.10's ordered objects cannot be asked by a view.
   if (const auto found = object.find(std::string(key)); found != object.end()) return &*found;
   const size_t dot = key.find('.');
   if (dot == std::string_view::npos) return nullptr;

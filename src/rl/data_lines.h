@@ -1,7 +1,7 @@
-// Data files, read strictly: JSONL, and Parquet through the function that the caller gives. A line that is wrong is an
-// error with FILE:LINE:COLUMN and a remedy, or with skip_bad_lines a count. Blank lines are no lines; a byte order mark
-// before and a carriage return after a record are taken off; a key given twice is an error, because which one is meant
-// cannot be known. A row of Parquet is a line, but for its place in the file: FILE:ROW.
+// Reads data files strictly: JSONL, and Parquet through the function that the caller gives. A wrong line is an error
+// with FILE:LINE:COLUMN and a remedy, or with skip_bad_lines a count. Blank lines do not count; a byte order mark
+// before and a carriage return after a record are removed; a key given twice is an error, because it is unknown which
+// one is meant. A row of Parquet is a line, except that its place in the file is FILE:ROW.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@
 
 namespace tandem::rl {
 
-// A data file and the rows of it that are wanted, written as PATH or PATH@[a:b] with Python's slice rules (either end
-// may be missing or negative). Rows of a JSONL file are its lines without the blank ones.
+// Names a data file and the wanted rows of it, written as PATH or PATH@[a:b] with Python's slice rules (either end may
+// be missing or negative). Rows of a JSONL file are its lines without the blank ones.
 struct DataPath {
   std::string file = "";
   bool has_begin = false, has_end = false;
   int64_t begin = 0, end = 0;
 };
-// UserError for a suffix that begins as a slice and is none.
+// Throws UserError for a suffix that begins as a slice and is none.
 DataPath parse_data_path(const std::string& text);
 
-// One place per mistake: "data.jsonl:12:4: what is wrong, remedy".
+// Each message is one mistake with its place: "data.jsonl:12:4: what is wrong, remedy".
 struct BadLines {
   int64_t count = 0;
-  std::vector<std::string> messages;  // of the first ten
+  std::vector<std::string> messages;  // messages of the first ten
 };
 
-// One line being read, for messages with its place.
+// Describes the line that is being read, for messages with its place.
 struct Place {
   const std::string& file;
-  int64_t line = 0;  // in the file, from 1; of Parquet the row
+  int64_t line = 0;  // line in the file, from 1; the row in Parquet
   std::string_view text;
   bool has_columns = true;  // false: the file does not hold this text (Parquet)
 
-  // Where `key`, or the innermost part of a path of keys, stands in the line; the line's start when it does not. Good
-  // enough to find it by eye.
+  // Returns the column of `key`, or of the innermost part of a path of keys; that of the line's start if it is not
+  // there. It is good enough to find the key by eye.
   int64_t column(const std::string& key) const;
 
   template <typename... Values>
@@ -49,46 +49,47 @@ struct Place {
   }
 };
 
-// Parses the line, which must be one JSON object; a UserError names its place otherwise.
+// Parses the line, which must be one JSON object; otherwise throws a UserError with its place.
 base::Json parse_object(const Place& place);
 
-// What `key` names: the member of that very name, else along the dots of a path ("a.b" is the key b of the object under
-// a); nullptr where there is none.
+// Returns the member of that very name, else the one along the dots of a path ("a.b" is the key b of the object under
+// a); nullptr if there is none.
 const base::Json* find_value(const base::Json& object, std::string_view key);
 
-// "there are question, answer": the keys of a line that lacks one, for messages.
+// Returns "there are question, answer": the keys of a line that lacks one, for messages.
 std::string keys_text(const base::Json& object);
-// The key of the line that most likely holds its prompt, or its label, by the names that published data use; "": none.
+// These return the key of the line that most likely holds its prompt, or its label, by the names that published data
+// use; "" if none does.
 std::string likely_prompt_key(const base::Json& object);
 std::string likely_label_key(const base::Json& object);
 
-// Whether the text is empty or all white space.
+// Returns whether the text is empty or all white space.
 bool is_blank(std::string_view text);
 
-// The lines of a file that became no record, and the values of lines that became none.
+// Counts the lines of a file that became no record, and the values of lines that were left out.
 struct LeftOut {
   int64_t num_blank_lines = 0;
-  int64_t num_rows_without_value = 0;  // of Parquet: rows with a value, of a column that is not read, that is now null
-  std::string first_without_value;     // the first of them: "FILE:ROW: why"
+  int64_t num_rows_without_value = 0;  // Parquet rows with a value that became null, in a column that is not read
+  std::string first_without_value;     // first of them: "FILE:ROW: why"
   BadLines bad_lines;                  // only with skip_bad_lines
 };
 
-// The rows of a file that is no text, each as the line of a JSONL file that it would be.
+// Holds a row of a file that is no text, as the line of a JSONL file that it would be.
 struct TableRow {
   std::string text;
-  std::string wrong;          // why it cannot be one; empty: `text` is
-  std::string left_out = {};  // why a value of a column that is not read is null in it; empty: none is
+  std::string wrong;          // reason why it cannot be a line; empty: `text` is one
+  std::string left_out = {};  // reason why a value of a column that is not read is null; empty: none is
 };
 struct Table {
   int64_t num_rows = 0;
-  // Of the rows from `begin` to `end` - 1 the first ones, at least one.
+  // Returns the first rows of those from `begin` to `end` - 1, at least one.
   std::function<std::vector<TableRow>(int64_t begin, int64_t end)> read;
 };
 using OpenTable = std::function<Table(const std::string& file, const std::vector<std::string>& keys)>;
 
-// Gives each wanted row to `read`, whose UserErrors are bad lines. A file that begins as Parquet does ("PAR1") is read
-// through `open_parquet`, where values under `keys` must have a form in JSON; without that, every file is JSONL.
-// UserError: the file cannot be read, a line is wrong, or no row is good.
+// Gives each wanted row to `read`, whose UserErrors count as bad lines. A file that begins as Parquet does ("PAR1") is
+// read through `open_parquet`, where values under `keys` must have a form in JSON; without that function, every file is
+// JSONL. Throws UserError if the file cannot be read, a line is wrong, or no row is good.
 LeftOut for_each_row(const std::string& data_path, const std::vector<std::string>& keys, bool skip_bad_lines,
                      const OpenTable& open_parquet, const std::function<void(const Place&)>& read);
 

@@ -9,20 +9,20 @@
 namespace tandem::rl {
 namespace {
 
-// People count rollouts from 1, as the live line does.
+// Names the rollouts as people count them, from 1, like the progress line.
 std::string title(const Streak& stretch) {
   if (stretch.first == stretch.last) return fmt::format("rollout {}", stretch.last + 1);
   return fmt::format("rollouts {} to {}", stretch.first + 1, stretch.last + 1);
 }
 
-// "all 256 completions", "160 of 256 completions (62 %)": less than all is at most 99 %.
+// Returns "all 256 completions", "160 of 256 completions (62 %)": a part below the whole is at most 99 %.
 std::string share(int64_t part, int64_t whole, const std::string& what) {
   if (part == whole) return fmt::format("all {} {}", whole, what);
   const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   return fmt::format("{} of {} {} ({:.0f} %)", part, whole, what, std::min(percent, 99.0));
 }
 
-// The limit that the completions ran into.
+// Returns the flag of the limit that the completions ran into.
 std::string limit_flag(const HealthSettings& settings, const Streak& stretch) {
   const bool by_context = settings.max_response_tokens == 0 || stretch.longest_tokens < settings.max_response_tokens;
   return by_context ? "--rollout-max-context-len (the model's context, where it is unset)"
@@ -104,7 +104,7 @@ std::string prompts_dropped(const HealthSettings& settings) {
       share(settings.num_prompts_dropped, settings.num_prompts_read, "prompts"));
 }
 
-// What equal rewards come to.
+// Returns the consequence of equal rewards.
 std::string effect(const HealthSettings& settings, const Streak& stretch) {
   if (stretch.all_advantages_zero) return "so all advantages are 0 and nothing is learnt";
   return settings.has_penalties ? "so only --kl-coef and --overlong-buffer-len prefer one completion to another"

@@ -10,19 +10,19 @@
 namespace tandem::rl {
 namespace {
 
-// Evidence that asks for speech. Of a healthy run that truncates 30 % of its completions, 12 all cut are one chance in
-// two million; 24 with more than half cut in each of two rollouts, one in seven hundred.
+// A report needs this much evidence. In a healthy run that truncates 30 % of its completions, 12 that are all cut have
+// a chance of one in two million, and 24 with more than half cut in each of two rollouts one in seven hundred.
 constexpr int64_t kSamplesAllAffected = 12;
 constexpr int64_t kSamplesMostAffected = 24;
-constexpr int64_t kSamplesOfOneRollout = 128;  // that speak without a second rollout
+constexpr int64_t kSamplesOfOneRollout = 128;  // enough without a second rollout
 constexpr int64_t kFailedSamples = 4;
-// A stretch of equal rewards, once rewards have differed, is no chance below this probability: runs have thousands of
+// Once rewards have differed, a streak of equal ones below this probability is no chance: runs have thousands of
 // rollouts, each of which may begin one.
 constexpr double kChance = 1e-6;
 
 constexpr double kTruncatedShare = 0.5, kEmptyShare = 0.2, kDroppedShare = 0.01;
 
-constexpr double kSolvedReward = 1.0;  // what most rewards give for a right answer
+constexpr double kSolvedReward = 1.0;  // usual reward of a right answer
 
 bool is_above(int64_t part, int64_t whole, double limit) {
   return static_cast<double>(part) > limit * static_cast<double>(whole);
@@ -164,7 +164,7 @@ void LearningHealth::say(Fault fault, int64_t at, const std::string& line, const
   to(line);
 }
 
-// Known before the first rollout, said and counted with it.
+// Reports what is known before the first rollout, together with that rollout, and counts it.
 void LearningHealth::see_prompts(int64_t rollout, const RolloutStats& signal, Counts& counts) {
   if (!settings_.template_opens_answer) {
     counts[metric(Fault::kTemplateOpensNoAnswer)] = static_cast<double>(signal.num_samples);
@@ -196,7 +196,7 @@ void LearningHealth::see_completions(int64_t rollout, const RolloutStats& signal
         all && (!settings_.can_stop || generous) ? Fault::kEosNeverSampled : Fault::kCompletionsTruncated;
     counts[metric(Fault::kCompletionsTruncated)] = static_cast<double>(signal.num_truncated);
     if (cause == Fault::kEosNeverSampled) counts[metric(cause)] = static_cast<double>(signal.num_samples);
-    // A model whose completions have ended knows its EOS.
+    // If some completions of a model have ended, it knows its EOS.
     const bool may_know_eos = have_ended_ || !saw_the_start_;
     const Fault said = settings_.can_stop && may_know_eos ? Fault::kCompletionsTruncated : cause;
     Streak stretch = hold(said, rollout, signal, signal.num_samples, signal.num_truncated);
@@ -225,7 +225,7 @@ void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Co
   const int64_t num_rewarded = signal.num_rewarded();
   std::optional<int64_t> differed_until = differed_until_;
   if (!signal.all_failed() && num_rewarded > 0 && !signal.all_rewards_equal()) differed_until_ = rollout;
-  if (num_rewarded < 2 || signal.all_failed()) return;  // what failed gradings are given tells nothing of answers
+  if (num_rewarded < 2 || signal.all_failed()) return;  // rewards of failed gradings tell nothing about answers
   if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
   const bool is_flat = signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal());
   if (!is_flat) {
@@ -255,7 +255,8 @@ void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Co
   }
 }
 
-// A good policy may begin with some rollouts that are all right. Many, or nothing else in a whole run, are a warning.
+// A good policy may begin with some rollouts that are all right. If there are many, or nothing else in a whole run, it
+// is a warning.
 void LearningHealth::say_solved(int64_t rollout, bool from_the_start, bool are_many) {
   const std::string line = solved_sentence(settings_, flat_, from_the_start);
   const bool warns = from_the_start && are_many;
@@ -263,8 +264,8 @@ void LearningHealth::say_solved(int64_t rollout, bool from_the_start, bool are_m
   say(Fault::kTaskSolved, rollout, line, warns ? warn_ : inform_);
 }
 
-// A rollout whose rewards differ ends the flat stretch before it. To an estimator that does not compare within groups
-// a rollout is one group.
+// A rollout whose rewards differ ends the flat streak before it. For an estimator that does not compare within groups a
+// rollout is one group.
 void LearningHealth::update_base_rate(const RolloutStats& signal) {
   const int64_t num_flat = settings_.compares_group ? flat_.num_groups : flat_.num_rollouts;
   num_groups_seen_ += num_flat + (settings_.compares_group ? signal.num_groups : 1);
@@ -295,7 +296,7 @@ Fault LearningHealth::reward_fault(double lowest, double highest) const {
   return lowest == kSolvedReward ? Fault::kTaskSolved : Fault::kRewardsEqual;
 }
 
-// The same of the whole flat stretch, knowing what was the best reward before it.
+// Returns the same for the whole flat streak, given the best reward before it.
 Fault LearningHealth::flat_fault() const {
   const Fault fault = reward_fault(flat_.lowest_reward, flat_.highest_reward);
   if (fault == Fault::kGroupRewardsEqual || !highest_reward_seen_) return fault;
@@ -303,14 +304,14 @@ Fault LearningHealth::flat_fault() const {
   return fault == Fault::kTaskSolved ? Fault::kRewardsEqual : fault;
 }
 
-// In a run whose rewards have never differed, enough samples of two rollouts. Later, as many groups in a row as the
-// groups before let chance give less than once in a million (their share of equal ones, by Laplace's rule of
-// succession).
+// In a run whose rewards have never differed, enough samples of two rollouts are significant. Later, it takes as many
+// groups in a row as have a chance below one in a million, given the groups before (their share of equal ones, by
+// Laplace's rule of succession).
 bool LearningHealth::is_significant() const {
   if (flat_.num_samples < kSamplesMostAffected) return false;
   const bool has_differed = highest_reward_seen_.has_value();
   const bool in_groups_only = flat_.lowest_reward != flat_.highest_reward;
-  // Groups at the best reward say little where most prompts are solved.
+  // Groups at the best reward tell little if most prompts are solved.
   const int64_t needed = has_differed ? kSamplesMostAffected : kSamplesAllAffected;
   if (in_groups_only && flat_.num_samples - flat_.num_best < needed) return false;
   if (!has_differed) return flat_.num_rollouts >= 2 || flat_.num_samples >= kSamplesOfOneRollout;

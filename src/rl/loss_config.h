@@ -1,4 +1,4 @@
-// What the loss of a run is: which row of the loss table, and its constants. Plain data that flags, TOML and
+// Selects the row of the loss table for a run, and sets its constants. It is plain data that flags, TOML and
 // checkpoints fill in. The defaults are vime/slime's maths; the comments say where TRL's or verl's constants differ.
 #pragma once
 
@@ -9,37 +9,39 @@
 
 namespace tandem::rl {
 
-// The names that some fields may hold; those of the others are in the tables of losses.h.
+// These are the values that some fields may have; those of the others are in the tables of losses.h.
 inline constexpr std::string_view kLossTypes[] = {"policy_loss", "sft_loss"};
 inline constexpr std::string_view kTisModes[] = {"truncate", "mask", "reject"};
 inline constexpr std::string_view kTisLevels[] = {"token", "sequence"};
 inline constexpr std::string_view kRewardStdScopes[] = {"group", "batch"};
 
 constexpr double kMaxLogRatio = 700.0;  // exp() overflows above
-constexpr double kMaxPenalty = 1e6;  // of kl_coef and overlong_penalty_factor: a reward stays finite whatever is taken
+constexpr double kMaxPenalty = 1e6;     // limit of kl_coef and overlong_penalty_factor: penalized rewards stay finite
 
 struct LossConfig {
-  // "policy_loss", or "sft_loss": the negative log-likelihood, which reads no advantages and no old log-probs.
+  // It is "policy_loss", or "sft_loss": the negative log-likelihood, which reads no advantages and no old log-probs.
   std::string loss_type = "policy_loss";
-  // A row of the estimator table (losses.h): advantage, surrogate, aggregation.
+  // This names a row of the estimator table (losses.h): advantage, surrogate, aggregation.
   std::string advantage_estimator = "grpo";
-  // A row of the surrogate table, "" for the estimator's own: "ppo", "reinforce", "gspo", ...
+  // This names a row of the surrogate table: "ppo", "reinforce", "gspo", ...; "" is the estimator's own.
   std::string pg_loss_type = "";
-  // How per-token terms become one number: "seq-mean-token-mean", "token-mean", "token-sum", "seq-mean-token-sum",
-  // "seq-mean-token-sum-norm" (verl's names); "" for the row's own. calculate_per_token_loss means "token-mean".
+  // The aggregation makes one number of per-token terms: "seq-mean-token-mean", "token-mean", "token-sum",
+  // "seq-mean-token-sum", "seq-mean-token-sum-norm" (verl's names); "" is the row's own. calculate_per_token_loss means
+  // "token-mean".
   std::string loss_aggregation = "";
   bool calculate_per_token_loss = false;
-  // Divisor of "seq-mean-token-sum-norm": the longest completion that the run allows (TRL's max_completion_length,
-  // verl's loss_scale_factor). 0: nobody has set it; `tandem train` then takes --rollout-max-response-len.
+  // The divisor of "seq-mean-token-sum-norm" is the longest completion that the run allows (TRL's
+  // max_completion_length, verl's loss_scale_factor). 0 means unset; `tandem train` then takes
+  // --rollout-max-response-len.
   double loss_norm_tokens = 0.0;
   double sample_mean_epsilon = 0.0;  // added to a sample's token count in its mean (verl 1e-8)
   // A sample without a single trained token still counts in G, and as one token in the per-token mean. verl counts
   // neither; TRL counts it in G only.
   bool count_removed_samples = true;
 
-  // Clipping. The ratio r is clipped to [1 - eps_clip, 1 + eps_clip_high].
+  // Clipping keeps the ratio r in [1 - eps_clip, 1 + eps_clip_high].
   double eps_clip = 0.2;
-  double eps_clip_high = -1.0;   // < 0: as eps_clip
+  double eps_clip_high = -1.0;   // < 0: equal to eps_clip
   double eps_clip_c = 0.0;       // > 1: dual clip, a negative advantage's term is at most -c A (TRL's delta); 0: off
   double cispo_max_ratio = 0.0;  // > 0: CISPO clips at this ratio and only above (TRL's epsilon_high); 0: both sides
   // The ratio of a sequence-level row reaches each token with that token's own term ("GSPO-token", verl) instead of
@@ -51,63 +53,70 @@ struct LossConfig {
   double sapo_tau_pos = 1.0;  // temperatures of the soft gate for A > 0 and the rest
   double sapo_tau_neg = 1.05;
 
-  // KL against the reference: "k1", "k2", "k3", "low_var_kl", "abs"; a "+" behind it takes that value with the gradient
-  // of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
-  double kl_loss_coef = 0.0;  // 0: where there are reference log-probs, the KL is a metric and not in the loss
+  // The KL estimator against the reference is "k1", "k2", "k3", "low_var_kl", "abs"; a "+" after it takes that value
+  // with the gradient of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
+  double kl_loss_coef = 0.0;  // 0: the KL is a metric if there are reference log-probs, and not in the loss
   std::string kl_loss_type = "low_var_kl";
-  // Multiplied by the token's ratio, whose gradient makes the expected gradient that of the reverse KL, also on policy
-  // (DeepSeek-V3.2, arXiv 2512.02556; TRL's use_bias_correction_kl). With a "+" the ratio is a constant factor, because
-  // the gradient of k2 is that of the reverse KL already.
+  // The KL is multiplied by the token's ratio, whose gradient makes the expected gradient that of the reverse KL, also
+  // on policy (DeepSeek-V3.2, arXiv 2512.02556; TRL's use_bias_correction_kl). With a "+" the ratio is a constant
+  // factor, because the gradient of k2 is that of the reverse KL already.
   bool use_unbiased_kl = true;
-  double kl_clamp = 10.0;  // of low_var_kl
+  double kl_clamp = 10.0;  // bound of low_var_kl
 
-  double entropy_coef = 0.0;  // of the mean over all trained tokens of the step, whatever loss_aggregation is (TRL)
+  // The mean of the entropy is over all trained tokens of the step, whatever loss_aggregation is (TRL).
+  double entropy_coef = 0.0;
 
-  // Truncated importance sampling: each token's policy term times a constant weight made of w = exp(old - sampled).
+  // Truncated importance sampling multiplies each token's policy term by a constant weight, from w = exp(old -
+  // sampled).
   bool use_tis = false;
   double tis_clip = 2.0;
   double tis_clip_low = 0.0;
-  // "truncate": w clamped to [low, high]; "mask" (IcePop): w inside it, 0 outside; "reject" (slime): a token outside
-  // leaves the loss mask, and so the denominators of the means, the KL and the entropy too.
+  // The modes are "truncate": w is clamped to [low, high]; "mask" (IcePop): w inside it, 0 outside; "reject" (slime): a
+  // token outside leaves the loss mask, and so the denominators of the means, the KL and the entropy too.
   std::string tis_mode = "truncate";
   std::string tis_level = "token";  // "token", or "sequence": w is the product over the sample
   // The old log-probs are the engine's (always so in Tandem's training). The difference metric then compares the
   // engine's with the current ones, otherwise with the old ones.
   bool use_rollout_logprobs = true;
-  // The metrics of importance sampling also where nothing was truncated, and the trainer recomputes the old log-probs.
+  // The metrics of importance sampling are reported even if nothing was truncated, and the trainer recomputes the old
+  // log-probs.
   bool get_mismatch_metrics = false;
 
-  // Off-policy sequence mask of slime: tokens with A < 0 of a sample with mean(old - current) > opsm_delta leave the
-  // policy term.
+  // With slime's off-policy sequence mask, tokens with A < 0 of a sample with mean(old - current) > opsm_delta leave
+  // the policy term.
   bool use_opsm = false;
   double opsm_delta = 1e-4;
-  // TRL's off_policy_mask_threshold, the same with mean(sampled - current): what truncated sampling changed counts too.
+  // TRL's off_policy_mask_threshold does the same with mean(sampled - current), which also counts the change by
+  // truncated sampling.
   double off_policy_mask_threshold = 0.0;  // 0: off
 
-  // Advantages.
+  // These fields are about advantages.
   bool disable_rewards_normalization = false;   // raw rewards
   bool disable_grpo_std_normalization = false;  // Dr.GRPO
   double group_epsilon = 1e-6;                  // added to a group's std: vime and verl 1e-6, TRL 1e-4
-  bool normalize_advantages = false;            // whitened over the tokens of the whole rollout
+  bool normalize_advantages = false;            // whiten over the tokens of the whole rollout
   double whiten_epsilon = 1e-8;
   std::string reward_std_scope = "group";  // "group", or "batch": one std of all rewards (TRL's scale_rewards)
   double gamma = 1.0;                      // REINFORCE++ discount
-  bool discount_masked_tokens = true;      // tokens the model did not write discount too; verl: false
+  bool discount_masked_tokens = true;      // tokens that the model did not write discount too; verl: false
 
-  // Between reward and advantage (reward_shaping.h).
-  double kl_coef = 0.0;  // the KL against the reference, times this, is taken from the reward; 0: off
+  // These fields change a reward before its advantage is computed (reward_shaping.h).
+  double kl_coef = 0.0;  // factor of the KL against the reference, which is subtracted from the reward; 0: off
   // A completion that was cut at a limit has no part in the loss and stays in its group's statistics (TRL).
   bool mask_truncated_completions = false;
-  int64_t overlong_buffer_tokens = 0;    // before max_response_tokens, in which the reward falls (DAPO); 0: off
-  double overlong_penalty_factor = 1.0;  // by how much it has fallen at max_response_tokens
-  // The longest completion that the run allows. 0: nobody has set it; `tandem train` takes --rollout-max-response-len.
+  int64_t overlong_buffer_tokens = 0;    // tokens before max_response_tokens over which the reward falls (DAPO); 0: off
+  double overlong_penalty_factor = 1.0;  // penalty at max_response_tokens
+  // This is the longest completion that the run allows. 0 means unset; `tandem train` then takes
+  // --rollout-max-response-len.
   int64_t max_response_tokens = 0;
 };
 
-// What earlier versions computed otherwise under these fields, by name, and how it is computed now. Empty for most.
+// Returns what earlier versions computed otherwise under these fields, by name, each with today's definition. It is
+// empty for most configurations.
 std::map<std::string, std::string> new_definitions(const LossConfig& config);
 
-// BugError when a name is unknown, a constant out of range, or two fields contradict: the options refuse it before.
+// Throws BugError when a name is unknown, a constant is out of range, or two fields contradict: the options refuse it
+// before.
 void check_loss_config(const LossConfig& config);
 
 }  // namespace tandem::rl

@@ -16,13 +16,13 @@ constexpr std::string_view kAggregationNames[] = {"seq-mean-token-mean", "token-
 constexpr std::string_view kKlLossTypes[] = {"k1",  "k2",  "k3",  "low_var_kl",  "abs",
                                              "k1+", "k2+", "k3+", "low_var_kl+", "abs+"};
 
-// A value and its derivative by the token's log-prob.
+// Holds a value and its derivative by the token's log-prob.
 struct Term {
   double value = 0.0;
   double dlogprob = 0.0;
 };
 
-// The KL estimators of http://joschu.net/blog/kl-approx.html for d = logp - ref, before any ratio or clamp.
+// Computes the KL estimators of http://joschu.net/blog/kl-approx.html for d = logp - ref, before any ratio or clamp.
 Term kl_estimate(std::string_view kind, double d) {
   if (kind == "k1") return {d, 1.0};
   if (kind == "k2") return {0.5 * d * d, d};
@@ -31,7 +31,7 @@ Term kl_estimate(std::string_view kind, double d) {
   return {inverse - 1.0 + d, 1.0 - inverse};
 }
 
-// `log_ratio`: logp - old, for the unbiased estimate.
+// `log_ratio` is logp - old, for the unbiased estimate.
 Term kl_term(const LossConfig& config, double d, double log_ratio) {
   std::string_view kind = config.kl_loss_type;
   const bool straight_through = kind.ends_with('+');
@@ -53,8 +53,8 @@ double clamped(const LossConfig& config, double log_ratio) {
   return std::clamp(log_ratio, -config.max_log_ratio, config.max_log_ratio);
 }
 
-// The weight of use_tis before its bounds, of each token where `mask` is not 0: exp(old - sampled), or with tis_level
-// "sequence" the product over the sample.
+// Returns the weight of use_tis before its bounds, for each token where `mask` is not 0: exp(old - sampled), or with
+// tis_level "sequence" the product over the sample.
 std::vector<double> importance_weights(const LossConfig& config, const LossInput& input, const uint8_t* mask) {
   const float* sampled = input.behavior_logprobs != nullptr ? input.behavior_logprobs : input.rollout_logprobs;
   std::vector<double> gaps(static_cast<size_t>(input.length), 0.0);
@@ -72,7 +72,7 @@ std::vector<double> importance_weights(const LossConfig& config, const LossInput
   return weights;
 }
 
-// One sample's loss: what it adds to the sums and the gradient.
+// Computes one sample's loss: its part of the sums and the gradient.
 class SampleLoss {
  public:
   SampleLoss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums)
@@ -117,8 +117,8 @@ class SampleLoss {
   void add_metric(const char* name, Body body) {
     sums_[name] += metric_share_ * sum_tokens(body);
   }
-  // A part of the objective: its sum under `name`, and times `coefficient` in the loss. One that is only a metric
-  // leaves the loss alone, also where it is not finite.
+  // Adds a part of the objective: its sum under `name`, and times `coefficient` to the loss. A part that is only a
+  // metric does not affect the loss, even if it is not finite.
   void add_part(const char* name, double sum, double coefficient) {
     sums_[name] += loss_share_ * sum;
     if (coefficient != 0.0) sums_["loss"] += coefficient * loss_share_ * sum;
@@ -164,7 +164,7 @@ class SampleLoss {
     });
   }
 
-  // From d loss / d (the log ratio that token t saw) to d loss / d logp.
+  // Converts d loss / d (the log ratio of token t) to d loss / d logp.
   void add_ratio_gradient(RatioLevel level, const std::vector<double>& dlog_ratio) {
     const bool own =
         level == RatioLevel::kToken || (level == RatioLevel::kSequenceMean && config_.sequence_ratio_per_token);
@@ -179,11 +179,12 @@ class SampleLoss {
     });
   }
 
-  // The constant factors of the policy term: given ones, truncated importance sampling, the off-policy mask.
+  // Returns the constant factors of the policy term: given ones, truncated importance sampling, the off-policy mask.
   std::vector<double> token_weights() {
     std::vector<double> weights(static_cast<size_t>(input_.length), 1.0);
     if (input_.weights != nullptr) weights.assign(input_.weights, input_.weights + input_.length);
-    // When the old log-probs are the engine's and nothing was truncated, tis is 1 and tis_abs 0: shown when asked for.
+    // When the old log-probs are the engine's and nothing was truncated, tis is 1 and tis_abs 0: they are shown when
+    // asked for.
     const bool is_asked = config_.use_tis || config_.get_mismatch_metrics || !config_.use_rollout_logprobs;
     if (input_.behavior_logprobs != nullptr || (is_asked && behavior_logprobs() != nullptr)) weigh_importance(weights);
     if (config_.use_opsm) mask_off_policy(weights, input_.old_logprobs, config_.opsm_delta, "opsm_clipfrac");
@@ -210,8 +211,8 @@ class SampleLoss {
     sum_tokens([&](int64_t t) { return weights[static_cast<size_t>(t)] *= bounded(importance(t)); });
   }
 
-  // Samples that the current policy has moved away from, by the mean of `behaviour` - current, have no say against
-  // themselves: their tokens with A < 0 leave the policy term. `metric`: their share.
+  // Removes negative evidence of samples that the current policy has moved away from, by the mean of `behaviour` -
+  // current: their tokens with A < 0 leave the policy term. `metric` is their share.
   void mask_off_policy(std::vector<double>& weights, const float* behaviour, double threshold, const char* metric) {
     const double sequence_kl =
         mean_tokens([&](int64_t t) { return double{behaviour[t]} - double{input_.logprobs[t]}; });
@@ -238,7 +239,7 @@ class SampleLoss {
       if (gradient_.dentropy != nullptr) gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
       return double{input_.entropy[t]};
     });
-    sums_["entropy_loss"] += loss_share_ * sum;  // vime's metric; what the loss has is "entropy"
+    sums_["entropy_loss"] += loss_share_ * sum;  // vime's metric; the loss has "entropy"
     sums_["entropy"] += sum;
     if (config_.entropy_coef != 0.0) sums_["loss"] -= config_.entropy_coef * input_.entropy_share * sum;
   }
@@ -255,8 +256,8 @@ class SampleLoss {
   LossGradient gradient_;
   LossSums& sums_;
   int64_t num_tokens_ = 0;
-  double loss_share_ = 1.0;    // what one token's term counts before loss_scale()
-  double metric_share_ = 1.0;  // the same for diagnostics
+  double loss_share_ = 1.0;    // weight of one token's term before loss_scale()
+  double metric_share_ = 1.0;  // same weight for diagnostics
 };
 
 bool is_aggregated_as_loss(std::string_view name) {

@@ -4,9 +4,9 @@
 //
 //   loss = agg(policy term) + kl_loss_coef agg(kl) - entropy_coef mean over tokens(entropy)
 //
-// Normalisation: accumulate_loss() works on one sample and knows nothing of the others. What it adds up is multiplied
-// once, after the last sample of the optimizer step, by LossNormaliser::loss_scale(): so any split into micro-batches
-// gives the same gradient.
+// Normalisation: accumulate_loss() works on one sample and does not depend on the others. Its sums are multiplied once,
+// after the last sample of the optimizer step, by LossNormaliser::loss_scale(): so any split into micro-batches gives
+// the same gradient.
 #pragma once
 
 #include <cstdint>
@@ -19,44 +19,47 @@
 
 namespace tandem::rl {
 
-// One sample's view of the numbers that a loss reads. All arrays have `length` entries, natural logarithms.
+// Holds the inputs of the loss for one sample. All arrays have `length` entries, and logarithms are natural.
 struct LossInput {
   int64_t length = 0;
   const float* logprobs = nullptr;           // current policy
   const float* old_logprobs = nullptr;       // old policy (the engine's log-probs in Tandem); unused by sft_loss
-  const float* rollout_logprobs = nullptr;   // the engine's, for train_rollout_logprob_abs_diff; null: no such metric
-  const float* behavior_logprobs = nullptr;  // what tokens were really sampled with, for TIS; null: rollout_logprobs
+  const float* rollout_logprobs = nullptr;   // engine's, for train_rollout_logprob_abs_diff; null: no such metric
+  const float* behavior_logprobs = nullptr;  // log-probs of the sampling distribution, for TIS; null: rollout_logprobs
   const float* ref_logprobs = nullptr;       // reference; needed when kl_loss_coef is not 0, otherwise only metrics
   const float* entropy = nullptr;            // may be null when entropy_coef is 0: then there is no entropy metric
   const uint8_t* mask = nullptr;             // 1 where the loss counts
   const double* advantages = nullptr;        // per token; unused by sft_loss
-  const float* weights = nullptr;            // a constant factor of each token's policy term; null: 1
-  // What a token's entropy counts before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
+  const float* weights = nullptr;            // constant factor of each token's policy term; null: 1
+  // A token's entropy has this weight before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
   double entropy_share = 1.0;
-  int64_t num_rejected = 0;  // tokens that reject_tokens() took out of `mask`
+  int64_t num_rejected = 0;  // tokens that reject_tokens() removed from `mask`
 };
 
-// Where the gradient goes, unnormalised: `length` entries, overwritten, 0 outside the mask.
+// Receives the unnormalised gradient: `length` entries, overwritten, 0 outside the mask.
 struct LossGradient {
   double* dlogprobs = nullptr;
   double* dentropy = nullptr;  // may be null when entropy_coef is 0
 };
 
-// Unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss", "pg_clipfrac",
-// "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis", "tis_abs",
-// "tis_clipfrac", "tis_rejected_frac", "opsm_clipfrac", "off_policy_mask_frac". LossNormaliser::metrics() makes them
-// values.
+// These are unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss",
+// "pg_clipfrac", "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis",
+// "tis_abs", "tis_clipfrac", "tis_rejected_frac", "opsm_clipfrac", "off_policy_mask_frac". LossNormaliser::metrics()
+// turns them into values.
 using LossSums = std::map<std::string, double>;
 
-// Takes the tokens out of `mask` [input.length] that use_tis with tis_mode "reject" rejects: those whose weight, or
-// whose sample's with tis_level "sequence", is beyond its bounds. Needs no current log-probs, so the counts of a step
-// are known before its first forward. Returns how many; 0 where nothing is rejected. `input.mask` is not read.
+// Removes from `mask` [input.length] the tokens that use_tis with tis_mode "reject" rejects: those whose weight, or
+// whose sample's with tis_level "sequence", is beyond its bounds. It needs no current log-probs, so the counts of a
+// step are known before its first forward. Returns the number of removed tokens; 0 if nothing is rejected. `input.mask`
+// is not read.
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask);
 
-// Adds one sample to `sums` and writes its gradient. BugError when an array that the configuration needs is null.
+// Adds one sample to `sums` and writes its gradient. Throws BugError when an array that the configuration needs is
+// null.
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums);
 
-// How per-token terms of a step become one number; T_i: trained tokens of sample i, G: samples.
+// Selects how per-token terms of a step become one number. T_i is the number of trained tokens of sample i, G that of
+// samples.
 enum class Aggregation : uint8_t {
   kSampleMean,     // "seq-mean-token-mean": 1/G sum_i (1/T_i sum_t), vime's reducer R
   kTokenMean,      // "token-mean": sum / sum_i T_i
@@ -66,25 +69,26 @@ enum class Aggregation : uint8_t {
 };
 Aggregation loss_aggregation(const LossConfig& config);
 
-// The counts of one whole optimizer step, and what they make of sums. add() every sample (of all ranks) before the
-// scales are asked for; they are known before the first micro-batch runs.
+// Counts the samples and tokens of one whole optimizer step and scales its sums with them. add() every sample (of all
+// ranks) before asking for a scale; the counts are known before the first micro-batch runs.
 class LossNormaliser {
  public:
   explicit LossNormaliser(const LossConfig& config);
 
-  // One sample's loss mask, and how many tokens were rejected from it.
+  // Adds one sample's loss mask and the number of tokens that were rejected from it.
   void add(std::span<const uint8_t> mask, int64_t num_rejected = 0);
 
-  int64_t num_samples() const { return num_samples_; }  // G, as the loss counts it
+  int64_t num_samples() const { return num_samples_; }  // G in the loss's formula
   int64_t num_tokens() const { return num_tokens_; }    // trained tokens
-  // The factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss" and "entropy_loss" final.
-  // 0 when there is nothing to train on.
+  // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss" and "entropy_loss"
+  // final. It is 0 when there is nothing to train on.
   double loss_scale() const;
-  // Times loss_scale(), this is 1 / num_tokens(): the loss's entropy term is a mean over tokens in every aggregation.
+  // Returns a factor that times loss_scale() is 1 / num_tokens(), since the loss's entropy term is a mean over tokens
+  // in every aggregation.
   double entropy_share() const;
-  // Values of all sums: the four above by loss_scale(), "entropy" and "kl" as means over all trained tokens,
-  // "tis_rejected_frac" as a share of those and the rejected ones, the other diagnostics as means over samples of their
-  // token means, or over tokens where the loss is a token mean.
+  // Returns the values of all sums: the four above are multiplied by loss_scale(), "entropy" and "kl" are means over
+  // all trained tokens, "tis_rejected_frac" is a share of those and the rejected ones, the other diagnostics are means
+  // over samples of their token means, or over tokens if the loss is a token mean.
   std::map<std::string, double> metrics(const LossSums& sums) const;
 
  private:
@@ -102,11 +106,12 @@ class LossNormaliser {
 
 // ---- The tables ----
 
-// The log ratio that a surrogate sees: the token's own, or the mean or sum over the sample's trained tokens.
+// Selects the log ratio that a surrogate is given: the token's own, or the mean or sum over the sample's trained
+// tokens.
 enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum };
 
-// A token's term and its derivatives: by the log ratio (which may be the sample's) and by the token's log-prob
-// directly.
+// Holds a token's term and its derivatives: one by the log ratio (which may be the sample's), one by the token's
+// log-prob directly.
 struct SurrogateTerm {
   double value = 0.0;
   double dlog_ratio = 0.0;
@@ -122,31 +127,31 @@ struct Surrogate {
   RatioLevel ratio_level;
 };
 
-// How an estimator makes advantages of rewards (advantages.h).
+// Selects how an estimator computes advantages from rewards (advantages.h).
 enum class AdvantageKind : uint8_t {
   kReward,              // the reward itself
-  kGroupNormalised,     // less the group's mean, over its standard deviation
-  kGroupMean,           // less the group's mean
-  kLeaveOneOut,         // less the mean of the others
+  kGroupNormalised,     // minus the group's mean, divided by its standard deviation
+  kGroupMean,           // minus the group's mean
+  kLeaveOneOut,         // minus the mean of the group's other rewards
   kDiscountedWhitened,  // the return of each token, then whitened over the rollout
-  kGroupMeanWhitened,   // less the group's mean, then whitened
+  kGroupMeanWhitened,   // minus the group's mean, then whitened
   kRewardWhitened,      // the reward itself, then whitened
 };
 
-// An advantage estimator, and what it uses where no other field of LossConfig says otherwise.
+// Describes an advantage estimator, with its defaults where no other field of LossConfig sets them.
 struct Estimator {
   std::string_view name;
   AdvantageKind advantage;
   std::string_view surrogate;
   Aggregation aggregation;
-  bool needs_group;  // a group of one has no signal
+  bool needs_group;  // gives a group of one no signal
 };
 
 std::span<const Surrogate> surrogates();
 std::span<const Estimator> estimators();
 std::span<const std::string_view> aggregation_names();  // in the order of Aggregation
 std::span<const std::string_view> kl_loss_types();
-// The rows of a configuration. BugError where there is none of the name: the options refuse it before.
+// These return the rows of a configuration. They throw BugError if no row has the name: the options refuse it before.
 const Estimator& find_estimator(const LossConfig& config);
 const Surrogate& find_surrogate(const LossConfig& config);
 

@@ -7,7 +7,7 @@ namespace {
 
 using base::Json;
 
-// The text of a content of parts.
+// Returns the text of a content of parts.
 std::string join_parts(const Json& parts, const std::string& which, const std::string& key, const Place& place) {
   std::string text;
   for (const Json& part : parts) {

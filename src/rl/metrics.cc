@@ -67,10 +67,10 @@ void add_rewards(std::span<const Sample* const> samples, std::map<std::string, d
   if (!advantages.empty()) metrics["rewards"] = mean_of(advantages);
 }
 
-// 0.25 is 0.2, as Python's round() has it, and 1 is 1: rewards that are continuous do not open a name each.
+// Rounds 0.25 to 0.2, as Python's round() does, and 1 to 1, so that continuous rewards do not make a name each.
 double rounded_to_tenths(double reward) { return std::stod(fmt::format("{:.1f}", reward)) + 0.0; }
 
-// Groups whose rewards are all equal. Whether they teach something is the estimator's: see add_signal().
+// Counts groups whose rewards are all equal. The estimator decides whether they teach something: see add_signal().
 void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
   for (const auto& [id, group] : by_group(samples)) {
     std::vector<double> rewards;
@@ -85,7 +85,7 @@ void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, 
 
 void add_signal(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
   const auto has_advantages = [](const Sample* sample) { return !sample->advantages.empty(); };
-  if (std::none_of(samples.begin(), samples.end(), has_advantages)) return;  // an evaluation
+  if (std::none_of(samples.begin(), samples.end(), has_advantages)) return;  // an evaluation has none
   double& without_signal = metrics["groups_without_signal"];
   double& with_equal_rewards = metrics["groups_with_equal_rewards"];
   for (const GroupSignal& group : group_signals(samples)) {
@@ -126,7 +126,7 @@ void add_token_means(std::span<const Sample* const> samples, bool per_token, std
   if (has_advantages) metrics["advantages"] = advantages.value();
 }
 
-// The end of a UTF-8 text, at most `count` characters.
+// Returns the end of a UTF-8 text, at most `count` characters.
 std::string_view last_characters(std::string_view text, size_t count) {
   size_t begin = text.size();
   for (size_t i = text.size(); i-- > 0 && count > 0;) {

@@ -1,4 +1,4 @@
-// What a rollout is reported by: vime's rollout/* and passrate/* metrics and its reducer R. Names carry no prefix.
+// Computes the metrics of a rollout: vime's rollout/* and passrate/* and its reducer R. Names carry no prefix.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace tandem::rl {
 
-// R(x) = 1/G sum over samples of (sum m x / max(sum m, 1)), or with `per_token` sum m x / sum over samples of
-// max(sum m, 1): vime's get_sum_of_sample_mean. A sample without trained tokens adds 0 and counts.
+// R(x) is 1/G sum over samples of (sum m x / max(sum m, 1)), or with `per_token` sum m x / sum over samples of max(sum
+// m, 1): vime's get_sum_of_sample_mean. A sample without trained tokens adds 0 and counts.
 class Reducer {
  public:
   explicit Reducer(bool per_token) : per_token_(per_token) {}
-  // `values`: one per token of the mask, or one for all of them.
+  // `values` has one per token of the mask, or one for all of them.
   void add(std::span<const uint8_t> mask, std::span<const float> values) { add_sample(mask, values); }
   void add(std::span<const uint8_t> mask, std::span<const double> values) { add_sample(mask, values); }
-  double value() const;  // 0 of no samples
+  double value() const;  // 0 without samples
 
  private:
   template <typename Number>
@@ -31,31 +31,32 @@ class Reducer {
   int64_t num_tokens_ = 0;
 };
 
-// The rollout's samples after rewards and advantages: raw_reward, rewards (the advantage of each sample),
-// response_lengths, total_lengths, truncated, response_len/{mean,median,max,min} (trained tokens), truncated_ratio,
-// repetition_frac, zero_std/count_{reward} (rounded to tenths), groups_without_signal, groups_with_equal_rewards,
-// rollout_log_probs, ref_log_probs, advantages, and where there are any: groups_without_reward, failed, aborted,
-// removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std; where none has
-// one, those are absent.
+// Returns metrics of the rollout's samples, which have rewards and advantages: raw_reward, rewards (the advantage of
+// each sample), response_lengths, total_lengths, truncated, response_len/{mean,median,max,min} (trained tokens),
+// truncated_ratio, repetition_frac, zero_std/count_{reward} (rounded to tenths), groups_without_signal,
+// groups_with_equal_rewards, rollout_log_probs, ref_log_probs, advantages, and if there are any: groups_without_reward,
+// failed, aborted, removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std;
+// if none has one, those are absent.
 std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token);
 
-// True when the text's last 10,000 characters deflate to less than a tenth: a completion that repeats itself.
+// Returns true when the text's last 10,000 characters deflate to less than a tenth: a completion that repeats itself.
 bool is_repetitive(std::string_view text);
-// vime's has_repetition: the same of a text of more than 10,000 characters, and false of every other.
+// Returns the same for a text of more than 10,000 characters and false for a shorter one, which is vime's
+// has_repetition.
 bool has_repetition(std::string_view text);
 
-// 1 - C(n - c, k) / C(n, k): the chance that one of k samples drawn from n, c of them correct, is correct (Chen et al.,
-// 2021, "Evaluating Large Language Models Trained on Code", equation 1). 0 <= c <= n, 1 <= k <= n.
+// Returns 1 - C(n - c, k) / C(n, k): the chance that one of k samples drawn from n, c of them correct, is correct (Chen
+// et al., 2021, "Evaluating Large Language Models Trained on Code", equation 1). 0 <= c <= n, 1 <= k <= n.
 double pass_at_k(int64_t n, int64_t c, int64_t k);
 
-// Whether a sample passed. Samples that pass@k leaves out have none.
+// Records whether a sample passed. Samples that pass@k leaves out have no result.
 struct PassResult {
   uint64_t group_id = 0;
   bool passed = false;
 };
 
-// The mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A group weighs as many
-// samples as it has results, so that pass@1 is the share of the samples that passed. Empty of no results.
+// Returns the mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A group's weight
+// is its number of results, so that pass@1 is the share of the samples that passed. It is empty without results.
 std::map<std::string, double> pass_rates(std::span<const PassResult> results);
 
 }  // namespace tandem::rl

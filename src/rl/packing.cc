@@ -10,14 +10,14 @@ namespace {
 
 int64_t completion_tokens(const Sample& sample) { return static_cast<int64_t>(sample.completion.size()); }
 
-// Neighbours that share one prompt: samples [begin, end).
+// A run is adjacent samples [begin, end) that share one prompt.
 struct Run {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t num_tokens = 0;
 };
 
-// The longest run from `begin` on that stays in one group and, beyond its first sample, within `max_tokens`.
+// Returns the longest run from `begin` on that stays in one group and, beyond its first sample, within `max_tokens`.
 Run take_run(std::span<const Sample* const> samples, int64_t begin, int64_t max_tokens) {
   const Sample& first = *samples[static_cast<size_t>(begin)];
   Run run{begin, begin + 1, first.num_tokens()};
@@ -32,14 +32,14 @@ Run take_run(std::span<const Sample* const> samples, int64_t begin, int64_t max_
 std::vector<MicroBatch> first_fit(std::span<const Sample* const> samples, int64_t max_tokens) {
   std::vector<MicroBatch> batches;
   const auto num_samples = static_cast<int64_t>(samples.size());
-  std::vector<int64_t> newest_group;  // of each batch
+  std::vector<int64_t> newest_group;  // newest group of each batch
   int64_t group = -1;
   for (int64_t begin = 0; begin < num_samples;) {
     const Run run = take_run(samples, begin, max_tokens);
     const bool continues =
         begin > 0 && share_prompt(*samples[static_cast<size_t>(begin - 1)], *samples[static_cast<size_t>(begin)]);
     if (!continues) ++group;
-    // Two runs of a split group lie in two batches: beside the first, the second's prompt would be counted twice.
+    // Two runs of a split group lie in two batches: in one batch the second's prompt would be counted twice.
     const auto takes = [&](size_t b) {
       return batches[b].num_tokens + run.num_tokens <= max_tokens && newest_group[b] != group;
     };

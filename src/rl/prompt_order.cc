@@ -12,11 +12,11 @@
 namespace tandem::rl {
 namespace {
 
-// Keeps the shuffles' random streams apart from the samples', which count from 0 under the same seed. The first file's
-// are those of a run with one file; the others have their number in bits that no epoch reaches.
+// This keeps the shuffles' random streams apart from the samples', which count from 0 under the same seed. The first
+// file's are those of a run with one file; the others have their number in bits that no epoch reaches.
 constexpr uint64_t kShuffleStream = uint64_t{1} << 63;
 constexpr int kFileShift = 44;
-// The draws of files, by weight: counters are the numbers of the records in the run.
+// This stream draws files by weight: its counters are the numbers of the records in the run.
 constexpr uint64_t kFileStream = uint64_t{3} << 62;
 
 std::vector<int64_t> shuffled(int64_t size, uint64_t seed, uint64_t stream) {
@@ -54,7 +54,7 @@ PromptOrder::PromptOrder(std::vector<int64_t> file_sizes, std::vector<double> we
   }
 }
 
-// The file that the record of that number in the run is of.
+// Returns the file that the record of that number in the run is drawn from.
 size_t PromptOrder::drawn_file(int64_t number) const {
   if (shares_.empty()) return 0;
   const double u = base::uniform(seed_, kFileStream, static_cast<uint64_t>(number));
@@ -62,7 +62,7 @@ size_t PromptOrder::drawn_file(int64_t number) const {
   return std::min(static_cast<size_t>(at - shares_.begin()), files_.size() - 1);  // sums are rounded
 }
 
-// The record of the file that comes next.
+// Returns the next record of the file.
 int64_t PromptOrder::record_of(size_t index) {
   File& file = files_[index];
   const int64_t epoch = file.num_taken / file.size, offset = file.num_taken % file.size;
@@ -94,7 +94,7 @@ void PromptOrder::set_cursor(const PromptCursor& cursor) {
     files_.front().num_taken = to;
     return;
   }
-  // How many records of each file were taken: all draws between the two, which cost some 20 ns each.
+  // This counts the records taken of each file with all draws between the two, which cost some 20 ns each.
   for (; from < to; ++from) ++files_[drawn_file(from)].num_taken;
   for (; from > to; --from) --files_[drawn_file(from - 1)].num_taken;
 }

@@ -16,8 +16,8 @@ namespace {
 
 using base::Json;
 
-// Completions that are compared with a label need one: an empty label would pay for saying nothing. `needed_by` is the
-// reward that compares.
+// Checks that a completion's label is there to compare with: an empty one would reward an empty answer. `needed_by` is
+// the reward that compares.
 void check_label(const Json* label, const Json& object, const PromptOptions& options, const std::string& needed_by,
                  const Place& place) {
   const std::string& key = options.label_key;
@@ -49,7 +49,7 @@ Json read_label(const Json& object, const PromptOptions& options, const std::str
   return label == nullptr ? Json(nullptr) : *label;
 }
 
-// "rm_type" of the metadata object, white space around it aside, as slime reads it.
+// Reads "rm_type" of the metadata object without white space around it, as slime does.
 std::string read_rm_type(const Json& object, const PromptOptions& options, const Place& place) {
   const LineRewards& rewards = options.rewards;
   if (rewards.names.empty()) return "";
@@ -78,7 +78,8 @@ std::string read_rm_type(const Json& object, const PromptOptions& options, const
 
 Json read_metadata(const Json& object, const PromptOptions& options, const Place& place) {
   Json metadata = Json::object();
-  // By position, not by the object's own lookup: that is linear, and a line may have a hundred thousand keys.
+  // This searches by position and not with the object's own lookup, which is linear: a line may have a hundred thousand
+  // keys.
   auto& members = metadata.get_ref<Json::object_t&>();
   std::unordered_map<std::string, size_t> positions;
   const auto set = [&](const std::string& key, const Json& value) {

@@ -12,8 +12,8 @@ namespace {
 
 bool is_truncated(const Sample& sample) { return sample.status == SampleStatus::kTruncated; }
 
-// DAPO's soft overlong punishment (arXiv 2503.14476, equation 13; verl's DAPORewardManager): 0 up to the buffer, then
-// linear, and the whole factor at the longest completion.
+// Returns DAPO's soft overlong punishment (arXiv 2503.14476, equation 13; verl's DAPORewardManager): 0 up to the
+// buffer, then linear, and the whole factor at the longest completion.
 double overlong_penalty(const LossConfig& config, const Sample& sample) {
   if (config.overlong_buffer_tokens == 0) return 0.0;
   const auto length = static_cast<int64_t>(sample.completion.size());

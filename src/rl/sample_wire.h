@@ -1,5 +1,5 @@
-// Samples as bytes, for the ranks of a run that sampled others. Every field goes, bit for bit, but the prompt, which
-// each rank has of its own. Torch-free.
+// Encodes samples as bytes, for ranks of a run that did not sample them. Every field is kept, bit for bit, except the
+// prompt, which each rank has already. Torch-free.
 #pragma once
 
 #include "base/wire.h"
@@ -8,7 +8,7 @@
 namespace tandem::rl {
 
 void write_sample(const Sample& sample, base::WireWriter& out);
-// The sample with that prompt. EnvironmentError for bytes that write_sample() does not write.
+// Returns the sample with that prompt. Throws EnvironmentError for bytes that write_sample() does not write.
 Sample read_sample(base::WireReader& in, SharedPrompt prompt);
 
 }  // namespace tandem::rl

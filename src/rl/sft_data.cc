@@ -13,10 +13,10 @@ namespace {
 
 using base::Json;
 
-// What takes a message out of the loss when it is false or 0: our word, slime's and OpenAI's.
+// These keys remove a message from the loss when they are false or 0: our word, slime's and OpenAI's.
 constexpr std::array<const char*, 3> kLossKeys = {"train", "step_loss_mask", "weight"};
 
-// Keys of lines in the formats of others.
+// These are the keys of lines in other formats.
 constexpr const char* kConversations = "conversations";
 constexpr const char* kInstruction = "instruction";
 constexpr const char* kOutput = "output";
@@ -31,7 +31,7 @@ bool read_switch(const Json& value, const std::string& which, const char* name, 
   return value == 1;
 }
 
-// Takes the words about the loss off the message, so that the chat template does not see them.
+// Removes the keys about the loss from the message, so that the chat template does not see them.
 bool is_trained(Json& message, bool by_default, const std::string& which, const std::string& key, const Place& place) {
   bool is_told = false, told = true;
   for (const char* name : kLossKeys) {
@@ -83,7 +83,7 @@ void read_conversation(SftRecord& record, const Json& object, const std::string&
   check_conversation(record, key, place);
 }
 
-// The key of the answer.
+// Returns the key of the answer.
 std::string find_response(const Json& object, const SftOptions& options, const Place& place) {
   const std::string& key = options.response_key;
   if (find_value(object, key) != nullptr) return key;
@@ -121,7 +121,7 @@ void read_answer(SftRecord& record, const Json& object, const SftOptions& option
   check_conversation(record, key, place);
 }
 
-// ShareGPT's words for who speaks, and those of the programs that write it.
+// Maps ShareGPT's names of speakers, and those of the programs that write it, to roles.
 const char* role_of(std::string_view from) {
   constexpr auto kRoles = std::to_array<std::pair<std::string_view, const char*>>({{"human", "user"},
                                                                                    {"user", "user"},
@@ -136,7 +136,7 @@ const char* role_of(std::string_view from) {
   return found == kRoles.end() ? nullptr : found->second;
 }
 
-// One turn of a ShareGPT conversation as a message; what else it holds stays with it.
+// Returns one turn of a ShareGPT conversation as a message; its other members stay with it.
 Json message_of(const Json& turn, const std::string& which, const Place& place) {
   if (!turn.is_object() || !turn.contains("from") || !turn["from"].is_string() || !turn.contains("value")) {
     place.fail(kConversations, which, "is no turn - write {\"from\": \"human\", \"value\": \"...\"}");
@@ -154,7 +154,7 @@ Json message_of(const Json& turn, const std::string& which, const Place& place) 
   return message;
 }
 
-// A system message before the conversation, where the line has one in a key of its own.
+// Adds a system message before the conversation, if the line has one in a key of its own.
 void add_system(Json& messages, const Json& object, const Place& place) {
   const auto found = object.find("system");
   if (found == object.end() || found->is_null() || *found == "") return;
@@ -170,7 +170,7 @@ void read_share_gpt(SftRecord& record, const Json& object, const Place& place) {
   Json messages = Json::array();
   add_system(messages, object, place);
   for (size_t i = 0; i < turns.size(); ++i) {
-    const bool is_message = turns[i].is_object() && turns[i].contains("role");  // OpenAI's, under ShareGPT's key
+    const bool is_message = turns[i].is_object() && turns[i].contains("role");  // OpenAI's message under ShareGPT's key
     messages.push_back(is_message ? turns[i] : message_of(turns[i], "turn " + std::to_string(i + 1), place));
   }
   add_messages(record, read_messages(messages, kConversations, place), /*by_default=*/true, kConversations, place);
@@ -182,7 +182,7 @@ const std::string& text_at(const Json& value, const char* key, const Place& plac
   return value.get_ref<const std::string&>();
 }
 
-// The pairs of question and answer that come before Alpaca's instruction, as LLaMA-Factory writes them.
+// Adds the pairs of question and answer that come before Alpaca's instruction, as LLaMA-Factory writes them.
 void add_history(Json& messages, const Json& object, const Place& place) {
   const auto history = object.find("history");
   if (history == object.end() || history->is_null()) return;
@@ -195,7 +195,7 @@ void add_history(Json& messages, const Json& object, const Place& place) {
   }
 }
 
-// The user's message is the instruction, and below it the input where there is one.
+// Reads an Alpaca line: the user's message is the instruction, followed by the input if there is one.
 void read_alpaca(SftRecord& record, const Json& object, const Place& place) {
   std::string asked = text_at(object[kInstruction], kInstruction, place);
   if (const auto input = object.find("input"); input != object.end() && !input->is_null()) {
@@ -216,7 +216,7 @@ void read_text(SftRecord& record, const Json& object, const Place& place) {
   if (record.response.empty()) place.fail(kText, "text is empty - write one, or delete the line");
 }
 
-// Whatever a line of any format may hold that is read.
+// Returns the keys that are read from lines of any format.
 std::vector<std::string> keys_read(const SftOptions& options) {
   return {options.prompt_key,
           options.response_key,
@@ -248,7 +248,7 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   } else if (object.contains(kText)) {
     read_text(record, object, place);
   } else {
-    read_answer(record, object, options, place);  // which says what is missing
+    read_answer(record, object, options, place);  // reports what is missing
   }
   return record;
 }

@@ -1,4 +1,4 @@
-// Data to imitate: a file to records, strictly (rl/data_lines.h). A line is a conversation or two texts:
+// Reads a file of data to imitate into records, strictly (rl/data_lines.h). A line is a conversation or two texts:
 //
 //   {"messages": [...]}                               trains on every assistant's message
 //   {"prompt": [messages], "completion": [messages]}  on every assistant's message of the completion (TRL's format)
@@ -9,7 +9,7 @@
 //   {"text": text}                                    on all of it
 //
 // A message with "train": false, slime's "step_loss_mask": 0 or OpenAI's "weight": 0 is not trained on and stays in the
-// conversation; true or 1 has a message of the prompt trained on too.
+// conversation; with true or 1 a message of the prompt is trained on too.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ namespace tandem::rl {
 struct SftOptions {
   std::string path = "";
   std::string prompt_key = "prompt";
-  std::string response_key = "response";  // where it is absent and this is its name, "completion"
+  std::string response_key = "response";  // a line without this default key may have "completion"
   std::string messages_key = "messages";
   std::string tool_key = "tools";
   bool skip_bad_lines = false;
 };
 
 struct SftRecord {
-  int64_t line = 0;              // in the file, from 1; of Parquet the row
+  int64_t line = 0;              // line in the file, from 1; the row in Parquet
   base::Json messages;           // a conversation that ends with an assistant's message, or null
   std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
-  std::string prompt, response;  // without messages: the two texts; of a {"text"} line the prompt is empty
+  std::string prompt, response;  // both texts of a line without messages; the prompt of a {"text"} line is empty
   base::Json tools;              // list, or null
 };
 
@@ -43,7 +43,7 @@ struct SftData {
   int64_t num_blank_lines = 0;
   BadLines bad_lines;  // only with skip_bad_lines
 };
-// UserError: the file cannot be read, a line is wrong or has nothing to train on, or no record is left.
+// Throws UserError if the file cannot be read, a line is wrong or has nothing to train on, or no record is left.
 SftData read_sft(const SftOptions& options, const OpenTable& open_parquet = {});
 
 }  // namespace tandem::rl

@@ -1,5 +1,6 @@
-// The two tables of losses.h: what an estimator stands for, and the policy term of each surrogate with its derivative.
-// A = advantage, r = exp(log ratio); every function below is one token's term. docs/LOSSES.md gives the sources.
+// Defines the two tables of losses.h: the meaning of each estimator, and the policy term of each surrogate with its
+// derivative. A is the advantage, r = exp(log ratio); every function below computes one token's term. docs/LOSSES.md
+// gives the sources.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -16,7 +17,7 @@ double clip_ratio(const LossConfig& config, double ratio) {
   return std::clamp(ratio, 1.0 - config.eps_clip, 1.0 + clip_high(config));
 }
 
-// max(-r A, -clip(r) A), and for A < 0 at most -c A.
+// The term is max(-r A, -clip(r) A), and for A < 0 at most -c A.
 SurrogateTerm ppo_term(const LossConfig& config, double /*logprob*/, double log_ratio, double advantage) {
   const double ratio = std::exp(log_ratio);
   const double unclipped = -ratio * advantage;
@@ -30,7 +31,7 @@ SurrogateTerm ppo_term(const LossConfig& config, double /*logprob*/, double log_
   return term;
 }
 
-// -stop(clip(r)) A logp: every token keeps a gradient, the clip only bounds its weight.
+// The term is -stop(clip(r)) A logp: every token keeps a gradient, the clip only bounds its weight.
 SurrogateTerm cispo_term(const LossConfig& config, double logprob, double log_ratio, double advantage) {
   const double ratio = std::exp(log_ratio);
   const double weight =
@@ -42,7 +43,7 @@ SurrogateTerm reinforce_term(const LossConfig& /*config*/, double logprob, doubl
   return {.value = -advantage * logprob, .dlogprob = -advantage};
 }
 
-// -(4 / tau) sigmoid(tau (r - 1)) A: a soft gate instead of a clip.
+// The term is -(4 / tau) sigmoid(tau (r - 1)) A: a soft gate instead of a clip.
 SurrogateTerm sapo_term(const LossConfig& config, double /*logprob*/, double log_ratio, double advantage) {
   const double tau = advantage > 0 ? config.sapo_tau_pos : config.sapo_tau_neg;
   const double ratio = std::exp(log_ratio);
@@ -50,7 +51,8 @@ SurrogateTerm sapo_term(const LossConfig& config, double /*logprob*/, double log
   return {.value = -4.0 / tau * gate * advantage, .dlog_ratio = -4.0 * gate * (1.0 - gate) * ratio * advantage};
 }
 
-// -stop(min(r, c)) A logp on tokens inside the trust region, nothing outside. c = 20 unless dual clip says another.
+// The term is -stop(min(r, c)) A logp on tokens inside the trust region, nothing outside. c is 20 unless dual clip sets
+// it.
 SurrogateTerm trusted_term(const LossConfig& config, double logprob, double log_ratio, double advantage, bool trusted) {
   const double max_ratio = config.eps_clip_c > 1.0 ? config.eps_clip_c : 20.0;
   if (!trusted) return {.clipped = true};
@@ -58,15 +60,15 @@ SurrogateTerm trusted_term(const LossConfig& config, double logprob, double log_
   return {.value = -weight * advantage * logprob, .dlogprob = -weight * advantage};
 }
 
-// Trust region: the token's probability may move by eps_clip down (A <= 0) or eps_clip_high up.
+// The trust region lets the token's probability move by eps_clip down (A <= 0) or eps_clip_high up.
 SurrogateTerm dppo_tv_term(const LossConfig& config, double logprob, double log_ratio, double advantage) {
   const double moved = std::exp(logprob) - std::exp(logprob - log_ratio);
   const bool trusted = advantage > 0 ? moved <= clip_high(config) : moved >= -config.eps_clip;
   return trusted_term(config, logprob, log_ratio, advantage, trusted);
 }
 
-// Trust region: the KL of "this token or another" between old and new policy stays within eps_clip, or the move is
-// against the advantage.
+// A token is in the trust region if the KL of "this token or another" between old and new policy stays within eps_clip,
+// or the move is against the advantage.
 SurrogateTerm dppo_kl_term(const LossConfig& config, double logprob, double log_ratio, double advantage) {
   constexpr double kFloor = 1e-8;  // verl's, against log(0) where a probability is 1
   const double probability = std::exp(logprob);
@@ -79,7 +81,7 @@ SurrogateTerm dppo_kl_term(const LossConfig& config, double logprob, double log_
   return trusted_term(config, logprob, log_ratio, advantage, trusted);
 }
 
-// -A logp + beta / 2 (log r)^2: pulled back to the old policy instead of clipped.
+// The term is -A logp + beta / 2 (log r)^2: the policy is pulled back to the old one instead of clipped.
 SurrogateTerm dro_term(const LossConfig& config, double logprob, double log_ratio, double advantage) {
   return {.value = -advantage * logprob + 0.5 * config.dro_beta * log_ratio * log_ratio,
           .dlog_ratio = config.dro_beta * log_ratio,

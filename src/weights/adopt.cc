@@ -21,7 +21,7 @@ bool has_values(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_meta();
 }
 
-// safetensors has names for more dtypes than LibTorch and the other way round; in a message either will do.
+// safetensors names dtypes that LibTorch lacks, and the other way round; a message may use either name.
 std::string dtype_name(at::ScalarType dtype) {
   const bool loadable = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   return loadable ? safetensors_dtype(dtype) : c10::toString(dtype);
@@ -38,7 +38,7 @@ void check_tensors(const HfTensors& tensors, const Layout& layout) {
   check_offered(offered, layout, kPlace);
 }
 
-// What the slice holds of its HF tensor.
+// Returns the slice's part of its HF tensor.
 at::Tensor part_of(at::Tensor tensor, const Slice& slice) {
   const std::vector<int64_t> begin = slice.hf_begin();
   for (size_t d = 0; d < begin.size(); ++d) tensor = tensor.narrow(static_cast<int64_t>(d), begin[d], slice.shape[d]);
@@ -53,7 +53,7 @@ void move_to_host(HfTensors& tensors) {
   for (auto& [name, tensor] : tensors) {
     if (!tensor.defined() || device::is_on_host(tensor) || tensor.is_meta()) continue;
     left.insert(tensor.device().type());
-    tensor = tensor.to(at::kCPU);  // waits; then the device's tensor goes
+    tensor = tensor.to(at::kCPU);  // waits, then the device's tensor is freed
   }
   for (const c10::DeviceType type : left) c10::getDeviceAllocator(type)->emptyCache();
 }

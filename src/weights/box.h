@@ -1,4 +1,5 @@
-// A box of a tensor as rows and columns of a matrix, and where its elements lie in the whole tensor. No torch.
+// Describes a box of a tensor as rows and columns of a matrix, with the places of its elements in the whole tensor. No
+// torch.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +20,20 @@ struct Box {
   int64_t index_of(int64_t element) const {
     return (row_begin + element / num_columns) * whole_columns + column_begin + element % num_columns;
   }
-  // How many of its elements lie before that index.
+  // Returns how many of its elements lie before that index.
   int64_t elements_before(int64_t index) const;
 };
 
-// Where the slice lies in its HF tensor. Dims behind the second count as columns; BugError where it is cut in one.
+// Returns the slice's box within its HF tensor. Dims after the second count as columns; throws BugError if the slice is
+// cut in one of those.
 Box box_of(const Slice& slice);
 
-// Neighbours in the box that are neighbours in the whole tensor too.
+// Elements that are adjacent both in the box and in the whole tensor.
 struct Run {
   int64_t element = 0, index = 0, count = 0;
 };
 
-// Visits the box's elements [first, first + count) in as few runs as there are.
+// Visits the box's elements [first, first + count) in as few runs as possible.
 template <typename F>
 void for_each_run(const Box& box, int64_t first, int64_t count, F f) {
   const int64_t end = first + count;

@@ -16,7 +16,7 @@ void BoxReader::read(const SafetensorsFile& file, const TensorInfo& tensor, cons
   const int64_t element_bytes = safetensors_dtype_bits(tensor.dtype) / 8;
   const int64_t count = static_cast<int64_t>(out.size()) / element_bytes;
   TANDEM_CHECK(first >= 0 && first + count <= box.num_elements(), "elements", first, "+", count, "of a box");
-  std::vector<Run> runs;  // that one read serves
+  std::vector<Run> runs;  // runs served by one read
   const auto read_runs = [&] {
     if (runs.empty()) return;
     const int64_t begin = runs.front().index, elements = runs.back().index + runs.back().count - begin;

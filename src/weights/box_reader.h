@@ -1,4 +1,4 @@
-// How a box of a tensor is read from a safetensors file. No torch.
+// Reads a box of a tensor from a safetensors file. No torch.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,13 @@
 
 namespace tandem::weights {
 
-// Rows are read in one piece, straight to where they go. Of columns the file is read as it lies, about a MiB at a time
-// with what is between them, and they are cut out in host memory: a disk likes that better than many small reads. That
-// MiB is all the memory that it takes, once columns are read. Used from one thread at a time.
+// Rows are read in one piece, straight into their destination. For columns the file is read as it lies, about a MiB at
+// a time with the bytes between them, and the columns are cut out in host memory, since that is faster than many small
+// reads. Once columns are read, that MiB is all the memory it takes. It is used from one thread at a time.
 class BoxReader {
  public:
-  // The bytes of the box's elements from `first` on, as many as `out` has room for. UserError: the file is cut off.
+  // Reads the bytes of the box's elements from `first` on, as many as `out` has room for. Throws UserError if the file
+  // is cut off.
   void read(const SafetensorsFile& file, const TensorInfo& tensor, const Box& box, int64_t first,
             std::span<std::byte> out);
 

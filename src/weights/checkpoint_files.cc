@@ -21,10 +21,11 @@ using base::Json;
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 constexpr const char* kDownloadAgain = "download the checkpoint again";
 
-// Shard name -> the tensors that the index says are in it.
+// Maps a shard's name to the tensors that the index puts into it.
 using ShardContents = std::map<std::string, std::set<std::string>>;
 
-// A shard lies beside its index. A name that leads elsewhere would make us read files that the user did not name.
+// Checks a shard's name: a shard lies next to its index, and a name that leads elsewhere would make us read files that
+// the user did not name.
 void check_shard_name(const std::string& index_path, const std::string& shard) {
   // Names with control characters would also break the one line of each message that holds a path.
   const bool has_control =
@@ -86,7 +87,7 @@ CheckpointFiles::CheckpointFiles(const std::string& directory, const std::string
   const std::string index_path = single_path + ".index.json";
   const bool has_index = base::file_exists(index_path);
   if (base::file_exists(single_path)) {
-    // As transformers does.
+    // transformers prefers the single file too, so the index is ignored.
     if (has_index) base::log_warning("{}: not used, because {}.safetensors is beside it", index_path, name);
     add_file(single_path);
   } else if (has_index) {
@@ -134,7 +135,7 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
       matches.push_back({.packed = &packed, .slice = &slice, .source = files.tensors().at(slice.hf_name)});
     }
   }
-  // Disks and page caches like to be read in order.
+  // Disks and page caches are faster when files are read in order.
   std::sort(matches.begin(), matches.end(), [](const SliceSource& a, const SliceSource& b) {
     return std::tie(a.source.file->path(), a.source.tensor->begin_byte) <
            std::tie(b.source.file->path(), b.source.tensor->begin_byte);

@@ -1,4 +1,4 @@
-// Hugging Face directories in and out of a WeightStore: the declarations are in store.h.
+// Reads a Hugging Face directory into a WeightStore and writes one from it. The declarations are in store.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,19 +24,19 @@ namespace {
 
 using base::Json;
 
-// What a model directory holds beside weights and config.json; copied as it is where the source has it.
+// These files of a model directory, besides weights and config.json, are copied as they are if the source has them.
 constexpr std::array<std::string_view, 8> kCopiedFiles = {
     "tokenizer.json",         "tokenizer_config.json", "vocab.json",        "merges.txt",
     "generation_config.json", "chat_template.jinja",   "added_tokens.json", "special_tokens_map.json"};
 constexpr base::Durable kDurable = base::Durable::kWithDirectory;  // an export is one directory
-// Keys that say where a file lay on the machine that wrote it: of no use to a reader, and nobody's business.
+// These keys record where a file lay on the machine that wrote it, which is useless to a reader and private.
 constexpr std::array<const char*, 4> kPlaceKeys = {"_name_or_path", "name_or_path", "tokenizer_file",
                                                    "special_tokens_map_file"};
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kAdapterWeights = "adapter_model.safetensors", kAdapterConfig = "adapter_config.json";
 
-// transformers asks for this note of who wrote the file.
+// transformers requires this note of the program that wrote the file.
 const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
@@ -51,7 +51,7 @@ void load_slice(const SliceSource& match, const WeightStore& store, Staging& sta
                [&](const at::Tensor& piece, int64_t first) { reader.read(*file, *info, box, first, bytes_of(piece)); });
 }
 
-// The tensors of one file to be written, in layout order.
+// A shard is the tensors of one output file, in layout order.
 using Shard = std::vector<TensorBytes>;
 
 int64_t num_bytes(const std::vector<TensorBytes>& tensors) {
@@ -94,7 +94,7 @@ void write_weights(const std::string& directory, std::vector<TensorBytes> tensor
   base::write_file_durably(fmt::format("{}/{}", directory, kIndexFile), index.dump(2) + "\n", kDurable);
 }
 
-// Takes paths of a machine out; names of published models stay. True when there was one.
+// Removes a machine's paths; names of published models stay. Returns true if there was one.
 bool erase_places(Json& config) {
   bool erased = false;
   for (const char* key : kPlaceKeys) {
@@ -107,8 +107,8 @@ bool erase_places(Json& config) {
   return erased;
 }
 
-// The bytes of a file that goes along, but for places in tokenizer_config.json. One that our strict reader refuses goes
-// as it is: the run worked with it, and a checkpoint must not fail for it.
+// Returns the bytes of a copied file, without the paths in tokenizer_config.json. A file that our strict reader refuses
+// is copied as it is: the run worked with it, and a checkpoint must not fail because of it.
 std::string copied_file(const std::string& path, std::string_view name) {
   std::string text = base::read_file(path);
   if (name != "tokenizer_config.json") return text;
@@ -120,7 +120,7 @@ std::string copied_file(const std::string& path, std::string_view name) {
   }
 }
 
-// The source's config.json with the store's dtype, under the key or keys that it already uses.
+// Returns the source's config.json with the store's dtype, under the key or keys that it already uses.
 std::string rewritten_config(const std::string& source_directory, at::ScalarType dtype) {
   const std::string path = source_directory + "/config.json";
   Json config = base::read_json_file(path);
@@ -141,7 +141,7 @@ bool is_export_file(std::string_view name) {
          std::find(kCopiedFiles.begin(), kCopiedFiles.end(), name) != kCopiedFiles.end();
 }
 
-// Replacing a directory removes what is in it: only what an export wrote may be there.
+// Checks that only files of an export are in the directory, since replacing it removes them.
 void check_target(const std::string& directory, bool overwrite) {
   TANDEM_USER_CHECK(!base::file_exists(directory) || base::directory_exists(directory),
                     directory + ": a file of that name is in the way; choose another directory");
@@ -163,7 +163,7 @@ void load_files(const CheckpointFiles& files, WeightStore& store) {
   for (const SliceSource& match : matches) load_slice(match, store, staging, reader);
 }
 
-// Writes DIR: what `write` puts into it, and the source's tokenizer and generation files.
+// Writes DIR: the files that `write` puts into it, and the source's tokenizer and generation files.
 void write_export(const std::string& directory, int64_t weight_bytes, const ExportOptions& options,
                   const std::function<void(const std::string& directory)>& write) {
   const std::string target = base::without_trailing_slashes(directory);

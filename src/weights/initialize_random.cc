@@ -14,12 +14,12 @@
 namespace tandem::weights {
 namespace {
 
-// Four normal deviates of one Philox block: Box and Muller (1958), twice.
+// Returns four normal deviates of one Philox block, by Box and Muller (1958), twice.
 std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
   const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
   std::array<float, 4> result;
   for (int pair = 0; pair < 2; ++pair) {
-    // In (0, 1]: the logarithm of 0 does not exist.
+    // It is in (0, 1]: the logarithm of 0 does not exist.
     const float radius_draw = static_cast<float>((bits[2 * pair] >> 8) + 1) * 0x1.0p-24F;
     const float angle_draw = static_cast<float>(bits[2 * pair + 1] >> 8) * 0x1.0p-24F;
     const float radius = std::sqrt(-2.0F * std::log(radius_draw));
@@ -30,7 +30,7 @@ std::array<float, 4> normals(uint64_t seed, uint64_t tensor, uint64_t block) {
   return result;
 }
 
-// Four numbers in [-1, 1) of one Philox block.
+// Returns four numbers in [-1, 1) of one Philox block.
 std::array<float, 4> uniforms(uint64_t seed, uint64_t tensor, uint64_t block) {
   const std::array<uint32_t, 4> bits = base::philox(seed, tensor, block);
   std::array<float, 4> result;
@@ -40,7 +40,7 @@ std::array<float, 4> uniforms(uint64_t seed, uint64_t tensor, uint64_t block) {
 
 using Draws = std::array<float, 4> (*)(uint64_t seed, uint64_t tensor, uint64_t block);
 
-// The numbers of one packed tensor. Each is a function of its place in the tensor of the whole model.
+// Draws the random numbers of one packed tensor. Each is a function of its place in the tensor of the whole model.
 struct Stream {
   Draws draws_of;
   float scale;
@@ -56,7 +56,7 @@ struct Stream {
   }
 };
 
-// Elements of a box from `first` on, in host memory.
+// Draws elements of a box from `first` on, in host memory.
 template <typename Element>
 void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const Stream& stream,
                 device::ThreadPool& threads) {
@@ -70,7 +70,7 @@ void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const St
   });
 }
 
-// Where numbers are drawn, and who draws them.
+// Holds the resources of one drawing: a buffer and the threads that draw.
 struct Drawing {
   explicit Drawing(int num_threads) : threads(num_threads) {}
   Staging staging;
@@ -94,7 +94,7 @@ void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Str
              drawing);
     return;
   }
-  int64_t row_begin = 0;  // of the slice in the whole packed tensor
+  int64_t row_begin = 0;  // row of the slice in the whole packed tensor
   for (const Slice& slice : packed.slices) {
     Box box = box_of(slice);
     box.row_begin += row_begin;
@@ -103,7 +103,7 @@ void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Str
   }
 }
 
-// Of the packed tensor of the whole model.
+// Returns the columns of the packed tensor of the whole model.
 int64_t num_columns(const PackedTensor& packed) {
   return packed.is_whole() ? packed.shape.back() : packed.slices.front().hf_shape().back();
 }

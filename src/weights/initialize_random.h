@@ -1,4 +1,4 @@
-// Random weights of a large model, drawn on several threads. Those of a small one: store.h.
+// Draws random weights of a large model on several threads. store.h has the declaration for a small one.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace tandem::weights {
 
-// initialize_random() of store.h with num_threads threads at work; the numbers are the same. Throws EnvironmentError
-// where the machine refuses a thread.
+// Does what initialize_random() of store.h does on num_threads threads; the numbers are the same. Throws
+// EnvironmentError if the machine refuses a thread.
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream,
                        int num_threads);
 

@@ -1,5 +1,6 @@
-// Which Hugging Face tensor lies where in the packed store, as data. Loading, resharding, export, IPC and
-// broadcast read this one table; names, shapes and dtypes never come from live storage. No torch.
+// The layout is a table, as data, that maps each Hugging Face tensor to its place in the packed store. Loading,
+// resharding, export, IPC and broadcast read this one table; names, shapes and dtypes never come from live storage. No
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,13 @@
 
 namespace tandem::weights {
 
-// Rows [row_begin, row_begin + shape[0]) of a packed tensor are the HF tensor `hf_name`, or a box of it where the model
-// is spread over tensor ranks. A vector has one "row" per element.
+// Rows [row_begin, row_begin + shape[0]) of a packed tensor are the HF tensor `hf_name`, or a box of it if the model is
+// spread over tensor ranks. A vector has one "row" per element.
 struct Slice {
   std::string hf_name;         // "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  // of what lies here: [rows, cols] or [rows]
+  std::vector<int64_t> shape;  // shape of this slice: [rows, cols] or [rows]
   int64_t row_begin = 0;
-  // The box begins at `begin` of an HF tensor of `whole_shape`. Empty: all of it.
+  // The box begins at `begin` of an HF tensor of `whole_shape`. Both are empty if the slice is the whole tensor.
   std::vector<int64_t> begin = {}, whole_shape = {};
 
   bool is_whole() const { return whole_shape.empty(); }
@@ -23,19 +24,19 @@ struct Slice {
   int64_t num_elements() const;
 };
 
-// How a tensor of random weights begins (initialize_random): N(0, initializer_range), all the same, or uniform between
-// -1 / sqrt(columns) and 1 / sqrt(columns), which is torch's kaiming_uniform_(a = sqrt(5)).
+// Selects the initial values of a tensor of random weights (initialize_random): N(0, initializer_range), constants, or
+// uniform between -1 / sqrt(columns) and 1 / sqrt(columns), which is torch's kaiming_uniform_(a = sqrt(5)).
 enum class Init : uint8_t { kNormal, kOnes, kZeros, kUniform };
 
-// One tensor as the kernels want it: qkv [(H + 2G)K, E], gate_up [2F, E], ...
+// A packed tensor has the shape that kernels use: qkv [(H + 2G)K, E], gate_up [2F, E], ...
 struct PackedTensor {
   std::string name;            // "layers.0.qkv"
   std::vector<int64_t> shape;  // rows = sum of the slices' rows
   std::vector<Slice> slices;   // ascending, gapless
   Init init = Init::kNormal;
-  bool decays = true;  // whether weight decay applies to it: to embeddings and projections, not to norms and biases
+  bool decays = true;  // weight decay applies to it: true for embeddings and projections, false for norms and biases
   int64_t num_elements() const;
-  // Where the model is spread over tensor ranks: each of them has all of it.
+  // Returns whether each rank has all of it, if the model is spread over tensor ranks.
   bool is_whole() const;
 };
 
@@ -43,7 +44,7 @@ struct Layout {
   std::vector<PackedTensor> tensors;  // in store order
   std::vector<std::string> ignored;   // HF names that may be present and are not loaded (lm_head.weight when tied)
   int64_t num_elements() const;
-  const PackedTensor& find(const std::string& name) const;  // BugError when absent
+  const PackedTensor& find(const std::string& name) const;  // throws BugError if absent
 };
 
 }  // namespace tandem::weights

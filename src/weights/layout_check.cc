@@ -27,7 +27,7 @@ void check_tensor(const Slice& slice, const OfferedTensor& offered) {
                                 place, offered.dtype));
 }
 
-// "tensor "x" and 3 more"
+// Returns "tensor "x" and 3 more".
 std::string shown_names(const std::vector<std::string>& names) {
   std::string text = "tensor " + quoted_name(names.front());
   if (names.size() > 1) text += fmt::format(" and {} more", names.size() - 1);

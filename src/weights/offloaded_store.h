@@ -1,4 +1,5 @@
-// Weights that live in pinned host memory and come to the device for a visit: where no engine decodes from them.
+// Weights that live in pinned host memory and come to the device only while they are used. For models that no engine
+// decodes with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,20 +13,22 @@
 
 namespace tandem::weights {
 
-// Borrows the host memory. Used from one thread at a time.
+// Borrows the host memory. It is used from one thread at a time.
 class OffloadedStore {
  public:
-  // The host's copy, uninitialised: fill host(). EnvironmentError: the host has too little memory.
+  // Allocates the host's copy, uninitialised: the caller fills host(). Throws EnvironmentError if the host has too
+  // little memory.
   OffloadedStore(Layout layout, at::ScalarType dtype, at::Device device, device::HostMemory& host_memory);
   OffloadedStore(const OffloadedStore&) = delete;
   OffloadedStore& operator=(const OffloadedStore&) = delete;
 
-  // The truth, at any time: loaded into, exported from.
+  // The host's copy is always the current one: weights are loaded into it and exported from it.
   WeightStore& host() { return host_; }
   const WeightStore& host() const { return host_; }
-  WeightSpec info() const { return host_.info(); }  // the same wherever the weights are
+  WeightSpec info() const { return host_.info(); }  // same wherever the weights are
 
-  // The weights on the device while it lives; then they leave it again, on every path. Visits do not nest.
+  // Keeps the weights on the device for as long as it lives; they leave it at its end, on every path. Scopes do not
+  // nest.
   class OnDeviceScope {
    public:
     ~OnDeviceScope();
@@ -38,15 +41,15 @@ class OffloadedStore {
     explicit OnDeviceScope(OffloadedStore& owner) : owner_(owner) {}
     OffloadedStore& owner_;
   };
-  // BugError: they are there already. EnvironmentError: the device has too little memory, or the copy failed; nothing
-  // of it is on the device then.
+  // Throws BugError if they are there already, EnvironmentError if the device has too little memory or the copy failed;
+  // no part of them is on the device then.
   OnDeviceScope to_device();
 
  private:
   const at::Device device_;
   WeightStore host_;
   memory::HostArena pinned_;
-  std::byte* const data_;  // in it, host_'s bytes
+  std::byte* const data_;  // host_'s bytes, within the host memory
   at::Tensor bytes_on_device_;
   std::optional<WeightStore> on_device_;
 };

@@ -48,7 +48,7 @@ class HeaderReader : public nlohmann::json_sax<base::Json> {
 
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("true or false"); }
-  // Negative numbers, and -0.
+  // The parser reports negative numbers, and -0, here.
   bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
   bool number_float(number_float_t, const string_t&) override { return unexpected("a fraction or a number too large"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
@@ -134,7 +134,7 @@ class HeaderReader : public nlohmann::json_sax<base::Json> {
   }
 
  private:
-  // Where the reader stands: inside which value, or before which one.
+  // The place is where the reader stands: inside a value, or before one.
   enum class Place : uint8_t {
     kStart,
     kTop,
@@ -207,14 +207,14 @@ class HeaderReader : public nlohmann::json_sax<base::Json> {
   SafetensorsHeader& header_;
   Place place_ = Place::kStart;
   const std::string name_of_metadata_ = "__metadata__";
-  const std::string* name_ = nullptr;  // of the entry in hand; null before the first
+  const std::string* name_ = nullptr;  // current entry's name; null before the first
   TensorInfo* tensor_ = nullptr;
   std::string* metadata_value_ = nullptr;
   bool in_metadata_ = false, has_metadata_ = false, has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
   int num_offsets_ = 0;
 };
 
-// Bytes of a tensor, multiplied from left to right: [2^40, 2^40, 0] overflows, as in the official reader.
+// Returns the bytes of a tensor, multiplied from left to right: [2^40, 2^40, 0] overflows, as in the official reader.
 int64_t stated_bytes(const TensorInfo& tensor, const std::string& name, const std::string& file) {
   uint64_t bits = 1;
   bool overflow = false;
@@ -226,7 +226,8 @@ int64_t stated_bytes(const TensorInfo& tensor, const std::string& name, const st
   return static_cast<int64_t>(bits / 8);
 }
 
-// Every byte of the data belongs to exactly one tensor, and every tensor has the bytes that its dtype and shape state.
+// Checks that every byte of the data belongs to exactly one tensor, and that every tensor has the bytes of its dtype
+// and shape.
 void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std::string& file) {
   std::vector<const std::pair<const std::string, TensorInfo>*> entries;
   entries.reserve(header.tensors.size());
@@ -328,7 +329,7 @@ int64_t TensorBytes::num_bytes() const {
 
 std::string quoted_name(std::string_view name) {
   constexpr size_t kShownBytes = 80;
-  // Escapes control characters, and with them line breaks; what is not UTF-8 is replaced.
+  // This escapes control characters, and with them line breaks, and replaces bytes that are not UTF-8.
   std::string text = base::Json(std::string(name.substr(0, kShownBytes)))
                          .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
   if (name.size() > kShownBytes) text.insert(text.size() - 1, "...");
@@ -337,7 +338,7 @@ std::string quoted_name(std::string_view name) {
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& file) {
   if (json.empty() || json.front() != '{') refuse(file, "the header does not begin with '{'");
-  // The JSON lexer takes NUL for the end of its input, and would not see what follows.
+  // The JSON lexer takes NUL for the end of its input, and would not see the rest.
   if (json.find('\0') != std::string_view::npos) refuse(file, "the header has a NUL byte");
   SafetensorsHeader header;
   HeaderReader reader(file, header);

@@ -1,6 +1,6 @@
-// The weights of one process's store into another's where the one can show the other its memory: a copy from device to
-// device (device::show_memory). Where it cannot, they go in pieces (sync.h). Both stores have the same layout and dtype
-// (weight_spec), so a place in the one is the same place in the other.
+// Copies the weights of one process's store into another's, from device to device, if one can export its memory to the
+// other (device::show_memory). Otherwise they go in pieces (sync.h). Both stores have the same layout and dtype
+// (weight_spec), so an offset in one is the same offset in the other.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,24 +16,24 @@
 
 namespace tandem::weights {
 
-// The word by which other processes map the store's memory for as long as it lives; empty: they cannot.
+// Returns the IPC handle by which other processes map the store's memory for as long as it lives; empty if they cannot.
 std::string show_weights(const WeightStore& store, const device::DeviceSpec& device);
 
-// Of each packed tensor, in the layout's order, when what was queued by now is done.
+// Returns the checksum of each packed tensor, in the layout's order, after the work queued by now is done.
 std::vector<device::Checksum> checksums(const WeightStore& store, const device::DeviceSpec& device);
 
 // A store that is filled from another process's memory. From copy() to finish() it is not whole, and a view of it is a
-// BugError: what was read while the other process wrote never samples.
+// BugError, so that weights which were read while the other process wrote never sample.
 class ShownWeights {
  public:
-  // Maps what the word shows; `store`, which has storage, is borrowed. nullopt: this process cannot map it, or it is of
-  // another size.
+  // Maps the memory of the IPC handle; `store`, which has storage, is borrowed. Returns nullopt if this process cannot
+  // map it, or if its size differs.
   static std::optional<ShownWeights> map(WeightStore& store, const device::DeviceSpec& device, const std::string& word);
 
-  // Copies all of it, and waits until it is there.
+  // Copies all of it, and waits until the copy is done.
   void copy();
-  // The store is whole, and has this version. `checksums` are those of the store that was copied from.
-  // EnvironmentError: nothing was copied, or a tensor is not as it was there.
+  // Makes the store whole, with this version. `checksums` are those of the source store. Throws EnvironmentError if
+  // nothing was copied, or if a tensor differs from the source.
   void finish(uint64_t version, const std::vector<device::Checksum>& checksums);
 
  private:
@@ -42,8 +42,8 @@ class ShownWeights {
 
   WeightStore* store_;
   device::DeviceSpec device_;
-  at::Tensor shown_;                                     // bytes
-  std::optional<std::vector<device::Checksum>> copied_;  // from copy() to finish()
+  at::Tensor shown_;                                     // mapped bytes
+  std::optional<std::vector<device::Checksum>> copied_;  // set from copy() to finish()
 };
 
 }  // namespace tandem::weights

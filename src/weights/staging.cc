@@ -11,7 +11,7 @@
 namespace tandem::weights {
 namespace {
 
-// Keeps both parts of the buffer aligned to their dtypes, and pieces of random weights to blocks of Philox.
+// This keeps both parts of the buffer aligned to their dtypes, and pieces of random weights to blocks of Philox.
 constexpr int64_t kPieceStep = 64;
 
 int64_t bytes_per_element(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
@@ -47,7 +47,7 @@ void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce&
 
 void Staging::copy(const at::Tensor& target, const at::Tensor& source) {
   if (source.device() == target.device()) {
-    target.copy_(source);  // one element after the other: LibTorch takes no memory for it
+    target.copy_(source);  // one element after the other, so LibTorch takes no memory for it
     return;
   }
   if (!source.is_contiguous() && source.dim() > 1) {

@@ -1,4 +1,4 @@
-// How bytes come into a store when they cannot be written where they belong: through one buffer of host memory.
+// Brings bytes that cannot be written to their place directly into a store, through one buffer of host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,23 +10,23 @@
 
 namespace tandem::weights {
 
-// Owns kStagingBytes of host memory, taken when they are first needed: whatever is loaded, whatever it is converted
-// from and wherever it lies, that is all it takes beside what it fills. Used from one thread at a time.
+// Owns kStagingBytes of host memory, which it takes when they are first needed. Whatever it loads and converts, it
+// takes no other memory but what it fills. It is used from one thread at a time.
 class Staging {
  public:
-  // Writes the elements of one piece, from element `first` of the whole on: a flat tensor in host memory.
+  // Writes the elements of one piece, a flat tensor in host memory, which begins at element `first` of the whole.
   using Produce = std::function<void(const at::Tensor& piece, int64_t first)>;
 
-  // Fills a contiguous tensor of any device with elements of dtype `from`, converted with one rounding. Those that
-  // belong into host memory as they are go straight there, in one piece; others come a piece at a time, each beginning
-  // at a multiple of 64 elements.
+  // Fills a contiguous tensor of any device with elements of dtype `from`, converted with one rounding. Elements that
+  // go to host memory unconverted are written there in one piece; others come a piece at a time, each beginning at a
+  // multiple of 64 elements.
   void fill(const at::Tensor& target, at::ScalarType from, const Produce& produce);
 
-  // The same from a tensor of any device, dtype and strides. On one device nothing is staged.
+  // Does the same from a tensor of any device, dtype and strides. On one device nothing is staged.
   void copy(const at::Tensor& target, const at::Tensor& source);
 
  private:
-  // That many elements of the buffer, from one of its bytes on.
+  // Returns that many elements of the buffer, from one of its bytes on.
   at::Tensor part(int64_t first_byte, int64_t elements, at::ScalarType dtype);
 
   std::unique_ptr<std::byte[]> buffer_;

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-// The kernel promises more memory than there is and kills whoever then uses it: what can never fit is refused here.
+// Returns whether the bytes exceed the machine's memory. The kernel promises more memory than there is and kills the
+// process that then uses it, so a size that can never fit is refused here.
 bool exceeds_machine(int64_t bytes) {
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
   return bytes / page_bytes >= sysconf(_SC_PHYS_PAGES);
@@ -39,7 +40,7 @@ at::Tensor allocate_on(at::Device device, int64_t elements, at::ScalarType dtype
 
 at::Tensor allocate_on_host(int64_t elements, at::ScalarType dtype) {
   const int64_t bytes = std::max<int64_t>(elements, 1) * static_cast<int64_t>(c10::elementSize(dtype));
-  // Small stores are not worth a huge page of their own.
+  // A small store does not deserve a huge page of its own.
   const bool huge = bytes >= kHugePageBytes;
   void* memory = nullptr;
   const bool allocated =
@@ -47,7 +48,8 @@ at::Tensor allocate_on_host(int64_t elements, at::ScalarType dtype) {
   TANDEM_ENV_CHECK(allocated, fmt::format("the weights need {:.2f} GiB of memory, which this machine does not give; "
                                           "take a smaller model or a machine with more memory",
                                           static_cast<double>(bytes) / (int64_t{1} << 30)));
-  // Decoding reads every weight once a token: with 4 KiB pages it would wait for address translation. Advice only.
+  // Decoding reads every weight once per token: with 4 KiB pages it would wait for address translation. The call is
+  // only advice.
   if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
   return at::from_blob(
       memory, {elements}, [](void* p) { std::free(p); }, at::TensorOptions().dtype(dtype));
@@ -109,7 +111,7 @@ void WeightStore::place_tensors(at::Tensor storage) {
     TANDEM_CHECK(added, "two packed tensors named", packed.name);
     offset += aligned_elements(elements, static_cast<int64_t>(c10::elementSize(dtype_)));
   }
-  device_ = storage.device();  // with its index, where none was asked for
+  device_ = storage.device();  // with its index, even if none was given
   storage_ = std::move(storage);
   tensors_ = std::move(tensors);
 }

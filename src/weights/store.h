@@ -1,5 +1,5 @@
-// The one copy of the weights: packed tensors in one stretch of memory, a version number, and views for whoever
-// computes with them. The trainer's parameters and the engine's weights are the same bytes.
+// The store is the one copy of the weights: packed tensors in one range of memory, a version number, and views for the
+// code that computes with them. The trainer's parameters and the engine's weights are the same bytes.
 //
 // A store begins with uninitialised memory, or with none (without_storage), which it then allocates or is given. Three
 // ways of filling it give the same bits: load_hf_checkpoint(), adopt() (adopt.h), and either of them on a store that
@@ -23,15 +23,15 @@ class Communicator;
 
 namespace tandem::weights {
 
-// What a reader holds: tensors by packed name, and the version that they had when the view was taken.
+// Gives a reader access: tensors by packed name, and the version that they had when the view was taken.
 class WeightsView {
  public:
   WeightsView() = default;
-  const at::Tensor& operator[](const std::string& name) const;  // BugError when absent
+  const at::Tensor& operator[](const std::string& name) const;  // throws BugError if absent
   bool has(const std::string& name) const { return tensors_.contains(name); }
   uint64_t version() const { return version_; }
-  // This view with the tensors of another store, whose names are others: an adapter beside its base. The version is
-  // that store's.
+  // Returns this view with the tensors of another store added, whose names differ: an adapter with its base. The
+  // version is that store's.
   WeightsView with(const WeightsView& other) const;
 
  private:
@@ -41,15 +41,16 @@ class WeightsView {
   bool is_whole_ = true;
 };
 
-// Owns the weights. Every packed tensor lies in one stretch of memory, contiguous and 64-byte aligned, and keeps its
-// address for the store's life. Tensors taken from it keep memory alive that the store allocated; memory that it was
-// given is its owner's.
+// Owns the weights. Every packed tensor lies in one range of memory, contiguous and 64-byte aligned, and keeps its
+// address for the store's life. Tensors taken from it keep memory alive that the store allocated; attached memory
+// belongs to its owner.
 class WeightStore {
  public:
-  // Allocates every tensor of the layout, uninitialised. dtype: at::kFloat or at::kBFloat16. EnvironmentError when the
-  // machine, or the device, has not the memory.
+  // Allocates every tensor of the layout, uninitialised. `dtype` is at::kFloat or at::kBFloat16. Throws
+  // EnvironmentError when the machine, or the device, has too little memory.
   WeightStore(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
-  // Knows layout, dtype, device, bytes and info(), and has no memory yet: allocate(), attach() or whatever fills it.
+  // Makes a store that knows layout, dtype, device, bytes and info(), and has no memory yet: allocate(), attach() or a
+  // function that fills it comes later.
   static WeightStore without_storage(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
@@ -57,31 +58,32 @@ class WeightStore {
   WeightStore& operator=(WeightStore&&) = default;
 
   bool has_storage() const { return storage_.defined(); }
-  // Takes the memory, uninitialised. BugError: there is some. EnvironmentError as above; it is then still without.
+  // Takes the memory, uninitialised. Throws BugError if there is some, EnvironmentError as above; the store is then
+  // still without.
   void allocate();
-  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are: a memory::Region's, say. Their owner
+  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are. Their owner, a memory::Region for instance,
   // outlives the store and all tensors taken from it; while it has them paused, tensors may be held but not touched.
-  // BugError: there is storage, or `data` is not aligned.
+  // Throws BugError if there is storage, or if `data` is not aligned.
   void attach(std::byte* data);
 
   const Layout& layout() const { return layout_; }
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
-  // Of the storage, present or not: every element, and under 64 bytes of alignment per tensor.
+  // Returns the bytes of the storage, present or not: every element, and under 64 bytes of alignment per tensor.
   int64_t bytes() const;
-  // Names, shapes, dtype, order and their hash; the storage has no part in it.
+  // Returns names, shapes, dtype, order and their hash; the storage has no part in it.
   WeightSpec info() const;
 
-  // The next four: BugError without storage.
-  // All of it: flat, in dtype(), with what lies between the tensors.
+  // The next four throw BugError without storage. storage() is all of it: flat, in dtype(), with the padding between
+  // the tensors.
   const at::Tensor& storage() const;
-  // The live tensor of one packed name; writing to it writes the weights.
+  // Returns the live tensor of one packed name; writing to it writes the weights.
   const at::Tensor& tensor(const std::string& name) const;
-  // The live rows that one HF tensor, or the store's box of it, occupies, in the slice's shape.
+  // Returns the live rows that one HF tensor, or the store's box of it, occupies, in the slice's shape.
   at::Tensor slice(const PackedTensor& packed, const Slice& slice) const;
   WeightsView view() const;
 
-  // After the optimizer wrote: version + 1. Views taken before keep their number.
+  // Adds 1 to the version, after the optimizer wrote. Earlier views keep their number.
   void publish() { ++version_; }
   uint64_t version() const { return version_; }
   void set_version(uint64_t version) { version_ = version; }
@@ -102,40 +104,41 @@ class WeightStore {
   Layout layout_;
   at::ScalarType dtype_;
   at::Device device_;
-  at::Tensor storage_;  // flat; undefined: none
+  at::Tensor storage_;  // flat; undefined without storage
   std::unordered_map<std::string, at::Tensor> tensors_;
   uint64_t version_ = 0;
   bool is_whole_ = true;
 };
 
-// Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards: each slice is read from its
-// byte range straight into place, or where it is converted (F32, BF16, F16 accepted) or the store lies on a device,
-// through one Staging buffer, which is all the memory that this takes beside the store. Of a slice that is a box of its
-// tensor the box alone is stored; where columns are cut, through one more MiB (box_reader.h). A store without storage
-// gets its own once the headers are checked. UserError: a missing or truncated shard, a missing or extra tensor, a
-// wrong shape or dtype; file, tensor and remedy are named. Everything that headers can tell is checked before the first
+// Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards. Each slice is read from its
+// byte range straight into place; where it is converted (F32, BF16, F16 accepted) or the store lies on a device, it
+// goes through one Staging buffer, which is all the extra memory that this takes. Of a slice that is a box of its
+// tensor only the box is stored; cutting columns takes one more MiB (box_reader.h). A store without storage gets its
+// own once the headers are checked. Throws UserError with file, tensor and remedy for a missing or truncated shard, a
+// missing or extra tensor, or a wrong shape or dtype. Everything that headers can tell is checked before the first
 // weight is read (check_hf_checkpoint does only that, and needs no store).
 void load_hf_checkpoint(const std::string& directory, WeightStore& store);
 
-// Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with
-// the store's dtype, tokenizer and generation files copied from `source_directory`, shards of at most
-// `max_shard_bytes` (a larger tensor gets its own) and, if more than one, the index. Durable: temporary directory,
-// fsync, rename. UserError: DIR is in the way; EnvironmentError: the disk refuses. DIR is then as it was.
+// Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with the
+// store's dtype, tokenizer and generation files copied from `source_directory`, shards of at most `max_shard_bytes` (a
+// larger tensor gets its own) and, if more than one, the index. It is durable: temporary directory, fsync, rename.
+// Throws UserError if DIR is in the way, EnvironmentError if the disk refuses; DIR is then as it was.
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
-// The same of a model that is spread over tensor ranks: all of them call it together, and rank 0 writes the files that
-// a single rank would write. Errors are as above on rank 0, and an EnvironmentError with the same words on the others
-// (whole_tensors.h).
+// Does the same for a model that is spread over tensor ranks: all of them call it together, and rank 0 writes the files
+// that a single rank would write. Errors are as above on rank 0, and an EnvironmentError with the same words on the
+// others (whole_tensors.h).
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options,
                           device::Communicator& replica);
-// Of the files that an export takes over from `source_directory`: tokenizer, configuration.
+// Returns the bytes of the files that an export copies from `source_directory`: tokenizer, configuration.
 int64_t copied_bytes(const std::string& source_directory);
 
-// Random weights as each packed tensor's `init` says. Philox of (seed, first_stream + tensor, element), counted in the
-// whole model, so the parts of a model are the same model however many there are. A store without storage gets its own.
+// Draws random weights as each packed tensor's `init` demands, by Philox of (seed, first_stream + tensor, element),
+// counted in the whole model, so the parts of a model are the same model however many there are. A store without
+// storage gets its own.
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0);
 
-// An adapter in and out of DIR/adapter_model.safetensors, as PEFT has it: the same promises and errors as the two
-// above. `config` is the text of adapter_config.json; of `source_directory` the tokenizer goes along.
+// These read and write an adapter, DIR/adapter_model.safetensors in PEFT's format, with the same promises and errors as
+// the two above. `config` is the text of adapter_config.json; the tokenizer is copied from `source_directory`.
 void load_adapter(const std::string& directory, WeightStore& store);
 void export_adapter(const std::string& directory, const WeightStore& store, const std::string& config,
                     const ExportOptions& options);

@@ -16,7 +16,7 @@ namespace {
 
 int64_t element_bytes(const WeightStore& store) { return static_cast<int64_t>(c10::elementSize(store.dtype())); }
 
-// The bytes of a packed tensor, as a flat tensor that shares them.
+// Returns the bytes of a packed tensor, as a flat tensor that shares them.
 at::Tensor flat(const WeightStore& store, const PackedTensor& packed) { return store.tensor(packed.name).view({-1}); }
 
 std::string checksum(std::span<const std::byte> bytes) {
@@ -27,7 +27,7 @@ std::string checksum(std::span<const std::byte> bytes) {
 
 void send_weights(const WeightStore& store, int64_t max_bytes, const SendPiece& send) {
   const int64_t size = element_bytes(store);
-  const int64_t most = std::max<int64_t>(max_bytes / size, 1);  // elements
+  const int64_t most = std::max<int64_t>(max_bytes / size, 1);  // elements of a piece
   const auto& tensors = store.layout().tensors;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const at::Tensor elements = flat(store, tensors[t]);

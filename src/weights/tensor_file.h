@@ -1,4 +1,4 @@
-// Whole tensors in and out of a safetensors file.
+// Reads and writes whole tensors of a safetensors file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +9,16 @@
 
 namespace tandem::weights {
 
-// The name that safetensors gives a dtype, and back. float32, float64, bfloat16, float16, int64, int32 and uint8.
-const char* safetensors_dtype(at::ScalarType dtype);                                        // BugError for others
-at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for_message);  // UserError for others
+// These convert a dtype to its safetensors name and back: float32, float64, bfloat16, float16, int64, int32 and uint8.
+// For any other dtype the first throws BugError, the second UserError.
+const char* safetensors_dtype(at::ScalarType dtype);
+at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for_message);
 
-// One tensor of an open file, in a new contiguous CPU tensor. UserError when it is absent.
+// Returns one tensor of an open file, in a new contiguous CPU tensor. Throws UserError when it is absent.
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
 
-// The bytes of a contiguous tensor, in host memory or on a device, as write_safetensors() takes them. The tensor must
-// outlive the result.
+// Returns the bytes of a contiguous tensor, in host memory or on a device, as write_safetensors() takes them. The
+// tensor must outlive the result.
 TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace tandem::weights

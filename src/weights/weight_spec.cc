@@ -11,7 +11,7 @@
 namespace tandem::weights {
 namespace {
 
-// The length keeps a name that holds spaces or line breaks from passing for another list.
+// Hashes each name with its length, so that a name with spaces or line breaks cannot pass for another list.
 std::string hash_of(const WeightSpec& info) {
   std::string text = info.dtype + "\n";
   for (const WeightSpec::Tensor& tensor : info.tensors) {

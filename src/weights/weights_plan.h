@@ -1,4 +1,4 @@
-// The bytes of a weight store, from its layout alone. No torch.
+// Computes the bytes of a weight store from its layout alone. No torch.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace tandem::weights {
 
 using base::Size;
 
-// Where a packed tensor begins within the store: a cache line, and the widest vector register.
+// Every packed tensor of the store begins at a multiple of this: a cache line, and the widest vector register.
 constexpr int64_t kTensorAlignmentBytes = 64;
 
-// Elements that a tensor of `elements` takes, with what lies between it and the next one.
+// Returns the elements that a tensor of `elements` takes, with the padding before the next one.
 Size aligned_elements(Size elements, Size element_bytes);
 
-// WeightStore::bytes() of that layout.
+// Returns WeightStore::bytes() of that layout.
 Size store_bytes(const Layout& layout, Size element_bytes);
 
 }  // namespace tandem::weights

@@ -16,14 +16,14 @@
 namespace tandem::weights {
 namespace {
 
-// Elements [first, first + count) of the whole HF tensor that a slice lies in.
+// Elements [first, first + count) of the whole HF tensor that contains a slice.
 struct Stretch {
-  int64_t slice = 0;  // in the order of the layout
+  int64_t slice = 0;  // index in the order of the layout
   int64_t first = 0, count = 0;
 };
-constexpr int64_t kNoSlice = -1;  // there is nothing more to answer
+constexpr int64_t kNoSlice = -1;  // no more questions follow
 
-// The elements of a box that lie in a stretch: neighbours, as both are row-major.
+// Holds the elements of a box within a stretch: they are adjacent, as both are row-major.
 struct Elements {
   int64_t first = 0, count = 0;
 };
@@ -33,7 +33,7 @@ Elements elements_in(const Box& box, const Stretch& stretch) {
   return {.first = first, .count = box.elements_before(stretch.first + stretch.count) - first};
 }
 
-// A slice of this rank's store.
+// Holds a slice of this rank's store.
 struct Held {
   const Slice* slice = nullptr;
   at::Tensor values;
@@ -47,7 +47,7 @@ std::vector<Held> held_slices(const WeightStore& store) {
   return held;
 }
 
-// Every rank's boxes, [rank][slice].
+// Returns every rank's boxes, [rank][slice].
 std::vector<std::vector<Box>> gather_boxes(const std::vector<Held>& held, device::Communicator& replica) {
   static_assert(std::is_trivially_copyable_v<Box>);
   std::vector<Box> mine;
@@ -65,7 +65,7 @@ device::TensorLists nothing(const device::Communicator& ranks) {
   return device::TensorLists(static_cast<size_t>(ranks.size()));
 }
 
-// An answer is the elements' bytes, and behind them one that says whether they could be read.
+// An answer is the elements' bytes, followed by one byte that tells whether they could be read.
 constexpr uint8_t kRead = 1, kFailed = 0;
 
 at::Tensor answer_for(const Elements& elements, at::ScalarType dtype) {
@@ -74,14 +74,14 @@ at::Tensor answer_for(const Elements& elements, at::ScalarType dtype) {
 
 uint8_t& outcome(const at::Tensor& answer) { return answer.mutable_data_ptr<uint8_t>()[answer.numel() - 1]; }
 
-// The elements into the answer, from whichever device has them.
+// Copies the elements into the answer, from whichever device holds them.
 void read_elements(const Held& held, const Elements& elements, const at::Tensor& answer) {
   at::from_blob(answer.mutable_data_ptr(), {elements.count}, at::TensorOptions(held.values.scalar_type()))
       .copy_(held.values.view(-1).narrow(0, elements.first, elements.count));
   outcome(answer) = kRead;
 }
 
-// Rank 0's end.
+// Runs rank 0's end of the exchange: asks the other ranks for their parts.
 class Asker {
  public:
   Asker(const WeightStore& store, device::Communicator& replica)
@@ -103,9 +103,9 @@ class Asker {
     return tensors;
   }
 
-  // The other ranks' work is done.
+  // Tells the other ranks that their work is done.
   void finish() { ask({.slice = kNoSlice}); }
-  // A rank could not read its weights. It will say why.
+  // Returns whether a rank could not read its weights. That rank reports the reason.
   bool has_failed_rank() const { return has_failed_rank_; }
 
  private:
@@ -164,7 +164,8 @@ class Asker {
   bool has_failed_rank_ = false;
 };
 
-// Another rank's end: answers until rank 0 asks no more. What this rank could not read is thrown then.
+// Runs the other ranks' end of the exchange: answers until rank 0 asks no more. A rank that could not read its weights
+// then throws its error.
 void answer_all(const WeightStore& store, device::Communicator& replica) {
   const std::vector<Held> held = held_slices(store);
   const std::vector<Box> boxes = gather_boxes(held, replica)[static_cast<size_t>(replica.rank())];
@@ -216,7 +217,7 @@ void write_or_answer(const WeightStore& store, device::Communicator& replica, st
   }
 }
 
-// The first line: behind it LibTorch's errors have a stack.
+// Returns the first line of an error, since a stack follows in LibTorch's errors.
 std::string words_of(const std::exception_ptr& failure) {
   if (!failure) return "";
   try {

@@ -1,4 +1,4 @@
-// Byte counts with units: what each unit stands for, and what is no byte count.
+// Byte counts with units: each unit has its value, and other texts are refused.
 #include "base/byte_count.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a run's files say of the machine and its owner: nothing.
+// A run's files reveal nothing of the machine and its owner.
 #include "base/env.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Disks that fail, for tests: tables of system calls (base/file_calls.h) around the real ones.
+// Disks that fail, for tests: they are tables of system calls (base/file_calls.h) around the real ones.
 #pragma once
 
 #include <sys/types.h>
@@ -17,13 +17,13 @@
 
 namespace tandem::base {
 
-// A disk that says it has synced: what these tests ask does not depend on it, and it takes most of their time.
+// Pretends to sync: these tests do not depend on real syncs, which would take most of their time.
 class UnsyncedFileCalls : public FileCalls {
  public:
   int fsync(int) override { return 0; }
 };
 
-// Counts the calls, and before the k-th (from 0) asks `at` what to do with it.
+// Counts the calls, and asks `at` what to do before the k-th (from 0).
 class CountedFileCalls : public UnsyncedFileCalls {
  public:
   int open(const char* path, int flags, mode_t mode) override {
@@ -51,9 +51,9 @@ class CountedFileCalls : public UnsyncedFileCalls {
   int64_t num_calls() const { return num_calls_; }
 
  protected:
-  // True: the call is to fail, and errno says how.
+  // Returns true if the call must fail; errno then tells how.
   virtual bool fails(int64_t call, const char* name) = 0;
-  // Bytes of a failing write that still reach the file.
+  // Returns the bytes of a failing write that still reach the file.
   virtual size_t torn(size_t size) = 0;
 
  private:
@@ -94,7 +94,7 @@ class FailingFileCalls : public CountedFileCalls {
   bool for_good_, short_writes_, torn_ = false;
 };
 
-// The process is killed in the k-th call: before it happens, or, of a write, when half of it has.
+// Kills the process in the k-th call: before it happens, or, if it is a write, when half of it has happened.
 class DyingFileCalls : public CountedFileCalls {
  public:
   explicit DyingFileCalls(int64_t k) : k_(k) {}

@@ -1,4 +1,4 @@
-// Files: what is named is complete, what fails says why, and nothing is left behind.
+// Files: a named file is complete, a failure tells its reason, and nothing is left behind.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -42,7 +42,7 @@ std::string message_of(const std::function<void()>& action) {
     EXPECT_NE(message.find(part), std::string::npos) << "message: " << message; \
   } while (false)
 
-// Runs `body` in a child process, since limits and user ids cannot be taken back. True when it returned true.
+// Runs `body` in a child process, since limits and user ids cannot be taken back. Returns true if `body` did.
 bool in_child(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -59,15 +59,15 @@ bool in_child(const std::function<bool()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Files of this process may not grow beyond `bytes`: what a full disk looks like from inside.
+// Limits the size of this process's files to `bytes`, which looks like a full disk from inside.
 void limit_file_size(rlim_t bytes) {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit limit{bytes, bytes};
   ::setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-// A pipe waited for its other end for ever, and for more than one SIGTERM; a socket was "no such device". The alarm
-// ends a test that hangs.
+// Opening a pipe waited for its other end for ever, through more than one SIGTERM; a socket was "no such device". The
+// alarm ends a test that hangs.
 TEST(Reading, RefusesWhatIsNoRegularFileAndNeverWaits) {
   const TemporaryDirectory directory;
   write_file_durably(directory / "a", "hello\n");
@@ -197,7 +197,7 @@ TEST(Files, NobodySaysNoSuchFileOfWhatHeMayNotLookAt) {
   make_directories(directory / "closed/model");
   EXPECT_EQ(::chmod((directory / "closed").c_str(), 0), 0);
   EXPECT_TRUE(in_child([&] {
-    if (::geteuid() == 0 && ::setuid(65534) != 0) return false;  // root may look everywhere
+    if (::geteuid() == 0 && ::setuid(65534) != 0) return false;  // root may search every folder
     const auto refused = [&](const std::function<void()>& action) {
       const std::string message = message_of<UserError>(action);
       return message.find("Permission denied; you need the right to read it and to search the folders above it") !=
@@ -278,9 +278,9 @@ TEST(LineFile, LeavesNoHalfLineWhenTheDiskIsFull) {
   EXPECT_ERROR(EnvironmentError, "/dev/full: cannot write: No space left on device; free space", full.write_line("x"));
 }
 
-// Another user of a shared folder planted links under every name that the probe could have, ".write-test-PID", and the
-// files of who started a run there were emptied. Names that are random cannot be planted; here the disk itself answers
-// whatever is opened with a link, as one who guessed the name would.
+// Another user of a shared folder planted links under every name that the probe could have, ".write-test-PID", and
+// files of the user who started a run there were truncated. Random names cannot be planted, so here the disk itself
+// puts a link under each name that is opened, as an attacker who guessed the name would.
 class PlantedLinks : public FileCalls {
  public:
   explicit PlantedLinks(const std::string& victim, int num_planted) : victim_(victim), num_planted_(num_planted) {}
@@ -316,7 +316,7 @@ TEST(Files, AreNeverWrittenThroughALinkThatIsPlanted) {
   for (const std::string& name : planted.names()) {
     EXPECT_EQ(name.find(std::to_string(::getpid())), std::string::npos) << name << ": can be foreseen";
   }
-  // A name that is ours alone, and a file of the run that a link has taken the place of.
+  // Now a name that is ours alone, and a file of the run that a link has replaced.
   fs::create_symlink(own / "victim", shared / "link");
   EXPECT_ERROR(EnvironmentError, "link: cannot create: File exists",
                DurableFile(shared / "link", Durable::kWithDirectory));

@@ -6,7 +6,7 @@
 namespace tandem::base {
 namespace {
 
-// RFC 4231, test cases 1 to 4, 6 and 7 (5 is a truncated one).
+// These are test cases 1 to 4, 6 and 7 of RFC 4231 (5 is a truncated one).
 TEST(Hmac, GivesThePublishedAnswers) {
   EXPECT_EQ(hmac_sha256(std::string(20, '\x0b'), "Hi There"),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");

@@ -1,4 +1,4 @@
-// HOST:PORT is both, or it is refused.
+// An address must have both HOST and PORT, or it is refused.
 #include "base/host_port.h"
 
 #include <gtest/gtest.h>

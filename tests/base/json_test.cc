@@ -1,4 +1,4 @@
-// Strict JSON: what is refused, where the message points, and that what is kept is kept exactly.
+// Strict JSON: malformed text is refused, messages point at the place, and kept values are kept exactly.
 #include "base/json.h"
 
 #include <gtest/gtest.h>
@@ -66,10 +66,10 @@ TEST(Json, CountsCharactersNotBytes) { EXPECT_REFUSED("\"\xC3\xA9\xC3\xA9\" x", 
 
 TEST(Json, RefusesTextThatIsNoUnicode) {
   EXPECT_REFUSED("\"a\xE9\"", "f:1:");
-  EXPECT_REFUSED("\"\xED\xA0\x80\"", "f:1:");  // a surrogate in UTF-8
-  EXPECT_REFUSED("\"\xC0\x80\"", "f:1:");      // an overlong NUL
-  EXPECT_REFUSED(R"("\ud83d")", "f:1:");       // a high surrogate alone
-  EXPECT_REFUSED(R"("\ude00")", "f:1:");       // a low one
+  EXPECT_REFUSED("\"\xED\xA0\x80\"", "f:1:");  // surrogate in UTF-8
+  EXPECT_REFUSED("\"\xC0\x80\"", "f:1:");      // overlong NUL
+  EXPECT_REFUSED(R"("\ud83d")", "f:1:");       // high surrogate alone
+  EXPECT_REFUSED(R"("\ude00")", "f:1:");       // low surrogate alone
   EXPECT_REFUSED(R"("\ud83d\u0041")", "f:1:");
 }
 
@@ -96,7 +96,7 @@ TEST(Json, CountsLinesFromTheOneGiven) { EXPECT_TRUE(refusal("{", 17).starts_wit
 TEST(Json, ReadsAnObjectOfManyKeysInLinearTime) {
   std::string text = "{";
   for (int i = 0; i < 50000; ++i) text += (i > 0 ? ",\"k" : "\"k") + std::to_string(i) + "\":" + std::to_string(i);
-  EXPECT_EQ(parse_json(text + "}", "f").size(), 50000U);  // compared pairwise: 10^9 times
+  EXPECT_EQ(parse_json(text + "}", "f").size(), 50000U);  // comparing pairs of keys would take 10^9 steps
 }
 
 TEST(Json, DumpsWhatReadsBack) {

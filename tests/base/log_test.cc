@@ -1,4 +1,4 @@
-// Log lines: whole, filtered by level, counted.
+// Log lines are whole, filtered by level and counted.
 #include "base/log.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_F(Log, KeepsOneMessageOnOneLine) {
   EXPECT_EQ(terminal_.back(), "first\\nsecond");
 }
 
-// What reward functions raise and models write set titles, wrote clipboards and cleared screens, then and whenever
+// Texts of reward functions and models once set titles, wrote clipboards and cleared screens, both at once and whenever
 // somebody looked into log.txt.
 TEST_F(Log, GivesATerminalNothingToObey) {
   std::vector<std::string> lines;

@@ -104,7 +104,7 @@ ssize_t LossyDisk::write(int fd, const void* data, size_t size) {
 int LossyDisk::fsync(int fd) {
   const auto found = open_.find(fd);
   if (found != open_.end()) record(Kind::kSync, found->second);
-  return 0;  // to wait for the real disk would change nothing
+  return 0;  // waiting for the real disk would change nothing
 }
 
 int LossyDisk::ftruncate(int fd, off_t size) {
@@ -194,7 +194,7 @@ void LossyDisk::apply_data(const Operation& operation, Inode& inode) const {
 
 void LossyDisk::materialise(size_t point, Luck luck, std::mt19937_64& random, const std::set<size_t>& left_out,
                             const std::string& to) const {
-  // The last sync of each inode before the point: what came before it is certain.
+  // This finds the last sync of each inode before the point: all changes before that sync are certain.
   std::map<int64_t, size_t> synced;
   for (size_t i = 0; i < point; ++i) {
     if (operations_[i].kind == Kind::kSync && !left_out.contains(i)) synced[operations_[i].inode] = i;
@@ -226,7 +226,7 @@ void LossyDisk::materialise(size_t point, Luck luck, std::mt19937_64& random, co
           apply_data(operation, inode);
           break;
         }
-        // Torn: some of its sectors.
+        // The write is torn: only some of its sectors arrive.
         for (size_t at = 0; at < operation.data.size(); at += kSectorBytes) {
           if (!coin(random)) continue;
           Operation sector = operation;

@@ -1,9 +1,9 @@
-// A disk that forgets what was not synced. It records every call that changes files under one directory; later it can
-// make the states in which a power cut at any point may leave that directory:
-//   - what a file was written is there when the file was synced afterwards, and may be there, in part (512 bytes at a
-//     time, zeros between), when it was not;
-//   - a name that was made, moved or removed is so when its directory was synced afterwards, and may be so, each by
-//     itself, when it was not.
+// Simulates a disk that forgets unsynced changes. It records every call that changes files under one directory; later
+// it can make the states in which a power cut at any point may leave that directory:
+//   - bytes written to a file are there if the file was synced afterwards; if it was not, they may be there, also in
+//     part (512 bytes at a time, zeros between);
+//   - a name that was made, moved or removed is so if its directory was synced afterwards; if it was not, each name may
+//     be so by itself.
 // That is as little as POSIX promises; real file systems keep more.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace tandem::base {
 
 class LossyDisk : public FileCalls {
  public:
-  // `root` is there and empty; paths outside it are not recorded.
+  // `root` exists and is empty; paths outside it are not recorded.
   explicit LossyDisk(const std::string& root);
 
   int open(const char* path, int flags, mode_t mode) override;
@@ -35,17 +35,18 @@ class LossyDisk : public FileCalls {
   int unlink(const char* path) override;
   int rmdir(const char* path) override;
 
-  // Calls that changed or synced something so far: a point in time.
+  // Returns the number of calls so far that changed or synced something: a point in time.
   size_t now() const { return operations_.size(); }
-  // The syncs among them, to leave out one at a time.
+  // Returns the syncs among them, to leave out one at a time.
   std::vector<size_t> syncs() const;
 
-  // "sync of step_000001.tmp-17-3 (directory)", for messages.
+  // Returns "sync of step_000001.tmp-17-3 (directory)", for messages.
   std::string describe(size_t sync) const;
 
-  // How much of what is in doubt reaches the disk.
+  // Selects how many of the unsynced changes reach the disk.
   enum class Luck : uint8_t { kNothing, kNamesOnly, kDataOnly, kRandom };
-  // Writes into the empty directory `to` what a power cut at `point` may leave. Syncs in `left_out` did nothing.
+  // Writes into the empty directory `to` the state that a power cut at `point` may leave. Syncs in `left_out` did
+  // nothing.
   void materialise(size_t point, Luck luck, std::mt19937_64& random, const std::set<size_t>& left_out,
                    const std::string& to) const;
 
@@ -53,22 +54,22 @@ class LossyDisk : public FileCalls {
   enum class Kind : uint8_t { kData, kTruncate, kSync, kSetName, kClearName };
   struct Operation {
     Kind kind = Kind::kSync;
-    int64_t inode = 0;  // the file that is written; the directory whose name is set
-    std::string name;   // kSetName, kClearName
+    int64_t inode = 0;  // the written file, or the directory whose name is set
+    std::string name;   // name for kSetName and kClearName
     int64_t target = 0;
     int64_t offset = 0;
     std::string data;
-    size_t with = 0;  // names that change in one step share the index of the first of them
+    size_t with = 0;  // index of the first of the names that change in the same step
   };
   struct Inode {
     bool is_directory = false, is_link = false;
     std::map<std::string, int64_t> names;
-    std::string data;  // of a link: its target
+    std::string data;  // target, if it is a link
   };
 
   bool is_recorded(const std::string& path) const;
   int64_t directory_of(const std::string& path, std::string* name) const;
-  int64_t find(const std::string& path) const;  // -1: nothing
+  int64_t find(const std::string& path) const;  // -1: not found
   int64_t add_inode(bool is_directory);
   Operation& record(Kind kind, int64_t inode);
   void set_name(const std::string& path, int64_t target, size_t with);

@@ -1,4 +1,4 @@
-// How much memory a process may use, under made-up machines and control groups.
+// The memory that a process may use, under made-up machines and control groups.
 #include "base/machine_memory.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What others wrote, as our messages show it.
+// Messages show foreign text on one safe line.
 #include "base/message_text.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST(MessageText, PlacesCountCharactersFromOne) {
   EXPECT_EQ(place_in_text("f", "", 0, 7), "f:7:1");
 }
 
-// A key or a value with a line break in it made an error of two lines, where each is promised to be one.
+// A key or a value with a line break in it once made an error of two lines, where each is promised to be one.
 TEST(MessageText, KeepsAKeyThatIsGivenTwiceOnOneLine) {
   try {
     parse_json("{\"a\\nb\": 1, \"a\\nb\": 2}", "f");

@@ -1,4 +1,4 @@
-// Options: one declaration, read from flags and file, every mistake answered in one line.
+// Options are declared once and read from flags and file; every mistake is answered in one line.
 #include "base/options.h"
 
 #include <gtest/gtest.h>
@@ -161,14 +161,14 @@ TEST(Options, RefusesWrongTypesAndRanges) {
   EXPECT_EQ(refusal({"--lr", "nan"}), "--lr: must be a number, not nan");
   EXPECT_EQ(refusal({"--lr", "1e-6 "}), "--lr: expects a number, not '1e-6 '");
   EXPECT_EQ(refusal({"--rollout-stop-token-ids", "3", "-4"}), "--rollout-stop-token-ids: must be at least 0, not -4");
-  // The run wrote it into its config.toml, which could then not be read.
+  // The run once wrote such a value into its config.toml, which could then not be read.
   EXPECT_EQ(refusal({"--save", "a\xff"}), "--save: 'a\xEF\xBF\xBD' is no UTF-8 text; write it in UTF-8");
   EXPECT_EQ(refusal({"--colocate=maybe"}), "--colocate: expects true or false, not 'maybe'");
   EXPECT_EQ(refusal({"--no-colocate=true"}), "--no-colocate: takes no value");
   EXPECT_EQ(refusal({"--rm-type", "maths"}), "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");
 }
 
-// What an option of that range says to each of these words; "" where it takes it.
+// Returns the answers of an option with that range to each of these words; "" if it accepts the word.
 template <typename T, typename Declare>
 std::vector<std::string> answers(T field, Declare declare, const Words& words) {
   std::vector<std::string> said;
@@ -202,7 +202,7 @@ TEST(Options, ChoicesMayBeEmptyAndKnowWhatOthersHave) {
                    "--x: 'f2' is none of exact, math"}));
 }
 
-// A checkpoint of before an option had choices holds the fingerprint of its value.
+// A checkpoint from before an option had choices holds the fingerprint of its value.
 TEST(Options, ChoicesCanBeRememberedAsFreeTextIs) {
   const auto remembered = [](auto declare) {
     std::string field = "grpo";
@@ -214,7 +214,7 @@ TEST(Options, ChoicesCanBeRememberedAsFreeTextIs) {
   EXPECT_EQ(remembered([](Option& x) { x.one_of({"grpo", "gspo"}).fingerprinted(); }), remembered([](Option&) {}));
 }
 
-// What a version without an option did, where the option changed nothing by itself.
+// These are the values that a version without an option used, where the option itself changed nothing.
 TEST(Options, TellWhatACheckpointWithoutThemWasMadeWith) {
   int64_t count = 3;
   bool is_new = true;
@@ -248,7 +248,7 @@ TEST(Options, RefusesWhatIsMissingOrExtra) {
   EXPECT_THROW(p.parse({}), UserError);
 }
 
-// What a script says last: "$CMD --lr 1e-5" varies one.
+// A script varies one flag by adding it last: "$CMD --lr 1e-5".
 TEST(Options, TakesTheLastOfAFlagThatIsGivenTwice) {
   Parsed p;
   p.parse({"--save", "x", "--lr=1", "--colocate", "--rollout-stop", "a", "b", "--save=y", "--lr", "2", "--no-colocate",
@@ -259,7 +259,7 @@ TEST(Options, TakesTheLastOfAFlagThatIsGivenTwice) {
   EXPECT_EQ(p.config.stop, (Words{"c"}));
 }
 
-// The list for a person, and the line for a script.
+// Returns the list for a person, and the line for a script.
 std::pair<std::string, std::string> mistakes(const Words& words) {
   Parsed parsed;
   try {
@@ -304,7 +304,7 @@ struct MoreConfig {
   }
 };
 
-// The value of --cache-bytes, or what refuses it.
+// Returns the value of --cache-bytes, or the message that refuses it.
 std::string cache_bytes(const Words& words) {
   MoreConfig config;
   Options options;
@@ -507,7 +507,7 @@ TEST_F(OptionsFile, PrintedReadsBackToTheSameConfig) {
   second.parse({"--config", write(first.options.config_text())});
   EXPECT_EQ(second.config, first.config);
   EXPECT_EQ(second.options.config_text(), first.options.config_text());
-  // What is unset stays unset, and --print-config needs no required option.
+  // An unset option stays unset, and --print-config needs no required option.
   Parsed bare;
   EXPECT_EQ(bare.parse({"--print-config"}), ParsedAction::kPrintConfig);
   EXPECT_NE(bare.options.config_text().find("\n# save =\n"), std::string::npos);

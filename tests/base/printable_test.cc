@@ -33,7 +33,7 @@ TEST(Printable, LeavesOtherTextAsItIs) {
   }
 }
 
-// Of random bytes nothing is left that the rule is about, and JSON keeps its value.
+// Random bytes contain no unsafe character afterwards, and JSON keeps its value.
 TEST(Printable, LeavesNothingInAnyText) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 20'000; ++i) {

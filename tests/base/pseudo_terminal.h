@@ -1,4 +1,4 @@
-// A program in a terminal of its own, as a person sees and stops it.
+// Runs a program in a terminal of its own, as a person sees and stops it.
 #pragma once
 
 #include <fcntl.h>
@@ -22,8 +22,8 @@ namespace tandem::base {
 
 class PseudoTerminal {
  public:
-  // `child` runs in another process, whose standard streams are a terminal of so many columns; what it returns is its
-  // exit code.
+  // `child` runs in another process, whose standard streams are a terminal of `columns` columns; it returns its exit
+  // code.
   PseudoTerminal(int columns, const std::function<int()>& child) {
     const winsize size = {.ws_row = 24, .ws_col = static_cast<uint16_t>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
     pid_ = forkpty(&fd_, nullptr, nullptr, &size);
@@ -41,13 +41,13 @@ class PseudoTerminal {
 
   void type(std::string_view keys) const { [[maybe_unused]] const ssize_t sent = write(fd_, keys.data(), keys.size()); }
   void press_ctrl_c() const { type("\x03"); }
-  // The window is closed: the process gets SIGHUP, and what it writes from now on fails.
+  // Closes the window: the process gets SIGHUP, and its later writes fail.
   void hang_up() {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
 
-  // Whether `text` has come within that time, behind what earlier calls waited for.
+  // Returns whether `text` arrives within that time, after the text that earlier calls waited for.
   bool shows(std::string_view text, double seconds = 60.0) {
     const Clock::time_point begin = Clock::now();
     while (true) {
@@ -60,7 +60,7 @@ class PseudoTerminal {
     }
   }
 
-  // Its exit code, or minus the signal that ended it.
+  // Returns its exit code, or minus the signal that ended it.
   int wait() {
     while (fd_ >= 0 && receive(60.0)) {
     }
@@ -73,7 +73,7 @@ class PseudoTerminal {
 
   const std::string& bytes() const { return bytes_; }
 
-  // The lines as they stand on a screen of any width in the end. The last is the cursor's.
+  // Returns the final lines of a screen of any width. The last one is the cursor's.
   std::vector<std::string> screen() const {
     std::vector<std::string> lines(1);
     size_t column = 0;
@@ -94,7 +94,7 @@ class PseudoTerminal {
   }
 
  private:
-  // False at the end.
+  // Returns false at the end of the output.
   bool receive(double seconds) {
     pollfd polled = {fd_, POLLIN, 0};
     if (poll(&polled, 1, static_cast<int>(seconds * 1000)) <= 0) return seconds < 1.0;

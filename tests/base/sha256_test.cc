@@ -6,7 +6,8 @@
 namespace tandem::base {
 namespace {
 
-// NIST, "Secure Hash Standard (SHS) examples", and two lengths where the padding changes its number of blocks.
+// The inputs are from NIST, "Secure Hash Standard (SHS) examples", and have two lengths where the padding changes its
+// number of blocks.
 TEST(Sha256, GivesThePublishedAnswers) {
   EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

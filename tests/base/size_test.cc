@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kSeed = 5;
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
 
-// Of every magnitude, both signs, and often at a power of two or beside it.
+// Draws numbers of every magnitude and both signs, often at or next to a power of two.
 int64_t draw(uint64_t which) {
   const auto bits = static_cast<int>(uniform(kSeed, which, 0) * 63.0);
   const auto fraction = static_cast<uint64_t>(uniform(kSeed, which, 1) * 0x1.0p53) << 11 >> (63 - bits);

@@ -10,7 +10,7 @@ namespace tandem::base {
 bool soaking();
 inline int64_t short_or_full(int64_t short_count, int64_t full_count) { return soaking() ? full_count : short_count; }
 
-// What --soak-seconds says; else `short_seconds`, or with --soak an hour.
+// Returns the value of --soak-seconds; else `short_seconds`, or an hour with --soak.
 double soak_seconds(double short_seconds);
 
 }  // namespace tandem::base

@@ -1,4 +1,4 @@
-// The entry of test programs that take --soak and --soak-seconds.
+// Starts test programs that take --soak and --soak-seconds.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// A directory of a test's own, removed with all that is in it.
+// A directory of a test's own, which is removed with all that is in it.
 #pragma once
 
 #include <cstdlib>

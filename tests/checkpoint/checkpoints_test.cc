@@ -1,5 +1,5 @@
 // A checkpoint that was saved is found whole whatever happens: kill -9 and failing calls at every point, and power cuts
-// that lose what was not synced. More states with --soak.
+// that lose unsynced bytes. --soak tries more states.
 #include "checkpoint/checkpoints.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ class CheckpointsTest : public testing::Test {
   base::ReplacedFileCalls replaced_{unsynced_};
 };
 
-// The promise: from `saved` on (0: none yet) `latest` names a whole checkpoint, and no half one bears a name.
+// Checks the promise: from `saved` on (0: none yet) `latest` names a whole checkpoint, and no half one bears a name.
 void expect_whole(const std::string& run, int64_t saved) {
   const Checkpoints checkpoints(run);
   for (const int64_t step : checkpoints.steps()) EXPECT_NO_THROW(Checkpoint(checkpoints.path(step))) << step;
@@ -55,7 +55,8 @@ void expect_whole(const std::string& run, int64_t saved) {
   }
 }
 
-// Everything that changes checkpoints: saving, saving a step again, retention, going back. Tells of each saved step.
+// Makes every change to checkpoints: saving, saving a step again, retention, going back. Calls `saved` for each saved
+// step.
 void work(const std::string& run, const std::function<void(int64_t)>& saved) {
   const Checkpoints checkpoints(run);
   for (int64_t step = 1; step <= kSteps; ++step) {
@@ -63,7 +64,7 @@ void work(const std::string& run, const std::function<void(int64_t)>& saved) {
     saved(step);
     checkpoints.keep_latest(kKept);
   }
-  saved(kSteps - 1);  // from here on the newest may go
+  saved(kSteps - 1);  // from here on the newest may be removed
   checkpoints.rewind(kSteps - 1);
   for (int i = 0; i < 2; ++i) {
     save(checkpoints, kSteps);
@@ -103,7 +104,7 @@ TEST_F(CheckpointsTest, SurviveKillAtEveryCall) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     finished = WIFEXITED(status);
     expect_whole(run.path(), saved);
-    // And the next run goes on from there.
+    // The next run resumes from there.
     const Checkpoints checkpoints(run.path());
     if (saved > 0) {
       checkpoints.rewind(checkpoints.open(std::nullopt).step());
@@ -118,7 +119,7 @@ TEST_F(CheckpointsTest, SurviveKillAtEveryCall) {
   std::printf("%ld points\n", num_points);
 }
 
-// What `train --load RUN --allow-fresh-start` does to files, from the start to its last step.
+// Does what `train --load RUN --allow-fresh-start` does to files, from the start to its last step.
 void run_or_go_on(const std::string& run, int64_t last_step) {
   config::CheckpointOptions options;
   options.load = run;
@@ -159,8 +160,8 @@ void expect_finished(const std::string& run) {
     EXPECT_EQ(entry.path().string().find(".tmp-"), std::string::npos) << entry.path();
 }
 
-// Its first start, its steps, and going on after a kill that left records behind: killed in any call, the next start
-// needs no help.
+// The run starts, makes its steps, and resumes after a kill that left records behind: killed in any call, the next
+// start needs no help.
 TEST_F(CheckpointsTest, LetARunGoOnThatWasKilledAtAnyCall) {
   int64_t num_points = 0;
   for (const bool again : {false, true}) {
@@ -173,7 +174,7 @@ TEST_F(CheckpointsTest, LetARunGoOnThatWasKilledAtAnyCall) {
         run_or_go_on(run, kSteps - 1);
         std::ofstream(run + "/metrics.jsonl", std::ios::app) << "2\nhalf a li";
         std::ofstream(run + "/samples/rollout_000002.jsonl") << "half";
-        Checkpoints(run).save(kSteps, {}, {});  // which --ckpt-step would leave behind
+        Checkpoints(run).save(kSteps, {}, {});  // --ckpt-step would leave it behind
         base::write_file_durably(run + "/checkpoints/latest", fmt::format("step_{:06}\n", kSteps - 1));
       }
       const pid_t child = ::fork();
@@ -229,7 +230,7 @@ TEST_F(CheckpointsTest, SurviveEveryFailingCall) {
   std::printf("%ld points\n", num_points);
 }
 
-// One history of the disk, and when each step counted as saved.
+// Records one history of the disk, and the times at which each step counted as saved.
 struct History {
   TemporaryDirectory run;
   base::LossyDisk disk{run.path()};
@@ -239,7 +240,7 @@ struct History {
     const base::ReplacedFileCalls replaced(disk);
     work(run.path(), [&](int64_t step) { saved.emplace_back(disk.now(), step); });
   }
-  // The step that must be there after a power cut at `point`.
+  // Returns the step that must be there after a power cut at `point`.
   int64_t saved_at(size_t point) const {
     int64_t step = 0;
     for (const auto& [when, what] : saved) {
@@ -273,8 +274,8 @@ TEST_F(CheckpointsTest, SurvivePowerCuts) {
   std::printf("%ld disk states of %zu points\n", num_states, num_points);
 }
 
-// Leaves out one sync at a time: some power cut must then break the promise, or the sync would be there for nothing.
-// But for one: while there is no pointer the newest is gone on from, so the first pointer's name may be lost.
+// The test leaves out one sync at a time: some power cut must then break the promise, or the sync would be useless.
+// There is one exception: without a pointer a run resumes from the newest, so the first pointer's name may be lost.
 TEST_F(CheckpointsTest, NeedEverySync) {
   const History history;
   const std::vector<size_t> syncs = history.disk.syncs();

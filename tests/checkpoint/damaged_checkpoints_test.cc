@@ -1,5 +1,5 @@
-// Bytes of a checkpoint that changed since are found before any of them is used, and the newest good one is named. More
-// changes with --soak.
+// Changed bytes of a checkpoint are found before any of them is used, and the newest good one is named. --soak tries
+// more changes.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -54,7 +54,7 @@ TEST_F(DamagedCheckpointsTest, FindEveryChangedBit) {
       write(bad);
       expect_refused(name + ", bit " + std::to_string(bit));
     }
-    // Several at once, as a bad sector or a cable changes them.
+    // Several bytes change at once, as a bad sector or a cable changes them.
     const int64_t num_bursts = base::short_or_full(100, 4000);
     std::mt19937_64 random(name.size());
     for (int64_t i = 0; i < num_bursts; ++i, ++num_flips) {
@@ -77,7 +77,7 @@ TEST_F(DamagedCheckpointsTest, FindEveryChangedBit) {
     if (HasFailure()) return;
   }
   expect_contents(checkpoints.open(std::nullopt));
-  // Of the other step, whole in itself.
+  // These files are of the other step, and whole in themselves.
   fs::copy(checkpoints.path(1) + "/state.json", checkpoints.path(2) + "/state.json",
            fs::copy_options::overwrite_existing);
   expect_refused("state.json of another step");
@@ -100,7 +100,7 @@ TEST_F(DamagedCheckpointsTest, PointerThatLeadsNowhereIsAnErrorThatNamesTheNewes
       EXPECT_NE(std::string(error.what()).find("give --ckpt-step 2"), std::string::npos) << error.what();
     }
   }
-  // A kill before the first pointer: the newest, whole or not.
+  // A kill before the first pointer leaves the newest, whole or not.
   fs::remove(checkpoints.folder() + "/latest");
   EXPECT_FALSE(checkpoints.empty());
   EXPECT_EQ(checkpoints.open(std::nullopt).step(), 2);

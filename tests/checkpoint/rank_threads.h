@@ -1,4 +1,4 @@
-// Ranks that save one checkpoint together, as threads of a test. No torch.
+// Runs ranks that save one checkpoint together as threads of a test. No torch.
 #pragma once
 
 #include <barrier>
@@ -25,7 +25,7 @@ class RankThreads {
               return result;
             }};
   }
-  // Runs f(rank) on all and returns what each threw, or "".
+  // Runs f(rank) on all and returns the error of each, or "".
   std::vector<std::string> run(const std::function<void(int)>& f) const {
     std::vector<std::string> errors(static_cast<size_t>(size_));
     std::vector<std::thread> threads;

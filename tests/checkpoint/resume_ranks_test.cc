@@ -39,7 +39,7 @@ weights::Layout layout_of(const Ranks& ranks, int rank) {
   return model::build_layout(model::shard_of(model_config(), {.rank = ranks.tensor_rank(rank), .size = ranks.tensor}));
 }
 
-// Every element of every whole tensor has another number; none is 0.
+// Returns another number for every element of every whole tensor; none is 0.
 float number_of(trainer::StateKind kind, const std::string& hf_name, int64_t index) {
   static const std::map<std::string, int64_t> numbers = [] {
     std::map<std::string, int64_t> result;
@@ -52,7 +52,7 @@ float number_of(trainer::StateKind kind, const std::string& hf_name, int64_t ind
   return static_cast<float>(1 + index + 1024 * (numbers.at(hf_name) + 32 * static_cast<int64_t>(kind)));
 }
 
-// Holds what one rank's trainer does, with numbers of ours.
+// Holds the state of one rank's trainer, with numbers of ours.
 class HeldState final : public trainer::Trainer {
  public:
   HeldState(const Ranks& ranks, int rank) : layout_(layout_of(ranks, rank)) {
@@ -175,7 +175,7 @@ TEST_P(ResumeRanks, WhatAllTensorRanksHoldTheFirstOfThemSaves) {
   }
 }
 
-// Each rank exports its part; only where all could is there a pointer to it.
+// Each rank exports its part; the pointer moves only if all could.
 TEST(CheckpointWriterRanks, AllExportTogetherOrNothingIsSaved) {
   base::UnsyncedFileCalls unsynced;
   const base::ReplacedFileCalls replaced(unsynced);

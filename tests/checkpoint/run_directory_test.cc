@@ -58,7 +58,7 @@ TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
   EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, int64_t{1} << 60), EnvironmentError);
 }
 
-// A step that was saved without an export is gone on from: the link to newer weights would lead nowhere.
+// The run resumes from a step that was saved without an export: the link to newer weights would lead nowhere.
 TEST(RunDirectory, LatestFollowsWhatIsTakenBack) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);

@@ -1,4 +1,4 @@
-// What tests save as a checkpoint, and what they then expect of it. No torch.
+// Makes the contents that tests save as a checkpoint, and then expect of it. No torch.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace tandem::checkpoint {
 
-// What is saved at a step: everything in it depends on the step.
+// Everything in it depends on the step.
 struct Contents {
   base::Json state;
   std::vector<float> weights;  // [6, 5]
@@ -26,7 +26,7 @@ struct Contents {
     return {whole_tensor({"master.a", "F32", {6, 5}, std::as_bytes(std::span(weights))}),
             whole_tensor({"b", "BF16", {7}, std::as_bytes(std::span(bits))})};
   }
-  // What one of several ranks holds: rows of each tensor. The last ranks of many hold nothing of b.
+  // Returns one rank's part: rows of each tensor. With many ranks, the last ones hold no rows of b.
   std::vector<SavedTensor> rows_of(int rank, int size) const {
     std::vector<SavedTensor> result;
     const auto add = [&](const char* name, const char* dtype, int64_t rows, int64_t columns, auto bytes) {

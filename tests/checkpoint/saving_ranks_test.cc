@@ -1,4 +1,4 @@
-// One checkpoint of several ranks: each writes its boxes, and a reader finds any box, whoever wrote it.
+// One checkpoint of several ranks: each writes its boxes, and a reader finds any box, whichever rank wrote it.
 #include "checkpoint/saving_ranks.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ TEST_F(SavingRanksTest, RanksWriteOneCheckpointTogether) {
     EXPECT_EQ(errors, std::vector<std::string>(static_cast<size_t>(size))) << size;
     const Checkpoint checkpoint = checkpoints.open(std::nullopt);
     expect_contents(checkpoint);
-    // Rows across the parts of several ranks.
+    // The box spans the parts of several ranks.
     std::vector<float> rows(20);
     checkpoint.read("master.a", "F32", {1, 0}, {4, 5}, std::as_writable_bytes(std::span(rows)));
     EXPECT_TRUE(std::equal(rows.begin(), rows.end(), contents.weights.begin() + 5)) << size;
@@ -77,7 +77,7 @@ TEST_F(SavingRanksTest, RanksThatLeaveAGapSaveNothing) {
   const Contents contents(2);
   RankThreads threads(2);
   const auto errors = threads.run([&](int rank) {
-    checkpoints.save(2, contents.state, contents.rows_of(rank, 3), threads.of(rank));  // nobody has the last third
+    checkpoints.save(2, contents.state, contents.rows_of(rank, 3), threads.of(rank));  // no rank has the last third
   });
   for (const std::string& error : errors) EXPECT_NE(error.find("not the whole tensor"), std::string::npos) << error;
   EXPECT_TRUE(checkpoints.empty());
@@ -90,7 +90,7 @@ TEST_F(SavingRanksTest, GiveAnyBoxOfATensorWhateverPiecesItLiesIn) {
     std::mt19937_64 random(seed);
     const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution(low, high)(random); };
     const int64_t rows = draw(1, 9), columns = draw(1, 9), row_cut = draw(0, rows), column_cut = draw(0, columns);
-    // As four ranks of a grid would write it; empty pieces are left out.
+    // Four ranks of a grid would write this; empty pieces are left out.
     Manifest manifest;
     manifest.step = 1;
     const std::string directory = folder / ("step" + std::to_string(seed));
@@ -124,7 +124,7 @@ TEST_F(SavingRanksTest, GiveAnyBoxOfATensorWhateverPiecesItLiesIn) {
   }
 }
 
-// What a manifest says of a tensor [4, 6].
+// Holds the pieces of a tensor [4, 6] in a manifest, and the expected refusal.
 struct StatedPieces {
   std::vector<TensorPiece> pieces;
   std::string refusal;  // "": none

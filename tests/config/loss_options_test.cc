@@ -37,7 +37,7 @@ LossOptions parse(const Arguments& arguments) {
   return loss;
 }
 
-// Four groups of four samples, and what a trainer would know of them.
+// Holds four groups of four samples, with the log-probs that a trainer would know of them.
 struct MadeUpRollout {
   MadeUpRollout() {
     std::mt19937 random(7);
@@ -127,9 +127,9 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
 }
 
 struct FlagCase {
-  std::string flag;   // without "--"; "no-" before it turns it off
+  std::string flag;   // without "--"; with "no-" before it the flag is turned off
   std::string value;  // "": a switch
-  Arguments context;  // where it has a say
+  Arguments context;  // other flags that make it matter
   bool was_truncated = true;
 };
 
@@ -204,7 +204,7 @@ TEST(LossOptions, EveryFlagChangesWhatItSays) {
 }
 
 TEST(LossOptions, EveryFlagIsAmongTheCases) {
-  // Which model the reference is: tests/cli/loss_flags_test.cc, tests/run/reference_test.cc.
+  // Other tests cover which model the reference is: tests/cli/loss_flags_test.cc, tests/run/reference_test.cc.
   std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-update-interval"};
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;
@@ -213,7 +213,7 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   for (const auto& [name, value] : options.result_options()) EXPECT_TRUE(tried.contains(name)) << "--" << name;
 }
 
-// What the refusal of these arguments says; "accepted" where there is none.
+// Returns the message that refuses these arguments; "accepted" if none does.
 std::string refusal(const Arguments& arguments) {
   try {
     parse(arguments);
@@ -297,7 +297,7 @@ TEST(LossOptions, ACheckpointRemembersNamesAsItAlwaysHas) {
   EXPECT_EQ(remembered.at("tis-mode"), "truncate");
 }
 
-// The default was off: a run without a KL loss does not depend on the flag and resumes, one with it has to say.
+// The default was off: a run without a KL loss does not depend on the flag and resumes, one with it must be told.
 TEST(LossOptions, TheUnbiasedKlCountsOnlyWhereThereIsAKlLoss) {
   const auto remembered = [](const Arguments& arguments) {
     LossOptions loss;
@@ -313,7 +313,7 @@ TEST(LossOptions, TheUnbiasedKlCountsOnlyWhereThereIsAKlLoss) {
   EXPECT_EQ(remembered({"--use-kl-loss", "--kl-loss-coef", "0.1", "--no-use-unbiased-kl"}), "false");
 }
 
-// A run that depends on what is computed otherwise than it was is not resumed unawares.
+// A run that depends on a changed definition is not resumed without notice.
 TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   using Definitions = std::map<std::string, std::string>;
   const auto of = [](const Arguments& arguments) { return rl::new_definitions(parse(arguments).loss); };

@@ -1,4 +1,4 @@
-// How many devices may be asked for, and by which library they talk.
+// The options of devices are checked: how many may be asked for, and which library connects them.
 #include "config/mesh_options.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST(MeshOptions, AnEngineIsSpreadAsTheTrainerIs) {
             "between them, to sample as to train; give a multiple of 2");
 }
 
-// How many devices there are is not an input of the results.
+// The number of devices is not an input of the results.
 TEST(MeshOptions, ResultsDependOnHowAModelIsSpreadAlone) {
   MeshOptions mesh;
   base::Options options;

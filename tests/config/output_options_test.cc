@@ -1,4 +1,4 @@
-// When a run saves, and how much that comes to.
+// A run saves at the right steps, and counts its checkpoints.
 #include "config/output_options.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// By which reward a sample passes, and what is refused because pass@k would be the same whatever is sampled.
+// Samples pass by the right reward, and rules by which pass@k would not depend on the samples are refused.
 #include "config/reward_options.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(PassRule, WhatCouldNeverPassIsRefusedAndWhatAlwaysWould) {
   options.rm_type = {"dapo"};  // -1 or 1
   EXPECT_EQ(refusal(options), "");
   options.pass_threshold = 1.3;
-  options.pass_reward = "format";  // a function may give anything
+  options.pass_reward = "format";  // a function may return anything
   EXPECT_EQ(refusal(options), "");
   options.pass_reward.clear();
   options.line_types = {"remote_rm"};  // so may a service, which some lines ask

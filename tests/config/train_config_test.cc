@@ -1,4 +1,4 @@
-// What a configuration of tandem train may be, and how it is refused.
+// Configurations of tandem train are accepted, or refused with a remedy.
 #include "config/train_config.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ TrainConfig parse(Arguments more = {}, const Arguments& base = kMinimal) {
   return config;
 }
 
-// What the refusal of these arguments says.
+// Returns the message that refuses these arguments.
 std::string refusal(const Arguments& more, const Arguments& base = kMinimal) {
   try {
     parse(more, base);
@@ -185,7 +185,7 @@ TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
                   "' is known from slime and not in Tandem; use exact, math, dapo, deepscaler, f1, gpqa or random or "
                   "remote_rm, or --custom-rm-path FILE.py:function");
   }
-  EXPECT_EQ(refusal({}, no_reward), "");  // lines may name theirs: reading them says
+  EXPECT_EQ(refusal({}, no_reward), "");  // lines may name theirs, which is checked when they are read
 }
 
 TEST(TrainConfig, RewardsThatAreAddedUpAreNamedAndWeighted) {
@@ -384,7 +384,7 @@ TEST(TrainConfig, EpochsSayWhatTheyLeaveOut) {
   EXPECT_EQ(one.left_out_by_epochs(9),
             "--num-epoch 1: 9 prompts fill 2 rollouts of --rollout-batch-size 4; the last 1 of the last epoch is left "
             "out");
-  EXPECT_EQ(four.left_out_by_epochs(9), "");  // the batches go on over the epochs
+  EXPECT_EQ(four.left_out_by_epochs(9), "");  // batches continue over the epochs
   EXPECT_EQ(parse().left_out_by_epochs(9), "");
 }
 

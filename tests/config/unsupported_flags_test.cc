@@ -43,8 +43,8 @@ TEST(UnsupportedFlags, NameNothingThatTandemHas) {
   }
 }
 
-// slime_flags.txt: every flag that slime/utils/arguments.py declares (THUDM/slime 624b824a, 21 August 2026, version
-// 0.3.1). Who brings a command of slime is told of each flag what becomes of it, never that there is no such flag.
+// slime_flags.txt holds every flag that slime/utils/arguments.py declares (THUDM/slime 624b824a, 21 August 2026,
+// version 0.3.1). A user who brings a command of slime gets an answer for each flag, never that there is no such flag.
 TEST(UnsupportedFlags, EveryFlagOfSlimeIsOursOrHasItsReason) {
   TrainConfig config;
   base::Options options;
@@ -79,7 +79,7 @@ TEST(UnsupportedFlags, ValuesThatAskForNothingAreHarmless) {
   EXPECT_EQ(find_unsupported_flag("custom-rm-path"), find_unsupported_flag("custom-anything"));
 }
 
-// "(1 is accepted)" is said where it is true.
+// "(1 is accepted)" stands only where it is true.
 TEST(UnsupportedFlags, ReasonsThatNameAnAcceptedValueAreTrue) {
   static const std::regex kAccepted(R"(\((\w+) is accepted\))");
   int num_named = 0;
@@ -100,7 +100,7 @@ TEST(UnsupportedFlags, EveryRowIsFoundByItsName) {
     EXPECT_EQ(find_unsupported_flag(flag.name), &flag) << flag.name;
 }
 
-// What other trainers do by default where weights are sent, and Tandem always.
+// Other trainers do by default, when weights are sent, what Tandem always does.
 TEST(UnsupportedFlags, HowWeightsAreSentAnywayIsAccepted) {
   const std::vector<std::string> accepted = {"--update-weights-interval", "1",    "--update-weight-mode=full",
                                              "--update-weight-transport", "nccl", "--check-weight-update-equal",

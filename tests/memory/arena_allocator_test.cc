@@ -1,4 +1,4 @@
-// What LibTorch asks for, seen from the arena: under which tag, in which view, and when not at all.
+// LibTorch's allocations reach the arena under the right tag, in the right view, and not at all outside of the phases.
 #include "memory/arena_allocator.h"
 
 #include <gtest/gtest.h>

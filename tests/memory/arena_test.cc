@@ -1,4 +1,4 @@
-// The lease: who may allocate where, what stops it from moving, and what moving costs.
+// The lease: its holder alone may allocate, live allocations stop it from moving, and moving is cheap.
 #include "memory/arena.h"
 
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST_F(ArenaTest, ADrainingRolloutGivesUpWholeExtents) {
   for (const Allocation& live : arena.allocations(View::kRollout)) arena.free(arena.data(View::kRollout) + live.offset);
   arena.enter(Phase::kTrain);
   EXPECT_EQ(arena.allocations(View::kTrain).size(), 1U) << "training went on";
-  // And the other way: what the train view does not use.
+  // It works in the other direction too, with extents that the train view does not use.
   EXPECT_EQ(arena.idle_extents(View::kTrain), (std::vector<int64_t>{0, 1, 2}));
   arena.hand_over(arena.idle_extents(View::kTrain), View::kRollout);
   EXPECT_NE(arena.allocate(View::kRollout, 3 * kExtentBytes, Tag::kKv, "kv"), nullptr);
@@ -203,7 +203,7 @@ TEST(Arena, BothViewsShowTheSameMemory) {
   EXPECT_EQ(train[arena.bytes() - 1], std::byte{3});
 }
 
-// What a stray access does where idle views are unmapped: on devices that map an extent once, and for debugging.
+// Idle views are unmapped on devices that map an extent once, and for debugging; a stray access then faults.
 class HidingArena : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(CanAlias, HidingArena, testing::Bool());
 
@@ -268,7 +268,7 @@ TEST(Arena, ThreadsAllocateWhileTheLeaseMoves) {
       arena.hand_over(idle, from == View::kTrain ? View::kRollout : View::kTrain);
       ++num_moves;
     } catch (const BugError&) {
-      // A thread was quicker and allocates there: the lease stays.
+      // A thread allocated there first, so the lease stays.
     }
     arena.check();
   }
@@ -279,7 +279,7 @@ TEST(Arena, ThreadsAllocateWhileTheLeaseMoves) {
   EXPECT_EQ(device.ledger.current_bytes(), 0);
 }
 
-// A measure, printed; the bound is a hundred times what it takes.
+// The time is printed; the bound is a hundred times what it takes.
 TEST(Arena, APhaseChangeTakesMicroseconds) {
   device::CpuVmm vmm(int64_t{256} << 20);
   device::CountingVmm counting(vmm);

@@ -1,5 +1,5 @@
-// One life of the memory plan, again and again: each time the next call of the device or of host memory fails, once or
-// from then on, as out of memory or as a driver error. Whatever fails, it is said in one line or answered with no, the
+// One life of the memory plan is repeated: each time the next call of the device or of host memory fails, once or from
+// then on, as out of memory or as a driver error. Whatever fails, it is reported in one line or by a return value, the
 // phase and the lease are the old ones or the new ones, kept bytes are kept, and nothing leaks.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class Life {
   Life(FailingVmm& vmm, FailingHostMemory& host_memory, device::HostMemory& working_host_memory, bool hide)
       : vmm_(vmm), host_memory_(host_memory), working_host_memory_(working_host_memory), hide_(hide) {}
 
-  // How many of its steps failed.
+  // Returns how many of its steps failed.
   int64_t run() {
     Ledger ledger;
     ExtentPool pool(vmm_, ledger, kExtentBytes);
@@ -145,7 +145,7 @@ class Life {
     }
   }
 
-  // Past the wrapper: the test looks without being a call that may fail.
+  // This bypasses the wrapper: the test looks at the memory without a call that may fail.
   void fill(std::byte* device, int64_t bytes, std::byte value) {
     const std::vector<std::byte> values(static_cast<size_t>(bytes), value);
     working_host_memory_.copy_to_device(device, values.data(), bytes);
@@ -183,7 +183,7 @@ class FaultSweep : public testing::TestWithParam<Machine> {
                 static_cast<long>(num_failed_));
   }
 
-  // False when the device or the host was asked too seldom for the k-th call to come.
+  // Returns false when there were too few calls of the device or the host for the k-th to happen.
   bool live(int64_t device_k, int64_t host_k, bool for_good, Outcome outcome) {
     SCOPED_TRACE(base::join_message("device call", device_k, "host call", host_k, for_good ? "for good" : "once",
                                     outcome == Outcome::kOutOfMemory ? "out of memory" : "driver error"));

@@ -1,4 +1,4 @@
-// Sums, high-water marks, and the two files that are drawn from them.
+// The ledger has the right sums and high-water marks, and the two files of its events hold them.
 #include "memory/ledger.h"
 
 #include <gtest/gtest.h>

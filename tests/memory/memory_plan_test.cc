@@ -1,4 +1,4 @@
-// What is alive together counts together; a tag's number is its own highest.
+// Tags that are alive together count together; a tag's number is its own maximum.
 #include "memory/memory_plan.h"
 
 #include <gtest/gtest.h>

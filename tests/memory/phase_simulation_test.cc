@@ -30,7 +30,7 @@ constexpr int64_t kExtentBytes = 4096, kNumExtents = 6, kKeptBytes = 100;
 struct LiveAllocation {
   View view;
   std::byte* address;
-  int64_t bytes;  // as asked for
+  int64_t bytes;  // bytes asked for
   Tag tag;
   std::byte stamp;
 };
@@ -39,12 +39,12 @@ struct LiveRegion {
   std::unique_ptr<Region> region;
   Content content;
   int64_t num_extents;
-  std::byte* address = nullptr;  // once it is known
+  std::byte* address = nullptr;  // set once it is known
   std::byte stamp = std::byte{0};
   bool has_stamp = false;
 };
 
-// Outlives everything on it, so that what is left on it can be counted.
+// Outlives everything on it, so that leaks on it can be counted.
 struct SimulatedMachine {
   explicit SimulatedMachine(bool can_alias) : vmm((kNumExtents + 4) * kExtentBytes, can_alias) {}
   SimulatedVmm vmm;
@@ -111,7 +111,8 @@ class World {
   int64_t draw(int64_t below) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(below)); }
   View draw_view() { return draw(2) == 0 ? View::kRollout : View::kTrain; }
 
-  // Runs what a failing device may refuse; true: it was done. A refusal needs a failure, and says one line.
+  // Runs an action that a failing device may refuse. Returns true if it was done. A refusal needs an injected failure,
+  // and its message is one line.
   bool tolerate(const std::function<void()>& act) {
     try {
       act();
@@ -173,7 +174,7 @@ class World {
     return (allocation.address - arena_.data(allocation.view) + byte) / kExtentBytes;
   }
 
-  // Moves `extents` by `act`; what must happen follows from what is live.
+  // Moves `extents` by `act`; the expected result follows from the live allocations.
   void move(const std::vector<int64_t>& extents, View to, const std::function<void()>& act) {
     const Phase phase = ledger_.phase();
     std::vector<std::optional<View>> before;
@@ -230,7 +231,7 @@ class World {
     LiveRegion& live = regions_[static_cast<size_t>(draw(std::ssize(regions_)))];
     Region& region = *live.region;
     const bool was_paused = region.is_paused();
-    const int64_t available = pool_.num_free() + vmm_.device_bytes().free / kExtentBytes;  // what borrow() can come to
+    const int64_t available = pool_.num_free() + vmm_.device_bytes().free / kExtentBytes;  // limit of borrow()
     bool says_yes = true;
     const bool is_done = tolerate([&] {
       if (was_paused) {
@@ -293,7 +294,7 @@ class World {
     for (int64_t e = 0; e < kNumExtents; ++e) num_unheld += arena_.holder(e) ? 0 : 1;
     const int64_t num_arena_mappings = vmm_.can_alias() && !hide_ ? 2 * kNumExtents : kNumExtents - num_unheld;
     const int64_t num_mappings = vmm_.counts().num_mappings - num_region_extents - num_arena_mappings;
-    if (failing_.has_failed()) {  // what the driver did not take back stays lent and mapped until it does
+    if (failing_.has_failed()) {  // extents that the driver did not take back stay lent and mapped until it does
       TANDEM_CHECK(num_lent >= kNumExtents + num_region_extents, num_lent);
       TANDEM_CHECK(num_mappings >= 0, num_mappings);
     } else {
@@ -319,7 +320,7 @@ class World {
 TEST(PhaseSimulation, NoSequenceOfCallsBreaksThePlan) {
   std::printf("seeds %lu to %lu\n", static_cast<unsigned long>(first_seed),
               static_cast<unsigned long>(first_seed + static_cast<uint64_t>(num_sequences) - 1));
-  base::set_log_terminal([](const std::string&) {});  // the failures that are injected
+  base::set_log_terminal([](const std::string&) {});  // hides the messages of injected failures
   int64_t num_steps = 0, num_failing = 0;
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(num_sequences); ++seed) {
     try {

@@ -19,7 +19,7 @@ RegionOptions region_options(Content content, int64_t bytes) {
   return options;
 }
 
-// On the memory of the CPU, where bytes are bytes.
+// Uses the memory of the CPU, so that the test can read it.
 struct RegionOnCpu : testing::Test {
   device::CpuVmm vmm{int64_t{16} << 20};
   device::CpuHostMemory host_memory;
@@ -37,7 +37,7 @@ TEST_F(RegionOnCpu, KeepsItsBytesAndItsAddressOverAPause) {
   for (int round = 0; round < 3; ++round) {
     region.pause();
     EXPECT_EQ(region.mapped_bytes(), 0);
-    auto others = pool.borrow(2);  // somebody else writes into the memory meanwhile
+    auto others = pool.borrow(2);  // another borrower overwrites the memory meanwhile
     Region other(pool, host_arena, region_options(Content::kDiscard, 100'000));
     others.reset();
     ASSERT_TRUE(other.resume());

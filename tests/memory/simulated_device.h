@@ -1,4 +1,4 @@
-// A simulated device with everything on it that the tests of src/memory start from.
+// Makes a simulated device with everything on it that the tests of src/memory start from.
 #pragma once
 
 #include "memory/extent_pool.h"

@@ -1,4 +1,4 @@
-// See simulated_vmm.h.
+// Implements simulated_vmm.h.
 #include "tests/memory/simulated_vmm.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ device::VmmCounts SimulatedVmm::counts() const {
 std::byte* SimulatedVmm::reserve_addresses(int64_t bytes) {
   TANDEM_CHECK(bytes > 0 && bytes % granularity_bytes() == 0, bytes);
   const uintptr_t address = next_address_;
-  next_address_ += static_cast<uintptr_t>(bytes);  // side by side: what reaches over the end is found
+  next_address_ += static_cast<uintptr_t>(bytes);  // ranges are adjacent, so an access beyond the end of one is found
   reservations_[address] = bytes;
   return reinterpret_cast<std::byte*>(address);
 }

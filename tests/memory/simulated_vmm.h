@@ -1,6 +1,6 @@
-// A device that is only books: addresses that mean nothing to the CPU, and extents whose bytes lie in vectors. It holds
-// its user to every rule of the CUDA driver, written down apart from the backends' own books (BugError), and so checks
-// them too.
+// A device that is only bookkeeping: its addresses mean nothing to the CPU, and its extents' bytes lie in vectors. It
+// holds its user to every rule of the CUDA driver (BugError). The rules are written down independently of the backends'
+// own bookkeeping, so it checks the backends too.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@ class SimulatedVmm : public device::Vmm {
   void unmap(std::byte* address, int64_t bytes) override;
   bool set_access(std::byte* address, int64_t bytes, device::Access access) override;
 
-  // The byte behind an address; BugError where a device would fault.
+  // Returns the byte at an address. Throws BugError where a device would fault.
   std::byte& at(const std::byte* address);
 
  private:
@@ -41,7 +41,7 @@ class SimulatedVmm : public device::Vmm {
     Contents contents;
   };
   using Mappings = std::map<uintptr_t, Mapping>;
-  // The mappings of exactly [address, address + bytes).
+  // Returns the mappings of exactly [address, address + bytes).
   std::pair<Mappings::iterator, Mappings::iterator> run(std::byte* address, int64_t bytes);
 
   int64_t total_bytes_;
@@ -49,7 +49,7 @@ class SimulatedVmm : public device::Vmm {
   uintptr_t next_address_ = 0x7000'0000'0000;
   int64_t next_id_ = 1;
   std::map<uintptr_t, int64_t> reservations_;
-  std::map<device::ExtentId, Contents> extents_;  // those that are not released
+  std::map<device::ExtentId, Contents> extents_;  // extents that are not released
   std::vector<std::weak_ptr<std::vector<std::byte>>> created_;
   Mappings mappings_;
 };

@@ -1,4 +1,4 @@
-// The simulated device keeps the contract that real ones keep; what is proved on it holds for them.
+// The simulated device keeps the contract that real ones keep, so proofs on it hold for them.
 #include "tests/memory/simulated_vmm.h"
 
 #include "tests/device/vmm_conformance.h"

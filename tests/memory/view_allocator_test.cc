@@ -1,4 +1,4 @@
-// Best fit, at the right end, without losing a byte.
+// The allocator takes the best fit at the right end and loses no byte.
 #include "memory/view_allocator.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(ViewAllocator, TakesTheSmallestHoleThatFits) {
     allocator.add(10 * kUnit, 2 * kUnit);
     allocator.add(20 * kUnit, 3 * kUnit);
     allocator.add(30 * kUnit, 2 * kUnit);
-    // Of equal holes: the one at the end that it grows from.
+    // Among equal holes it takes the one at the end that it grows from.
     EXPECT_EQ(allocator.allocate(2 * kUnit, Tag::kHead, "a"), (end == GrowsFrom::kLowEnd ? 10 : 30) * kUnit);
     EXPECT_EQ(allocator.allocate(3 * kUnit, Tag::kHead, "b"), 20 * kUnit);
     EXPECT_EQ(allocator.allocate(6 * kUnit, Tag::kHead, "c"), std::nullopt);

@@ -1,4 +1,4 @@
-// Metrics on disk and on the terminal.
+// Metrics reach the disk and the terminal.
 #include "report/report.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Report, WritesOneRecordPerCallWithItsAxis) {
   EXPECT_EQ(lines[1]["train/loss"], "nan");  // JSON has no such number
 }
 
-// --quiet leaves results, warnings and errors; log.txt has everything.
+// --quiet shows results, warnings and errors; log.txt has everything.
 TEST(Report, QuietShowsResultsAndWarningsAlone) {
   base::TemporaryDirectory folder;
   Report report(files_in(folder));

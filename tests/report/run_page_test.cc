@@ -1,5 +1,4 @@
-// The page of `tandem view`: what of a run stands in it, that nothing in the run's files is markup, and that it stays
-// small.
+// The page of `tandem view` shows the parts of a run, treats none of the run's texts as markup, and stays small.
 #include "report/run_page.h"
 
 #include <fmt/format.h>
@@ -56,7 +55,7 @@ size_t count(const std::string& text, const std::string& part) {
   return num;
 }
 
-// What stands between two texts, the first time.
+// Returns the text between two others, the first time.
 std::string between(const std::string& text, const std::string& begin, const std::string& end) {
   const size_t from = text.find(begin) + begin.size();
   return text.substr(from, text.find(end, from) - from);
@@ -108,7 +107,8 @@ TEST_F(RunPage, ShowsCurvesTimesMemoryAndSamples) {
 }
 
 TEST_F(RunPage, PlacesRecordsOnThreeAxes) {
-  // Two optimizer steps a rollout; then a resume, whose clock begins again; then a kill within a rollout.
+  // The run has two optimizer steps a rollout; then comes a resume, whose clock begins again, then a kill within a
+  // rollout.
   const std::string path = write_run("a", train_record(0, 1, 1) + train_record(1, 1, 2) + rollout_record(0, 0.1, 3) +
                                               train_record(2, 1, 0.5) + train_record(3, 1, 1) +
                                               rollout_record(1, 0.2, 2) + train_record(4, 1, 3));
@@ -274,14 +274,15 @@ TEST_F(RunPage, HasWhatPaperNeeds) {
   const std::string paper = between(style, "@media print {\n", "\n}\n");
   EXPECT_EQ(count(style, "prefers-color-scheme: dark"), count(style, "@media screen and (prefers-color-scheme: dark)"))
       << "a dark screen does not make dark paper";
-  // Nothing that only a screen can use, nothing cut off, no heading that is parted from what it names.
+  // Paper has nothing that only a screen can use, nothing cut off, and no heading on another page than its part.
   for (const char* rule : {".axes, .axis, output, .cursor, .reading { display: none; }", "pre { max-height: none;",
                            ".scroll { overflow: visible; }", "tr { break-inside: avoid; }", "break-after: avoid",
                            "figure, article { border: 1px solid", ".on-paper { display: block; }"})
     EXPECT_EQ(count(paper, rule), 1U) << rule;
   EXPECT_EQ(count(style, "\n.on-paper { display: none; }"), 1U);
   EXPECT_EQ(count(page, " on-paper\">Of what was folded on the screen, paper has the title alone."), 1U);
-  // A table that goes on over a page repeats its headings: those of faults, times of two runs, memory and options.
+  // A table that continues on another page repeats its headings: those of faults, times of two runs, memory and
+  // options.
   EXPECT_EQ(count(page, "<thead><tr><th"), 5U);
   EXPECT_EQ(count(page, "<thead><tr><th"), count(page, "<tr><th"));
   EXPECT_EQ(count(page, "</tr></thead>"), 5U);
@@ -371,7 +372,7 @@ TEST(Chart, TicksLieInTheRangeAndAreFew) {
     const std::vector<double> at = ticks(begin, end, 4);
     ASSERT_LE(at.size(), 10U) << begin << " " << end;
     for (size_t j = 0; j < at.size(); ++j) {
-      // A tick at 0 stands for one within rounding of it.
+      // A tick at 0 is one within rounding of it.
       ASSERT_LE(at[j], end + (end - begin) * 1e-9);
       ASSERT_GE(at[j], begin - (end - begin) * 1e-9);
       if (j > 0) {
@@ -392,7 +393,8 @@ TEST(Chart, SmoothingIsTheMovingAverageWithoutItsBias) {
     if (i != 50) EXPECT_NEAR(constant[i], 3.0, 1e-12) << i;
   }
   EXPECT_TRUE(std::isnan(constant[50])) << "a gap stays";
-  // By hand: each value weighs 0.6 to the power of its age (100 values: a fortieth are 2.5).
+  // The expected values are computed by hand: each value has the weight 0.6 to the power of its age (a fortieth of 100
+  // values is 2.5).
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * i % 7);
   const std::vector<double> curve = smoothed(values);
   for (const size_t at : {0UL, 1UL, 40UL, 99UL}) {

@@ -1,4 +1,4 @@
-// What a person reads after each rollout and at the end of a run.
+// A person reads these lines after each rollout and at the end of a run.
 #include "report/step_line.h"
 
 #include <gtest/gtest.h>
@@ -31,17 +31,17 @@ TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
   step["train/kl"] = 1e-17;
   step["train/grad_clipped"] = 1.0;
   step["train/grad_norm"] = 1605432.1;
-  // A run that went on after 70: its pace is of its own rollouts.
+  // The run resumed after 70: its pace is that of its own rollouts.
   const Progress progress = {
       .rollout = 75, .num_rollouts = 80, .first_rollout = 70, .num_groups = 32, .num_failed = 3, .elapsed_s = 7200.0};
   EXPECT_EQ(step_line(progress, rollout, step, 200),
             "rollout 75/80  reward 0.965  length 3.23  truncated 0.125  loss 2e-09  entropy 0.042  kl 0  "
             "grad 1,605,432 (clipped)  1 of 32 groups has equal rewards  failed 3  0.23 s  elapsed 2:00:00  "
             "ETA 2:00:00");
-  // Two groups of which none has a reward, beside one of equal ones.
+  // In two groups no sample has a reward, in one all rewards are equal.
   rollout["rollout/groups_without_signal"] = 3.0;
   EXPECT_NE(step_line(progress, rollout, step, 200).find("  3 of 32 groups give no signal  "), std::string::npos);
-  // Equal rewards that the estimator learns from.
+  // The estimator learns from these equal rewards.
   rollout["rollout/groups_without_signal"] = 0.0;
   EXPECT_EQ(step_line(progress, rollout, step, 200).find("groups"), std::string::npos);
 }
@@ -64,7 +64,7 @@ TEST(StepLine, FitsTheTerminal) {
   EXPECT_EQ(step_line(progress, kRollout, kStep, 100),
             "rollout 75/300  reward 0.965  length 3.23  loss 0  entropy 0.042  grad 0.742\n"
             "    24 of 32 groups have equal rewards  0.23 s  elapsed 0:20  ETA 1:00");
-  // The same facts stand in the same line, whether a group has equal rewards or not.
+  // The same facts are in the same line, whether a group has equal rewards or not.
   Metrics rollout = kRollout;
   rollout["rollout/groups_without_signal"] = 0.0;
   EXPECT_EQ(step_line(progress, rollout, kStep, 100),
@@ -86,6 +86,6 @@ TEST(EndLine, SaysHowTheRunGoesOn) {
             "stopped after 0 of 5 rollouts, 2 warnings; nothing is saved yet, --overwrite begins again in runs/x");
 }
 
-// Unasked, a run loses ten rollouts at most to a power cut, and its disk holds one export.
+// By default a run loses ten rollouts at most to a power cut, and its disk holds one export.
 }  // namespace
 }  // namespace tandem::report

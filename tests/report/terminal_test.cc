@@ -1,4 +1,4 @@
-// The live line on a terminal, and quiet lines elsewhere.
+// The live line is drawn on a terminal, and lines are plain elsewhere.
 #include "report/terminal.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace tandem::report {
 namespace {
 
-// What a terminal of this kind receives.
+// Returns the bytes that a terminal of this kind receives.
 std::string shown(bool is_terminal, int columns, const std::function<void(Terminal&)>& use) {
   char* text = nullptr;
   size_t size = 0;
@@ -49,7 +49,7 @@ TEST(Terminal, RedrawsAtMostTenTimesASecond) {
     for (int i = 0; i < 1000; ++i) terminal.live("x");
   });
   EXPECT_LT(text.size(), 200U);
-  EXPECT_TRUE(text.ends_with("\r\033[K"));  // nothing is left behind
+  EXPECT_TRUE(text.ends_with("\r\033[K"));  // nothing is left over
 }
 
 TEST(Terminal, BarFillsFromTheLeft) {

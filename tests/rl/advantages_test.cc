@@ -1,4 +1,4 @@
-// Advantages against verl and TRL, and what holds for any rewards.
+// Advantages agree with verl and TRL, and keep their promises for any rewards.
 #include "rl/advantages.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ const GoldenLosses& golden() {
   return losses;
 }
 
-// The 16 sequences of a golden batch, each padded to 24 tokens.
+// Returns the 16 sequences of a golden batch, each padded to 24 tokens.
 std::vector<Sample> golden_samples(const std::string& batch) {
   const std::vector<double> rewards = golden().doubles(batch + ".in.rewards");
   const std::vector<uint8_t> mask = golden().mask(batch + ".in.mask");
@@ -109,7 +109,7 @@ TEST(Advantages, AgreeWithTrl) {
 }
 
 TEST(Advantages, EveryGoldenTensorIsClaimedOrLeftOut) {
-  // Left out: other baselines that no row has (docs/LOSSES.md).
+  // Other baselines, which no row has, are left out (docs/LOSSES.md).
   const std::set<std::string> claimed = {"verl.grpo",
                                          "verl.grpo_no_std",
                                          "verl.grpo_vectorized",
@@ -196,7 +196,7 @@ TEST(Advantages, OfEqualRewardsAreExactlyZeroWithoutAnyEpsilon) {
             config.normalize_advantages = whiten;
             std::vector<Sample> samples = small_samples(std::vector<double>(2 * n, reward), n);
             assign_advantages(config, samples);
-            // Of `reinforce` alone a reward is a signal in itself.
+            // A reward is a signal in itself for `reinforce` alone.
             const double expected = estimator.needs_group || estimator.name != "reinforce" || whiten ? 0.0 : reward;
             for (const Sample& sample : samples) {
               ASSERT_EQ(sample.advantages, std::vector<double>{expected})
@@ -209,8 +209,8 @@ TEST(Advantages, OfEqualRewardsAreExactlyZeroWithoutAnyEpsilon) {
   }
 }
 
-// Their squares, and of three of them the sum, are above what a double holds. The spread was then infinite: advantages
-// were 0, or NaN and the loss "-nan".
+// Their squares, and the sum of three of them, exceed a double. The spread was once infinite: advantages were 0, or NaN
+// and the loss "-nan".
 TEST(Advantages, OfHugeRewardsAreThoseOfSmallOnes) {
   for (const double unit : {1e160, 1e200, 0x1.0p1022}) {
     std::vector<Sample> small(4), huge(4);
@@ -250,7 +250,7 @@ TEST(Advantages, AreMadeOfRawRewardsByEveryEstimatorWhenNormalisationIsDisabled)
   double mean = 0.0, squares = 0.0;
   for (const double reward : rewards) mean += reward / 4;
   for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
-  // Four samples of three tokens each.
+  // The whitening is over four samples of three tokens each.
   const double deviation = std::sqrt(3 * squares / 11 + LossConfig{}.whiten_epsilon);
   for (const Estimator& estimator : estimators()) {
     for (const size_t n : {1, 2}) {

@@ -1,4 +1,4 @@
-// A data file for the length of a test.
+// Makes a data file for the length of a test.
 #pragma once
 
 #include <fstream>

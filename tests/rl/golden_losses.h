@@ -1,4 +1,4 @@
-// The two GRPO batches of tests/golden/losses with everything that was computed on them.
+// Reads the two GRPO batches of tests/golden/losses with everything that was computed on them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace tandem::rl {
 
 constexpr int64_t kNumSamples = 16;
-constexpr int64_t kNumTokens = 24;  // of a padded row
+constexpr int64_t kNumTokens = 24;  // tokens of a padded row
 
 class GoldenLosses {
  public:
@@ -31,7 +31,7 @@ class GoldenLosses {
   base::Json json_;
 };
 
-// The rows of one batch as a loss reads them. Rows are padded; the mask says what counts.
+// Holds the rows of one batch as a loss reads them. Rows are padded; the mask marks the tokens that count.
 struct GoldenBatch {
   GoldenBatch(const GoldenLosses& golden, int64_t batch);
   LossInput row(int64_t sample) const;
@@ -44,7 +44,7 @@ struct GoldenBatch {
   bool with_reference = true, with_rollout = true, with_entropy = true;
 };
 
-// What a whole step gives: `rows` samples from `first` on, normalised over all 16.
+// Holds the result of a whole step: `rows` samples from `first` on, normalised over all 16.
 struct StepResult {
   std::map<std::string, double> metrics;
   std::vector<double> dlogprobs, dentropy;  // [16, 24], scaled

@@ -1,4 +1,4 @@
-// Every published loss case is either reproduced, value and gradient, by flags of the table, or named with a reason.
+// Every published loss case is either reproduced, value and gradient, by flags of the table, or listed with a reason.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,8 @@ const GoldenLosses& golden() {
   return losses;
 }
 
-// Cases that no flags of ours give, by the end of their id (after "b0." or "b1."). docs/LOSSES.md has the same list.
+// Returns why no flags of ours give a case, by the end of its id (after "b0." or "b1."). docs/LOSSES.md has the same
+// list.
 std::optional<std::string> reason_left_out(const std::string& id) {
   const std::string name = id.substr(3);
   if (name.starts_with("verl.geo_mean")) return "clips each token's log ratio inside a geometric mean";
@@ -36,7 +37,8 @@ struct Plan {
 
 std::string text(const base::Json& params, const char* key) { return params.value(key, std::string()); }
 
-// verl's response mask after rejection: sequences whose mean k3 between current and sampling policy is above 0.3.
+// Applies verl's response mask after rejection: it removes sequences whose mean k3 between current and sampling policy
+// is above 0.3.
 void reject_sequences(GoldenBatch& batch) {
   for (size_t row = 0; row < kNumSamples; ++row) {
     double sum = 0.0, count = 0.0;
@@ -68,7 +70,7 @@ void plan_verl(const base::Json& params, Plan& plan) {
   if (mode == "bypass_mode") {
     reject_sequences(plan.batch);
     mode = text(params.at("rollout_correction"), "loss_type") == "reinforce" ? "reinforce" : "vanilla";
-    if (mode == "reinforce") {  // weighed by the current policy against the sampling one
+    if (mode == "reinforce") {  // weighted by the current policy against the sampling one
       plan.batch.old_logprobs = plan.batch.logprobs;
       plan.batch.with_rollout = true;
       c.use_tis = true;
@@ -78,7 +80,7 @@ void plan_verl(const base::Json& params, Plan& plan) {
   }
   c.pg_loss_type = mode == "vanilla" ? "ppo" : (mode == "gpg" ? "reinforce" : mode);
   if (mode == "vanilla" || mode.starts_with("dppo")) c.eps_clip_c = params.at("clip_ratio_c");
-  if (mode == "sapo") {  // verl's ignores the aggregation asked for
+  if (mode == "sapo") {  // verl's ignores the requested aggregation
     c.loss_aggregation = "seq-mean-token-mean";
     c.sapo_tau_pos = params.at("tau_pos");
     c.sapo_tau_neg = params.at("tau_neg");
@@ -122,7 +124,7 @@ void plan_trl(const std::string& id, const base::Json& params, Plan& plan) {
   batch.with_reference = c.kl_loss_coef > 0.0;
   c.entropy_coef = params.value("entropy_coef", 0.0);
   c.off_policy_mask_threshold = params.value("off_policy_mask_threshold", 0.0);
-  batch.with_rollout = c.off_policy_mask_threshold > 0.0;  // TRL's mask looks at the sampling log-probs
+  batch.with_rollout = c.off_policy_mask_threshold > 0.0;  // TRL's mask uses the sampling log-probs
   if (params.value("mask_truncated_completions", false)) batch.mask = golden().mask(batch.name + ".trl.mask_truncated");
   if (params.contains("vllm_importance_sampling_mode")) {
     const std::string name = batch.name + ".trl.is." + id.substr(id.find(".is.") + 4);
@@ -149,7 +151,7 @@ void expect_gradient(const std::vector<double>& ours, const std::vector<float>& 
   }
 }
 
-// Two ranks: each one's loss is over global counts and times 2, "before the mean over ranks".
+// Checks two ranks: each one's loss is over global counts and times 2, "before the mean over ranks".
 void expect_two_ranks(const base::Json& one, const Plan& plan) {
   const std::string id = one.at("id");
   std::vector<double> gradient(kNumSamples * kNumTokens, 0.0);
@@ -162,7 +164,7 @@ void expect_two_ranks(const base::Json& one, const Plan& plan) {
   expect_gradient(gradient, golden().floats(one.at("grad")), id);
 }
 
-// verl's and TRL's own names for what we measure too, where both are means over tokens. Returns how many.
+// Compares metrics that verl and TRL have under other names, if both are means over tokens. Returns their number.
 int64_t expect_library_metrics(const base::Json& one, const Plan& plan, const StepResult& result) {
   if (!one.contains("metrics")) return 0;
   static const std::pair<const char*, const char*> kNames[] = {{"actor/ppo_kl", "ppo_kl"},
@@ -219,9 +221,9 @@ TEST(GoldenLosses, EveryCaseIsReproducedOrNamedAsLeftOut) {
   EXPECT_EQ(num_left_out, 30);
 }
 
-// What tests/golden/trl_loss/make.py computed with TRL's own function in float64, where the cases above do not tell two
-// readings apart: `trl.dapo.off_policy_mask` is the same by the old and by the sampling log-probs, and the entropy
-// bonus is beside a mean over tokens there alone.
+// tests/golden/trl_loss/make.py computed these with TRL's own function in float64, where the cases above do not tell
+// two readings apart: `trl.dapo.off_policy_mask` is the same by the old and by the sampling log-probs, and the entropy
+// bonus occurs there only with a mean over tokens.
 TEST(GoldenLosses, TrlsMaskAndEntropyAreTrlsWhereOtherReadingsDiffer) {
   const std::map<std::string, std::string> aggregations = {{"dapo", "token-mean"},
                                                            {"grpo", "seq-mean-token-mean"},
@@ -252,13 +254,12 @@ TEST(GoldenLosses, TrlsMaskAndEntropyAreTrlsWhereOtherReadingsDiffer) {
   }
 }
 
-// TRL's mask looks at the log-probs that tokens were sampled with; slime's at the old ones. In these batches the two
-// differ.
+// TRL's mask uses the log-probs that tokens were sampled with, slime's the old ones. In these batches the two differ.
 TEST(GoldenLosses, OffPolicyMasksLookAtTheLogProbsThatTheyAreDefinedBy) {
   int64_t num_different = 0;
   for (int64_t k = 0; k < 2; ++k) {
     const GoldenBatch batch(golden(), k);
-    // Keep a sample where A >= 0 or the mean of `behaviour` - current is at most the threshold.
+    // A sample is kept if A >= 0 or the mean of `behaviour` - current is at most the threshold.
     const auto masked_by = [&](const std::vector<float>& behaviour, double threshold) {
       GoldenBatch masked = batch;
       masked.weights.assign(batch.mask.size(), 1.0F);

@@ -1,4 +1,4 @@
-// The metrics that vime logs, against a float64 computation of its definitions (golden metrics.b0, metrics.b1).
+// The metrics that vime logs agree with a float64 computation of its definitions (golden metrics.b0, metrics.b1).
 #include <gtest/gtest.h>
 
 #include "rl/metrics.h"

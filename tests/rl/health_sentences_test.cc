@@ -1,4 +1,4 @@
-// What a sentence blames: the cause that the settings leave possible.
+// A sentence blames the cause that the settings leave possible.
 #include "rl/health_sentences.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace tandem::rl {
 namespace {
 
-// All rewards are 0 and every completion ran to its limit.
+// Returns the sentence when all rewards are 0 and every completion ran to its limit.
 std::string never_right(bool ignore_eos) {
   HealthSettings settings;
   settings.grader = "--rm-type math";

@@ -1,4 +1,4 @@
-// Runs that cannot learn are told so within two rollouts, with the cause; runs that can hear nothing.
+// Runs that cannot learn are told so within two rollouts, with the cause; runs that can get no message.
 #include "rl/learning_health.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::vector<const Sample*> views(const std::vector<Sample>& samples) {
   return result;
 }
 
-// A watch and what it has said and counted.
+// Holds a LearningHealth with its messages and counts.
 struct Watched {
   explicit Watched(const SimulatedRun& run)
       : watch(
@@ -27,10 +27,10 @@ struct Watched {
             [this](const std::string& line) { notes.push_back(line); }) {}
   LearningHealth watch;
   std::vector<std::string> warnings, notes;
-  LearningHealth::Counts counts;  // of the last rollout and its steps
+  LearningHealth::Counts counts;  // counts of the last rollout and its steps
 };
 
-// Its grading failed, and it has no reward.
+// Makes a sample whose grading failed and that has no reward.
 void drop(Sample& sample) {
   sample.grading_failed = true;
   sample.has_reward = false;
@@ -39,7 +39,7 @@ void drop(Sample& sample) {
 
 using Break = std::function<void(SimulatedRun&, std::vector<Sample>&)>;
 
-// One rollout and its optimizer steps, as a run does them; `spoil` changes samples before they have advantages.
+// Observes one rollout and its optimizer steps, as a run does; `spoil` changes samples before they have advantages.
 void go(SimulatedRun& run, Watched& watched, int64_t index, const Break& spoil = {},
         const Break& spoil_after_advantages = {}) {
   std::vector<Sample> samples = run.rollout(index);
@@ -199,7 +199,7 @@ TEST(LearningHealth, IsSilentOnHealthyRuns) {
   }
 }
 
-// Nine groups of ten are all right and teach nothing; the tenth does.
+// In each rollout nine groups of ten are all right and teach nothing; the tenth does.
 TEST(LearningHealth, IsSilentWhereMostGroupsAreSolved) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedRun run(seed);
@@ -219,7 +219,7 @@ TEST(LearningHealth, IsSilentWhereMostGroupsAreSolved) {
   }
 }
 
-// A run of four samples a rollout, half of them right: every eighth rollout has equal rewards.
+// The run has four samples a rollout, half of them right: every eighth rollout has equal rewards.
 TEST(LearningHealth, IsSilentOnRolloutsOfFourSamples) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedRun run(seed);
@@ -309,7 +309,7 @@ TEST(LearningHealth, SaysThatGroupsOfOneTeachNothing) {
       << watched.warnings[0];
 }
 
-// Samples that are out of the loss train nothing, whatever their masks say.
+// Samples that are out of the loss train nothing, whatever their masks hold.
 TEST(LearningHealth, LooksAtTheMasksOfSamplesInTheLoss) {
   SimulatedRun run(29);
   Watched watched(run);
@@ -370,7 +370,7 @@ TEST(LearningHealth, CountsExactly) {
   EXPECT_EQ(watched.counts, (Counts{{"fault/learning_rate_zero", 1}}));
 }
 
-// What a resumed run counts must not depend on what it saw before it was killed.
+// The counts of a resumed run must not depend on earlier rollouts of the killed process.
 TEST(LearningHealth, CountsOneRolloutAlone) {
   for (const BadRun& bad : bad_runs()) {
     SimulatedRun run(3), resumed(3);
@@ -412,7 +412,8 @@ TEST(LearningHealth, RepeatsItselfRarelyAndWhenAFaultComesBack) {
   EXPECT_EQ(cut_until(index + 2), 3);
 }
 
-// Equal rewards late in a run: at the best reward the task is solved, which is no alarm; at another the policy broke.
+// Rewards become equal late in a run: at the best reward the task is solved, which is no alarm; at another the policy
+// broke.
 TEST(LearningHealth, TellsASolvedTaskFromABrokenPolicy) {
   for (const double reward : {1.0, 0.0}) {
     SimulatedRun run(5);
@@ -436,8 +437,8 @@ TEST(LearningHealth, TellsASolvedTaskFromABrokenPolicy) {
   }
 }
 
-// Equal rewards after rewards that differed blamed the labels, which had been right: a step was too large. A run that
-// resumes behind it knows so too.
+// Equal rewards after rewards that differed once blamed the labels, which had been right: a step was too large. A run
+// that resumes after it knows that too.
 TEST(LearningHealth, ACollapseBlamesTheStepAndNotTheLabels) {
   for (const double reward : {0.0, 0.1}) {
     SimulatedRun run(5);
@@ -447,7 +448,7 @@ TEST(LearningHealth, ACollapseBlamesTheStepAndNotTheLabels) {
     run.accuracy = 0.5;
     run.settings.lr = 0.01;
     const Break collapse = each([reward](SimulatedRun& r, Sample& s) {
-      truncate(r, s);  // as a broken policy does: no reason to raise the limit
+      truncate(r, s);  // a broken policy does this: no reason to raise the limit
       s.reward = reward;
     });
     Watched watched(run);
@@ -532,7 +533,7 @@ TEST(LearningHealth, EqualRewardsFromTheStartAreAWarningHoweverShortTheRun) {
     ASSERT_EQ(watched.warnings.size(), 1U);
     EXPECT_NE(watched.warnings[0].find("rollouts 1 to 2: all 8 rewards are "), std::string::npos);
     EXPECT_TRUE(watched.notes.empty());
-    // Rewards that were seen to differ before, or by a process before, may be equal by chance at the end.
+    // Rewards that differed before, in this process or an earlier one, may be equal by chance at the end.
     Watched after(run);
     go(run, after, 1, equal);
     EXPECT_TRUE(after.warnings.empty() && after.notes.empty());

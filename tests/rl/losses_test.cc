@@ -1,4 +1,4 @@
-// Losses and their configuration: gradients against slopes of the value, and the promises of losses.h.
+// Losses and their configuration: gradients agree with slopes of the value, and the promises of losses.h hold.
 #include "rl/losses.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tandem::rl {
 namespace {
 
-// One random sample and the arrays behind its LossInput.
+// Draws one random sample and the arrays behind its LossInput.
 struct Drawn {
   explicit Drawn(std::mt19937& random, size_t length = 12) {
     std::normal_distribution<float> noise(0.0F, 0.3F);
@@ -63,7 +63,8 @@ double loss_with(const LossConfig& config, Drawn drawn, size_t token, float logp
   return lose(config, drawn).sums.at("loss");
 }
 
-// The slopes to both sides of a token's log-prob agree with the gradient; false where a kink lies between them.
+// Checks that the slopes to both sides of a token's log-prob agree with the gradient; returns false if a kink lies
+// between them.
 bool agrees_with_slopes(const LossConfig& config, const Drawn& drawn, size_t t, double gradient) {
   const float x = drawn.logprobs[t], above = x + 1e-3F, below = x - 1e-3F;
   const double middle = loss_with(config, drawn, t, x);
@@ -80,7 +81,7 @@ TEST(Losses, GradientsAreThoseOfTheValue) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   int64_t num_tokens = 0, num_smooth = 0;
-  // CISPO, DPPO and "+" kinds stop a gradient by design: the golden cases check those.
+  // CISPO, DPPO and "+" kinds stop a gradient by design, so the golden cases check those.
   for (const char* surrogate : {"ppo", "gspo", "rloo", "reinforce", "sapo", "dro"}) {
     for (const char* kl : {"k1", "k2", "k3", "low_var_kl", "abs"}) {
       for (const bool unbiased : {false, true}) {
@@ -109,7 +110,7 @@ TEST(Losses, TheUnbiasedKlHasTheGradientOfTheReverseKl) {
   const double p[] = {0.6, 0.3, 0.1}, ref[] = {0.2, 0.3, 0.5};
   double reverse = 0.0;
   for (int i = 0; i < 3; ++i) reverse += p[i] * std::log(p[i] / ref[i]);
-  // The sum over sampled tokens j of p_j dloss/dlogp_j dlogp_j/dz_i, dlogp_j/dz_i being [i = j] - p_i.
+  // This is the sum over sampled tokens j of p_j dloss/dlogp_j dlogp_j/dz_i, where dlogp_j/dz_i is [i = j] - p_i.
   const auto expected_gradient = [&](const LossConfig& config) {
     std::vector<double> gradient(3, 0.0);
     for (int j = 0; j < 3; ++j) {
@@ -154,8 +155,8 @@ TEST(Losses, RejectedTokensLeaveWeightsAndDenominators) {
       config.tis_mode = "reject";
       std::vector<Drawn> step;
       for (int i = 0; i < 6; ++i) step.emplace_back(random);
-      for (float& logprob : step[0].rollout_logprobs) logprob = -9.0F;  // nothing of this one stays
-      step[1].rollout_logprobs = step[1].old_logprobs;                  // and all of this one
+      for (float& logprob : step[0].rollout_logprobs) logprob = -9.0F;  // all of its tokens are rejected
+      step[1].rollout_logprobs = step[1].old_logprobs;                  // none of its tokens is rejected
       LossNormaliser normaliser(config), without(config);
       std::vector<Drawn> kept = step;
       std::vector<int64_t> num_rejected;
@@ -166,7 +167,8 @@ TEST(Losses, RejectedTokensLeaveWeightsAndDenominators) {
       }
       EXPECT_EQ(std::count(kept[0].mask.begin(), kept[0].mask.end(), 1), 0);
       EXPECT_EQ(kept[1].mask, step[1].mask);
-      // As if the rejected tokens had never been in the loss mask, with the weights that "mask" has inside the bounds.
+      // The result is as if the rejected tokens had never been in the loss mask, with the weights of "mask" inside the
+      // bounds.
       LossConfig masking = config;
       masking.tis_mode = "mask";
       LossSums rejected_sums, masked_sums;
@@ -288,7 +290,8 @@ TEST(Losses, OffPolicySequencesAreMaskedAndCounted) {
   EXPECT_EQ(outcome.sums.at("opsm_clipfrac"), 0.0);
 }
 
-// top-p makes tokens likelier than the policy has them: on policy by the old log-probs, off by the sampled ones.
+// top-p makes tokens likelier than the policy does: the sample is on policy by the old log-probs, off policy by the
+// sampled ones.
 TEST(Losses, TrlsOffPolicyMaskSeesWhatTruncatedSamplingChanged) {
   std::mt19937 random(1);
   Drawn drawn(random, 4);
@@ -331,7 +334,7 @@ TEST(Losses, TruncatedSamplingIsReportedAlsoWhereItIsNotCorrected) {
   EXPECT_EQ(truncated.dlogprobs, untouched.dlogprobs) << "--use-tis alone weighs";
 }
 
-// A KL that is only watched: also one that is not finite leaves loss and gradient alone.
+// A KL that is only a metric leaves loss and gradient alone, even if it is not finite.
 TEST(Losses, AtCoefficientZeroTheKlIsAMetric) {
   std::mt19937 random(1);
   const Drawn drawn(random);
@@ -442,7 +445,7 @@ TEST(LossConfig, RowsStandForTheirSurrogateAndAggregation) {
   }
 }
 
-// The options have refused it with the flag's name: tests/config/loss_options_test.cc.
+// The options refuse it earlier with the flag's name: tests/config/loss_options_test.cc.
 TEST(LossConfig, WhatOptionsRefuseIsABug) {
   const std::vector<LossConfig> configs = {
       {.advantage_estimator = "ppo"},

@@ -1,4 +1,4 @@
-// Rollout metrics by vime's names, repetition and pass@k.
+// Rollout metrics have vime's names and values, and so have repetition and pass@k.
 #include "rl/metrics.h"
 
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ TEST(RolloutMetrics, EqualRewardsAreNamedInTenths) {
 }
 
 TEST(RolloutMetrics, GroupsWithoutSignalAreThoseOfTheEstimator) {
-  // Equal rewards, different ones, no reward at all.
+  // The groups have equal rewards, different ones, and no reward at all.
   std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, 1, {1}), scored(1, 0, {1, 1}),
                                  scored(1, 1, {1}), scored(2, 0, {1}), scored(2, 0, {1})};
   samples[4].has_reward = samples[5].has_reward = false;
@@ -123,7 +123,7 @@ TEST(RolloutMetrics, GroupsWithoutSignalAreThoseOfTheEstimator) {
   EXPECT_EQ(counts("grpo"), 3.0) << "none of its tokens is trained";
 }
 
-// vime looks at texts of more than 10,000 characters only.
+// vime considers texts of more than 10,000 characters only.
 TEST(Repetition, IsReportedAsVimeHasIt) {
   std::string loop, wide;
   for (int i = 0; i < 30; ++i) loop += "The answer is 7. ";
@@ -153,7 +153,7 @@ TEST(Repetition, IsALoopAndNotProse) {
   EXPECT_TRUE(is_repetitive(noise + loop + loop)) << "only the end counts";
 }
 
-// Over all subsets of k of n samples, c of them correct.
+// Counts over all subsets of k of n samples, c of them correct.
 double counted_pass_at_k(int64_t n, int64_t c, int64_t k) {
   double num_subsets = 0, num_passed = 0;
   for (uint32_t subset = 0; subset < (1U << n); ++subset) {

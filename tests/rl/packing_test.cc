@@ -1,4 +1,4 @@
-// Micro-batches: every sample once, the budget kept, prompts counted once.
+// Micro-batches hold every sample once, keep the budget and count prompts once.
 #include "rl/packing.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ std::vector<const Sample*> pointers(const std::vector<Sample>& samples) {
   return result;
 }
 
-// What the trainer's forward would run.
+// Counts the tokens that the trainer's forward would run.
 int64_t count_tokens(const std::vector<Sample>& samples, const MicroBatch& batch) {
   int64_t num_tokens = 0;
   std::set<uint64_t> groups;
@@ -58,7 +58,7 @@ TEST(Packing, KeepsEverySampleOnceWithinBudgetAndGroupMatesAdjacent) {
       ASSERT_TRUE(batch.num_tokens <= max_tokens || batch.samples.size() == 1)
           << batch.num_tokens << " of " << max_tokens;
       seen.insert(batch.samples.begin(), batch.samples.end());
-      // Ascending order and groups that are neighbours in the step make group-mates neighbours here.
+      // Since indices ascend and a group's samples are adjacent in the step, they are adjacent here too.
       ASSERT_TRUE(std::is_sorted(batch.samples.begin(), batch.samples.end()));
     }
     ASSERT_EQ(seen.size(), samples.size());
@@ -66,7 +66,7 @@ TEST(Packing, KeepsEverySampleOnceWithinBudgetAndGroupMatesAdjacent) {
   }
 }
 
-// Samples of one group: a completion of each length.
+// Returns the samples of one group, with a completion of each length.
 std::vector<Sample> group_of(uint64_t group, size_t prompt_tokens, const std::vector<size_t>& completion_tokens) {
   const SharedPrompt prompt = make_prompt(std::vector<int32_t>(prompt_tokens, 1));
   std::vector<Sample> samples(completion_tokens.size());
@@ -121,7 +121,8 @@ TEST(Packing, GivesASampleBeyondTheBudgetItsOwnBatch) {
   EXPECT_EQ(batches[0].num_tokens, 100);
 }
 
-// Where an epoch ends, the next one may begin with the same prompt: another group, which is graded and packed apart.
+// After an epoch the next one may begin with the same prompt: that is another group, which is graded and packed
+// apart.
 TEST(Packing, APromptThatTwoGroupsHaveIsCountedInEach) {
   std::vector<Sample> samples = joined({group_of(0, 10, {5, 5}), group_of(1, 10, {5})});
   samples[2].prompt = samples[0].prompt;
@@ -130,7 +131,8 @@ TEST(Packing, APromptThatTwoGroupsHaveIsCountedInEach) {
   EXPECT_EQ(split_into_micro_batches(pointers(samples), {.max_tokens = 100}).at(0).num_tokens, 20 + 15);
 }
 
-// As many as the budget needs, rounded up, and near in size; a multiple of 1 is the budget's own split.
+// The number of micro-batches is what the budget needs, rounded up, and their sizes are near; a multiple of 1 gives the
+// budget's own split.
 TEST(Packing, AMultipleBalancesMicroBatches) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -1,4 +1,4 @@
-// Prompt files, good and bad, and the order in which records come.
+// Prompt files, good and bad, are read or refused, and records come in their order.
 #include "rl/prompts.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(Prompts, ReadTheGoldenFile) {
   EXPECT_EQ(data.bad_lines.count, 0);
 }
 
-// tests/golden/prompts/bad_lines.json says what is wrong with each line; "edge" lines are decided here.
+// tests/golden/prompts/bad_lines.json names the mistake of each line; "edge" lines are decided here.
 TEST(Prompts, AnswerEveryBadLineWithItsPlaceAndRemedy) {
   const std::string path = golden::directory() + "/prompts/bad_lines.jsonl";
   const std::string text = base::read_file(path);
@@ -170,7 +170,7 @@ TEST(Prompts, RefuseAnEmptyOrMissingFile) {
   expect_contains(error_of({.path = "no/such/file.jsonl"}), "no/such/file.jsonl");
 }
 
-// Random bytes and random cuts of good lines: a record or a UserError, nothing else.
+// Random bytes and random cuts of good lines give a record or a UserError, nothing else.
 TEST(Prompts, SurviveAnyBytes) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -216,7 +216,7 @@ TEST(Prompts, ANameOfTheHubIsAnsweredWithItsDownload) {
   }
 }
 
-// A table of one row whose second column is no text; `keys`: what was asked to have a form in JSON.
+// Makes a table of one row whose second column is no text; `keys` are the keys whose values had to have a form in JSON.
 TEST(Prompts, AValueThatNobodyReadsIsLeftOutAndCounted) {
   const DataFile file("PAR1");
   std::vector<std::string> keys;
@@ -275,11 +275,11 @@ TEST(PromptOrder, EveryPlaceIsEquallyLikely) {
     const std::vector<int64_t> order = shuffled_indices(5, 7, epoch);
     for (size_t i = 0; i < 5; ++i) ++counts[i * 5 + static_cast<size_t>(order[i])];
   }
-  // 1000 expected, standard deviation 28: five of them.
+  // The expected count is 1000, its standard deviation 28: the bound is five of them.
   for (const int64_t count : counts) EXPECT_NEAR(static_cast<double>(count), 1000.0, 142.0);
 }
 
-// Bits of runs with one file, from before there could be several: 12 records, seed 42, two epochs.
+// These are the bits of runs with one file, from before there could be several: 12 records, seed 42, two epochs.
 TEST(PromptOrder, OneFileHasTheOrderThatItAlwaysHad) {
   PromptOrder order({5, 7}, {}, /*shuffle=*/true, 42), one(12, /*shuffle=*/true, 42);
   const std::vector<int64_t> first = shuffled_indices(12, 42, 0), second = shuffled_indices(12, 42, 1);
@@ -300,7 +300,7 @@ TEST(PromptOrder, DrawsFilesByWeightAndTakesEachInItsOwnEpochs) {
       const int64_t record = order.next();
       taken[record < 10 ? 0 : record < 110 ? 1 : 2].push_back(record);
     }
-    // 7000, 2000 and 1000 expected, standard deviation at most 46: five of them.
+    // The expected counts are 7000, 2000 and 1000, their standard deviation is at most 46: the bound is five of them.
     EXPECT_NEAR(static_cast<double>(taken[0].size()), 7000.0, 230.0);
     EXPECT_NEAR(static_cast<double>(taken[1].size()), 2000.0, 230.0);
     const std::array<int64_t, 3> begins = {0, 10, 110}, sizes = {10, 100, 7};

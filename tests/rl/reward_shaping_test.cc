@@ -1,4 +1,4 @@
-// Penalties and masks between reward and advantage, against formulas that are written apart from src/rl, in float64.
+// Penalties and masks between reward and advantage agree with formulas that are written apart from src/rl, in float64.
 #include "rl/reward_shaping.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ constexpr float kNotFinite = std::numeric_limits<float>::quiet_NaN();
 
 uint32_t new_seed() { return std::random_device()(); }
 
-// Groups of four, of any lengths and masks; some samples are removed, some dropped. What no formula may read is NaN.
+// Draws groups of four, of any lengths and masks; some samples are removed, some dropped. Numbers that no formula may
+// read are NaN.
 std::vector<Sample> random_samples(std::mt19937& random, size_t num_groups) {
   std::uniform_real_distribution<float> logprob(-4.0F, 0.0F);
   std::vector<Sample> samples(4 * num_groups);
@@ -60,7 +61,7 @@ double sequence_kl(const Sample& sample) {
   return sum;
 }
 
-// verl's DAPORewardManager: min(-(length - (longest - buffer)) / buffer * factor, 0).
+// Computes verl's DAPORewardManager: min(-(length - (longest - buffer)) / buffer * factor, 0).
 double overlong_reward(const LossConfig& config, const Sample& sample) {
   const auto buffer = static_cast<double>(config.overlong_buffer_tokens);
   const double exceeding = static_cast<double>(sample.completion.size()) - (static_cast<double>(kLongest) - buffer);
@@ -79,9 +80,9 @@ double deviation_of(const std::vector<double>& values) {
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
-using TokenAdvantages = std::vector<std::vector<double>>;  // of trained tokens, NaN elsewhere
+using TokenAdvantages = std::vector<std::vector<double>>;  // set for trained tokens, NaN elsewhere
 
-// One number of a sample, by its own reward and those of its group.
+// Computes one number of a sample from its own reward and those of its group.
 using OfGroup = std::function<double(double own, const std::vector<double>& group)>;
 
 TokenAdvantages by_group(const LossConfig& config, const std::vector<Sample>& samples, const OfGroup& advantage) {
@@ -102,7 +103,7 @@ TokenAdvantages by_group(const LossConfig& config, const std::vector<Sample>& sa
   return result;
 }
 
-// G_t = sum over s >= t of gamma^(tokens from t to s) r_s, as a double loop.
+// Computes G_t = sum over s >= t of gamma^(tokens from t to s) r_s, as a double loop.
 TokenAdvantages returns_of(const LossConfig& config, const std::vector<Sample>& samples) {
   TokenAdvantages result;
   for (const Sample& sample : samples) {
@@ -186,7 +187,7 @@ TEST(RewardShaping, EveryEstimatorMakesItsAdvantagesOfWhatThePenaltiesLeave) {
   }
 }
 
-// No reference is read, no number of any token, and the bits are those of a run that knows of no penalty.
+// No reference is read, no token's number changes, and the bits are those of a run without penalties.
 TEST(RewardShaping, AtCoefficientZeroNothingIsTakenAndNoReferenceIsNeeded) {
   const uint32_t seed = new_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -267,7 +268,8 @@ TEST(RewardShaping, NumbersAreCountedAndShown) {
   set_penalties(config, samples);
   std::vector<const Sample*> views;
   for (const Sample& sample : samples) views.push_back(&sample);
-  // Of the second and the third sample 2 and 3 tokens of 0.5 count; the third and the fourth lose 0.5 and 1 for length.
+  // The second and the third sample have 2 and 3 trained tokens of 0.5; the third and the fourth lose 0.5 and 1 for
+  // length.
   const std::map<std::string, double> expected = {
       {"truncated_masked", 1.0},          {"kl", 0.25},
       {"kl_penalty/mean", 0.2 * 2.5 / 3}, {"overlong_penalty/mean", 0.5},

@@ -1,4 +1,4 @@
-// Files of data to imitate, good and bad.
+// Files of data to imitate, good and bad, are read or refused.
 #include "rl/sft_data.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(Sft, ReadsTextsAndConversations) {
   EXPECT_EQ(read_line(R"({"prompt": "1+1=", "completion": "2"})").response, "2");
   EXPECT_EQ(read_line(R"({"prompt": "1+1=", "completion": "3", "response": "2"})").response, "2");
 
-  // All assistant's messages of "messages", those of the completion where there is one.
+  // "messages" trains on all assistant's messages, a completion on those of the completion.
   const std::string four = kUser + "," + kAnswer + "," + kUser + "," + kAnswer;
   const SftRecord conversation = read_line(R"({"prompt": "title", "tools": [{}], "messages": [)" + four + "]}");
   EXPECT_EQ(conversation.messages.size(), 4U);
@@ -85,7 +85,7 @@ TEST(Sft, MessagesSayThatTheyAreNotLearnt) {
     const SftRecord record = read_line(R"({"messages": [)" + kUser + "," + answer_with(off) + "," + kUser + "," +
                                        answer_with(R"("step_loss_mask": 1, "train": true)") + "]}");
     EXPECT_EQ(record.trained, (std::vector<size_t>{3})) << off;
-    // The chat template sees the messages without these words.
+    // The chat template sees the messages without these keys.
     EXPECT_EQ(base::dump_json(record.messages[1]), base::dump_json(record.messages[3]));
     EXPECT_EQ(record.messages[1].size(), 2U);
   }

@@ -1,4 +1,4 @@
-// Rollouts drawn from a seed: rewards, lengths, endings and advantages of a run that learns, for signal_watch_test.
+// Draws rollouts from a seed: rewards, lengths, endings and advantages of a run that learns, for learning_health_test.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace tandem::rl {
 
-// What a run is drawn with. A test changes the one thing that it breaks.
+// Holds the parameters of a run. A test changes the one that it breaks.
 struct SimulatedRun {
   explicit SimulatedRun(uint64_t seed) : random(seed) {
     const char* const estimators[] = {"grpo", "gspo", "rloo", "reinforce_plus_plus"};
@@ -48,7 +48,7 @@ struct SimulatedRun {
   }
   double uniform() { return std::uniform_real_distribution<double>()(random); }
 
-  // At least so many samples, so that two rollouts are evidence.
+  // Makes rollouts so large that two of them are evidence.
   void make_large_enough() {
     while (num_groups * num_per_group < 12) ++num_groups;
   }
@@ -72,7 +72,7 @@ struct SimulatedRun {
     return result;
   }
 
-  // The model gets better: prompts differ, and all of them become easier.
+  // Draws a rollout of a model that gets better: prompts differ, and all of them become easier.
   std::vector<Sample> rollout(int64_t index) {
     std::vector<Sample> samples;
     const double progress = static_cast<double>(index) / static_cast<double>(num_rollouts);

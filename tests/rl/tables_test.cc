@@ -1,4 +1,4 @@
-// Rows of a file that is no text are lines in all but their place: the same slices, the same strictness.
+// Rows of a file that is no text are lines except for their place: the same slices, the same strictness.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -41,7 +41,7 @@ std::string refusal(const PromptOptions& options, const OpenTable& open) {
 class Tables : public testing::Test {
  protected:
   Tables() { base::write_file_durably(path_, "PAR1 and whatever may follow"); }
-  // A table that gives at most `at_once` rows.
+  // Makes a table that gives at most `at_once` rows.
   OpenTable table(std::vector<TableRow> rows, int64_t at_once = 2) {
     return [this, rows, at_once](const std::string& file, const std::vector<std::string>&) {
       EXPECT_EQ(file, path_);
@@ -95,7 +95,7 @@ TEST_F(Tables, CountBadRowsWhenAsked) {
 TEST_F(Tables, AreToldByTheirFirstBytes) {
   const OpenTable open = table({{R"({"prompt": "of the table"})", ""}});
   EXPECT_EQ(read_prompts({.path = path_}, open).records[0].prompt, "of the table");
-  // A name says nothing, and a file may be shorter than the mark.
+  // A file's name decides nothing, and the file may be shorter than the mark.
   base::write_file_durably(path_, "{\"prompt\": \"of a line\"}");
   EXPECT_EQ(read_prompts({.path = path_}, open).records[0].prompt, "of a line");
   base::write_file_durably(path_, "PAR");

@@ -1,5 +1,5 @@
-// Starting a store from tensors in memory: the same bits as from files, nothing changed by what is refused, and each
-// tensor gone as soon as it is copied.
+// A store that starts from tensors in memory: it gets the same bits as from files, a refusal changes nothing, and each
+// tensor is freed as soon as it is copied.
 #include "weights/adopt.h"
 
 #include <ATen/ops/empty.h>
@@ -24,7 +24,8 @@ namespace {
 constexpr std::array<at::ScalarType, 2> kStoreDtypes = {at::kFloat, at::kBFloat16};
 constexpr std::array<at::ScalarType, 3> kSourceDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
-// One tensor of the model's, and two that are larger than a staging buffer in any dtype and no multiple of one.
+// The layout has one tensor of the model's, and two that are larger than a staging buffer in any dtype and no multiple
+// of one.
 Layout large_layout() {
   Layout layout;
   const std::vector<int64_t> shape = {1501, 1500};
@@ -36,7 +37,7 @@ Layout large_layout() {
   return layout;
 }
 
-// The written-out definition: each slice is its tensor, rounded once.
+// This is the written-out definition: each slice is its tensor, rounded once.
 void expect_converted(const WeightStore& store, const HfTensors& sources) {
   for (const PackedTensor& packed : store.layout().tensors) {
     for (const Slice& slice : packed.slices) {
@@ -97,7 +98,7 @@ TEST(Adopt, TakesTheHandlesAndIgnoresWhatTheLayoutIgnores) {
   expect_converted(store, copy);
 }
 
-// When a tensor goes, its slice is filled and the next one is not.
+// When a tensor is dropped, its slice is filled and the next one is not.
 TEST(Adopt, DropsEachTensorBeforeTheNextIsCopied) {
   const Layout layout = small_layout();
   for (const at::ScalarType to : kStoreDtypes) {
@@ -107,7 +108,7 @@ TEST(Adopt, DropsEachTensorBeforeTheNextIsCopied) {
     for (const PackedTensor& packed : layout.tensors) {
       for (const Slice& slice : packed.slices) slices.push_back(store.slice(packed, slice));
     }
-    std::vector<float> memory(5000, 2.0F);  // larger than any of them
+    std::vector<float> memory(5000, 2.0F);  // larger than any of the tensors
     size_t num_dropped = 0;
     HfTensors sources;
     size_t index = 0;
@@ -168,7 +169,7 @@ TEST(Adopt, RefusesBeforeAnythingChanges) {
     user_error_of([&] { adopt(std::move(sources), filled); });
     expect_same_bits(filled, same);
     EXPECT_EQ(sources.size(), num_sources);
-    adopt(HfTensors(good), empty);  // and is of use still
+    adopt(HfTensors(good), empty);  // the store can still be filled
     expect_converted(empty, good);
   }
 }
@@ -201,7 +202,7 @@ int64_t bytes_of(const HfTensors& tensors) {
   return bytes;
 }
 
-// The device has room for what was there, or for the store: never for both.
+// The device has room for the old weights or for the store, never for both.
 TEST(AdoptFromDevice, NeedsRoomForTheWeightsOnce) {
   const Layout layout = large_layout();
   for (const at::ScalarType from : kSourceDtypes) {
@@ -255,7 +256,7 @@ TEST(AdoptFromDevice, ADeviceWithoutRoomLeavesTheTensors) {
   for (const auto& [name, tensor] : resident) EXPECT_TRUE(at::equal(tensor.cpu(), sources.at(name))) << name;
 }
 
-// As a paused region is: the bytes are on a device, and somebody else's.
+// This is the state of a paused region: the bytes are on a device and have another owner.
 TEST(AttachOnDevice, TensorsLieInTheMemoryThatWasGiven) {
   pretend_device::reset(1 << 20);
   WeightStore store = WeightStore::without_storage(small_layout(), at::kFloat, pretend_device::device());

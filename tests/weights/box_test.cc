@@ -1,4 +1,4 @@
-// Boxes of tensors: where their elements lie, and how they are read.
+// Boxes of tensors: their elements have the right places and are read right.
 #include "weights/box.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ Box drawn_box(std::mt19937_64& random, int64_t rows, int64_t columns) {
   return box;
 }
 
-// Which of the box's elements a matrix has at an index; -1: none.
+// Returns which of the box's elements a matrix has at an index; -1 if none.
 int64_t element_at(const Box& box, int64_t index) {
   const int64_t row = index / box.whole_columns - box.row_begin, column = index % box.whole_columns - box.column_begin;
   const bool inside = row >= 0 && row < box.num_rows && column >= 0 && column < box.num_columns;
@@ -63,7 +63,7 @@ TEST(Box, OfASliceIsItsPlaceInTheTensor) {
   EXPECT_THROW(box_of(deep), BugError);
 }
 
-// Matrices whose rows are small and many, near a MiB, and above one.
+// The matrices have rows that are small and many, near a MiB, and above one.
 TEST(BoxReader, ReadsWhatLiesInTheBox) {
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   std::mt19937_64 random(kSeed);

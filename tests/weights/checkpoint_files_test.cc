@@ -1,4 +1,4 @@
-// What can be wrong with a Hugging Face directory is said before any weight is read: file, tensor and remedy.
+// Every defect of a Hugging Face directory is reported before any weight is read, with file, tensor and remedy.
 #include "weights/checkpoint_files.h"
 
 #include <gtest/gtest.h>
@@ -161,7 +161,7 @@ TEST(CheckpointFiles, ATensorInTwoShardsIsRefused) {
   const Checkpoint checkpoint(sharded_path());
   checkpoint.replace("extra.safetensors", read_bytes(checkpoint / kSecondShard));
   Json index = checkpoint.index();
-  // The copy is complete, and so is the list of what it holds: only the original's list is now wrong.
+  // The copy is complete, and so is its index: only the original's index is now wrong.
   for (auto& [tensor, shard] : index["weight_map"].items()) {
     if (shard == kSecondShard && tensor != "model.layers.1.input_layernorm.weight") shard = "extra.safetensors";
   }

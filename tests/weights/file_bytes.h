@@ -1,4 +1,4 @@
-// Whole files in and out, and the refusal that a test expects.
+// Reads and writes whole files, and catches the refusal that a test expects.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   ASSERT_TRUE(out.good()) << path;
 }
 
-// The UserError that `action` ends with; fails the test when it ends otherwise. It must be one line.
+// Returns the text of the UserError that `action` ends with; fails the test when it ends otherwise. The text must be
+// one line.
 template <typename Action>
 std::string user_error_of(Action action) {
   try {

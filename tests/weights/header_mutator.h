@@ -1,4 +1,4 @@
-// Safetensors headers that are right, and then almost right: drawn from a seed, so that a seed names them.
+// Makes safetensors headers that are right, and then almost right. They are drawn from a seed, which names them.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class HeaderMutator {
 
   size_t below(size_t bound) { return std::uniform_int_distribution<size_t>(0, bound - 1)(engine_); }
 
-  // A header of a few tensors that lie one after the other, and the bytes that they take.
+  // Returns a header of a few tensors that lie one after the other, and the bytes that they take.
   std::pair<std::string, int64_t> good_header() {
     static const std::vector<std::pair<std::string, int64_t>> kDtypes = {
         {"F32", 32}, {"BF16", 16}, {"U8", 8}, {"I64", 64}, {"F16", 16}, {"F4", 4}, {"F6_E2M3", 6}};
@@ -51,7 +51,7 @@ class HeaderMutator {
         "0", "-1", "18446744073709551615", "9223372036854775807", "4611686018427387904", "1e2", "1.5", "null", "true",
         "[", "]", "{", "}", ",", ":", "\"", "\\u0000", "\\ud800", "\xff", "\xc3\xa9", "F32", "F4", "shape", "dtype",
         "data_offsets", "__metadata__", "[[[[", " ", "\n", "0,",
-        // What the official reader takes and ours refuses.
+        // The official reader takes these and ours refuses them.
         R"("x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)", R"("y":["U8",[0],[0,0]],)", R"("more":[{}],)",
         R"("__metadata__":null,)", R"("__metadata__":{"a":"1","a":"2"},)"};
     if (text.empty()) {
@@ -70,7 +70,7 @@ class HeaderMutator {
     }
   }
 
-  // Numbers decide what is in range: change those most.
+  // Changes a digit: numbers decide which ranges are valid, so most mutations are here.
   void change_digit(std::string& text, size_t from) {
     const size_t at = text.find_first_of("0123456789", from);
     if (at != std::string::npos) text[at] = static_cast<char>('0' + below(10));

@@ -1,4 +1,5 @@
-// Hugging Face directories in and out: the same bytes, the same files, and nothing half-written.
+// Hugging Face directories that are read and written: they have the same bytes and the same files, and none is
+// half-written.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -40,7 +41,7 @@ at::ScalarType dtype_of(const model::ModelConfig& config) {
   return config.dtype == model::Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
 }
 
-// A checkpoint in a store of its own dtype, or another.
+// Loads a checkpoint into a store of its own dtype, or another.
 WeightStore load(const std::string& directory, std::optional<at::ScalarType> dtype = std::nullopt) {
   const model::ModelConfig config = model::read_model_config(directory);
   WeightStore store(model::build_layout(config), dtype.value_or(dtype_of(config)));
@@ -48,7 +49,7 @@ WeightStore load(const std::string& directory, std::optional<at::ScalarType> dty
   return store;
 }
 
-// Every tensor of a directory's files, by HF name, read without store or layout.
+// Returns every tensor of a directory's files, by HF name, read without store or layout.
 std::map<std::string, at::Tensor> hf_tensors(const std::string& directory) {
   std::map<std::string, at::Tensor> tensors;
   const CheckpointFiles files(directory);
@@ -97,7 +98,7 @@ TEST(LoadHfCheckpoint, ConvertsBetweenDtypesWithOneRounding) {
   }
 }
 
-// Larger than one staging buffer, and not a multiple of it; float16 on disk.
+// The tensors are larger than one staging buffer, and no multiple of it; they are float16 on disk.
 TEST(LoadHfCheckpoint, ConvertsTensorsLargerThanItsBuffer) {
   const TemporaryDirectory directory;
   const at::Tensor half = at::arange(1500 * 1501, at::kFloat).sin().view({1500, 1501}).to(at::kHalf);
@@ -204,7 +205,7 @@ TEST(ExportHfCheckpoint, OverwritesAnEarlierExportWhole) {
   const TemporaryDirectory directory;
   const std::string target = directory / "out";
   export_hf_checkpoint(target, load(sharded_path()), {.source_directory = sharded_path(), .max_shard_bytes = 100'000});
-  // Its own source may be the target: the old files go only when the new ones are complete.
+  // The source may also be the target: the old files are removed only when the new ones are complete.
   const WeightStore store = load(target);
   export_hf_checkpoint(target, store, {.source_directory = target, .overwrite = true});
   expect_same_tensors(sharded_path(), target);
@@ -241,7 +242,7 @@ TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
   EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
 }
 
-// A disk that is full, by a limit on file sizes: the weights (about 800 kB) do not fit, the small files do.
+// A limit on file sizes makes a full disk: the weights (about 800 kB) do not fit, the small files do.
 TEST(ExportHfCheckpoint, AFullDiskLeavesTheOldCheckpoint) {
   const TemporaryDirectory directory;
   const std::string target = directory / "out";

@@ -1,5 +1,5 @@
-// What starting a store takes beside the store, as the heap's own count (address sanitizer) or as the kernel saw it:
-// one staging buffer where bytes are converted or go to a device, else nothing.
+// Filling a store takes one staging buffer where bytes are converted or go to a device, and otherwise no memory beyond
+// the store. It is measured as the heap's own count (address sanitizer) or as the kernel saw it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace tandem::weights {
 namespace {
 
-// Slices of 4 or 8 MiB and some: a conversion of one at once shows beside a buffer of 4 MiB.
+// Slices have a little more than 4 or 8 MiB: converting a whole one at once would show beyond a buffer of 4 MiB.
 Layout layout_of_slices() {
   constexpr int64_t kRows = 1537, kColumns = 1500;
   Layout layout;
@@ -39,7 +39,7 @@ struct Case {
 
 class LoadingMemory : public testing::TestWithParam<Case> {
  protected:
-  // Threads, and what LibTorch takes once for good.
+  // This starts threads and makes LibTorch's lasting allocations.
   static void SetUpTestSuite() {
     WeightStore warm(layout_of_slices(), at::kFloat);
     adopt(some_tensors(warm.layout(), at::kHalf), warm);
@@ -48,7 +48,7 @@ class LoadingMemory : public testing::TestWithParam<Case> {
   HfTensors sources() const { return some_tensors(layout_, GetParam().from); }
   bool converts() const { return GetParam().from != GetParam().to; }
 
-  // All of its memory is there, and touched.
+  // Returns a store whose memory exists and is touched.
   WeightStore filled_store(at::Device device = at::kCPU) const {
     WeightStore store(layout_, GetParam().to, device);
     for (const PackedTensor& packed : layout_.tensors) store.tensor(packed.name).fill_(1);
@@ -93,13 +93,13 @@ TEST_P(LoadingMemory, AdoptingIntoNoStorageTakesTheStore) {
   WeightStore store = WeightStore::without_storage(layout_, GetParam().to);
   const PeakMemory memory;
   adopt(std::move(tensors), store);
-  // The kernel gives the store's pages as they are filled, and takes a source's as soon as that is copied: the worst
-  // moment is with the first slice or the last.
+  // The kernel provides the store's pages as they are filled, and takes a source's back as soon as it is copied: the
+  // peak is with the first slice or the last.
   const int64_t touched_bytes = std::max(slice_bytes(store), store.bytes() - source_bytes + slice_source_bytes);
   EXPECT_LE(memory.peak_bytes(), (PeakMemory::kCountsHeap ? store.bytes() : touched_bytes) + PeakMemory::kSlackBytes);
 }
 
-// The pretend device's memory is not the heap's, so the kernel's count cannot tell it from the host's.
+// The pretended device's memory is not the heap's, so the kernel's count cannot tell it from the host's.
 TEST_P(LoadingMemory, DevicesAreFilledThroughOneStagingBuffer) {
   if (!PeakMemory::kCountsHeap) GTEST_SKIP() << "counts the heap: needs the address sanitizer";
   pretend_device::reset(int64_t{256} << 20);
@@ -122,7 +122,7 @@ TEST_P(LoadingMemory, DevicesAreFilledThroughOneStagingBuffer) {
   EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
 }
 
-// Rows of 6 kB, of which a part has two thirds; where they are converted and where they go straight into place.
+// Rows have 6 kB, of which a part has two thirds; some are converted and some go straight into place.
 TEST(LoadingMemoryOfParts, IsOneMoreMiBWhereColumnsAreCut) {
   const HfTensors tensors = some_tensors(layout_of_slices(), at::kFloat);
   const TemporaryDirectory directory;
@@ -138,7 +138,7 @@ TEST(LoadingMemoryOfParts, IsOneMoreMiBWhereColumnsAreCut) {
   }
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     WeightStore store(layout, dtype);
-    adopt(HfTensors(tensors), store);  // all of its memory is touched, and what LibTorch takes once for good
+    adopt(HfTensors(tensors), store);  // touches all memory and makes LibTorch's lasting allocations
     const PeakMemory memory;
     load_hf_checkpoint(directory.path(), store);
     const int64_t staging_bytes = dtype == at::kFloat ? 0 : kStagingBytes;
@@ -154,10 +154,10 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, LoadingMemory,
                            return std::string(c10::toString(info.param.from)) + "To" + c10::toString(info.param.to);
                          });
 
-// The measure itself: it sees what is taken and given back, or the tests above prove nothing.
+// This tests the measure itself: it sees a buffer that came and went, or the tests above prove nothing.
 TEST(PeakMemory, SeesABufferThatCameAndWent) {
   constexpr int64_t kBytes = int64_t{16} << 20;
-  at::arange(kBytes / 4, at::kInt);  // what LibTorch takes once for good
+  at::arange(kBytes / 4, at::kInt);  // makes LibTorch's lasting allocations
   const PeakMemory memory;
   at::arange(kBytes / 4, at::kInt);
   EXPECT_GE(memory.peak_bytes(), kBytes - PeakMemory::kSlackBytes);

@@ -13,7 +13,7 @@
 namespace tandem::weights {
 namespace {
 
-// The same tensors as two files and their index.
+// Writes the same tensors as two files and their index.
 void write_shards(const std::string& directory, const HfTensors& tensors) {
   std::vector<HfTensors> shards(2);
   base::Json weight_map;
@@ -118,7 +118,7 @@ TEST(ModelParts, OnADeviceAreFilledLikeThoseOfTheHost) {
 TEST(ModelParts, RefuseTensorsOfAnotherModelByTheWholeShape) {
   const model::ModelConfig config = model::divisible_config("Qwen3ForCausalLM", /*tied=*/true);
   const Layout part = model::part_layouts(config, 2)[1];
-  // What lies in a part is no whole tensor.
+  // The tensors of a part are not whole.
   const HfTensors tensors = some_tensors(part, at::kFloat);
   const TemporaryDirectory directory;
   write_directory(directory.path(), tensors);

@@ -1,5 +1,5 @@
-// Weights that live on the host and visit the device: the same bytes and the same description wherever they are, and
-// gone from the device after a visit on every path.
+// Weights that live on the host and visit the device: they have the same bytes and description wherever they are, and
+// have left the device after a visit on every path.
 #include "weights/offloaded_store.h"
 
 #include <ATen/ops/equal.h>

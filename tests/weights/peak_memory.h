@@ -1,6 +1,6 @@
-// The most memory that this process takes from now on, measured. Under the address sanitizer, whose quarantine keeps
-// what is freed, it is the heap to the byte, from the sanitizer's own hooks; elsewhere it is what the kernel saw in
-// memory.
+// Measures the most memory that this process takes from now on. Under the address sanitizer, whose quarantine keeps
+// freed memory, it is the heap to the byte, from the sanitizer's own hooks; elsewhere it is the resident memory that
+// the kernel saw.
 #pragma once
 
 #include <malloc.h>
@@ -22,11 +22,11 @@ namespace tandem::weights {
 
 #ifdef __SANITIZE_ADDRESS__
 
-// Bytes above those at its construction; one at a time.
+// Counts bytes above those at its construction; only one may exist at a time.
 class PeakMemory {
  public:
-  static constexpr bool kCountsHeap = true;  // allocated, touched or not; and nothing that mmap() gave
-  // Names, maps and tensors' heads: no weights.
+  static constexpr bool kCountsHeap = true;  // all allocations, touched or not, but no mmap()
+  // The slack covers names, maps and tensors' heads, but no weights.
   static constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
   PeakMemory() {
@@ -57,13 +57,13 @@ class PeakMemory {
 
 class PeakMemory {
  public:
-  static constexpr bool kCountsHeap = false;                // only what was touched, whoever gave it
-  static constexpr int64_t kSlackBytes = int64_t{3} << 20;  // a huge page, and what else a process does
+  static constexpr bool kCountsHeap = false;                // touched memory alone, whatever allocated it
+  static constexpr int64_t kSlackBytes = int64_t{3} << 20;  // a huge page, and other use of the process
 
   PeakMemory() {
-    mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what is freed goes back to the kernel at once
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);  // freed memory returns to the kernel at once
     malloc_trim(0);
-    std::ofstream("/proc/self/clear_refs") << "5";  // proc(5): resets VmHWM
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM, proc(5)
     start_ = status_bytes("VmRSS:");
   }
   int64_t peak_bytes() const { return status_bytes("VmHWM:") - start_; }

@@ -99,7 +99,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
   return at::detail::empty_strided_generic(size, stride, &allocator(), kKeys, dtype.value_or(at::kFloat));
 }
 
-// The same memory as the host sees it.
+// Returns a view of the same memory on the host.
 at::Tensor on_host(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
   return at::for_blob(tensor.data_ptr(), tensor.sizes())
@@ -153,6 +153,6 @@ int64_t num_conversions() { return state().num_conversions; }
 }  // namespace tandem::weights::pretend_device
 
 namespace c10::impl {
-// As LibTorch's own devices do; the macro needs this namespace.
+// LibTorch's own devices do the same; the macro needs this namespace.
 C10_REGISTER_GUARD_IMPL(PrivateUse1, NoOpDeviceGuardImpl<DeviceType::PrivateUse1>)
 }  // namespace c10::impl

@@ -1,5 +1,5 @@
-// Headers that are almost right: whatever is changed in one, the reader refuses it or hands out ranges that tile the
-// data. Runs are named by their seed; TANDEM_SEED runs one of them again.
+// Headers that are almost right: the reader refuses each or returns ranges that tile the data. Runs are named by their
+// seed; TANDEM_SEED repeats one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kNumRuns = 40;
 constexpr int kMutantsPerRun = 250;
 
-// The promise of parse_safetensors_header(), checked without its own arithmetic.
+// Checks the promise of parse_safetensors_header() without its own arithmetic.
 void expect_ranges_tile(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const auto& [name, info] : header.tensors) {
@@ -44,7 +44,7 @@ void run(uint64_t seed, int& num_accepted) {
     const std::string mutant = mutator.mutate(good);
     SCOPED_TRACE(mutant);
     try {
-      // A copy of exactly its size: the address sanitizer sees any read past the end.
+      // The copy has exactly its size, so the address sanitizer sees any read past the end.
       const std::vector<char> exact(mutant.begin(), mutant.end());
       expect_ranges_tile(parse_safetensors_header({exact.data(), exact.size()}, data_bytes, "mutant"), data_bytes);
       ++num_accepted;
@@ -60,11 +60,11 @@ TEST(SafetensorsProperty, MutatedHeadersAreRefusedOrStayInRange) {
     return;
   }
   for (uint64_t seed = 1; seed <= kNumRuns; ++seed) run(seed, num_accepted);
-  // Some changes are harmless (a space, a letter of a name): else the test would only see refusals.
+  // Some changes are harmless (a space, a letter of a name), so that the test sees more than refusals.
   EXPECT_GT(num_accepted, 50);
 }
 
-// The same for whole files: the length in front, the header and the data's size may all lie.
+// Whole files keep the promise too: the length in front, the header and the data's size may all lie.
 TEST(SafetensorsProperty, MutatedFilesNeverReadOutside) {
   const TemporaryDirectory directory;
   const std::string path = directory / "mutant.safetensors";

@@ -1,4 +1,4 @@
-// The safetensors reader and writer against what the official library does with 107 files.
+// The safetensors reader and writer agree with the official library on 107 files.
 #include "weights/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ std::vector<std::byte> bytes_of(const SafetensorsFile& file, const TensorInfo& i
   return bytes;
 }
 
-// A file with this header text and so many zero bytes of data.
+// Returns a file with this header text and this many zero bytes of data.
 std::string file_bytes(const std::string& header, int64_t data_bytes) {
   const uint64_t length = header.size();
   std::string bytes(8, '\0');
@@ -85,7 +85,7 @@ TEST(Safetensors, EveryBadFileIsRefusedWithItsName) {
     ++num_files;
   }
   EXPECT_EQ(num_files, 87);
-  EXPECT_EQ(lax.size(), 5U);  // those that the official library accepts, and we do not
+  EXPECT_EQ(lax.size(), 5U);  // accepted by the official library, refused by ours
 }
 
 TEST(Safetensors, RefusesWhatTheSpecificationForbids) {
@@ -196,7 +196,7 @@ TEST(Safetensors, WritesWhatItReads) {
   EXPECT_EQ(header_bytes % 8, 0U);
 }
 
-// What lies on a device is copied out a piece at a time: the same file.
+// Bytes on a device are copied out a piece at a time and give the same file.
 TEST(Safetensors, WritesBytesThatLieElsewhereInPieces) {
   const TemporaryDirectory directory;
   std::vector<std::byte> bytes(static_cast<size_t>(2 * kStagingBytes + 3));

@@ -1,5 +1,5 @@
-// Memory that one process shows another, played by two parts of one process: a word is a number, and what it stands for
-// is the tensor itself.
+// Doubles the memory that one process exports to another, within one process: a handle is a number, which stands for
+// the tensor itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,11 @@
 
 namespace tandem::weights {
 
-// For as long as it lives, every device's memory can be shown.
+// Makes every device's memory exportable for as long as it lives.
 class ShownMemory {
  public:
-  // Who maps gets what this makes of the bytes: a tensor that is undefined where it cannot, or is not what was shown.
+  // Makes the tensor that the importing side gets from the exported bytes: it may be undefined, as if the import
+  // failed, or different.
   using Seen = std::function<at::Tensor(const at::Tensor& bytes)>;
   void set_seen(Seen seen) {
     const std::scoped_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// Weights from one process's GPU memory into another's: two processes, on two GPUs where there are two, else on one.
-// Prints how fast 8 GB go. Skipped where there is no GPU.
+// Copies weights from one process's GPU memory into another's: two processes, on two GPUs if the machine has them, else
+// on one. It prints the speed for 8 GB. It is skipped without a GPU.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -50,7 +50,7 @@ int num_gpus() {
   return has_two ? 2 : 1;
 }
 
-// One of the two processes, and its end of what they say to each other.
+// Holds one of the two processes, with its end of the pipe between them.
 struct Side {
   DeviceSpec device;
   std::unique_ptr<device::Ops> ops;
@@ -80,7 +80,7 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
 }
 
-// What went wrong in either process, or "".
+// Returns the error of either process, or "".
 std::string with_two(const std::function<void(Side&)>& shows, const std::function<void(Side&)>& maps) {
   std::array<int, 2> ends{};
   TANDEM_CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
@@ -113,7 +113,7 @@ ShownWeights mapped(WeightStore& store, const Side& side, const std::string& wor
   return std::move(*shown);
 }
 
-// Two small stores lie in one allocation, which is mapped once. A view of the memory may be given back and taken again.
+// Two small stores lie in one allocation, which is mapped once. A mapping of the memory may be closed and opened again.
 TEST(ShownWeightsOn_cuda, GoFromProcessToProcess) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
   const model::ModelConfig config = model::odd_config(false);
@@ -186,7 +186,8 @@ TEST(ShownWeightsOn_cuda, ThatChangeWhileTheyAreCopiedAreFound) {
   EXPECT_EQ(with_two(shows, maps), "");
 }
 
-// Who shows has ended: what was mapped can still be read, or the copy fails. No store is whole that is not as it was.
+// The exporting process has ended: the mapped memory can still be read, or the copy fails. A store never counts as
+// whole with other weights.
 TEST(ShownWeightsOn_cuda, WhoShowsMayEndFirst) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
   const model::ModelConfig config = model::odd_config(false);
@@ -241,7 +242,7 @@ TEST(ShownWeightsOn_cuda, AnArenasMemoryIsNotShown) {
     memory.vmm->unmap(address, bytes);
     memory.vmm->release_extent(extent);
     memory.vmm->free_addresses(address, bytes);
-    const int64_t sizes[] = {4096, 0, 4096};  // of an allocation, where a stretch of it begins, and of the stretch
+    const int64_t sizes[] = {4096, 0, 4096};  // bytes of an allocation, offset of a range in it, bytes of the range
     const std::string no_handle(64, 'x'), behind(reinterpret_cast<const char*>(sizes), sizeof sizes);
     for (const std::string& word : {std::string(), no_handle, no_handle + behind, std::string(88, '\0')}) {
       require(!device::map_memory(device, word).defined(), "a word that is none is mapped");
@@ -251,10 +252,10 @@ TEST(ShownWeightsOn_cuda, AnArenasMemoryIsNotShown) {
   EXPECT_EQ(outcome, "");
 }
 
-// Prints the milliseconds from "the weights are new" to "it took them", and what they are made of.
+// Prints the milliseconds from "the weights are new" to "they are taken", and their parts.
 TEST(ShownWeightsOn_cuda, AreCopiedFast) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
-  model::ModelConfig config = model::qwen3_0_6b();  // the shape of 4B
+  model::ModelConfig config = model::qwen3_0_6b();  // shape of 4B
   config.num_layers = 36;
   config.hidden = 2560;
   config.num_heads = 32;

@@ -1,4 +1,4 @@
-// The layout of a model of two layers and odd sizes.
+// Makes the layout of a model of two layers and odd sizes.
 #pragma once
 
 #include "model/registry.h"

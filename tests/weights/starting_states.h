@@ -1,4 +1,5 @@
-// What a store may start from: tensors of each dtype by Hugging Face name, in memory and as a directory.
+// The sources that a store may be filled from: tensors of each dtype by Hugging Face name, in memory and as a
+// directory.
 #pragma once
 
 #include <ATen/ops/arange.h>
@@ -15,8 +16,8 @@
 
 namespace tandem::weights {
 
-// Numbers of both signs that need rounding, the largest float16, infinity and a tiny number. No NaN: LibTorch's vectors
-// and the elements after them give it different bits.
+// Returns numbers of both signs that need rounding, the largest float16, infinity and a tiny number. They include no
+// NaN: LibTorch's vectors and the elements after them give it different bits.
 inline HfTensors some_tensors(const Layout& layout, at::ScalarType dtype) {
   HfTensors tensors;
   float phase = 0;
@@ -37,7 +38,7 @@ inline void write_directory(const std::string& directory, const HfTensors& tenso
   write_tensors(directory + "/model.safetensors", tensors);
 }
 
-// Every weight, bit for bit; what lies between tensors is nobody's.
+// Compares every weight, bit for bit; padding between tensors does not count.
 inline void expect_same_bits(const WeightStore& store, const WeightStore& expected) {
   ASSERT_EQ(store.info(), expected.info());
   for (const PackedTensor& packed : expected.layout().tensors) {

@@ -1,4 +1,5 @@
-// The one copy of the weights: where tensors lie, what a view is, and how random weights are drawn.
+// The one copy of the weights: tensors have their places, views hold what they promise, and random weights have the
+// right distribution.
 #include "weights/store.h"
 
 #include <ATen/ops/equal.h>
@@ -115,7 +116,8 @@ TEST(WeightStore, WithoutStorageKnowsAllButTheBytes) {
 
 TEST(WeightStore, UsesMemoryThatItIsGiven) {
   WeightStore store = WeightStore::without_storage(small_layout(), at::kFloat);
-  // Exactly as many bytes: under the address sanitizer, one more is a fault. One cache line more, to be off it.
+  // The memory has exactly as many bytes: under the address sanitizer, one more is a fault. One cache line more makes
+  // it unaligned.
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>(store.bytes() + 64))), &std::free);
   EXPECT_THROW(store.attach(memory.get() + 32), BugError);
@@ -127,7 +129,7 @@ TEST(WeightStore, UsesMemoryThatItIsGiven) {
   EXPECT_THROW(store.attach(data), BugError);
   EXPECT_THROW(store.allocate(), BugError);
   EXPECT_EQ(store.tensor(store.layout().tensors[0].name).data_ptr(), data);
-  EXPECT_EQ(store.tensor("final_norm").sum().item<float>(), 0.0F);  // as they were
+  EXPECT_EQ(store.tensor("final_norm").sum().item<float>(), 0.0F);  // unchanged
   WeightStore own(small_layout(), at::kFloat);
   initialize_random(store, 0.02, 5);
   initialize_random(own, 0.02, 5);
@@ -142,7 +144,7 @@ TEST(WeightStore, UsesMemoryThatItIsGiven) {
 TEST(WeightStore, InfoIsTheSameWithAndWithoutStorage) {
   for (const auto& [dtype, name] : {std::pair(at::kFloat, "F32"), std::pair(at::kBFloat16, "BF16")}) {
     WeightStore store = WeightStore::without_storage(small_layout(), dtype);
-    const WeightSpec expected = weight_spec(small_layout(), name);  // of the configuration alone
+    const WeightSpec expected = weight_spec(small_layout(), name);  // computed from the configuration alone
     EXPECT_EQ(store.info(), expected);
     initialize_random(store, 0.02, 1);
     EXPECT_EQ(store.info(), expected);
@@ -169,7 +171,8 @@ TEST(InitializeRandom, DependsOnSeedAloneAndHasTheDeviationAskedFor) {
     }
   }
   EXPECT_FALSE(at::equal(store.tensor("layers.0.qkv"), store.tensor("layers.1.qkv")));
-  // 120,000 draws: mean within 5 deviations of itself (0.2 / 346), deviation within 1 %, fourth moment 3 within 5 %.
+  // There are 120,000 draws: the mean lies within 5 of its deviations (0.2 / 346), the deviation within 1 %, the fourth
+  // moment, 3, within 5 %.
   const at::Tensor embed = store.tensor("embed").to(at::kDouble);
   EXPECT_NEAR(embed.mean().item<double>(), 0.0, 0.003);
   EXPECT_NEAR(embed.std().item<double>(), 0.2, 0.002);

@@ -1,5 +1,5 @@
-// New weights on their way into another store, in pieces or out of memory that is shown: they arrive as they were, and
-// whatever does not leaves a store that nothing samples from.
+// New weights on their way into another store, in pieces or through exported memory: they arrive unchanged, and a
+// failure leaves a store that nothing samples from.
 #include "weights/sync.h"
 
 #include <fmt/format.h>
@@ -129,7 +129,7 @@ TEST_P(WeightSync, AVersionThatBreaksOffIsNotWhole) {
     EXPECT_THAT(refusal([&] { receiver.finish(5); }), testing::HasSubstr("not all come"));
     EXPECT_FALSE(to_.is_whole());
   }
-  // The next version heals it.
+  // The next version repairs it.
   WeightReceiver receiver(to_);
   for (const SentPiece& piece : sent) receiver.take(piece.piece, reading(piece.bytes));
   receiver.finish(6);

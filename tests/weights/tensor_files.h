@@ -1,4 +1,4 @@
-// Whole safetensors files as maps of tensors: golden data, and small checkpoints that tests write.
+// Reads whole safetensors files as maps of tensors: golden data, and small checkpoints that tests write.
 #pragma once
 
 #include <map>

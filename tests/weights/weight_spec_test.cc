@@ -1,4 +1,4 @@
-// What the weights are, from their layout: names, shapes, dtype, order and the hash of them.
+// The description of the weights comes from their layout: names, shapes, dtype, order and their hash.
 #include "weights/weight_spec.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(WeightSpec, ListsHuggingFaceTensorsInLayoutOrder) {
   EXPECT_EQ(info.tensors[0], (WeightSpec::Tensor{.hf_name = "q", .shape = {4, 3}}));
   EXPECT_EQ(info.tensors[1], (WeightSpec::Tensor{.hf_name = "k", .shape = {1, 3}}));
   EXPECT_EQ(info.tensors[2], (WeightSpec::Tensor{.hf_name = "norm", .shape = {7}}));
-  // The text that weight_spec.h promises: whoever is to compare hashes can compute it.
+  // This is the text that weight_spec.h promises, so that any program can compute the hash.
   EXPECT_EQ(info.hash, base::checksum("BF16\n1:q 4,3\n1:k 1,3\n4:norm 7\n"));
 }
 

@@ -1,4 +1,4 @@
-// The bytes of a store, from its layout.
+// The bytes of a store follow from its layout.
 #include "weights/weights_plan.h"
 
 #include <gtest/gtest.h>

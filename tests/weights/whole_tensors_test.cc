@@ -1,4 +1,4 @@
-// An export of several ranks is that of one, to the byte; where it fails on one rank it ends on all.
+// An export of several ranks has the bytes of an export of one; a failure on one rank ends it on all.
 #include "weights/whole_tensors.h"
 
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@
 namespace tandem::weights {
 namespace {
 
-// A rank's error, "" where there was none.
+// Holds each rank's error, "" without one.
 using Errors = std::vector<std::string>;
 
-// Runs `work` on a thread for each rank, which ends with its communicator.
+// Runs `work` on a thread for each rank; the communicator ends with the thread.
 Errors on_ranks(int size, const std::function<void(device::Communicator&)>& work) {
   std::vector<std::unique_ptr<device::Communicator>> communicators = device::thread_communicators(size);
   Errors errors(static_cast<size_t>(size));
@@ -50,7 +50,7 @@ void expect_same_files(const std::string& directory, const std::string& expected
 }
 
 TEST(WholeTensors, AnExportOfSeveralRanksIsThatOfOne) {
-  base::UnsyncedFileCalls unsynced;  // hundreds of files
+  base::UnsyncedFileCalls unsynced;  // there are hundreds of files
   const base::ReplacedFileCalls replaced(unsynced);
   const TemporaryDirectory folder;
   write_source(folder / "source");
@@ -80,7 +80,7 @@ TEST(WholeTensors, AnExportOfSeveralRanksIsThatOfOne) {
   }
 }
 
-// A matrix of more than one piece, cut by rows or by columns where pieces do not end.
+// Returns a layout with a matrix of more than one piece, cut by rows or by columns at places where pieces do not end.
 Layout large_layout(int rank, bool by_columns) {
   constexpr int64_t kRows = 1201, kColumns = 1003, kCut = 401;
   Slice slice{.hf_name = "w", .shape = {kRows, kColumns}, .begin = {0, 0}, .whole_shape = {kRows, kColumns}};
@@ -106,7 +106,7 @@ TEST(WholeTensors, ComeInPieces) {
         ASSERT_EQ(tensors.size(), 1U);
         EXPECT_EQ(tensors[0].shape, (std::vector<int64_t>{1201, 1003}));
         const auto* expected = static_cast<const std::byte*>(values.const_data_ptr());
-        // In any order, of any size.
+        // Ranges are read in any order and of any size.
         for (const auto& [offset, bytes] : {std::pair<int64_t, int64_t>{4, 4}, {kStagingBytes, 8 * 1003}, {0, 4816}}) {
           std::vector<std::byte> read(static_cast<size_t>(bytes));
           tensors[0].copy_out(offset, read);
@@ -123,7 +123,7 @@ TEST(WholeTensors, ComeInPieces) {
   }
 }
 
-// Two ranks whose stores are whole but for one matrix.
+// Makes two ranks whose stores are whole but for one matrix.
 class FailingExport : public testing::Test {
  protected:
   WeightStore store(const device::Communicator& replica) const {
@@ -147,7 +147,7 @@ TEST_F(FailingExport, EndsOnAllRanksWithTheWordsOfRank0) {
   }
 }
 
-// And the ranks can still talk to each other.
+// The ranks can still talk to each other afterwards.
 TEST_F(FailingExport, LeavesTheDirectoryAndTheRanksAsTheyWere) {
   const TemporaryDirectory folder;
   write_source(folder / "source");
@@ -166,7 +166,7 @@ TEST_F(FailingExport, LeavesTheDirectoryAndTheRanksAsTheyWere) {
             (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
 }
 
-// Of the meta device nothing can be copied.
+// A tensor of the meta device cannot be copied.
 TEST_F(FailingExport, EndsOnAllRanksWithTheWordsOfTheOneThatCannotReadItsWeights) {
   const TemporaryDirectory folder;
   write_source(folder / "source");
