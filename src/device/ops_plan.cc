@@ -10,29 +10,29 @@ namespace {
 
 constexpr int64_t kFloatBytes = 4;
 
-// device/cpu/gemm.cc: so many floats of packed rows at a time, but whole groups of 16 of the largest micro kernel's
-// rows (32, AMX's).
+// device/cpu/gemm.cc packs so many floats of rows at a time, but whole groups of 16 of the largest micro kernel's rows
+// (32, AMX's).
 constexpr int64_t kPackedFloats = int64_t{4} << 20;
 constexpr int64_t kLeastPackedRows = 16 * 32;
-// Panels and results of a thread.
+// These are a thread's panels and results.
 constexpr int64_t kThreadBytes = int64_t{1} << 20;
 
 constexpr AtenCallShape kCall;
 constexpr int64_t kTileRows = kAttentionTileRows, kTileKeys = kAttentionTileKeys;
 constexpr int64_t kIndexBytes = 8;
 
-// float32, of a weight's gradient.
+// The partial sums of a weight's gradient are float32.
 Size partial_sums(Size rows, Size width) { return cuda::num_partials(rows) * width * kFloatBytes; }
 
 Size rounded_up(Size count, Size step) { return (count + step - 1) / step * step; }
 
-// To within what rounds a width up to 32 entries.
+// This is exact except that a width is rounded up to a multiple of 32 entries.
 Size packed_bytes(Size rows, Size inner) {
   const Size width = (inner + 31) / 32 * 32;
   return std::min(rows * width, std::max(Size(kPackedFloats), kLeastPackedRows * width)) * kFloatBytes;
 }
 
-// cpu::attention_scratch_floats of the largest tile, 16 rows (AMX).
+// This is cpu::attention_scratch_floats of the largest tile, 16 rows (AMX).
 Size attention_scratch_bytes(const OpsShape& s, Size context) {
   const Size vectors = 16 * (s.num_heads / s.num_kv_heads), width = (s.head_dim + 31) / 32 * 32;
   return (vectors * (3 * width + 48 + (context + 31) / 32 * 32) + 144 * width + 16) * kFloatBytes;
@@ -59,13 +59,13 @@ OpBytes OpsPlan::op(Size result, Size aten_most, Size scratch) const {
   }
 }
 
-// The last rows, fewer than a call's, go through copies of that many.
+// The last rows, fewer than a call's, are copied to padded tensors of a call's rows.
 OpBytes OpsPlan::linear(Size rows, Size inner, Size outer, Size out_bytes) const {
   const Size result = rows * outer * out_bytes;
   return op(result, result + kCall.linear_rows * (inner * element_ + outer * out_bytes));
 }
 
-// The product, then the sum; CUDA's products add themselves.
+// In ATen the product is followed by the sum; CUDA's products add by themselves.
 OpBytes OpsPlan::linear_add(Size rows, Size inner) const {
   if (has_kernels()) return add(rows);
   const OpBytes product = linear(rows, inner, shape_.hidden, element_), sum = add(rows);
@@ -79,12 +79,12 @@ OpBytes OpsPlan::linear_add_to(Size rows, Size inner, Size outer) const {
 OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32) const {
   const Size result = rows * inner * out_bytes;
   if (!is_float32 || cast_ == 0) return op(result, result);
-  // Weights in float32, and the product, unless it is the result.
+  // The temporaries are the weights in float32, and the product unless it is the result.
   const Size product = out_bytes == kFloatBytes ? Size(0) : rows * inner * kFloatBytes;
   return op(result, result + outer * inner * kFloatBytes + product);
 }
 
-// The sum before it is rounded.
+// The temporary is the sum before it is rounded.
 OpBytes OpsPlan::sum_parts(Size elements) const { return op(0, elements * kFloatBytes); }
 
 OpBytes OpsPlan::add(Size rows) const {
@@ -94,23 +94,23 @@ OpBytes OpsPlan::add(Size rows) const {
 
 OpBytes OpsPlan::rms_norm(Size rows) const {
   const Size count = rows * shape_.hidden;
-  // float32 of x, then unit, then the result.
+  // The temporaries are x in float32, then unit, then the result.
   return op(count * element_,
             count * (cast_ + kFloatBytes + (cast_ > 0 ? element_ : Size(0))) + 3 * rows * kFloatBytes);
 }
 
 OpBytes OpsPlan::rms_norm_backward(Size rows) const {
   const Size count = rows * shape_.hidden;
-  // float32 of dy and x, unit, dunit, and their product.
+  // The temporaries are dy and x in float32, unit, dunit, and their product.
   return op(count * element_, count * (2 * cast_ + 3 * kFloatBytes) + 3 * rows * kFloatBytes,
             partial_sums(rows, shape_.hidden));
 }
 
 OpBytes OpsPlan::qk_norm_rope(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
-  // cos and sin, and sin with its sign; a norm's inverse.
+  // The rotation takes cos and sin, and sin with its sign; a norm takes its inverse.
   const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2, norms = rows * shape_.num_heads * kFloatBytes;
-  // float32 of x, unit, its turned copy and the halves of that.
+  // The temporaries are x in float32, unit, its rotated copy, and the halves of that.
   const Size of_q = rows * shape_.q_width * (cast_ + 3 * kFloatBytes);
   const Size of_k = rows * (shape_.q_width * element_ + shape_.kv_width * (cast_ + 3 * kFloatBytes));
   return op(result, std::max({result, of_q, of_k}) + rotation + norms);
@@ -119,7 +119,8 @@ OpBytes OpsPlan::qk_norm_rope(Size rows) const {
 OpBytes OpsPlan::qk_norm_rope_backward(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = rows * shape_.head_dim * kFloatBytes, norms = 2 * rows * shape_.num_heads * kFloatBytes;
-  // float32 of dq and q, dq turned back, and what a norm's backward has: unit, dunit, their product.
+  // The temporaries are dq and q in float32, dq rotated back, and those of a norm's backward: unit, dunit, their
+  // product.
   return op(result, result + rows * shape_.q_width * (2 * cast_ + 4 * kFloatBytes) + rotation + norms,
             partial_sums(rows, 2 * shape_.head_dim));
 }
@@ -127,7 +128,7 @@ OpBytes OpsPlan::qk_norm_rope_backward(Size rows) const {
 OpBytes OpsPlan::rope(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2;  // cos and sin, and sin with its sign
-  // float32 of x, its turned copy and the halves of that.
+  // The temporaries are x in float32, its rotated copy, and the halves of that.
   const Size of_q = rows * shape_.q_width * (cast_ + 2 * kFloatBytes);
   const Size of_k = rows * (shape_.q_width * element_ + shape_.kv_width * (cast_ + 2 * kFloatBytes));
   return op(result, std::max({result, of_q, of_k}) + rotation);
@@ -136,24 +137,24 @@ OpBytes OpsPlan::rope(Size rows) const {
 OpBytes OpsPlan::rope_backward(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2;
-  // float32 of dq, its turned copy and the halves of that.
+  // The temporaries are dq in float32, its rotated copy, and the halves of that.
   return op(result, result + rows * shape_.q_width * (cast_ + 2 * kFloatBytes) + rotation);
 }
 
-// float32 of the gradient.
+// The temporary is the gradient in float32.
 OpBytes OpsPlan::add_bias_backward(Size rows, Size width) const {
   return op(0, rows * width * cast_, partial_sums(rows, width));
 }
 
 OpBytes OpsPlan::silu_mul(Size rows) const {
   const Size count = rows * shape_.mlp;
-  // float32 of gate and up, silu, the result.
+  // The temporaries are gate and up in float32, silu, and the result.
   return op(count * element_, count * (2 * cast_ + kFloatBytes + (cast_ > 0 ? element_ : Size(0))));
 }
 
 OpBytes OpsPlan::silu_mul_backward(Size rows) const {
   const Size count = rows * shape_.mlp, result = 2 * count * element_;
-  // float32 of gate, up and dy, sigmoid, and a product.
+  // The temporaries are gate, up and dy in float32, sigmoid, and a product.
   return op(result, result + count * (3 * cast_ + 2 * kFloatBytes));
 }
 
@@ -165,16 +166,17 @@ OpBytes OpsPlan::paged_attention(const AttentionLoad& load) const {
   if (has_attention_kernel()) return op(load.rows * shape_.q_width * element_, 0);
   const Size places = rounded_up(load.tiles, kCall.attention_tiles) * kTileRows;
   const Size queries = places * shape_.q_width, call_rows = kCall.attention_tiles * kTileRows;
-  const Size keys = kCall.attention_tiles * kTileKeys * shape_.kv_width;  // of a call
+  const Size keys = kCall.attention_tiles * kTileKeys * shape_.kv_width;  // elements of the keys of one call
   const Size result = load.rows * shape_.q_width * element_;
   const Size sums = 2 * places * shape_.num_heads * kFloatBytes;
-  // The rows with one of zeros, those of the tiles, both ways around.
+  // The gather takes the rows with one of zeros, and those of the tiles in both layouts.
   const Size gather = (load.rows + 2) * shape_.q_width * element_ + queries * (element_ + cast_ + kFloatBytes);
-  // Queries and results; keys; values before and after they are turned, or scores and what they add to the results.
+  // A call takes queries and results; keys; and values before and after they are transposed, or scores and the terms
+  // that they add to the results.
   const Size scores = call_rows * (kTileKeys * shape_.num_heads + shape_.q_width) * kFloatBytes;
   const Size call = 2 * queries * kFloatBytes + sums + keys * 2 * kFloatBytes + std::max(keys * kFloatBytes, scores) +
                     call_rows * (kTileKeys + 4 * shape_.num_heads * kFloatBytes);
-  // Queries, results, results by place, and by row.
+  // Collecting takes queries, results, results by place, and results by row.
   const Size collect = 3 * queries * kFloatBytes + sums + load.rows * shape_.q_width * kFloatBytes + 2 * sums;
   return op(result, std::max({gather, call, collect}));
 }
@@ -183,7 +185,7 @@ OpBytes OpsPlan::query_gradient(const AttentionLoad& load) const {
   const Size result = load.rows * shape_.q_width * element_;
   const Size rows = load.longest_rows * shape_.q_width, keys = load.longest_keys * shape_.kv_width;
   const Size scores = load.longest_rows * load.longest_keys * shape_.num_heads;
-  // Queries, their gradients, keys and values in float32; probabilities and their gradients; a product.
+  // These are queries, their gradients, keys and values in float32; probabilities and their gradients; and a product.
   const Size products = std::max(rows * (2 * kFloatBytes + (cast_ > 0 ? element_ : Size(0))), keys * kFloatBytes);
   const Size heads = 3 * load.longest_rows * shape_.num_heads * kFloatBytes;
   const Size begin = (2 * rows + 3 * keys) * kFloatBytes + std::max(rows, keys) * kFloatBytes;
@@ -192,15 +194,16 @@ OpBytes OpsPlan::query_gradient(const AttentionLoad& load) const {
 
 OpBytes OpsPlan::kv_gradient(const AttentionLoad& load) const {
   const Size half = load.rows * shape_.kv_width, entries = load.kv_blocks * kBlockTokens;
-  if (family_ == OpsFamily::kCpu) {  // sums both in float32; only bfloat16 then needs copies
+  if (family_ == OpsFamily::kCpu) {  // it sums both in float32; only bfloat16 then needs copies
     return {.result = 2 * half * element_, .most = 2 * half * (kFloatBytes + (cast_ > 0 ? element_ : Size(0)))};
   }
-  // One result; float32 sums of the other, what is added to them, and what sorts its indices.
+  // These are one result; float32 sums of the other, the terms that are added to them, and the memory that sorts its
+  // indices.
   return op(2 * half * element_,
             half * (element_ + kFloatBytes) + entries * (shape_.kv_width * kFloatBytes + 8 * kIndexBytes));
 }
 
-// Beside both steps stands the float32 gradient of the cache.
+// The float32 gradient of the cache exists during both steps.
 OpBytes OpsPlan::attention_backward(const AttentionLoad& load) const {
   if (has_attention_kernel()) return flash_backward(load);
   const OpBytes query = query_gradient(load), kv = kv_gradient(load);
@@ -208,8 +211,8 @@ OpBytes OpsPlan::attention_backward(const AttentionLoad& load) const {
   return {.result = query.result + kv.result, .most = dcache + std::max(query.most, query.result + kv.most)};
 }
 
-// at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
-// sequences and heads as multiprocessors its sum over parts is one part.
+// This is at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all. With at least as
+// many sequences and heads as multiprocessors its sum over parts is one part.
 OpBytes OpsPlan::flash_backward(const AttentionLoad& load) const {
   constexpr int64_t kRowsPadding = 128, kMultiprocessors = 132;
   const Size keys = load.expanded_keys, padded_rows = load.rows + kRowsPadding * load.sequences;
@@ -217,8 +220,8 @@ OpBytes OpsPlan::flash_backward(const AttentionLoad& load) const {
   const Size parts = (kMultiprocessors + blocks - 1) / blocks;
   const Size expanded = 2 * keys * shape_.kv_width * element_, dq = load.rows * shape_.q_width * element_;
   const Size sums = parts * padded_rows * shape_.q_width * kFloatBytes;
-  // The logarithms and the sums of out * dout; gradients of keys and values for each query head, then for each of
-  // their own.
+  // These are the logarithms and the sums of out * dout; gradients of keys and values for each query head, then for
+  // each KV head.
   const Size rows = (load.rows + padded_rows) * shape_.num_heads * kFloatBytes;
   const Size by_head = 2 * keys * shape_.q_width * element_;
   const Size result = dq + 2 * load.rows * shape_.kv_width * element_;
@@ -253,7 +256,7 @@ OpBytes OpsPlan::sums_of_squares(Size elements, Size block_elements) const {
 Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
   if (family_ == OpsFamily::kCpu) return 0;
   if (has_attention_kernel()) {
-    // cuda/attention_work.h: items and rows, the block table; and what expand_rows() makes.
+    // These are items, rows and the block table of cuda/attention_work.h, and the result of expand_rows().
     const Size table = load.sequences * load.longest_keys / kBlockTokens;
     const Size words = 6 * load.rows + table;
     const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
@@ -262,7 +265,7 @@ Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
   const Size tiles = rounded_up(load.tiles, kCall.attention_tiles);
   const Size tile_blocks = rounded_up(load.longest_keys, kTileKeys) / kTileKeys * (kTileKeys / kBlockTokens);
   const Size indices = tiles * (2 * kTileRows + 1 + tile_blocks) + load.rows;
-  // Which keys lie after each row, and the sequences' own indices.
+  // This is the mask of keys after each row, and the sequences' own indices.
   const Size hidden =
       load.rows * (load.longest_keys + kIndexBytes) + load.sequences * load.longest_keys / kBlockTokens * kIndexBytes;
   const Size kv = 2 * load.kv_blocks * kBlockTokens * kIndexBytes;
@@ -271,12 +274,12 @@ Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
 
 Size cpu_kernel_bytes(const OpsShape& s, const CpuLoad& load, Size num_threads) {
   const Size qkv = s.q_width + 2 * s.kv_width;
-  // Forward: rows of the batch, over each width that a matrix reads.
+  // The forward packs the rows of the batch over each width that a matrix reads.
   Size packed = 0;
   for (const Size inner : {s.hidden, s.q_width, s.mlp}) packed = std::max(packed, packed_bytes(load.rows, inner));
   packed = std::max(packed, packed_bytes(load.logits_rows, s.hidden));
   if (load.trains) {
-    // Gradients of inputs read the widths that matrices write, those of weights all rows of the batch.
+    // Gradients of inputs read the widths that matrices write; gradients of weights read all rows of the batch.
     for (const Size inner : {qkv, s.hidden, 2 * s.mlp}) packed = std::max(packed, packed_bytes(load.rows, inner));
     packed = std::max(packed, packed_bytes(load.logits_rows, s.vocab));
     for (const Size rows : {qkv, s.hidden, 2 * s.mlp}) packed = std::max(packed, packed_bytes(rows, load.rows));

@@ -22,17 +22,17 @@
 namespace tandem::device {
 namespace {
 
-// The backends that are modules.
+// One row for each backend that is a module.
 struct ModuleRow {
   const char* backend;
-  const char* device;  // for messages
-  const char* remedy;  // where the module is missing or does not load
+  const char* device;  // name for messages
+  const char* remedy;  // advice where the module is missing or does not load
 };
 constexpr std::array kModules = {
     ModuleRow{.backend = "cuda", .device = "NVIDIA GPU", .remedy = "build it with `make cuda`, or give --device cpu"},
 };
 
-FakeBackend stand_in;  // of a test
+FakeBackend stand_in;  // stand-in of a test
 
 const ModuleRow* find_module(const std::string& backend) {
   for (const ModuleRow& row : kModules) {
@@ -45,7 +45,7 @@ const Backend& load(const ModuleRow& row) {
   const std::string path = module_path(base::program_folder(), row.backend);
   TANDEM_ENV_CHECK(!path.empty(), fmt::format("--device {}: this build has no module libtandem_{}.so; {}", row.backend,
                                               row.backend, row.remedy));
-  // For the life of the process: tensors and kernels point into it.
+  // The module stays loaded for the life of the process: tensors and kernels point into it.
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const char* const why = module == nullptr ? dlerror() : "";
   TANDEM_ENV_CHECK(module != nullptr, fmt::format("--device {}: {}; {}", row.backend, why, row.remedy));
@@ -72,7 +72,7 @@ DeviceSpec parse_device(const std::string& text) {
 
 std::string module_path(const std::string& program_folder, const std::string& backend) {
   const std::string name = fmt::format("libtandem_{}.so", backend);
-  // Beside the program, where the build leaves it, or where a wheel of its own is installed.
+  // A module is beside the program, where the build leaves it, or where its wheel is installed.
   for (const std::string& path : {fmt::format("{}/{}", program_folder, name),
                                   fmt::format("{}/../../src/device/{}/{}", program_folder, backend, name),
                                   fmt::format("{}/../../tandem_{}/{}", program_folder, backend, name)}) {

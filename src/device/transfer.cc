@@ -6,8 +6,8 @@ namespace tandem::device {
 
 at::Tensor to_host(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_cpu()) return tensor;
-  // Page-locked memory, which LibTorch keeps for the next call: a copy into other memory goes through it anyway, in
-  // pieces, and takes several times as long.
+  // LibTorch keeps this page-locked memory for the next call. A copy into other memory goes through such memory anyway,
+  // in pieces, and takes several times as long.
   const at::Tensor host =
       at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(true));
   host.copy_(tensor);
@@ -16,7 +16,7 @@ at::Tensor to_host(const at::Tensor& tensor) {
 
 at::Tensor to_device(const at::Tensor& host, at::Device device) {
   if (!host.defined() || host.device() == device) return host;
-  // From pageable memory the driver takes its own copy before it returns, so nothing waits and nothing is overtaken.
+  // The driver copies pageable memory before it returns, so nothing waits and nothing is overtaken.
   return host.to(device, host.scalar_type(), /*non_blocking=*/true);
 }
 
