@@ -165,7 +165,7 @@ TEST(ThreadPool, TheCallerDoesNotWaitForAWorkerThatHasNoCore) {
 
   is_kept = false;
   sigaction(SIGUSR1, &before, nullptr);
-  std::atomic<int> num_begun = 0;  // and now they come again
+  std::atomic<int> num_begun = 0;  // items that all four threads begin together
   pool.for_each(4, 1, [&](int64_t /*i*/) {
     ++num_begun;
     while (num_begun < 4) std::this_thread::yield();

@@ -11,7 +11,7 @@
 namespace tandem::mesh {
 namespace {
 
-// Rank 0 trains alone, and rank 1 only samples.
+// Rank 0 trains alone, and rank 1 is a rollout worker.
 class Announcements : public testing::Test {
  protected:
   Announcements() {
