@@ -346,7 +346,7 @@ class AtenOps final : public Ops {
   Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
                           const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R,
                           at::ScalarType /*dtype*/) const override {
-    // Where nobody needs the logarithms, the probabilities take their memory.
+    // If nobody needs the logarithms, the probabilities take their memory.
     const Tensor log_probability = (logits_RV / temperature).sub_(lse_R.unsqueeze(1));
     const Tensor probability = dentropy_R.defined() ? log_probability.exp() : log_probability.exp_();
     const Tensor wide = targets_R.to(at::kLong).unsqueeze(1);
