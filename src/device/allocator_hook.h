@@ -1,5 +1,4 @@
-// Where LibTorch's allocations on a device come from while a run has a plan of its own for that device's memory.
-// No torch.
+// Lets a run serve LibTorch's allocations on a device from memory of its own plan. No torch.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +6,14 @@
 
 namespace tandem::device {
 
-// Asked by LibTorch's allocator, from any thread, threads of a backward pass among them.
+// LibTorch's allocator calls it from any thread, threads of a backward pass among them.
 class AllocatorHook {
  public:
   virtual ~AllocatorHook() = default;
-  // 64-byte aligned at least; `bytes` > 0. nullptr: LibTorch's own allocator serves this one. Throws EnvironmentError
-  // when this one's memory is full.
+  // Returns `bytes` > 0 bytes, aligned to at least 64, or nullptr: then LibTorch's own allocator serves this request.
+  // Throws EnvironmentError when this hook's memory is full.
   virtual std::byte* allocate(int64_t bytes) = 0;
-  // False: the address is not from here.
+  // Returns false if the address did not come from here.
   virtual bool free(std::byte* address) = 0;
 };
 

@@ -38,7 +38,7 @@ Tensor int64_tensor(const std::vector<int64_t>& values, at::IntArrayRef shape, a
 
 // The rows of a batch by sequence, as numbers on the host.
 struct HostRows {
-  std::vector<std::vector<int64_t>> members;  // rows of each sequence, in order
+  std::vector<std::vector<int64_t>> members;  // indices of the rows of each sequence, in order
   std::vector<int64_t> positions;             // [T]
   Tensor block_table;                         // [S, max_blocks] int32
 };
@@ -53,7 +53,7 @@ HostRows rows_by_sequence(const AttentionRows& rows) {
   for (int64_t t = 0; t < sequence.size(0); ++t) {
     const int32_t of_row = sequence.const_data_ptr<int32_t>()[t];
     host.positions.push_back(position.const_data_ptr<int32_t>()[t]);
-    if (of_row < 0) continue;  // in no tile
+    if (of_row < 0) continue;  // the row is in no tile
     const auto s = static_cast<size_t>(of_row);
     TANDEM_CHECK(s < host.members.size(), "attention row", t, "names sequence", s, "of", host.members.size());
     host.members[s].push_back(t);
@@ -113,7 +113,7 @@ std::vector<Sequence> plan_backward(const HostRows& host, at::Device device) {
   return sequences;
 }
 
-// The numbers of q's heads: query head h reads KV head h / per_group.
+// The head counts of q. Query head h reads KV head h / per_group.
 struct Heads {
   int64_t num_kv_heads, per_group, head_dim;
 };
@@ -121,28 +121,28 @@ Heads heads_of(const Tensor& q_THK, const Tensor& kv_layer) {
   return {kv_layer.size(2), q_THK.size(1) / kv_layer.size(2), q_THK.size(2)};
 }
 
-// Keys (half 0) or values (half 1) in `blocks` [n, m]: [n * G, m * kBlockTokens, K] float32.
+// Returns keys (half 0) or values (half 1) in `blocks` [n, m]: [n * G, m * kBlockTokens, K] float32.
 Tensor gather_blocks(const Tensor& slots_B2GPK, const Tensor& blocks, int64_t half) {
   const int64_t n = blocks.size(0), m = blocks.size(1), G = slots_B2GPK.size(2), K = slots_B2GPK.size(4);
   const Tensor gathered = to_float(slots_B2GPK.select(1, half).index_select(0, blocks.reshape({-1})));
   return gathered.view({n, m, G, kBlockTokens, K}).transpose(1, 2).reshape({n * G, m * kBlockTokens, K});
 }
 
-// Keys or values of a sequence: [G, keys, K] float32. Slots after the last position may hold anything, even NaN, which
-// a weight of zero does not silence: they are zeroed.
+// Returns keys or values of a sequence: [G, keys, K] float32. Slots after the last position may hold anything, even
+// NaN, which a weight of zero does not silence, so they are zeroed.
 Tensor gather_keys(const Tensor& slots_B2GPK, const Sequence& sequence, int64_t half) {
   const Tensor unseen = sequence.hidden.all(0).view({1, -1, 1});
   return gather_blocks(slots_B2GPK, sequence.blocks.unsqueeze(0), half).masked_fill_(unseen, 0.0F);
 }
 
-// [T, H, K] rows of a sequence grouped by their KV head: [G, R * (H / G), K] float32.
+// Groups the [T, H, K] rows of a sequence by their KV head: [G, R * (H / G), K] float32.
 Tensor group_heads(const Tensor& x_THK, const Sequence& sequence, int64_t num_kv_heads) {
   const int64_t num_rows = sequence.rows.size(0), per_group = x_THK.size(1) / num_kv_heads, head_dim = x_THK.size(2);
   const Tensor rows = to_float(x_THK.index_select(0, sequence.rows));
   return rows.view({num_rows, num_kv_heads, per_group, head_dim}).transpose(0, 1).reshape({num_kv_heads, -1, head_dim});
 }
 
-// The way back: [G, R * (H / G), X] to [R, H, X].
+// Undoes group_heads(): [G, R * (H / G), X] becomes [R, H, X].
 Tensor ungroup_heads(const Tensor& x, int64_t num_rows) {
   const int64_t num_kv_heads = x.size(0), per_group = x.size(1) / num_rows;
   return x.view({num_kv_heads, num_rows, per_group, x.size(2)})
@@ -150,7 +150,7 @@ Tensor ungroup_heads(const Tensor& x, int64_t num_rows) {
       .reshape({num_rows, num_kv_heads * per_group, x.size(2)});
 }
 
-// q k^T / sqrt(K) with the keys after each row's position at -inf: [G, R * (H / G), keys].
+// Returns q k^T / sqrt(K) with the keys after each row's position at -inf: [G, R * (H / G), keys].
 Tensor masked_scores(const Tensor& q, const Tensor& k, const Sequence& sequence) {
   const Tensor scores = at::bmm(q, k.transpose(1, 2)).div_(std::sqrt(static_cast<double>(q.size(2))));
   const int64_t num_rows = sequence.rows.size(0), num_keys = k.size(1);
@@ -159,11 +159,11 @@ Tensor masked_scores(const Tensor& q, const Tensor& k, const Sequence& sequence)
   return scores;
 }
 
-// Adds [G, keys, K] to the blocks of a sequence: the transpose of gather_keys.
+// Adds [G, keys, K] to the blocks of a sequence; this is the transpose of gather_keys.
 void scatter_keys(const Tensor& dcache, const Sequence& sequence, int64_t half, const Tensor& dkeys) {
   const int64_t num_kv_heads = dkeys.size(0), head_dim = dkeys.size(2);
   const Tensor blocks = dkeys.view({num_kv_heads, -1, kBlockTokens, head_dim}).transpose(0, 1);
-  // A sequence names a block once: one addition an element, on every device in the same order.
+  // A sequence names a block once, so there is one addition an element, on every device in the same order.
   dcache.select(1, half).index_add_(0, sequence.blocks, blocks);
 }
 
@@ -237,7 +237,7 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
       const Tensor k = gather_blocks(cache, blocks, 0), v = gather_blocks(cache, blocks, 1);
       v.view({B, G, kTileKeys, K}).masked_fill_(unseen.unsqueeze(-1), 0.0F);
       const Tensor scores = at::bmm(of_call(q), k.transpose(1, 2));
-      // A score plus 0 times itself: -inf becomes NaN here, which else would be a key that is not there.
+      // Adding 0 times the score to itself turns -inf into NaN; -inf alone would look like a key that is not there.
       scores.addcmul_(scores, zero).mul_(scale);
       scores.view({B, G, R, P, kTileKeys}).masked_fill_(hidden, kMinusInfinity);
 
@@ -248,7 +248,7 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
       before.copy_(now);
     }
   }
-  // [Q * G, M, X] to rows [T, H, X].
+  // Turns [Q * G, M, X] into rows [T, H, X].
   const auto rows_of = [&](const Tensor& x) {
     const Tensor by_place = x.view({Q, G, R, P, -1}).transpose(1, 2).reshape({Q * R, G * P, x.size(2)});
     return by_place.index_select(0, tiles.place_of_row);
@@ -267,7 +267,7 @@ Tensor AttentionAten::backward(const Tensor& dout_THK, const Tensor& q_THK, cons
     const Tensor k = gather_keys(cache, sequence, 0), v = gather_keys(cache, sequence, 1);
     const Tensor lse = group_heads(lse_TH.unsqueeze(-1), sequence, num_kv_heads);
     const Tensor probability = masked_scores(q, k, sequence).sub_(lse).exp_();
-    // sum_j p_j dp_j, which is dout . out because out = sum_j p_j v_j.
+    // This is sum_j p_j dp_j, which is dout . out because out = sum_j p_j v_j.
     const Tensor mean_dprobability = (dout * group_heads(out_THK, sequence, num_kv_heads)).sum(-1, /*keepdim=*/true);
     const Tensor dscores = at::bmm(dout, v.transpose(1, 2)).sub_(mean_dprobability).mul_(probability).mul_(scale);
     const Tensor dq = ungroup_heads(at::bmm(dscores, k), sequence.rows.size(0));

@@ -1,5 +1,6 @@
-// What a backend that is a module of its own, libtandem_<name>.so, shows the program that loads it: one exported
-// function, kBackendEntry, and what it returns. A module is built with the program, from the same tree.
+// The interface between the program and a backend in a shared library of its own, libtandem_<name>.so, called a module.
+// The library exports one function, kBackendEntry, which returns a Backend. A module is built with the program, from
+// the same tree.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +18,36 @@
 namespace tandem::device {
 
 struct Backend {
-  int64_t contract;  // kBackendContract, as the module was built
-  // Devices that this process can use; where that is 0, why.
+  int64_t contract;  // value of kBackendContract when the module was built
+  // Returns the number of devices that this process can use. If it is 0, why_none says why.
   int (*num_devices)(std::string& why_none);
-  // A name of device `index` that no other device of any machine has, and by which every process knows it.
+  // Returns a name of device `index` that no other device of any machine has, and by which every process knows it.
   std::string (*device_id)(int index);
-  // Of device `index` of them. num_threads: on the host; 0: all cores.
+  // Makes the operations of device `index`. num_threads counts threads on the host; 0 means all cores.
   std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
-  // Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
+  // Returns the device's free and total bytes when its operations were created, without this process's own context. The
+  // operations must have been created.
   DeviceBytes (*device_bytes)(int index);
   MemoryDriver (*open_memory)(int index);
-  // Between devices `index` of several processes. Every rank calls it. PeerLost: not all came within the time.
-  // EnvironmentError: nothing moves bytes between these devices.
+  // Connects devices `index` of several processes; every rank calls it. Throws PeerLost if not all came within the
+  // time, EnvironmentError if nothing can move bytes between these devices.
   std::unique_ptr<Communicator> (*make_communicator)(int index, const DeviceRanks& ranks);
-  // A word by which other processes of this machine can read the tensor's memory for as long as it is there. The tensor
-  // is contiguous. Empty: this memory cannot be shown.
+  // Returns an IPC handle by which other processes of this machine can read the tensor's memory for as long as it
+  // exists. The tensor is contiguous. The handle is empty if this memory cannot be exported.
   std::string (*show_memory)(const at::Tensor& tensor);
-  // Maps the memory that another process's word names (show_memory), as a flat tensor of bytes that device `index` can
-  // copy from. That takes no memory; it is unmapped when the last tensor of it is gone. Undefined: this process cannot
-  // map it.
+  // Maps the memory behind another process's IPC handle (show_memory) as a flat tensor of bytes that device `index` can
+  // copy from. The mapping takes no memory, and it is removed when the last tensor of it is gone. Returns an undefined
+  // tensor if this process cannot map it.
   at::Tensor (*map_memory)(int index, const std::string& word);
-  // The checksum of each tensor's bytes, as they are when all work that was queued before is done. The tensors are
+  // Returns the checksum of each tensor's bytes after all work that was queued before is done. The tensors are
   // contiguous and begin at multiples of 16 bytes.
   std::vector<Checksum> (*checksums)(const std::vector<at::Tensor>& tensors);
 };
 
 using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
-// Grows with every change of device/ops.h, of the memory contracts or of this file that a module of an older build
-// would not survive.
+// This number grows with every change of device/ops.h, of the memory contracts or of this file that would break a
+// module of an older build.
 constexpr int64_t kBackendContract = 9;
 
 }  // namespace tandem::device

@@ -5,7 +5,7 @@
 
 namespace tandem::device {
 
-// Tokens per KV block: also the tile in which attention walks the keys.
+// This is also the tile in which attention walks the keys.
 constexpr int64_t kBlockTokens = 16;
 
 }  // namespace tandem::device

@@ -27,7 +27,7 @@ class SoloCommunicator final : public Communicator {
 
 at::Tensor bytes_of(int64_t count) { return at::empty({count}, at::kByte); }
 
-// From one rank to all others.
+// Sends x from one rank to all others.
 void broadcast(Communicator& ranks, int from, const at::Tensor& x) {
   TensorLists to(static_cast<size_t>(ranks.size())), received(to.size());
   if (ranks.rank() != from) {

@@ -1,4 +1,4 @@
-// What a communicator between devices is made from.
+// The arguments from which a communicator between devices is made.
 #pragma once
 
 #include <string>
@@ -8,11 +8,12 @@
 namespace tandem::device {
 
 struct DeviceRanks {
-  // The same ranks in the same order, between their hosts. Only while the communicator is made.
+  // This communicator connects the hosts of the same ranks in the same order. It is used only while the new one is
+  // made.
   Communicator& hosts;
-  bool shares_memory = false;  // the ranks are processes of one host: they may map each other's memory
-  double timeout_s = 600;      // of joining, and of an exchange with what the device computes before it
-  std::string interface = {};  // of the network that ranks find each other over; empty: the library chooses
+  bool shares_memory = false;  // true: the ranks are processes of one host and may map each other's memory
+  double timeout_s = 600;      // timeout of joining, and of an exchange with the device work before it
+  std::string interface = {};  // network interface over which ranks find each other; empty: the library chooses
 };
 
 }  // namespace tandem::device

@@ -9,7 +9,7 @@ namespace tandem::device {
 std::vector<Chunk> chunks_of(std::span<const Piece> pieces, int rank, int64_t chunk_bytes) {
   TANDEM_CHECK(chunk_bytes > 0 && chunk_bytes % kSectionAlignment == 0, "bytes of a chunk:", chunk_bytes);
   std::vector<Chunk> chunks;
-  int64_t offset = chunk_bytes;  // of the last chunk: full
+  int64_t offset = chunk_bytes;  // end of the last chunk; it begins as full
   for (const Piece& piece : pieces) {
     if (piece.rank != rank) continue;
     for (int64_t begin = 0; begin < piece.bytes;) {

@@ -1,4 +1,4 @@
-// What an exchange moves, as every kind of communicator takes it: bytes at an address, for one rank.
+// The bytes of an exchange as every kind of communicator takes them: an address and a size for one rank.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace tandem::device {
 
-// A tensor of an exchange.
+// A piece is one tensor of an exchange.
 struct Piece {
   int rank = 0;
   std::byte* data = nullptr;
   int64_t bytes = 0;
 };
 
-// lists' tensors, by rank and then by index: without the empty ones, which are not moved, and those of the own rank.
-// BugError: lists that are not one for each rank, or a tensor that is not contiguous.
+// Returns the tensors of `lists`, by rank and then by index, without empty ones, which are not moved, and without those
+// of the own rank. Throws BugError if there is not one list for each rank, or if a tensor is not contiguous.
 std::vector<Piece> pieces_of(const Communicator& ranks, const TensorLists& lists);
 
 }  // namespace tandem::device

@@ -13,7 +13,7 @@ namespace tandem::device {
 
 namespace {
 
-// Fewer logits are not worth waking a thread for.
+// Waking a thread is not worth it for fewer logits.
 constexpr int64_t kLogitsPerChunk = int64_t{1} << 15;
 
 std::span<const Draw> as_draws(const Tensor& bytes) {
@@ -25,7 +25,7 @@ std::span<const Draw> as_draws(const Tensor& bytes) {
 
 double logprob_temperature(const Draw& draw) { return draw.temperature == 0.0 ? 1.0 : draw.temperature; }
 
-// Draws [begin, end) that one call of logprob() answers: all of them draw, at one temperature.
+// A run of draws [begin, end) that one call of logprob() answers: all of them draw, at one temperature.
 struct Run {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
@@ -47,7 +47,7 @@ std::vector<Run> runs_of(std::span<const Draw> draws) {
   return runs;
 }
 
-// The rows of logits of the draws, one for each. Several samples draw their first token from one row.
+// Returns the rows of logits of the draws, one for each. Several samples may draw their first token from one row.
 Tensor logits_of(const Tensor& logits_RV, std::span<const Draw> draws) {
   const auto count = static_cast<int64_t>(draws.size());
   const int32_t first = draws.front().row;

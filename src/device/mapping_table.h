@@ -1,5 +1,6 @@
-// The books of a Vmm: what is reserved, created and mapped. A backend asks check_x() before it asks its device for x
-// (BugError: x breaks a rule of the contract) and tells x-ed() once the device has done it. Not thread-safe.
+// The records of a Vmm: which addresses are reserved, which extents exist, and what is mapped. A backend calls
+// check_x() before it asks its device for x (it throws BugError if x breaks a rule of the contract) and x-ed() once the
+// device has done it. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -20,17 +21,17 @@ class MappingTable {
   void freed(std::byte* address) { reservations_.erase(address); }
 
   ExtentId created(int64_t bytes);
-  void check_extent(ExtentId extent) const;  // is it there, and not released
+  void check_extent(ExtentId extent) const;  // BugError unless the extent exists and is not released
   void released(ExtentId extent);
   int64_t extent_bytes(ExtentId extent) const { return extents_.at(extent).bytes; }
 
   void check_map(std::byte* address, ExtentId extent) const;
   void mapped(std::byte* address, ExtentId extent);
-  // For unmap() and set_access(): whole mappings, side by side.
+  // unmap() and set_access() need whole mappings, side by side.
   void check_mapped(std::byte* address, int64_t bytes) const;
   void unmapped(std::byte* address, int64_t bytes);
 
-  // Of extents that are not released or still mapped.
+  // Returns the bytes of extents that are not released or still mapped.
   int64_t taken_bytes() const { return taken_bytes_; }
   VmmCounts counts() const;
 

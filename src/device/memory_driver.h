@@ -1,5 +1,5 @@
-// The memory of one device, as far as the backend gives it away: virtual memory, pinned host memory, and LibTorch's
-// allocations there. No torch.
+// The memory of one device, as far as the backend gives access to it: virtual memory, pinned host memory, and
+// LibTorch's allocations there. No torch.
 #pragma once
 
 #include <functional>
@@ -14,19 +14,20 @@ namespace tandem::device {
 
 struct MemoryDriver {
   std::unique_ptr<Vmm> vmm;
-  // A new one: its calls come from one thread at a time, and so each user has one.
+  // Makes a new one. Its calls come from one thread at a time, so each user makes its own.
   std::function<std::unique_ptr<HostMemory>()> make_host = nullptr;
-  // From now on LibTorch asks this source for memory of the device; null: nobody but its own allocator. One source at
-  // a time; what it gave may be freed later, as long as it is set.
+  // From now on LibTorch asks this source for memory of the device; with null it uses its own allocator alone. There is
+  // one source at a time. Its memory may be freed later, as long as it is set.
   void (*set_tensor_source)(AllocatorHook* source) = nullptr;
-  // Bytes of the device that are in use, given that the Vmm has given `vmm_bytes` of it: this process's, and what
-  // others have taken since its operations were made. On the CPU: this process's.
+  // Returns the bytes of the device that are in use, given that the Vmm has given out `vmm_bytes` of it: this
+  // process's, and those that others have taken since its operations were created. On the CPU these are this process's
+  // alone.
   int64_t (*used_bytes)(int64_t vmm_bytes) = nullptr;
-  // Waits for all that is queued on the device.
+  // Waits for all work that is queued on the device.
   void (*synchronize)() = nullptr;
-  // LibTorch's own allocator gives back to the device what nobody uses. Null: it keeps nothing.
+  // Makes LibTorch's own allocator return its unused memory to the device. Null where it keeps none.
   void (*release_unused)() = nullptr;
-  // What was set up other than the environment says, for people; "" for nothing.
+  // A note for people if something was set up other than the environment asks; "" for nothing.
   std::string note = {};
 };
 

@@ -1,5 +1,5 @@
-// The operations of device/ops.h in plain ATen. Written to be read beside the contract: float32 inside, one rounding
-// per result, no fusion. What is called at which shape, and why: ops_aten.h.
+// The operations of device/ops.h in plain ATen, written to be read beside the contract: float32 inside, one rounding
+// per result, no fusion. ops_aten.h says which call has which shape, and why.
 #include "device/ops_aten.h"
 
 #include <ATen/Parallel.h>
@@ -62,7 +62,7 @@ void add_product(Tensor sum, GradientUse use, const Tensor& a, const Tensor& b, 
   }
 }
 
-// The sum over the last dim (kept, of size 1), by halves: element-wise additions, whose bits no shape can change.
+// Sums the last dim (kept, of size 1) by halves: these are element-wise additions, whose bits no shape can change.
 // Overwrites x.
 Tensor sum_by_halves(const Tensor& x) {
   int64_t width = x.size(-1);
@@ -85,7 +85,7 @@ void add_rows(const Tensor& target, const Tensor& ids, const Tensor& rows, const
   target.index_put_(index, rows, /*accumulate=*/true);
 }
 
-// Ids as rows of a part of a table that begins at row `first` and has `count` of them. Those of other rows name row 0.
+// Ids as rows of a part of a table that begins at row `first` and has `count` rows. Ids of other rows name row 0.
 struct PartIds {
   Tensor rows;      // [T] int32
   Tensor is_other;  // [T, 1] bool
@@ -95,7 +95,7 @@ PartIds part_ids(const Tensor& ids_T, int64_t first, int64_t count) {
   return {rows.masked_fill(is_other, 0), is_other.unsqueeze(1)};
 }
 
-// y = x / sqrt(mean(x^2) + eps) over the last dim, before the weight. float32.
+// y = x / sqrt(mean(x^2) + eps) over the last dim, before the weight, in float32.
 struct Normalised {
   Tensor unit;     // x times inverse
   Tensor inverse;  // 1 / sqrt(mean(x^2) + eps), last dim 1
@@ -105,7 +105,7 @@ Normalised normalise(const Tensor& x_float, double eps) {
   return {x_float * inverse, inverse};
 }
 
-// dx of y = unit(x) * w; adds to dw, where it is defined, summed over all dims but the last. float32.
+// Returns dx of y = unit(x) * w and adds to dw, where it is defined, the sum over all dims but the last. float32.
 Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const Tensor& w, double eps,
                           const Tensor& dw) {
   const auto [unit, inverse] = normalise(x_float, eps);
@@ -115,8 +115,8 @@ Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const T
   return dunit.sub_(unit.mul_(along)).mul_(inverse);
 }
 
-// cos and sin of the rotation at each position, [T, 1, K / 2] float32; frequencies and angles in float32 as
-// transformers' Qwen3RotaryEmbedding has them.
+// Cosine and sine of the rotation at each position, [T, 1, K / 2] float32. Frequencies and angles are float32, as in
+// transformers' Qwen3RotaryEmbedding.
 struct Rotation {
   Tensor cos, sin;
 };
@@ -127,7 +127,7 @@ Rotation rotation(const Tensor& positions_T, const Ops::QkvShape& shape) {
   return {at::cos(angles), at::sin(angles)};
 }
 
-// Pairs (i, i + K/2) of the last dim turn by the angle (rotate_half); `sign` -1 turns back, which is the gradient.
+// Turns pairs (i, i + K/2) of the last dim by the angle (rotate_half). `sign` -1 turns back, which is the gradient.
 Tensor rotate(const Tensor& x_float, const Rotation& r, double sign) {
   const int64_t half = x_float.size(-1) / 2;
   const Tensor a = x_float.narrow(-1, 0, half), b = x_float.narrow(-1, half, half);
@@ -138,7 +138,7 @@ Tensor rotate(const Tensor& x_float, const Rotation& r, double sign) {
   return turned;
 }
 
-// The index [blocks, :, offsets] that picks slots [n] out of a [B, G, kBlockTokens, K] tensor as [n, G, K].
+// Returns the index [blocks, :, offsets] that picks slots [n] out of a [B, G, kBlockTokens, K] tensor as [n, G, K].
 c10::List<std::optional<Tensor>> slot_index(const Tensor& slot_mapping) {
   const Tensor wide = slot_mapping.to(at::kLong);
   c10::List<std::optional<Tensor>> index;
@@ -148,8 +148,8 @@ c10::List<std::optional<Tensor>> slot_index(const Tensor& slot_mapping) {
   return index;
 }
 
-// What kv_append() writes, without entries whose slot is -1: in their place the entry of the largest slot once more,
-// which writes the same numbers there again. So nobody has to wait for how many are left.
+// The entries that kv_append() writes. An entry whose slot is -1 is replaced by the entry of the largest slot, which
+// writes the same numbers there again. So nobody has to wait for how many are left.
 struct KvEntries {
   Tensor tokens, slots;
 };
@@ -267,7 +267,7 @@ class AtenOps final : public Ops {
   Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& shape) const override {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
     const Rotation r = rotation(positions_T, shape);
-    // A function, so that what q's rotation takes is gone before k's.
+    // This is a function, so that the temporaries of q's rotation are freed before k's are allocated.
     const auto rotated = [&](const Tensor& x) { return rotate(to_float(x), r, 1.0).to(x.scalar_type()); };
     return {rotated(q), rotated(k), v.clone(at::MemoryFormat::Contiguous)};
   }
@@ -292,7 +292,7 @@ class AtenOps final : public Ops {
     const Tensor dy = to_float(dy_TF), sigmoid = at::sigmoid(gate), dgate_up_T2F = at::empty_like(gate_up_T2F);
     const int64_t width = gate.size(1);
     dgate_up_T2F.narrow(1, width, width).copy_((dy * gate).mul_(sigmoid));
-    const Tensor slope = (1.0 - sigmoid).mul_(gate).add_(1.0);  // of silu, over sigmoid
+    const Tensor slope = (1.0 - sigmoid).mul_(gate).add_(1.0);  // derivative of silu, divided by sigmoid
     dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
     return dgate_up_T2F;
   }
@@ -316,7 +316,7 @@ class AtenOps final : public Ops {
     TANDEM_CHECK(tiles->kv_tokens.defined(), "rows of attention without what the backward needs");
     const Tensor dkv = at::zeros(kv_layer.sizes(), q_THK.options().dtype(at::kFloat));
     Tensor dq_THK = attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *tiles, dkv);
-    // The transpose of kv_append(): the sum over the slots of each token.
+    // This is the transpose of kv_append(): the sum over the slots of each token.
     const auto collect = [&](int64_t half) {
       const Tensor sum = at::zeros({q_THK.size(0), kv_layer.size(2), q_THK.size(2)}, dkv.options());
       add_rows(sum, tiles->kv_tokens, at::index(as_slots(dkv).select(1, half), slot_index(tiles->kv_slots)), call_);
@@ -328,7 +328,7 @@ class AtenOps final : public Ops {
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
                const Tensor& entropy_R, const Tensor& lse_R) const override {
     const Tensor scaled = logits_RV / temperature, largest = scaled.amax(-1, /*keepdim=*/true);
-    // 0 times the smallest logit: NaN where it is -inf, which else would be a token that is not there.
+    // 0 times the smallest logit is NaN where that is -inf, which else would look like a token that is not there.
     const Tensor not_finite = logits_RV.amin(-1, /*keepdim=*/true).mul_(0.0F);
     const Tensor lse = (largest + sum_by_halves((scaled - largest).exp_()).log()).add_(not_finite).squeeze(-1);
     const Tensor wide = targets_R.to(at::kLong);
@@ -342,11 +342,11 @@ class AtenOps final : public Ops {
   Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
                           const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R,
                           at::ScalarType /*dtype*/) const override {
-    // Where nobody needs the logarithms, their memory is the probabilities'.
+    // If nobody needs the logarithms, the probabilities take their memory.
     const Tensor log_probability = (logits_RV / temperature).sub_(lse_R.unsqueeze(1));
     const Tensor probability = dentropy_R.defined() ? log_probability.exp() : log_probability.exp_();
     const Tensor wide = targets_R.to(at::kLong).unsqueeze(1);
-    // d logp / d scaled = onehot(target) - p; nothing where there is no target.
+    // d logp / d scaled = onehot(target) - p; it is 0 where there is no target.
     const Tensor dlogp = dlogp_R.unsqueeze(1).masked_fill(wide.lt(0), 0.0F);
     Tensor dlogits_RV = logits_RV;
     at::mul_out(dlogits_RV, probability, -dlogp);
@@ -375,8 +375,8 @@ class AtenOps final : public Ops {
     v.mul_(p.beta2).addcmul_(g, g, 1.0 - p.beta2);
     const double correction1 = 1.0 - std::pow(p.beta1, static_cast<double>(p.step));
     const double correction2 = 1.0 - std::pow(p.beta2, static_cast<double>(p.step));
-    // m / denominator, corrected; g's memory holds each in turn. The decay joins it before the weight's only rounding:
-    // 1 - lr * weight decay is no float32 number.
+    // This is m / denominator, corrected; g's memory holds each in turn. The decay joins it before the weight's only
+    // rounding, because 1 - lr * weight decay is no float32 number.
     at::sqrt_out(g, v).div_(std::sqrt(correction2)).add_(p.eps);
     at::div_out(g, m, g).div_(correction1).add_(master, p.weight_decay);
     master.sub_(g, p.lr);
@@ -436,15 +436,15 @@ class AtenOps final : public Ops {
   const AtenCallShape call_;
   const AttentionAten attention_;
   // Calls come from one thread at a time.
-  mutable ThreadPool sampling_thread_{1};  // the caller alone
+  mutable ThreadPool sampling_thread_{1};  // one thread: the caller
   mutable HostSampling sampling_{sampling_thread_};
 };
 
 }  // namespace
 
 std::unique_ptr<Ops> make_aten_ops(int num_threads) {
-  // Small calls, since what is padded costs; sums below ATen's parallel grain, so that the order of addition does not
-  // depend on the number of threads.
+  // Calls are small, since padding costs, and sums stay below ATen's parallel grain, so that the order of addition does
+  // not depend on the number of threads.
   return make_aten_ops(at::kCPU, "aten", num_threads, {.linear_rows = 16, .attention_tiles = 1, .sum_elements = 16384});
 }
 

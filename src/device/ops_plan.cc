@@ -24,7 +24,7 @@ OpBytes OpsPlan::op(Size result, Size aten_most) const {
   return {.result = result, .most = std::max(result, aten_most)};
 }
 
-// The last rows, fewer than a call's, go through copies of that many.
+// The last rows, fewer than a call's, are copied to padded tensors of a call's rows.
 OpBytes OpsPlan::linear(Size rows, Size inner, Size outer, Size out_bytes) const {
   const Size result = rows * outer * out_bytes;
   return op(result, result + kCall.linear_rows * (inner * element_ + outer * out_bytes));
@@ -43,12 +43,12 @@ OpBytes OpsPlan::linear_add_to(Size rows, Size inner, Size outer) const {
 OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32) const {
   const Size result = rows * inner * out_bytes;
   if (!is_float32 || cast_ == 0) return op(result, result);
-  // Weights in float32, and the product, unless it is the result.
+  // The temporaries are the weights in float32, and the product unless it is the result.
   const Size product = out_bytes == kFloatBytes ? Size(0) : rows * inner * kFloatBytes;
   return op(result, result + outer * inner * kFloatBytes + product);
 }
 
-// The sum before it is rounded.
+// The temporary is the sum before it is rounded.
 OpBytes OpsPlan::sum_parts(Size elements) const { return op(0, elements * kFloatBytes); }
 
 OpBytes OpsPlan::add(Size rows) const {
@@ -58,7 +58,7 @@ OpBytes OpsPlan::add(Size rows) const {
 
 OpBytes OpsPlan::rms_norm(Size rows) const {
   const Size count = rows * shape_.hidden;
-  // float32 of x, then unit, then the result.
+  // The temporaries are x in float32, then unit, then the result.
   return op(count * element_,
             count * (cast_ + kFloatBytes + (cast_ > 0 ? element_ : Size(0))) + 3 * rows * kFloatBytes);
 }
@@ -71,9 +71,9 @@ OpBytes OpsPlan::rms_norm_backward(Size rows) const {
 
 OpBytes OpsPlan::qk_norm_rope(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
-  // cos and sin, and sin with its sign; a norm's inverse.
+  // The rotation takes cos and sin, and sin with its sign; a norm takes its inverse.
   const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2, norms = rows * shape_.num_heads * kFloatBytes;
-  // float32 of x, unit, its turned copy and the halves of that.
+  // The temporaries are x in float32, unit, its rotated copy, and the halves of that.
   const Size of_q = rows * shape_.q_width * (cast_ + 3 * kFloatBytes);
   const Size of_k = rows * (shape_.q_width * element_ + shape_.kv_width * (cast_ + 3 * kFloatBytes));
   return op(result, std::max({result, of_q, of_k}) + rotation + norms);
@@ -89,7 +89,7 @@ OpBytes OpsPlan::qk_norm_rope_backward(Size rows) const {
 OpBytes OpsPlan::rope(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2;  // cos and sin, and sin with its sign
-  // float32 of x, its turned copy and the halves of that.
+  // The temporaries are x in float32, its rotated copy, and the halves of that.
   const Size of_q = rows * shape_.q_width * (cast_ + 2 * kFloatBytes);
   const Size of_k = rows * (shape_.q_width * element_ + shape_.kv_width * (cast_ + 2 * kFloatBytes));
   return op(result, std::max({result, of_q, of_k}) + rotation);
@@ -98,7 +98,7 @@ OpBytes OpsPlan::rope(Size rows) const {
 OpBytes OpsPlan::rope_backward(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = 3 * rows * shape_.head_dim * kFloatBytes / 2;
-  // float32 of dq, its turned copy and the halves of that.
+  // The temporaries are dq in float32, its rotated copy, and the halves of that.
   return op(result, result + rows * shape_.q_width * (cast_ + 2 * kFloatBytes) + rotation);
 }
 
@@ -107,13 +107,13 @@ OpBytes OpsPlan::add_bias_backward(Size rows, Size width) const { return op(0, r
 
 OpBytes OpsPlan::silu_mul(Size rows) const {
   const Size count = rows * shape_.mlp;
-  // float32 of gate and up, silu, the result.
+  // The temporaries are gate and up in float32, silu, and the result.
   return op(count * element_, count * (2 * cast_ + kFloatBytes + (cast_ > 0 ? element_ : Size(0))));
 }
 
 OpBytes OpsPlan::silu_mul_backward(Size rows) const {
   const Size count = rows * shape_.mlp, result = 2 * count * element_;
-  // float32 of gate, up and dy, sigmoid, and a product.
+  // The temporaries are gate, up and dy in float32, sigmoid, and a product.
   return op(result, result + count * (3 * cast_ + 2 * kFloatBytes));
 }
 
@@ -124,16 +124,17 @@ OpBytes OpsPlan::kv_append(Size entries) const {
 OpBytes OpsPlan::paged_attention(const AttentionLoad& load) const {
   const Size places = rounded_up(load.tiles, kCall.attention_tiles) * kTileRows;
   const Size queries = places * shape_.q_width, call_rows = kCall.attention_tiles * kTileRows;
-  const Size keys = kCall.attention_tiles * kTileKeys * shape_.kv_width;  // of a call
+  const Size keys = kCall.attention_tiles * kTileKeys * shape_.kv_width;  // elements of the keys of one call
   const Size result = load.rows * shape_.q_width * element_;
   const Size sums = 2 * places * shape_.num_heads * kFloatBytes;
-  // The rows with one of zeros, those of the tiles, both ways around.
+  // The gather takes the rows with one of zeros, and those of the tiles in both layouts.
   const Size gather = (load.rows + 2) * shape_.q_width * element_ + queries * (element_ + cast_ + kFloatBytes);
-  // Queries and results; keys; values before and after they are turned, or scores and what they add to the results.
+  // A call takes queries and results; keys; and values before and after they are transposed, or scores and the terms
+  // that they add to the results.
   const Size scores = call_rows * (kTileKeys * shape_.num_heads + shape_.q_width) * kFloatBytes;
   const Size call = 2 * queries * kFloatBytes + sums + keys * 2 * kFloatBytes + std::max(keys * kFloatBytes, scores) +
                     call_rows * (kTileKeys + 4 * shape_.num_heads * kFloatBytes);
-  // Queries, results, results by place, and by row.
+  // Collecting takes queries, results, results by place, and results by row.
   const Size collect = 3 * queries * kFloatBytes + sums + load.rows * shape_.q_width * kFloatBytes + 2 * sums;
   return op(result, std::max({gather, call, collect}));
 }
@@ -142,7 +143,7 @@ OpBytes OpsPlan::query_gradient(const AttentionLoad& load) const {
   const Size result = load.rows * shape_.q_width * element_;
   const Size rows = load.longest_rows * shape_.q_width, keys = load.longest_keys * shape_.kv_width;
   const Size scores = load.longest_rows * load.longest_keys * shape_.num_heads;
-  // Queries, their gradients, keys and values in float32; probabilities and their gradients; a product.
+  // These are queries, their gradients, keys and values in float32; probabilities and their gradients; and a product.
   const Size products = std::max(rows * (2 * kFloatBytes + (cast_ > 0 ? element_ : Size(0))), keys * kFloatBytes);
   const Size heads = 3 * load.longest_rows * shape_.num_heads * kFloatBytes;
   const Size begin = (2 * rows + 3 * keys) * kFloatBytes + std::max(rows, keys) * kFloatBytes;
@@ -156,7 +157,7 @@ OpBytes OpsPlan::kv_gradient(const AttentionLoad& load) const {
             half * (element_ + kFloatBytes) + entries * (shape_.kv_width * kFloatBytes + 8 * kIndexBytes));
 }
 
-// Beside both steps stands the float32 gradient of the cache.
+// The float32 gradient of the cache exists during both steps.
 OpBytes OpsPlan::attention_backward(const AttentionLoad& load) const {
   const OpBytes query = query_gradient(load), kv = kv_gradient(load);
   const Size dcache = 2 * load.kv_blocks * kBlockTokens * shape_.kv_width * kFloatBytes;
@@ -187,7 +188,7 @@ Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
   const Size tiles = rounded_up(load.tiles, kCall.attention_tiles);
   const Size tile_blocks = rounded_up(load.longest_keys, kTileKeys) / kTileKeys * (kTileKeys / kBlockTokens);
   const Size indices = tiles * (2 * kTileRows + 1 + tile_blocks) + load.rows;
-  // Which keys lie after each row, and the sequences' own indices.
+  // This is the mask of keys after each row, and the sequences' own indices.
   const Size hidden =
       load.rows * (load.longest_keys + kIndexBytes) + load.sequences * load.longest_keys / kBlockTokens * kIndexBytes;
   const Size kv = 2 * load.kv_blocks * kBlockTokens * kIndexBytes;

@@ -16,14 +16,14 @@ struct OpsShape {
   Size num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
 
-// Beside its arguments.
+// Bytes that one operation takes in addition to its arguments.
 struct OpBytes {
-  Size result = 0;  // what it returns
-  Size most = 0;    // at once while it runs, the result among it
+  Size result = 0;  // bytes of the results
+  Size most = 0;    // peak bytes while it runs, results included
 };
 
-// The shapes of library calls in plain ATen on a GPU: whole tiles of its kernels, and as many as keep it busy; below
-// 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
+// The shapes of library calls in plain ATen on a GPU. They are whole tiles of its kernels, and large enough to keep it
+// busy; below 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
 struct AtenCallShape {
   int64_t linear_rows = 256;                // of a matrix product
   int64_t attention_tiles = 64;             // of kAttentionTileRows rows and kAttentionTileKeys keys
@@ -36,15 +36,15 @@ struct AtenCallShape {
 };
 constexpr int64_t kAttentionTileRows = 16, kAttentionTileKeys = 256;
 
-// The query rows of one attention call. A tile has rows of one sequence.
+// The size of one attention call. A tile has query rows of one sequence.
 struct AttentionLoad {
   Size rows = 0;
   Size tiles = 0;
-  Size longest_rows = 0;  // of the sequence that has most (backward)
-  Size longest_keys = 0;  // of the longest sequence, in whole blocks
+  Size longest_rows = 0;  // rows of the sequence that has most (backward)
+  Size longest_keys = 0;  // keys of the longest sequence, in whole blocks
   Size sequences = 0;
-  Size kv_blocks = 0;      // of the cache, all of them full (backward)
-  Size expanded_keys = 0;  // that all sequences see, shared ones once for each (backward)
+  Size kv_blocks = 0;      // blocks of the cache, all of them full (backward)
+  Size expanded_keys = 0;  // keys that all sequences see, shared ones once for each (backward)
 };
 
 // What the operations of a batch may make a backend keep for good, from the first large one on.

@@ -44,7 +44,7 @@ bool is_host(const DeviceSpec& device) { return !backend_of(device).is_module();
 
 std::string module_path(const std::string& program_folder, const std::string& backend) {
   const std::string name = fmt::format("libtandem_{}.so", backend);
-  // Beside the program, where the build leaves it, or where a wheel of its own is installed.
+  // A module is beside the program, where the build leaves it, or where its wheel is installed.
   for (const std::string& path : {fmt::format("{}/{}", program_folder, name),
                                   fmt::format("{}/../../src/device/{}/{}", program_folder, backend, name),
                                   fmt::format("{}/../../tandem_{}/{}", program_folder, backend, name)}) {

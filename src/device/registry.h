@@ -1,5 +1,5 @@
-// Which backend a run computes on: --device, turned into its operations. The CPU's are in the program; the others are
-// modules that are looked for and loaded here, when one is asked for.
+// Chooses the backend of a run: turns --device into its operations. The CPU's are in the program; the others are
+// modules that are found and loaded here when one is asked for.
 #pragma once
 
 #include <functional>
@@ -23,39 +23,43 @@ struct HostOptions {
   int num_threads = 0;  // 0: all cores
 };
 
-// How many devices this process sees; 0 where there is none, or no module that could use it. Of the CPU, 1.
+// Returns the number of devices that this process sees: 0 where there is none, or no module that could use it; 1 for
+// the CPU.
 int num_devices(const std::string& backend);
-// What no other device of any machine has, of a device whose operations were made; "" for the CPU.
+// Returns a name that no other device of any machine has, or "" for the CPU. The device's operations must have been
+// created.
 std::string device_id(const DeviceSpec& device);
 
-// Loads the backend's module where it has one; it stays loaded. UserError: no device of that index, or an instruction
-// set that the machine lacks. EnvironmentError: no module, or it cannot be loaded, or no device that it could use; the
-// message says what to do.
+// Loads the backend's module where it has one; it stays loaded. Throws UserError if there is no device of that index,
+// or if the machine lacks the instruction set. Throws EnvironmentError, which says what to do, if there is no module,
+// if it cannot be loaded, or if it finds no device that it could use.
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host);
 
-// Of a device whose operations were made: its bytes as they were then, this process's own context not counted.
-// std::nullopt for the CPU, whose memory is the machine's (base/machine_memory).
+// Returns the device's free and total bytes when its operations were created, without this process's own context. The
+// operations must have been created. std::nullopt for the CPU, whose memory is the machine's (base/machine_memory).
 std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
 
-// Of a device whose operations were made.
+// The device's operations must have been created.
 MemoryDriver open_memory(const DeviceSpec& device);
 
-// Between devices; for the CPU, whose ranks need an address of the host (make_gloo_communicator), a BugError. Of a
-// device whose operations were made. EnvironmentError: no library that could move tensors; PeerLost: not all ranks came
-// within the time.
+// Connects devices of several processes, whose operations must have been created. It is a BugError for the CPU, whose
+// ranks need an address of the host (make_gloo_communicator). Throws EnvironmentError if no library can move tensors,
+// PeerLost if not all ranks came within the time.
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks);
 
-// The memory of a tensor for other processes of this machine, of a device whose operations were made: a word by which
-// they map it, for as long as it is there. Empty where it cannot be shown: the CPU's, an arena's.
+// Returns an IPC handle by which other processes of this machine map the tensor's memory for as long as it exists. It
+// is empty where memory cannot be exported: the CPU's, an arena's. The device's operations must have been created.
 std::string show_memory(const DeviceSpec& device, const at::Tensor& tensor);
-// What another process's word shows, as a flat tensor of bytes to copy from. It takes no memory, and is unmapped when
-// the last tensor of it is gone. Undefined where this process cannot map it: another kind of device, another container.
+// Maps the memory behind another process's IPC handle as a flat tensor of bytes to copy from. The mapping takes no
+// memory, and it is removed when the last tensor of it is gone. Returns an undefined tensor where this process cannot
+// map it: another kind of device, another container.
 at::Tensor map_memory(const DeviceSpec& device, const std::string& word);
 
-// Of each tensor's bytes (checksum.h), when what was queued by now is done. Contiguous, each 16-byte aligned.
+// Returns the checksum of each tensor's bytes (checksum.h) after all work queued so far is done. The tensors are
+// contiguous and 16-byte aligned.
 std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::Tensor>& tensors);
 
-// Stands in for a backend, whatever --device says; for tests. What is empty is not replaced.
+// Replaces a backend, whatever --device says, in tests. Empty fields replace nothing.
 struct FakeBackend {
   std::function<std::unique_ptr<Ops>()> make_ops = {};
   std::optional<DeviceBytes> bytes = {};
@@ -64,7 +68,7 @@ struct FakeBackend {
   std::function<at::Tensor(const std::string& word)> map_memory = {};
 };
 
-// Puts a stand-in in use for as long as this lives.
+// Installs a stand-in for as long as this object lives.
 class ScopedFakeBackend {
  public:
   explicit ScopedFakeBackend(FakeBackend stand_in);
@@ -73,7 +77,8 @@ class ScopedFakeBackend {
   ScopedFakeBackend& operator=(const ScopedFakeBackend&) = delete;
 };
 
-// Where a module is looked for, first to last: beside the program, and in the build folder that the program is from.
+// Returns the paths where a module is looked for, first to last: beside the program, and in the build folder that the
+// program is from.
 std::string module_path(const std::string& program_folder, const std::string& backend);
 
 }  // namespace tandem::device

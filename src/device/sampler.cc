@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kChunkTokens = 256;
 constexpr size_t kLanes = 16;
 
-// The largest logit; NaN if any logit is not finite.
+// Returns the largest logit, or NaN if any logit is not finite.
 float largest(std::span<const float> logits) {
   std::array<float, kLanes> best;
   std::array<float, kLanes> not_finite{};
@@ -109,7 +109,7 @@ Sampler::Cut Sampler::cut_top_p(double top_p, bool candidates_chosen) {
   } else {
     const Cut none{-std::numeric_limits<float>::infinity(), 0};
     total = weigh(none);
-    // All tokens below this weight have less than 1 - top_p together, so the prefix ends before them. Half of it, to
+    // All tokens below this weight have less than 1 - top_p together, so the prefix ends before them. It is halved to
     // stay clear of rounding.
     const double floor = 0.5 * (1.0 - top_p) * total / static_cast<double>(logits_V_.size());
     candidates_.clear();
@@ -141,7 +141,7 @@ Sampler::Cut Sampler::cut_top_p(double top_p, bool candidates_chosen) {
 }
 
 Sampler::Cut Sampler::cut_min_p(double log_min_p) const {
-  // In logits: exp() may round two neighbours to one weight. The largest one always stays.
+  // The cut is made in logits, since exp() may round two neighbours to one weight. The largest one always stays.
   float lowest = max_logit_;
   for (const float x : logits_V_) {
     const auto exponent = static_cast<double>(weight_exponent(x, max_logit_, inverse_temperature_));
@@ -151,7 +151,7 @@ Sampler::Cut Sampler::cut_min_p(double log_min_p) const {
 }
 
 size_t Sampler::find_token(double target, Cut cut) const {
-  // The chunk first, then the token in it.
+  // Find the chunk first, then the token in it.
   size_t chosen_chunk = 0;
   double before = 0.0;
   double sum = 0.0;

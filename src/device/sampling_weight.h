@@ -1,5 +1,5 @@
 // The weight of a token in a draw, exp((logit - max) / temperature), with the same bits on every device. CPU and GPU
-// share this text. No torch.
+// compile this same text. No torch.
 //
 // Everything is plain float32 arithmetic, rounded operation by operation: no compiler may fuse a product with a sum
 // (-ffp-contract=off for g++, -fmad=false for nvcc), or two devices would draw different tokens.
@@ -16,11 +16,11 @@
 
 namespace tandem::device {
 
-// Below, exp() is taken as 0; its power of two would come close to the denormals.
+// Below this exponent, exp() is taken as 0: its power of two would come close to the denormals.
 inline constexpr float kMinExponent = -86.0F;
 
-// exp(x) for kMinExponent <= x <= 0, relative error below 2e-7. Ours rather than the C library's: it has the same bits
-// everywhere, and loops over it vectorise.
+// Computes exp(x) for kMinExponent <= x <= 0, with a relative error below 2e-7. The C library's does not have the same
+// bits everywhere; this one does, and loops over it vectorise.
 TANDEM_HOST_DEVICE inline float exp_in_range(float x) {
   constexpr float kLog2E = 1.44269504F;
   constexpr float kLn2High = 0.693359375F;    // 355/512: products with small integers are exact
@@ -42,7 +42,7 @@ TANDEM_HOST_DEVICE inline float exp_in_range(float x) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  // n, as an integer, stands in the low bits of `shifted`; its other bits leave at the top.
+  // The integer n stands in the low bits of `shifted`; its other bits leave at the top.
 #ifdef __CUDA_ARCH__
   return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 #else
@@ -50,31 +50,33 @@ TANDEM_HOST_DEVICE inline float exp_in_range(float x) {
 #endif
 }
 
-// The same for every x <= 0.
+// Does the same for every x <= 0.
 TANDEM_HOST_DEVICE inline float exp_nonpositive(float x) {
   const float value = exp_in_range(x < kMinExponent ? kMinExponent : x);
   return x < kMinExponent ? 0.0F : value;
 }
 
-// The k of the rounding: the smallest k >= 0 with vocab_size <= 2^(18 + k).
+// Returns the k of the rounding: the smallest k >= 0 with vocab_size <= 2^(18 + k).
 TANDEM_HOST_DEVICE constexpr int weight_rounding_bits(int64_t vocab_size) {
   int k = 0;
   while (vocab_size > (int64_t{1} << (18 + k))) ++k;
   return k;
 }
 
-// Weights below this are rounded: 2^(k - 12). Weights are multiples of its 2^-23th part, which is 2^(k - 35).
+// Weights below this value, 2^(k - 12), are rounded. Weights are multiples of its 2^-23th part, which is 2^(k - 35).
 TANDEM_HOST_DEVICE constexpr float weight_rounding(int64_t vocab_size) {
   return 0x1p-12F * static_cast<float>(int64_t{1} << weight_rounding_bits(vocab_size));
 }
 
-// (logit - max) / temperature, the logarithm of a weight: two roundings. inverse_temperature = float(1 / temperature).
+// Returns (logit - max) / temperature, the logarithm of a weight, with two roundings. inverse_temperature = float(1 /
+// temperature).
 TANDEM_HOST_DEVICE inline float weight_exponent(float logit, float max_logit, float inverse_temperature) {
   return (logit - max_logit) * inverse_temperature;
 }
 
-// The weight of a token, from its exponent <= 0 and weight_rounding(vocab_size). A multiple of the quantum in [0, 1].
-// What exp_nonpositive() takes as 0 is rounded to 0 here in any case, so that it needs no test of its own.
+// Returns the weight of a token, from its exponent <= 0 and weight_rounding(vocab_size): a multiple of the quantum in
+// [0, 1]. Exponents that exp_nonpositive() takes as 0 are rounded to 0 here in any case, so that they need no test of
+// their own.
 TANDEM_HOST_DEVICE inline float weight(float exponent, float rounding) {
   const float w = exp_in_range(exponent < kMinExponent ? kMinExponent : exponent);
   return w < rounding ? (w + rounding) - rounding : w;

@@ -14,14 +14,14 @@
 namespace tandem::device {
 namespace {
 
-constexpr int kLeftBits = 24;  // of a ticket: chunks that are left
+constexpr int kLeftBits = 24;  // bits of a ticket that count the chunks left
 constexpr uint64_t kLeftMask = (uint64_t{1} << kLeftBits) - 1;
 constexpr int64_t kMaxChunks = int64_t{1} << 20;
 
-// A wait that is shorter is met by spinning, since a thread that sleeps takes about that long to wake; a longer one is
-// left to other processes.
+// A wait that is shorter is met by spinning, since a thread that sleeps takes about that long to wake; in a longer one
+// other processes get the core.
 constexpr double kSpinSeconds = 50e-6;
-constexpr int kPausesPerLook = 8;  // between two looks at the clock
+constexpr int kPausesPerLook = 8;  // pauses between two looks at the clock
 
 void pause() {
 #if defined(__x86_64__)
@@ -31,7 +31,7 @@ void pause() {
 #endif
 }
 
-// Spins until is_over(), but for kSpinSeconds at most; returns is_over().
+// Spins until is_over(), for at most kSpinSeconds; returns is_over().
 template <typename IsOver>
 bool spin_until(IsOver is_over) {
   const base::Clock::time_point begin = base::Clock::now();
@@ -77,7 +77,7 @@ void ThreadPool::stop() {
     if (owner_ == getpid()) {
       worker.join();
     } else {
-      worker.detach();  // it exists in the parent process only
+      worker.detach();  // the thread exists in the parent process only
     }
   }
   workers_.clear();
@@ -107,7 +107,7 @@ void ThreadPool::run(Call call, const void* function, int64_t n, int64_t chunk) 
   if (has_failed) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-// Only as many as find something to do: the caller takes a chunk, too.
+// Wakes only as many workers as find something to do: the caller takes a chunk, too.
 void ThreadPool::wake_workers(int64_t num_chunks) {
   const int64_t sleeping = num_sleeping_, wanted = num_chunks - 1;
   if (sleeping == 0) return;
@@ -119,7 +119,7 @@ void ThreadPool::wake_workers(int64_t num_chunks) {
   }
 }
 
-// Takes chunks of the loop until none is left. Returns how many.
+// Takes chunks of the loop until none is left. Returns how many it took.
 int64_t ThreadPool::take_chunks(int thread) {
   int64_t num_taken = 0;
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
@@ -160,7 +160,7 @@ bool ThreadPool::has_work() const { return (ticket_ & kLeftMask) != 0 || is_stop
 void ThreadPool::work(int thread) {
   while (!is_stopping_) {
     if (!spin_until([this] { return has_work(); })) {
-      // Whoever publishes a loop looks at num_sleeping_ afterwards: one of both sees what the other has written.
+      // A thread that publishes a loop looks at num_sleeping_ afterwards: one of both sees what the other has written.
       const uint32_t seen = num_alarms_;
       ++num_sleeping_;
       if (!has_work()) num_alarms_.wait(seen);

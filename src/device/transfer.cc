@@ -16,7 +16,7 @@ at::Tensor to_host(const at::Tensor& tensor) {
 
 at::Tensor to_device(const at::Tensor& host, at::Device device) {
   if (!host.defined() || host.device() == device) return host;
-  // From pageable memory the driver takes its own copy before it returns, so nothing waits and nothing is overtaken.
+  // The driver copies pageable memory before it returns, so nothing waits and nothing is overtaken.
   return host.to(device, host.scalar_type(), /*non_blocking=*/true);
 }
 

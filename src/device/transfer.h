@@ -1,5 +1,5 @@
-// Between the host and a backend's device. Where the device is the host, nothing is copied: each function returns what
-// it was given.
+// Copies between the host and a backend's device. Where the device is the host, nothing is copied: each function
+// returns its argument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@ inline bool is_on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
 // The same numbers in host memory, there when the call returns. An undefined tensor stays undefined.
 at::Tensor to_host(const at::Tensor& tensor);
 
-// The same numbers on `device`, for work that is queued after. On a device that is not the host, `host` may change or
-// go as soon as the call returns. An undefined tensor stays undefined.
+// Returns the same numbers on `device`, for work that is queued after. On a device that is not the host, `host` may
+// change or go as soon as the call returns. An undefined tensor stays undefined.
 at::Tensor to_device(const at::Tensor& host, at::Device device);
 
 }  // namespace tandem::device

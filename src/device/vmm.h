@@ -1,13 +1,13 @@
 // The virtual memory of a device, as a contract: addresses are reserved, memory is created in extents, and an extent is
 // mapped at as many addresses as its users need. No torch.
 //
-// How calls end:
+// A call may end in these ways:
 //   out of memory    an outcome: nullptr, std::nullopt or false, and nothing has changed
 //   misuse           a bug: BugError before the device is asked, and nothing has changed
 //   anything else    EnvironmentError, one line that names the call, the bytes, the device's words and a remedy
 //
 // Every size and address is a multiple of granularity_bytes(). Calls may come from any thread. None of them waits for
-// the device: who unmaps has waited for the work that uses the mapping.
+// the device: the caller of unmap() has waited for the work that uses the mapping.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,10 @@ struct DeviceBytes {
   int64_t total = 0;
 };
 
-// What a Vmm has given and not got back.
+// Counts of what a Vmm has given out and not got back.
 struct VmmCounts {
   int64_t num_reservations = 0;
-  int64_t num_extents = 0;  // created and not yet released
+  int64_t num_extents = 0;  // extents created and not yet released
   int64_t num_mappings = 0;
   bool operator==(const VmmCounts&) const = default;
 };
@@ -38,28 +38,28 @@ class Vmm {
   virtual ~Vmm() = default;
 
   virtual int64_t granularity_bytes() const = 0;
-  // Whether one extent may be mapped at several addresses at once. Where it may not, map() of a mapped extent is
-  // misuse.
+  // Returns whether one extent may be mapped at several addresses at once. If not, map() of a mapped extent is misuse.
   virtual bool can_alias() const = 0;
   virtual DeviceBytes device_bytes() const = 0;
   virtual VmmCounts counts() const = 0;
 
-  // Addresses without memory; touching them faults. nullptr: none are left.
+  // Returns addresses without memory, or nullptr if none are left. Touching them faults.
   virtual std::byte* reserve_addresses(int64_t bytes) = 0;
-  // A whole reservation with nothing mapped in it.
+  // Frees a whole reservation with nothing mapped in it.
   virtual void free_addresses(std::byte* address, int64_t bytes) = 0;
 
-  // Memory without an address. Its contents are not defined. std::nullopt: out of memory.
+  // Creates memory without an address, with undefined contents. Returns std::nullopt if the device is out of memory.
   virtual std::optional<ExtentId> create_extent(int64_t bytes) = 0;
-  // Legal while mapped: the bytes go back to the device with the last mapping.
+  // Releasing a mapped extent is legal: its bytes go back to the device with the last mapping.
   virtual void release_extent(ExtentId extent) = 0;
 
-  // The whole extent, onto addresses of one reservation where nothing is mapped. It cannot be touched before
-  // set_access(). False: no memory for page tables.
+  // Maps the whole extent onto addresses of one reservation where nothing is mapped. It cannot be touched before
+  // set_access(). Returns false if there is no memory for page tables.
   virtual bool map(std::byte* address, ExtentId extent) = 0;
-  // Whole mappings that lie side by side, in one call.
+  // Unmaps whole mappings that lie side by side, in one call.
   virtual void unmap(std::byte* address, int64_t bytes) = 0;
-  // The same, for access. False: no memory for page tables; the access is then undefined until it is set again.
+  // Sets the access of whole mappings that lie side by side. Returns false if there is no memory for page tables; the
+  // access is then undefined until it is set again.
   virtual bool set_access(std::byte* address, int64_t bytes, Access access) = 0;
 };
 

@@ -1,20 +1,20 @@
-// Waits for ranks that sample, which may take any time.
+// Lifts the timeout of waits for ranks that sample, which may take any time.
 #pragma once
 
 #include "device/communicator.h"
 
 namespace tandem::device {
 
-// A communicator whose waits for another rank end after some time, as they do at first. Without that limit they last as
-// long as the other's process runs: it tells a process that is frozen from one that takes long.
+// A communicator whose waits for another rank have a timeout, at first. Without it they last as long as the other
+// rank's process runs: it can tell a process that is frozen from one that takes long.
 class LimitedWaits {
  public:
   virtual ~LimitedWaits() = default;
-  // Called by the thread that waits.
+  // The thread that waits calls this.
   virtual void limit_waits(bool are_limited) = 0;
 };
 
-// While it lives, waits of a communicator have no limit. Kinds without LimitedWaits stay as they are.
+// While this object lives, waits of a communicator have no timeout. Kinds without LimitedWaits stay as they are.
 class WaitsForSamples {
  public:
   explicit WaitsForSamples(Communicator& ranks) : waits_(dynamic_cast<LimitedWaits*>(&ranks)) {

@@ -12,13 +12,13 @@ namespace {
 
 std::string name_of(size_t rank, const RankFacts& facts) { return fmt::format("rank {} ({})", rank, facts.host); }
 
-// "--lr 1e-6", or "no --lr" where a rank's program has no such flag.
+// Returns "--lr 1e-6", or "no --lr" if a rank's program has no such flag.
 std::string flag_of(const RankFacts& facts, const std::string& name) {
   const auto found = facts.flags.find(name);
   return found == facts.flags.end() ? "no --" + name : fmt::format("--{} {}", name, found->second);
 }
 
-// The first flag that the two have differently; "" for none.
+// Returns the first flag that the two have differently; "" for none.
 std::string differing_flag(const RankFacts& a, const RankFacts& b) {
   for (const auto& [name, value] : a.flags) {
     if (flag_of(a, name) != flag_of(b, name)) return name;

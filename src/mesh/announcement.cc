@@ -23,7 +23,7 @@ std::string rank_0_of(const LaunchVariables& launch) {
   return fmt::format("{}: rank 0 at {}:{}", launch.name(), launch.master_address, launch.master_port);
 }
 
-// The launch's store, as a process uses that does not have it.
+// Opens the launch's store in a process that does not serve it.
 c10::intrusive_ptr<c10d::Store> open_announcements(const LaunchVariables& launch,
                                                    const AnnouncementSettings& settings) {
   c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>(
@@ -36,10 +36,10 @@ c10::intrusive_ptr<c10d::Store> open_announcements(const LaunchVariables& launch
 
 void announce(LaunchVariables launch, const AnnouncementSettings& settings, const std::string& name,
               const std::string& text) {
-  launch.store_is_anothers = true;  // it is this process's already
+  launch.store_is_anothers = true;  // this process has it already
   try {
     open_announcements(launch, settings)->set(name, text);
-  } catch (const c10::Error&) {  // its text tells of sockets
+  } catch (const c10::Error&) {  // its text is about sockets
     throw EnvironmentError(rank_0_of(launch) + " is gone; look at what it said");
   }
 }

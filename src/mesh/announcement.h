@@ -1,5 +1,5 @@
 // Rank 0 of a launch announces a text to every process of that launch, also to those that are in no mesh with it, by
-// writing it into the launch's store. Where there is a secret the text is sealed.
+// writing it into the launch's store. With a secret the text is sealed.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ struct AnnouncementSettings {
   std::string secret = "";
 };
 
-// Called by rank 0, whose process keeps the store by now (JoinSettings::keeps_store). `launch`: with all its processes.
-// EnvironmentError: the store is gone.
+// Called by rank 0, whose process keeps the store by now (JoinSettings::keeps_store). `launch` has all processes of the
+// launch. Throws EnvironmentError if the store is gone.
 void announce(LaunchVariables launch, const AnnouncementSettings& settings, const std::string& name,
               const std::string& text);
 
-// Waits for it. EnvironmentError: it did not come within the time, or is not rank 0's word.
+// Waits for the announcement. Throws EnvironmentError if it did not come within the time, or was not written by rank 0.
 std::string wait_for_announcement(const LaunchVariables& launch, const AnnouncementSettings& settings,
                                   const std::string& name);
 

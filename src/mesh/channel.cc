@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kMagic = "TDM1";
 constexpr size_t kChecksumBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + sizeof(uint64_t) + kChecksumBytes;
-constexpr size_t kTlsBytes = size_t{256} << 10;  // encrypted, or read and decrypted, at a time; fits in a core's cache
+constexpr size_t kTlsBytes = size_t{256} << 10;  // bytes encrypted or decrypted at a time; fits in a core's cache
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -136,14 +136,14 @@ void Channel::write_to_socket(std::span<const std::byte> bytes) {
       bytes = bytes.subspan(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
       wait(POLLOUT | POLLIN);
-      read_some(0.0);  // both ends may have much to say at one time
+      read_some(0.0);  // both ends may have much to send at one time
     } else if (errno != EINTR) {
       end_of_connection(errno, tls_ != nullptr);
     }
   }
 }
 
-// What is there already; nullopt: nothing.
+// Reads the bytes that are there already; nullopt: none.
 std::optional<size_t> Channel::read_now(std::span<std::byte> into) {
   if (!tls_) return read_from_socket(into);
   while (true) {
@@ -162,7 +162,7 @@ std::optional<size_t> Channel::read_from_socket(std::span<std::byte> into) {
   end_of_connection(received < 0 ? errno : 0, tls_ != nullptr);
 }
 
-// False: nothing has come.
+// Returns false if nothing has come.
 bool Channel::read_some(double wait_s) {
   std::array<std::byte, 65536> buffer;
   std::optional<size_t> received = read_now(buffer);

@@ -1,7 +1,7 @@
-// Frames over a stream socket between two processes of one run: a length, a checksum and bytes. What comes is not
+// Frames over a stream socket between two processes of one run: a length, a checksum and bytes. Received bytes are not
 // trusted: a length above the bound, or bytes that do not match their checksum, end the channel with an error. Between
-// machines all of it goes through TLS where there is a secret (mesh/tls_session.h), so nobody else has written a length
-// that is believed. No torch.
+// machines everything goes through TLS where there is a secret (mesh/tls_session.h), so only the other end can have
+// written a length that is believed. No torch.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace tandem::mesh {
 
-// The other end has closed, does not move for as long as it was given, or sends what is no frame.
+// Thrown when the other end has closed, does not move within the timeout, or sends bytes that are no frame.
 class ChannelClosed : public EnvironmentError {
  public:
   using EnvironmentError::EnvironmentError;
@@ -26,7 +26,7 @@ class ChannelClosed : public EnvironmentError {
 
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 
-// A frame as bytes.
+// Returns a frame as bytes.
 std::string frame_of(std::string_view payload);
 
 // Finds frames in bytes that come in pieces.
@@ -35,9 +35,9 @@ class FrameReader {
   explicit FrameReader(size_t max_bytes = kMaxFrameBytes) : max_bytes_(max_bytes) {}
 
   void add(std::string_view bytes) { bytes_.append(bytes); }
-  // The payload of the next frame, once all of it is there. ChannelClosed: these bytes are no frame.
+  // Returns the payload of the next frame, once all of it is there. Throws ChannelClosed if these bytes are no frame.
   std::optional<std::string> next();
-  // Takes bytes that are not in a frame, as many as there are and as `into` holds; returns how many.
+  // Takes bytes that are not in a frame, as many as there are and as `into` holds. Returns how many.
   size_t take(std::span<std::byte> into);
 
  private:
@@ -45,31 +45,33 @@ class FrameReader {
   std::string bytes_;
 };
 
-// One end. For one thread. A wait that nothing moves in for `patience_s` seconds throws ChannelClosed.
+// One end of a channel, for one thread. A wait without progress for `patience_s` seconds throws ChannelClosed.
 class Channel {
  public:
-  // `tls`: its handshake is done; null on one machine, where the kernel says who is there, and where the network is
-  // trusted.
+  // The handshake of `tls` is done. It is null on one machine, where the kernel says which user is at the other end,
+  // and where the network is trusted.
   Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_bytes = kMaxFrameBytes,
           std::unique_ptr<TlsSession> tls = nullptr);
-  // Where there is TLS, the other end learns that this one has closed and was not cut off.
+  // With TLS, the other end learns that this one has closed and was not cut off.
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   // Waits until the kernel has taken all of it.
   void send(std::string_view payload);
-  // Behind the last frame of this end, which closes then: throws away what still comes, so long at most, until the
-  // other end has closed. A socket that is closed with something unread in it may lose what was said last.
+  // Call it after the last frame of this end, before it closes: it discards incoming bytes until the other end has
+  // closed, but for at most `wait_s`. A socket that is closed with unread bytes in it may lose the bytes that were sent
+  // last.
   void wait_until_closed(double wait_s);
-  // Bytes without a frame: the frame before has said how many, and has their checksum.
+  // Sends bytes without a frame: the previous frame has said how many, and has their checksum.
   void send_bytes(std::span<const std::byte> bytes);
-  // Waits so long for a frame: nullopt when none has come.
+  // Waits at most `wait_s` for a frame. Returns nullopt when none has come.
   std::optional<std::string> receive(double wait_s);
-  // Straight into `into`, all of it. Where this throws, what is there is not to be believed.
+  // Reads bytes straight into `into`, all of it. If this throws, they must not be used.
   void receive_bytes(std::span<std::byte> into);
 
-  // To poll, once receive() has had nothing more: what TLS has decrypted makes no socket readable.
+  // Poll this descriptor once receive() has returned nothing: bytes that TLS has already decrypted make no socket
+  // readable.
   int descriptor() const { return socket_.get(); }
 
  private:
@@ -84,8 +86,8 @@ class Channel {
   const double patience_s_;
   const std::unique_ptr<TlsSession> tls_;
   FrameReader reader_;
-  std::string encrypted_;      // as it came from the socket
-  bool is_in_record_ = false;  // a part of a record may be on its way
+  std::string encrypted_;      // bytes as they came from the socket
+  bool is_in_record_ = false;  // whether a part of a record may be in flight
 };
 
 }  // namespace tandem::mesh

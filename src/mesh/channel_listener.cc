@@ -16,7 +16,7 @@ namespace tandem::mesh {
 
 namespace {
 
-constexpr size_t kMaxStrangers = 64;  // at a time; the longest there goes first
+constexpr size_t kMaxStrangers = 64;  // most at a time; the oldest goes first
 constexpr int kLookEveryMs = 200;
 
 void say(int socket, Handshake& handshake) {
@@ -26,13 +26,13 @@ void say(int socket, Handshake& handshake) {
     throw ChannelClosed("the other process is gone");
 }
 
-// A socket that is closed with something unread in it may lose what was said last.
+// A socket that is closed with unread bytes in it may lose the bytes that were sent last.
 void throw_away_rest(int socket) {
   std::array<char, Handshake::kMaxBytes> ignored;
   recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT);
 }
 
-// Takes what has come, without waiting; whether the handshake is done.
+// Takes the bytes that have come, without waiting. Returns whether the handshake is done.
 bool go_on(int socket, Handshake& handshake) {
   std::array<char, Handshake::kMaxBytes> buffer;
   say(socket, handshake);
@@ -44,7 +44,7 @@ bool go_on(int socket, Handshake& handshake) {
     try {
       handshake.add({buffer.data(), static_cast<size_t>(received)});
     } catch (const ChannelClosed&) {
-      say(socket, handshake);  // it is told why, as far as an end that nobody knows is told
+      say(socket, handshake);  // it is told why, as far as an unknown end is told
       throw_away_rest(socket);
       throw;
     }
@@ -112,7 +112,7 @@ void ChannelListener::let_strangers_in() {
 
 bool ChannelListener::hear(Stranger& stranger) { return go_on(stranger.socket.get(), stranger.handshake); }
 
-// Once: whoever reaches the port could else fill the log.
+// This is logged once: anybody who reaches the port could otherwise fill the log.
 void ChannelListener::say_turned_away(const Stranger& stranger, const std::string& why) {
   if (std::exchange(has_said_turned_away_, true)) return;
   base::log_warning("{} has connected to {}:{} and is turned away: {}; others will be without a word", stranger.address,

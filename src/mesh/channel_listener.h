@@ -1,7 +1,6 @@
-// A process listens here for the others of its run, which connect to it: at a local socket on its machine and, where
-// that is wanted, at an address of a network. Nobody who comes over the network is believed, waited for, or kept,
-// before the first words (mesh/handshake.h) have shown that he is of this run. For one thread, which never waits. No
-// torch.
+// Listens for the other processes of a run, which connect at a local socket on its machine and, if asked, at an address
+// of a network. A process that comes over the network is not believed, waited for, or kept, before the first words
+// (mesh/handshake.h) have shown that it belongs to the run. For one thread, which never waits. No torch.
 #pragma once
 
 #include <list>
@@ -19,28 +18,28 @@
 namespace tandem::mesh {
 
 struct NetworkDoor {
-  std::string address;               // to listen at, and nowhere else; "": the network has no door
-  int port = 0;                      // 0: of the kernel's choice
-  std::string secret;                // "": whoever comes is trusted (--trust-network)
-  double stranger_patience_s = 5.0;  // for the few bytes of the first words
+  std::string address;               // the only address to listen at; "": none
+  int port = 0;                      // 0: the kernel chooses
+  std::string secret;                // "": every connection is trusted (--trust-network)
+  double stranger_patience_s = 5.0;  // timeout for the few bytes of the first words
 };
 
 class ChannelListener {
  public:
-  // `local_name`: of the local socket. `patience_s`: of the channels, and for a machine that is silent.
-  // EnvironmentError: another process listens there.
+  // `local_name` is the name of the local socket. `patience_s` is the timeout of the channels, and of a machine that is
+  // silent. Throws EnvironmentError if another process listens there.
   ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s);
 
-  // The next one that has come and is known.
+  // Returns the next process that has connected and is known.
   std::unique_ptr<Channel> accept();
-  // To poll: accept() has something to do when one of them can be read.
+  // Poll these: accept() has something to do when one of them can be read.
   std::vector<int> descriptors() const;
 
-  // Of the network; 0 where nothing listens there.
+  // Returns the network's port; 0 if nothing listens there.
   int port() const { return network_ ? port_of(*network_) : 0; }
 
  private:
-  // Who has connected over the network, and is not known yet.
+  // A process that has connected over the network, and is not known yet.
   struct Stranger {
     OwnedDescriptor socket;
     std::string address;
@@ -48,22 +47,22 @@ class ChannelListener {
     base::Clock::time_point since;
   };
   void let_strangers_in();
-  // Whether it is known now. ChannelClosed: it is nobody of this run.
+  // Returns whether it is known now. Throws ChannelClosed if it does not belong to this run.
   static bool hear(Stranger& stranger);
   void say_turned_away(const Stranger& stranger, const std::string& why);
 
-  NetworkDoor door_;  // without its secret
+  NetworkDoor door_;  // address and port, without the secret
   const double patience_s_;
-  const std::unique_ptr<TlsKey> key_;  // null: whoever comes is trusted
+  const std::unique_ptr<TlsKey> key_;  // null: every connection is trusted
   const LocalListener local_;
   std::optional<OwnedDescriptor> network_;
   std::list<Stranger> strangers_;  // in the order in which they came
   bool has_said_turned_away_ = false;
 };
 
-// Connects to a ChannelListener of another machine; null where nobody listens there. Waits for its first words as long
-// as it takes, since it looks at its door between other work, and says so once after `patience_s`. ChannelClosed: it is
-// not of this run.
+// Connects to a ChannelListener of another machine; returns null if nobody listens there. It waits for the listener's
+// first words as long as it takes, since that one looks at its socket between other work, and logs it once after
+// `patience_s`. Throws ChannelClosed if the listener does not belong to this run.
 std::unique_ptr<Channel> connect_channel(const std::string& address, int port, std::string secret, double patience_s);
 
 }  // namespace tandem::mesh

@@ -13,12 +13,12 @@ namespace tandem::mesh {
 
 namespace {
 
-// The words without a secret. The listening end's says whether it has one, so that both can name what is wrong; it is
-// another word than the connecting end's, so an echo is no answer.
+// These are the words without a secret. The listening end's word says whether it has one, so that both can name what is
+// wrong; it differs from the connecting end's, so an echo is no answer.
 constexpr std::string_view kConnects = "TDM2OPEN", kHasNoSecret = "TDM2HERE", kHasSecret = "TDM2SEAL";
 static_assert(kConnects.size() == kHasNoSecret.size() && kConnects.size() == kHasSecret.size());
 
-// The first byte of a TLS record that begins a handshake or ends it: its content type (RFC 8446, 5.1).
+// Tells the first byte of a TLS record that begins a handshake or ends it: its content type (RFC 8446, 5.1).
 bool begins_tls(char byte) { return byte == '\x16' || byte == '\x15'; }
 
 [[noreturn]] void refuse_stranger() {
@@ -79,7 +79,7 @@ void Handshake::read_first_word() {
     state_ = State::kShakesHands;
     return shake_hands(first_word_);
   }
-  // What is no word of ours is known by its beginning, however little has come.
+  // Bytes that are no word of ours are known by their beginning, however few have come.
   const auto may_become = [&](std::string_view word) { return word.starts_with(first_word_); };
   if (listens ? !may_become(kConnects) : !may_become(kHasNoSecret) && !may_become(kHasSecret)) refuse_stranger();
   if (first_word_.size() < kConnects.size()) return;

@@ -1,7 +1,7 @@
-// The first words on a connection between machines, before anything that is said is read as a message. The end that
-// connects speaks first. Where there is a secret, the words are TLS's handshake (mesh/tls_session.h), and the listening
-// end answers only to who knows the secret; else they are a word of eight letters each. Bytes in and bytes out; no
-// sockets. No torch.
+// The first words on a connection between machines, before any bytes are read as a message. The end that connects
+// speaks first. With a secret, the words are TLS's handshake (mesh/tls_session.h), and the listening end answers only
+// an end that knows the secret; without one they are a word of eight letters each. Bytes in and bytes out; no sockets.
+// No torch.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,22 @@ namespace tandem::mesh {
 
 class Handshake {
  public:
-  // All that is taken of an end that is not known; a handshake is some 500 bytes.
+  // No more bytes than these are taken from an end that is not known; a handshake has some 500.
   static constexpr size_t kMaxBytes = 8192;
 
-  // `key`: borrowed; null where whoever comes is trusted (--trust-network).
+  // `key` is borrowed; it is null if every connection is trusted (--trust-network).
   Handshake(const TlsKey* key, ChannelEnd end);
 
-  // What this end has to send now; given once. After an error: what tells the other end of it.
+  // Returns the bytes that this end has to send now, once. After an error they tell the other end of it.
   std::string take_words();
-  // How many bytes of the other end it takes now, at most; 0: each end knows the other. With a secret some may belong
-  // to what follows the handshake; they are in the session.
+  // Returns how many bytes of the other end it takes now, at most; 0: each end knows the other. With a secret some may
+  // belong to what follows the handshake; they are in the session.
   size_t num_wanted() const;
-  // At most as many as are wanted. ChannelClosed says what is wrong with the other end, and what mends it.
+  // Takes at most as many bytes as are wanted. Throws ChannelClosed, which says what is wrong with the other end, and
+  // how to mend it.
   void add(std::string_view bytes);
 
-  // What the channel is secured with, once nothing is wanted; null without a secret.
+  // Returns the channel's TLS session, once nothing is wanted; null without a secret.
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
 
  private:

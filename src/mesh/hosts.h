@@ -1,4 +1,4 @@
-// Where a process listens for those of other hosts, and what it needs before it does. No torch.
+// The address at which a process listens for those of other hosts, and the checks before it does. No torch.
 #pragma once
 
 #include <string>
@@ -7,16 +7,17 @@
 
 namespace tandem::mesh {
 
-// Of this process, to the others of the launch. Listening anywhere else would let in who has no business here.
-// `interface`: --network-interface; "": the one that reaches the master's address. UserError where there is none.
+// Returns the address of this process for the others of the launch. Listening anywhere else would let strangers in.
+// `interface` is --network-interface; "" means the one that reaches the master's address. Throws UserError where there
+// is none.
 std::string own_address(const LaunchVariables& launch, const std::string& interface);
 
-// UserError where the launch is on several hosts with neither a secret nor --trust-network, asks Gloo for its TLS, which
-// encrypts nothing, or cannot reach the master's address.
+// Throws UserError if the launch is on several hosts with neither a secret nor --trust-network, asks Gloo for its TLS,
+// which encrypts nothing, or cannot reach the master's address.
 void check_hosts(const LaunchVariables& launch, bool trust_network, const std::string& secret);
 
-// The same text on all processes of a machine, and no other machine's, as long as it is switched on. Containers of a
-// machine share it.
+// Returns the same text on all processes of a machine, and on no other machine, until it is switched off. Containers of
+// a machine share it.
 std::string machine_id();
 
 }  // namespace tandem::mesh

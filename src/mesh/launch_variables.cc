@@ -17,7 +17,7 @@ namespace tandem::mesh {
 
 namespace {
 
-// Ports that are made, not given: below those that the kernel hands out to whoever connects.
+// Ports that are derived, not given, are below those that the kernel hands out to connecting sockets.
 constexpr int64_t kFirstPort = 20000, kNumPorts = 12000;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxPort = 65535;
@@ -29,7 +29,7 @@ std::optional<int64_t> number(std::string_view text) {
   return value;
 }
 
-// The variables of a launcher, and what is wrong with them.
+// The variables of a launcher, and errors about them.
 class Reader {
  public:
   explicit Reader(const Variables& variables) : variables_(variables) {}
@@ -37,7 +37,7 @@ class Reader {
   bool has(const std::string& name) const { return variables_.count(name) > 0; }
   std::string text(const std::string& name) const { return has(name) ? variables_.at(name) : ""; }
 
-  // All of them, or UserError that names those which are missing.
+  // Throws UserError, which names those that are missing, unless all are set.
   void need(const std::vector<std::string>& names) const {
     std::vector<std::string> set, missing;
     for (const std::string& name : names) (has(name) ? set : missing).push_back(name);
@@ -52,7 +52,7 @@ class Reader {
                                   name, text(name), least, most));
     return static_cast<int>(*value);
   }
-  // "RANK=1 WORLD_SIZE=4", those which are set.
+  // Returns "RANK=1 WORLD_SIZE=4" with those that are set.
   std::string say(const std::vector<std::string>& names) const {
     std::vector<std::string> words;
     for (const std::string& name : names) {
@@ -73,7 +73,7 @@ void check_ranks(const LaunchVariables& launch) {
                                 launch.source));
 }
 
-// MASTER_ADDR and MASTER_PORT where the user gives them.
+// Reads MASTER_ADDR and MASTER_PORT where the user gives them.
 void read_master(const Reader& reader, LaunchVariables& launch) {
   if (reader.has("MASTER_ADDR")) launch.master_address = reader.text("MASTER_ADDR");
   if (reader.has("MASTER_PORT")) launch.master_port = reader.integer("MASTER_PORT", 1, kMaxPort);
@@ -107,7 +107,7 @@ LaunchVariables of_torchrun(const Reader& reader) {
   return launch;
 }
 
-// Where the step has a variable of its own, the one without STEP is the whole allocation's.
+// If the step has a variable of its own, the one without STEP is the whole allocation's.
 std::string of_step(const Reader& reader, const std::string& step, const std::string& job) {
   return reader.has(step) ? step : job;
 }
@@ -129,8 +129,8 @@ int slurm_local_size(const Reader& reader, const LaunchVariables& launch) {
                   launch.source));
 }
 
-// In a batch script and in a shell inside an allocation SLURM_PROCID is 0, and SLURM_NTASKS what a step might have:
-// only srun sets SLURM_STEP_ID.
+// In a batch script and in a shell inside an allocation, SLURM_PROCID is 0 and SLURM_NTASKS the size that a step might
+// have: only srun sets SLURM_STEP_ID.
 std::optional<LaunchVariables> of_slurm(const Reader& reader) {
   const std::string size = of_step(reader, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
   if (!reader.has("SLURM_STEP_ID")) return std::nullopt;
@@ -156,7 +156,7 @@ std::optional<LaunchVariables> of_slurm(const Reader& reader) {
   return launch;
 }
 
-// What all ranks of an mpirun know, and another mpirun of the same host does not.
+// Uses numbers that all ranks of an mpirun know, and another mpirun of the same host does not.
 void read_mpi_master(const Reader& reader, int64_t parent, LaunchVariables& launch) {
   if (launch.is_one_host()) {
     launch.master_port = static_cast<int>(kFirstPort + parent % kNumPorts);

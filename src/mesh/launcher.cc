@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kKilledCode = 3;
 constexpr int kExitOfSignals = 128;
-// A rank that dies takes others with it within milliseconds: who was first is asked when those are seen too.
+// A rank that dies takes others with it within milliseconds, so the first one is determined when those are seen too.
 constexpr auto kSettle = std::chrono::milliseconds(200);
 constexpr std::chrono::milliseconds kBetweenLooksAtBeats(500);
 
@@ -59,7 +59,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int descriptor() const { return descriptor_.get(); }
-  // The next that has come; 0: none.
+  // Returns the next signal that has come; 0: none.
   int take() const {
     signalfd_siginfo info = {};
     return read(descriptor_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
@@ -71,7 +71,7 @@ class Signals {
   OwnedDescriptor descriptor_;
 };
 
-// Our environment, with the variables that say which rank it is. `id`: of the launch.
+// Returns our environment, with the variables that say which rank it is. `id` is the launch's.
 std::vector<std::string> environment_of(const LaunchPlan& plan, const std::string& id, int local_rank, int port,
                                         int store) {
   std::vector<std::string> set = {
@@ -140,7 +140,7 @@ class Launcher {
   int num_ranks() const { return plan_.num_hosts * plan_.ranks_per_host; }
   int num_trainers() const { return static_cast<int>(ranks_.size()) - plan_.num_workers; }
 
-  // Workers end when rank 0 has; one that fails before is shown, and missed by nobody.
+  // Workers end when rank 0 has; one that fails before is shown, and the others continue.
   void look_at_workers() {
     if (plan_.num_workers == 0) return;
     const auto has_ended = [](const auto& rank) { return rank->status().has_value(); };
@@ -162,7 +162,7 @@ class Launcher {
     workers_deadline_ = Clock::now() + plan_.grace;
   }
 
-  // One that is silent for too long is killed.
+  // A rank that is silent for too long is killed.
   void watch_ranks() {
     for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
       RankProcess& rank = *ranks_[static_cast<size_t>(i)];
@@ -171,7 +171,7 @@ class Launcher {
     }
   }
 
-  // Ranks that were told twice to end, and do not hear it, are killed.
+  // Ranks that were told twice to end and do not react are killed.
   void insist() {
     if (!insist_deadline_ || Clock::now() < *insist_deadline_) return;
     for (const auto& rank : ranks_) rank->signal(SIGKILL);
@@ -185,7 +185,7 @@ class Launcher {
                  how_it_ended(place).c_str(), is_last ? "" : "; the others go on");
   }
 
-  // With what it said last.
+  // Returns how a worker ended, with its last output.
   WorkerEnd end_of(int place, const RankProcess& worker) const {
     std::istringstream lines(worker.last_output());
     std::string last;
@@ -199,7 +199,7 @@ class Launcher {
                                last.empty() ? "" : ": ", last)};
   }
 
-  // Of the rank at that place here.
+  // Says how the rank at that place on this host ended.
   std::string how_it_ended(int place) const {
     if (frozen_.contains(place))
       return fmt::format("has said nothing for {:g} s (--distributed-timeout-minutes): it was stopped or frozen, and "
@@ -219,7 +219,7 @@ class Launcher {
     }
   }
 
-  // Until something is due.
+  // Returns the time until something is due.
   int patience_ms() const {
     int64_t patience = kBetweenLooksAtBeats.count();
     for (const auto& deadline : {next_deadline_, workers_deadline_, insist_deadline_}) {
@@ -233,7 +233,7 @@ class Launcher {
   void obey_signals() {
     for (int signal = signals_.take(); signal != 0; signal = signals_.take()) {
       if (signal == SIGCHLD) continue;
-      if (signal == SIGTSTP) {  // Ctrl-Z; we go on when `fg` wakes us
+      if (signal == SIGTSTP) {  // Ctrl-Z; we continue when `fg` wakes us
         for (const auto& rank : ranks_) rank->signal(SIGSTOP);
         raise(SIGSTOP);
         for (const auto& rank : ranks_) rank->signal(SIGCONT);
@@ -243,23 +243,24 @@ class Launcher {
       passed_on_.insert(signal);
       for (const auto& rank : ranks_) {
         kill_one(*rank, signal);
-        kill_one(*rank, SIGCONT);  // one that is stopped would not hear it
+        kill_one(*rank, SIGCONT);  // a stopped process would not get the signal
       }
     }
   }
 
-  // To the rank alone, which ends what it has started itself.
+  // Sends the signal to the rank alone, which itself ends the processes that it has started.
   static void kill_one(const RankProcess& rank, int signal) {
     if (!rank.status()) kill(rank.pid(), signal);
   }
 
-  // 0, or what a rank returns, or dies of, when a signal that we passed on has asked it to stop.
+  // Returns whether a rank ended with 0, or with the code or signal of a stop that we passed on.
   bool ended_well(int status) const {
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - kExitOfSignals;
     return status == 0 || passed_on_.count(signal) > 0;
   }
 
-  // The worse a rank's end, the less it can be a consequence of another's: who is killed has not seen a peer go (3).
+  // The worse a rank's end, the less it can be a consequence of another's: a rank that is killed has not seen a peer go
+  // (3).
   static int severity(int status) {
     if (WIFSIGNALED(status)) return 0;
     return WEXITSTATUS(status) == kKilledCode ? 2 : 1;
@@ -278,7 +279,7 @@ class Launcher {
     }
   }
 
-  // The culprit: of those who failed by the time that one of them has been dead for kSettle.
+  // Finds the culprit among the ranks that failed by the time that one of them has been dead for kSettle.
   void note_failures() {
     std::optional<int> worst;
     for (int i = 0; i < num_trainers(); ++i) {
@@ -309,7 +310,7 @@ class Launcher {
                                                    : "; the others were ended")};
   }
 
-  // What each of them said was shown when it ended.
+  // The output of each of them was shown when it ended.
   LaunchEnd end_of_workers() const {
     const auto has_ended_well = [this](const auto& rank) { return ended_well(*rank->status()); };
     if (std::ranges::any_of(ranks_, has_ended_well)) return {};
@@ -323,7 +324,7 @@ class Launcher {
 
   static int code_of(int status) { return WIFSIGNALED(status) ? kKilledCode : WEXITSTATUS(status); }
 
-  // Of ranks that ended as they should: that of the lowest rank which was interrupted, or 0.
+  // Returns, for ranks that ended as they should, the code of the lowest rank which was interrupted, or 0.
   int interrupted_code() const {
     for (const auto& rank : ranks_ | std::views::take(num_trainers())) {
       const int status = *rank->status();
@@ -341,12 +342,12 @@ class Launcher {
   }
 
   const LaunchPlan& plan_;
-  Signals signals_;  // before the first rank
+  Signals signals_;  // made before the first rank
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::set<int> passed_on_;     // signals that ranks were given
-  std::optional<int> culprit_;  // the rank that failed first, by its place here
-  std::set<int> told_;          // workers that have ended
-  std::set<int> frozen_;        // ranks that were killed for their silence, by their place here
+  std::set<int> passed_on_;     // signals that were passed on to ranks
+  std::optional<int> culprit_;  // index here of the rank that failed first
+  std::set<int> told_;          // workers whose end was reported
+  std::set<int> frozen_;        // indices here of ranks that were killed for their silence
   std::optional<Clock::time_point> workers_deadline_;
   std::optional<Clock::time_point> insist_deadline_;
   bool terminated_ = false;

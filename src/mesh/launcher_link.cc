@@ -19,16 +19,16 @@ namespace tandem::mesh {
 
 namespace {
 
-constexpr size_t kMaxBytes = 4096;  // of one end
+constexpr size_t kMaxBytes = 4096;  // most bytes of one end's message
 constexpr auto kBeatEvery = std::chrono::milliseconds(500);
-// Seconds of silence that say nothing: a program is loaded from a slow disk, a busy machine is late with a beat.
+// So many seconds of silence are normal: a program is loaded from a slow disk, a busy machine is late with a beat.
 constexpr double kLongestStart = 60.0, kLongestBetweenBeats = 3.0;
 
 }  // namespace
 
 RankLink::RankLink() {
   std::array<int, 2> ends = {-1, -1};
-  // A message is one worker's end, or one beat the other way; closed, no more workers end.
+  // A message is one worker's end, or one beat the other way; when it is closed, no more workers end.
   TANDEM_ENV_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0,
                    "cannot start the processes: no descriptor is left (ulimit -n)");
   ours_ = OwnedDescriptor(ends[0]);

@@ -1,6 +1,6 @@
-// The socket between a launcher and a rank that it started. The rank says twice a second that its process runs, whatever
-// it is busy with, so that one which is frozen is missed; rank 0 hears through it how workers (processes that only
-// sample) have ended. A rank that another launcher started has none. No torch.
+// The socket between a launcher and a rank that it started. The rank sends twice a second that its process runs,
+// whatever it is busy with, so that a frozen one is noticed; rank 0 learns through it how rollout workers have ended. A
+// rank that another launcher started has none. No torch.
 #pragma once
 
 #include <optional>
@@ -13,25 +13,25 @@
 namespace tandem::mesh {
 
 struct WorkerEnd {
-  int code = 0;     // as LaunchEnd has it
+  int code = 0;     // the code of LaunchEnd
   std::string how;  // "rank 2 of 3 exited with code 2: --device cuda:9: ..."
 };
 
 // The launcher's end.
 class RankLink {
  public:
-  // Makes the socket. EnvironmentError: no descriptor is left.
+  // Makes the socket. Throws EnvironmentError if no descriptor is left.
   RankLink();
-  // For the rank alone (LaunchVariables::launcher_descriptor); ours until it has it.
+  // Returns the rank's descriptor (LaunchVariables::launcher_descriptor); it is ours until the rank has it.
   int theirs() const { return theirs_.get(); }
   void close_theirs() { theirs_.close(); }
 
-  // Of each worker once, to rank 0. Does not wait, and a rank that is gone misses nothing.
+  // Tells rank 0 of the end of a worker, once for each. It does not wait, and it does nothing if the rank is gone.
   void tell(const WorkerEnd& end) const;
-  // No worker is left.
+  // Tells that no worker is left.
   void close() const;
-  // Whether the rank has been silent for so long, or for as long as a rank that is well may be: while its program is
-  // loaded, and between two beats. To be asked as often as base::RunningTime wants.
+  // Returns whether the rank has been silent for so long, but at least for as long as a healthy rank may be: while its
+  // program is loaded, and between two beats. Call it as often as base::RunningTime wants.
   bool is_silent_for(double seconds);
 
  private:
@@ -40,15 +40,16 @@ class RankLink {
   bool has_beaten_ = false;
 };
 
-// The rank's end of it, for what rank 0 hears. The descriptor stays open as long as the process runs.
+// The rank's end, for rank 0's news of workers. The descriptor stays open as long as the process runs.
 class StartedWorkers {
  public:
-  // Nothing: nobody tells.
+  // Without a descriptor nobody tells.
   explicit StartedWorkers(std::optional<int> launcher_descriptor) : descriptor_(launcher_descriptor) {}
 
-  // Whether each of them has ended; nothing where nobody tells. EnvironmentError: the descriptor is no such socket.
+  // Returns whether each of them has ended; nothing if nobody tells. Throws EnvironmentError if the descriptor is no
+  // such socket.
   std::optional<bool> have_all_ended();
-  // The first that failed, else the first that ended.
+  // Returns the first that failed, else the first that ended.
   const std::optional<WorkerEnd>& first_end() const { return first_end_; }
 
  private:
@@ -61,7 +62,7 @@ class StartedWorkers {
 // get the descriptor.
 class Heartbeat {
  public:
-  // Nothing: nobody listens.
+  // Without a descriptor nobody listens.
   explicit Heartbeat(std::optional<int> launcher_descriptor);
 
  private:

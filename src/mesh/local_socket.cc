@@ -20,7 +20,7 @@ namespace tandem::mesh {
 
 namespace {
 
-// Not TMPDIR, which two processes of a user may have differently.
+// TMPDIR is not used, because two processes of a user may have different ones.
 constexpr const char* kParent = "/tmp";
 constexpr mode_t kOwnersAlone = 0700;
 
@@ -78,8 +78,8 @@ int connect_at(const OwnedDescriptor& socket, const std::string& path) {
   return connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
-// What a process that was killed has left: no process has a socket there any more. A socket of datagrams asks without
-// connecting: where one listens, it is refused for its type.
+// Removes the sockets of a process that was killed: no process has one there any more. A socket of datagrams asks
+// without connecting: if a process listens, it is refused for its type.
 void remove_stale(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -93,7 +93,7 @@ void remove_stale(const std::string& folder) {
 LocalListener::LocalListener(const std::string& name, const std::string& remedy)
     : socket_(local_socket(SOCK_STREAM | SOCK_NONBLOCK)) {
   const std::string folder = own_folder();
-  // A socket that has its name and does not listen yet looks as one that nobody has any more.
+  // A socket that has its name and does not listen yet looks like one that nobody has any more.
   const OwnedDescriptor lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   while (flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
   }

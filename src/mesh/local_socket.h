@@ -13,23 +13,23 @@ namespace tandem::mesh {
 // Listens, until it is destroyed, under a name of at most 64 letters, digits and '-'.
 class LocalListener {
  public:
-  // Removes what killed processes have left in the folder. EnvironmentError: a process of this user listens under this
-  // name, which `remedy` is said after; or there is no such folder, and it cannot be made.
+  // Removes sockets that killed processes have left in the folder. Throws EnvironmentError, which ends with `remedy`,
+  // if a process of this user listens under this name; also if there is no such folder and it cannot be made.
   LocalListener(const std::string& name, const std::string& remedy);
   ~LocalListener();
   LocalListener(const LocalListener&) = delete;
   LocalListener& operator=(const LocalListener&) = delete;
 
-  // The next process of this user that has connected, if there is one. Does not wait.
+  // Returns the next process of this user that has connected, if there is one. It does not wait.
   std::optional<OwnedDescriptor> accept() const;
-  int descriptor() const { return socket_.get(); }  // to poll
+  int descriptor() const { return socket_.get(); }  // descriptor to poll
 
  private:
   std::string path_;
   OwnedDescriptor socket_;
 };
 
-// nullopt: no process of this user listens under this name.
+// Returns nullopt if no process of this user listens under this name.
 std::optional<OwnedDescriptor> connect_locally(const std::string& name);
 
 }  // namespace tandem::mesh

@@ -35,7 +35,7 @@ LocalStore::LocalStore(OwnedDescriptor socket, std::string who, std::chrono::mil
   limit_waits(socket_.get(), timeout);
 }
 
-// An answer that comes late would be taken for that of the next call: there is none.
+// A late answer would be taken for that of the next call, so there is no next call.
 void LocalStore::throw_lost(int error) const {
   shutdown(socket_.get(), SHUT_RDWR);
   const bool is_silent = error == EAGAIN || error == EWOULDBLOCK;

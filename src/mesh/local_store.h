@@ -1,5 +1,5 @@
-// The store of ranks that are on one machine, as each of them uses it: through a socket that only processes of the same
-// user reach (mesh/local_socket.h). One of them serves it (mesh/local_store_server.h).
+// The client of the store of ranks on one machine: it uses a socket that only processes of the same user reach
+// (mesh/local_socket.h). One of the ranks serves the store (mesh/local_store_server.h).
 #pragma once
 
 #include <chrono>
@@ -19,14 +19,15 @@ namespace tandem::mesh {
 
 class LocalStore final : public c10d::Store {
  public:
-  // `who`: of this process, for messages ("rank 2 of 4"). `server`: of the process that serves it; kept as long.
+  // `who` names this process in messages ("rank 2 of 4"). `server` is set in the process that serves the store, and
+  // kept as long as this object.
   LocalStore(OwnedDescriptor socket, std::string who, std::chrono::milliseconds timeout,
              std::unique_ptr<LocalStoreServer> server = nullptr);
 
-  // A connection to another process, which calls it with the same key: each pair of calls is a pair of ends.
+  // Returns a connection to another process, which calls it with the same key: each pair of calls is a pair of ends.
   OwnedDescriptor connect(const std::string& key);
 
-  // All calls: EnvironmentError where rank 0 is gone, or does not answer within the timeout.
+  // All calls throw EnvironmentError if rank 0 is gone, or does not answer within the timeout.
   using Store::set;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   // Waits until the key is there.
@@ -54,7 +55,7 @@ class LocalStore final : public c10d::Store {
   const OwnedDescriptor socket_;
   const std::string who_;
   const std::unique_ptr<LocalStoreServer> server_;
-  std::mutex mutex_;  // one call at a time
+  std::mutex mutex_;  // allows one call at a time
 };
 
 }  // namespace tandem::mesh

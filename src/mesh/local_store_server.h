@@ -1,5 +1,5 @@
-// The store of ranks that are on one machine, as the process has it that serves it: texts by name, counters, and
-// connections between any two of them. No torch.
+// The server of the store of ranks on one machine: texts by name, counters, and connections between any two of them. No
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tandem::mesh {
 
 enum class StoreCall : uint32_t { kSet, kGet, kAdd, kErase, kCount, kConnect };
 
-// What a process sends; key and value follow.
+// The request of a process; key and value follow.
 struct StoreRequest {
   StoreCall call = StoreCall::kGet;
   uint32_t key_bytes = 0;
@@ -24,14 +24,14 @@ struct StoreRequest {
 };
 // The answer; so many bytes follow. With kConnect a descriptor comes along.
 struct StoreReply {
-  int64_t number = 0;  // kAdd: the sum; kCount: the keys; else whether the key was there
+  int64_t number = 0;  // kAdd: the sum; kCount: number of keys; else whether the key was there
   uint64_t bytes = 0;
 };
 
 class LocalStoreServer {
  public:
-  // Serves, on a thread, those who connect_locally() to `name`, until it is destroyed. EnvironmentError as
-  // LocalListener has it.
+  // Serves, on a thread, processes that connect_locally() to `name`, until it is destroyed. Throws EnvironmentError
+  // like LocalListener.
   LocalStoreServer(const std::string& name, const std::string& remedy);
   ~LocalStoreServer();
   LocalStoreServer(const LocalStoreServer&) = delete;
@@ -44,7 +44,7 @@ class LocalStoreServer {
   };
 
   void serve();
-  // False: it is gone, or says what no process of ours does.
+  // Returns false if the client is gone, or sends bytes that no process of ours does.
   bool hear(Client& client);
   bool answer(const Client& client, StoreCall call, const std::string& key, std::string_view value);
   static bool send(const Client& client, int64_t number, std::string_view bytes, int descriptor = -1);
@@ -53,7 +53,7 @@ class LocalStoreServer {
   const OwnedDescriptor stop_;
   std::list<Client> clients_;
   std::map<std::string, std::string> values_;
-  std::map<std::string, OwnedDescriptor> halves_;  // of connections for which one of the two has come
+  std::map<std::string, OwnedDescriptor> halves_;  // connections for which one of the two has come
   std::thread thread_;
 };
 

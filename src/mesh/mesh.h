@@ -1,4 +1,4 @@
-// The ranks of a run, as one of them sees them: who it is, and how it talks to the others.
+// The ranks of a run from the view of one of them: its number, and its communicators to the others.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tandem::mesh {
 
-// Ranks that do something together. Both communicators connect the same ranks in the same order: one moves tensors of
-// their devices, the other those of their hosts.
+// Ranks that work together. Both communicators connect the same ranks in the same order: one moves tensors of their
+// devices, the other those of their hosts.
 struct Group {
   device::Communicator& device;
   device::Communicator& host;
@@ -26,26 +26,26 @@ class Mesh {
   int rank() const { return host().rank(); }
   int size() const { return host().size(); }
   bool is_alone() const { return size() == 1; }
-  // Rank 0: it alone writes the run directory and talks to the terminal.
+  // Returns whether this is rank 0, which alone writes the run directory and talks to the terminal.
   bool is_conductor() const { return rank() == 0; }
 
-  // Between the hosts of all ranks: host() is for the thread that runs the loop, savers() for the one that writes
+  // Connects the hosts of all ranks: host() is for the thread that runs the loop, savers() for the one that writes
   // checkpoints, because two threads must not share one.
   virtual device::Communicator& host() const = 0;
   virtual device::Communicator& savers() const = 0;
-  // The t ranks that hold one copy of the model between them, a *replica*: neighbours, rank = replica * t + tensor
-  // rank.
+  // Returns the tensor-parallel group: t ranks with one *replica* of the model, which are neighbours: rank = replica *
+  // t + tensor rank.
   virtual Group tensor() const = 0;
-  // Between their hosts, for the thread that writes checkpoints.
+  // Connects their hosts for the thread that writes checkpoints.
   virtual device::Communicator& tensor_savers() const = 0;
-  // The ranks that hold the same part of it, one of each replica.
+  // Returns the ranks that hold the same part of the model, one of each replica.
   virtual Group data() const = 0;
 
-  // 0, 1, 2, ... of a series: each number goes to one rank, whichever asks first. Ranks may ask at any time.
+  // Returns 0, 1, 2, ... of a series: each number goes to one rank, whichever asks first. Ranks may ask at any time.
   virtual int64_t take_ticket(const std::string& series) = 0;
 };
 
-// Of a run that is one process. `kept` lives as long.
+// Returns the mesh of a run that is one process. `kept` lives as long.
 std::unique_ptr<Mesh> solo_mesh(std::shared_ptr<void> kept = nullptr);
 
 }  // namespace tandem::mesh

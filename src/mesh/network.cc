@@ -90,7 +90,7 @@ std::string address_of_interface(const std::string& name) {
                   known.empty() ? "none" : known));
 }
 
-// Connecting a socket of UDP sends nothing: it asks the kernel for the route.
+// Connecting a UDP socket sends nothing: it asks the kernel for the route.
 std::string address_that_reaches(const std::string& host) {
   constexpr int kAnyPort = 9;
   const sockaddr_in there = socket_address(address_of_host(host), kAnyPort);
@@ -190,7 +190,7 @@ void end_connections_to_silent_hosts(double seconds) {
     sockaddr_storage there = {};
     socklen_t size = sizeof there;
     if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&there), &size) != 0) continue;
-    // The store's are of IPv6, with an address of IPv4 in it.
+    // The store's connections are IPv6, with an address of IPv4 in it.
     if (there.ss_family != AF_INET && there.ss_family != AF_INET6) continue;
     end_when_silent(descriptor, seconds);
   }

@@ -22,33 +22,34 @@ class OwnedDescriptor {
   int descriptor_ = -1;
 };
 
-// As digits ("10.0.0.7"): of a host by its name, of an interface of this host (--network-interface NAME), and the one
-// from which this host reaches another. UserError where there is none; `flag` names what gives another host.
+// These return addresses as digits ("10.0.0.7"): that of a host by its name, that of an interface of this host
+// (--network-interface NAME), and the one from which this host reaches another. They throw UserError where there is
+// none; `flag` names the flag that gives another host.
 std::string address_of_host(const std::string& host, const std::string& flag = "MASTER_ADDR");
 std::string address_of_interface(const std::string& name);
 std::string address_that_reaches(const std::string& host);
 
-// "127.x.x.x".
+// Returns whether the address is "127.x.x.x".
 bool is_loopback(const std::string& address);
 
 std::string host_name();
 
-// Listens at this address alone; port 0: one of the kernel's choice. Not inherited by programs that are started.
-// EnvironmentError in a line where the port is in use or the address is not this host's; `flag` names what gives
-// another port.
+// Listens at this address alone; with port 0 the kernel chooses one. Programs that this process starts do not inherit
+// it. Throws EnvironmentError in a line if the port is in use or the address is not this host's; `flag` names the flag
+// that gives another port.
 OwnedDescriptor listen_at(const std::string& address, int port,
                           const std::string& flag = "MASTER_PORT, or --master-port of tandem launch");
 int port_of(const OwnedDescriptor& listener);
-// Nothing: nobody listens there, or answers within a second.
+// Returns nothing if nobody listens there, or answers within a second.
 std::optional<OwnedDescriptor> connect_to(const std::string& address, int port);
 bool can_connect(const std::string& address, int port);
-// The next that has connected to a listener that does not block, if there is one, and the address from which.
+// Returns the next connection to a listener that does not block, if there is one, and the address from which it came.
 std::optional<OwnedDescriptor> accept_from(const OwnedDescriptor& listener, std::string* address);
-// Whether the descriptor is a socket that listens.
+// Returns whether the descriptor is a socket that listens.
 bool listens(int descriptor);
 
-// Of a connection between machines: small messages go at once, and it ends when the other machine has been silent for
-// about so long.
+// Prepares a connection between machines: small messages go at once, and it ends when the other machine has been silent
+// for about so long.
 void watch_connection(const OwnedDescriptor& connection, double seconds);
 // Ends every TCP connection that this process has now when its other host has been silent for about so long: switched
 // off, or behind a cut link. A process that ends closes its connections itself.

@@ -18,7 +18,7 @@ namespace tandem::mesh {
 namespace {
 
 constexpr size_t kKeptBytes = 64 << 10;
-constexpr int kNotStarted = 127;  // as shells have it
+constexpr int kNotStarted = 127;  // the code that shells use
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
@@ -28,19 +28,19 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// In the child, between fork and exec: system calls alone.
+// This runs in the child, between fork and exec: it may make system calls alone.
 [[noreturn]] void become(char* const* command, char* const* environment, int output, std::array<int, 2> kept_open,
                          pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal reaches the launcher alone, which passes it on once
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kNotStarted);  // it died before we asked to die with it
+  if (getppid() != parent) _exit(kNotStarted);  // the parent died before we asked to die with it
   if (output >= 0) {
     dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
   }
   for (const int descriptor : kept_open) fcntl(descriptor, F_SETFD, 0);  // -1 is none
-  signal(SIGTTOU, SIG_IGN);  // not of the terminal's foreground group, it may write there
+  signal(SIGTTOU, SIG_IGN);  // not in the terminal's foreground group, it may write there
   signal(SIGCHLD, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -71,7 +71,7 @@ RankProcess::RankProcess(const std::vector<std::string>& command, std::vector<st
   TANDEM_ENV_CHECK(
       pid_ > 0, fmt::format("cannot start a rank: {}; raise the limits (ulimit -u, ulimit -v)", std::strerror(errno)));
   link_.close_theirs();
-  setpgid(pid_, pid_);  // whichever of the two comes first
+  setpgid(pid_, pid_);  // parent and child both do it, whichever comes first
 }
 
 RankProcess::~RankProcess() {
@@ -82,7 +82,7 @@ RankProcess::~RankProcess() {
   }
 }
 
-// Before it is reaped its number is nobody else's, and so is its group's.
+// Before it is reaped no other process has its number, or its group's.
 void RankProcess::look() {
   if (status_) return;
   siginfo_t info = {};

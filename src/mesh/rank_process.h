@@ -1,4 +1,4 @@
-// One rank as its launcher sees it: a child process in a process group of its own. No torch.
+// One rank in its launcher's view: a child process in a process group of its own. No torch.
 #pragma once
 
 #include <sys/types.h>
@@ -14,29 +14,29 @@ namespace tandem::mesh {
 
 class RankProcess {
  public:
-  // Starts `command` ([0] is its file) with `environment` ("NAME=value" each, all that it gets). With `output_is_kept`
-  // what it prints goes through a pipe to us; else it has our terminal. `store` stays open in it (-1: none), and
-  // TANDEM_LAUNCHER_FD is its end of link(). It dies when we do. EnvironmentError.
+  // Starts `command` ([0] is its file) with `environment` ("NAME=value" each, and nothing else). With `output_is_kept`
+  // its output goes through a pipe to us; else it has our terminal. `store` stays open in it (-1: none), and
+  // TANDEM_LAUNCHER_FD is its end of link(). It dies when we do. Throws EnvironmentError.
   RankProcess(const std::vector<std::string>& command, std::vector<std::string> environment, bool output_is_kept,
               int store);
-  // Kills it, and what it left in its group.
+  // Kills the rank and the remaining processes of its group.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // As waitpid() has it; nothing while it runs.
+  // Returns the status of waitpid(); nothing while it runs.
   std::optional<int> status() const { return status_; }
-  // Looks whether it has ended. What it has left in its group ends with it.
+  // Checks whether it has ended. The remaining processes of its group end with it.
   void look();
-  // To all of its group; nothing where it has ended.
+  // Sends the signal to all of its group; does nothing if it has ended.
   void signal(int signal) const;
 
   RankLink& link() { return link_; }
 
-  // -1: it has our terminal, or has closed its end.
+  // Returns -1 if it has our terminal, or has closed its end.
   int output() const { return output_.get(); }
-  // Reads what is there. The last 64 KiB are kept.
+  // Reads the output that is there. The last 64 KiB are kept.
   void read_output();
   const std::string& last_output() const { return last_output_; }
 

@@ -34,29 +34,29 @@ using Clock = std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 using std::chrono::milliseconds;
 
-// Rank 0 gives up first, and says why for all; the others wait a little longer for its word.
+// Rank 0 gives up first, and reports the reason to all; the others wait a little longer for its message.
 constexpr milliseconds kLongerThanRank0{3000};
-constexpr milliseconds kFarewell{2000};  // that rank 0 stays for others to read why all end
+constexpr milliseconds kFarewell{2000};  // time that rank 0 stays for others to read why all end
 constexpr milliseconds kFirstLook{2}, kLastLook{100};
 
 std::string duration(double seconds) {
   return seconds < 120.0 ? fmt::format("{:g} s", seconds) : fmt::format("{:g} minutes", seconds / 60.0);
 }
 
-// The store as ranks with a secret use it: what is in it is theirs, and of this run.
+// Returns the store for ranks with a secret: its values are theirs, and of this run.
 StorePointer sealed(StorePointer store, const JoinSettings& settings, const std::string& run) {
   if (settings.secret.empty()) return store;
   return c10::make_intrusive<SealedStore>(std::move(store), settings.secret, run);
 }
 
-// The ranks' meeting, before they know each other: through keys of the store.
+// The ranks' meeting, before they know each other: they use keys of the store.
 class Meeting {
  public:
   Meeting(c10d::Store& store, const LaunchVariables& launch, const JoinSettings& settings)
       : store_(store), launch_(launch), settings_(settings) {}
 
-  // Ends on every rank with the same error, or on none. Returns what no other run has: a text that each rank has put
-  // random digits into, so that each knows that it is new.
+  // Ends on every rank with the same error, or on none. Returns a text that no other run has: each rank has put random
+  // digits into it, so that each knows that it is new.
   std::string agree() {
     const std::string mine = random_digits();
     store_.set(key(launch_.rank), text_of({.version = settings_.version,
@@ -81,7 +81,7 @@ class Meeting {
  private:
   static std::string key(int rank) { return fmt::format("rank/{}", rank); }
 
-  // Somebody else's word is every rank's end, and each is to read it.
+  // A forged message ends every rank, and each of them must read it.
   std::vector<RankFacts> read_all() {
     try {
       std::vector<RankFacts> ranks;
@@ -138,7 +138,7 @@ class Meeting {
     throw EnvironmentError(why);
   }
 
-  // The store goes with rank 0, which therefore waits until so many have read what is to be read.
+  // The store goes with rank 0, which therefore waits until so many ranks have read everything.
   void leave(int num_ranks) {
     store_.add("left", 1);
     if (launch_.rank != 0) return;
@@ -152,7 +152,7 @@ class Meeting {
 };
 
 // Ends the exchanges of devices with a network of their own when a rank is lost: the hosts' network notices a death at
-// once, and theirs only when its time is up.
+// once, and theirs only after its timeout.
 class DeviceLinks {
  public:
   void add(const std::shared_ptr<device::Communicator>& link) {
@@ -174,11 +174,11 @@ class DeviceLinks {
   std::vector<std::weak_ptr<device::Communicator>> links_;
 };
 
-// How the ranks of a launch were brought together.
+// The way in which the ranks of a launch were brought together.
 struct Joined {
-  StorePointer store;                         // in which nothing is but what these ranks have said
-  c10::intrusive_ptr<LocalStore> local = {};  // the same where all are on one machine, unsealed
-  StorePointer kept = {};                     // that this process has for others of the launch
+  StorePointer store;                         // has nothing but values of these ranks
+  c10::intrusive_ptr<LocalStore> local = {};  // the same store, unsealed, if all are on one machine
+  StorePointer kept = {};                     // store that this process keeps for others of the launch
 };
 
 class JoinedMesh final : public Mesh {
@@ -218,13 +218,13 @@ class JoinedMesh final : public Mesh {
       return joined_.store->add("ticket/" + series, 1) - 1;
     } catch (const EnvironmentError& error) {
       throw device::PeerLost(fmt::format("ticket of {}: {}", series, error.what()));
-    } catch (const std::exception&) {  // c10d's tells of sockets
+    } catch (const std::exception&) {  // c10d's text is about sockets
       throw device::PeerLost(fmt::format("ticket of {}: rank 0 is gone", series));
     }
   }
 
  private:
-  // Some of the ranks, and which of them this one is.
+  // Some of the ranks, and the number of this one among them.
   struct Members {
     std::string name;
     int rank = 0, size = 1;
@@ -241,7 +241,7 @@ class JoinedMesh final : public Mesh {
     links_.add(link);
     return link;
   }
-  // `what`, and of whom: a text that these ranks alone have, in this order.
+  // `what` names the connection and its ranks: a text that these ranks alone have, in this order.
   std::unique_ptr<device::Communicator> connected(const std::string& what, const Members& members,
                                                   std::function<void()> on_failure) const {
     if (members.size == 1) return device::solo_communicator();
@@ -270,7 +270,7 @@ class JoinedMesh final : public Mesh {
                                      .on_failure = std::move(on_failure)});
   }
 
-  // On rank 0 it serves the others: it goes last.
+  // On rank 0 it serves the others, so it is destroyed last.
   const Joined joined_;
   const LaunchVariables launch_;
   const JoinSettings settings_;
@@ -300,14 +300,14 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
       joined.local = open_local_store(launch, settings.timeout_s);
       joined.store = joined.local;
     } else {
-      // A store that outlives its ranks, as torchrun's does, has the keys of those who were there before.
+      // A store that outlives its ranks, like torchrun's, has the keys of earlier ranks.
       joined.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}", launch.attempt),
                                                             open_store(launch, settings.timeout_s));
     }
     const std::string run = Meeting(*sealed(joined.store, settings, "meeting"), launch, settings).agree();
     joined.store = sealed(joined.store, settings, run);
     return std::make_unique<JoinedMesh>(std::move(joined), launch, settings);
-  } catch (const c10::Error&) {  // its text tells of sockets
+  } catch (const c10::Error&) {  // its text is about sockets
     throw EnvironmentError(rank_0 + " is gone; look at what it said");
   }
 }

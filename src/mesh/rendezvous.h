@@ -1,4 +1,4 @@
-// How the ranks of a run find each other, and that they agree on what the run is.
+// Brings the ranks of a run together, and checks that they agree on what the run is.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,15 @@ using DeviceNetwork =
     std::function<std::unique_ptr<device::Communicator>(device::Communicator& hosts, bool is_one_host)>;
 
 struct JoinSettings {
-  // Until all ranks have joined; later of a wait for what another rank computes, and for a host that is silent.
+  // This is the timeout until all ranks have joined; later that of a wait for another rank's results, and of a host
+  // that is silent.
   double timeout_s = 600.0;
-  std::string network_interface = "";             // "": the one that reaches the master's address
-  bool trust_network = false;                     // ranks on several hosts may talk without a secret
-  std::string secret = "";                        // of all ranks the same; seals what they say through the store
-  std::string version = "";                       // of the program: of all ranks the same
-  std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
-  bool keeps_store = false;    // a rank alone has it all the same: others of the launch read it (announcement.h)
+  std::string network_interface = "";             // "": the interface that reaches the master's address
+  bool trust_network = false;                     // true: ranks on several hosts may talk without a secret
+  std::string secret = "";                        // the same on all ranks; seals their values in the store
+  std::string version = "";                       // version of the program, the same on all ranks
+  std::map<std::string, std::string> flags = {};  // flags that results depend on, the same on all ranks
+  bool keeps_store = false;    // true: even a rank alone has a store, which others of the launch read (announcement.h)
   int tensor_size = 1;         // ranks of a replica; divides the number of ranks
   DeviceNetwork device = {};   // empty: Gloo, for --device cpu
   std::string device_id = "";  // "": ranks may share their device
@@ -32,9 +33,9 @@ struct JoinSettings {
 // On one machine rank 0 listens where only processes of its user find it (mesh/local_socket.h), and ranks talk through
 // sockets that nobody else can open. On several it listens at the socket of its launcher, else at the master's address
 // alone (nobody does where torchrun's agent does). The others connect. Returns when all ranks have, on every rank.
-// UserError, on every rank: they were not started alike, or are on several hosts with neither a secret nor
-// --trust-network. EnvironmentError: ranks are missing, and which; a port is in use; somebody else's word is in the
-// store. A launch of one rank asks nobody.
+// Throws UserError, on every rank, if they were not started alike, or are on several hosts with neither a secret nor
+// --trust-network. Throws EnvironmentError if ranks are missing, which it names, if a port is in use, or if a stranger
+// has written into the store. A launch of one rank asks nobody.
 std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& settings);
 
 }  // namespace tandem::mesh

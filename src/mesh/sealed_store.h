@@ -1,6 +1,6 @@
-// A store whose values only those who know a secret can write: beside each value is its HMAC-SHA256 over key, value and
-// the run's own text. What is sealed can still be read by others, deleted, or kept from coming. Counters (add) are the
-// server's to add up and are not sealed.
+// A store whose values can only be written with a secret: beside each value is its HMAC-SHA256 over key, value and the
+// run's own text. Sealed values can still be read by others, deleted, or kept from coming. The server adds up counters
+// (add), which are not sealed.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,13 +15,13 @@ namespace tandem::mesh {
 
 class SealedStore final : public c10d::Store {
  public:
-  // `secret`: not empty. `run`: a text that this run alone has; a value of another run is as wrong as a forged one.
+  // `secret` is not empty. `run` is a text that this run alone has; a value of another run is as wrong as a forged one.
   SealedStore(c10::intrusive_ptr<c10d::Store> store, std::string secret, std::string run);
 
   c10::intrusive_ptr<Store> clone() override;
   using Store::set;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
-  // EnvironmentError that names TANDEM_SECRET_FILE where the value was written without the secret.
+  // Throws EnvironmentError that names TANDEM_SECRET_FILE if the value was written without the secret.
   std::vector<uint8_t> get(const std::string& key) override;
   int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
   bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }
@@ -43,7 +43,7 @@ class SealedStore final : public c10d::Store {
   const std::string secret_, run_;
 };
 
-// Whether a value that was read without a secret has a seal.
+// Returns whether a value that was read without a secret has a seal.
 bool looks_sealed(const std::string& value);
 
 }  // namespace tandem::mesh

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMinBytes = 32;
 // 32 random hexadecimal digits have fewer different ones less than once in 10^7 times.
 constexpr size_t kMinDifferent = 8;
-// Whoever pretends to listen for a run gets a proof of the secret, and may try guesses against it on computers of his
-// own: what a person makes up is found so, random bytes are not.
+// A process that pretends to listen for a run gets a proof of the secret, and can test guesses against it offline: a
+// secret that a person makes up is found so, random bytes are not.
 constexpr const char* kRemedy =
     "make a random one: (umask 077; openssl rand -hex 32 > FILE), the same for all machines";
 constexpr int64_t kMaxBytes = 1 << 20;

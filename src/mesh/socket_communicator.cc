@@ -39,11 +39,11 @@ constexpr double kMostBetweenBeats = 5.0, kBeatsBeforeSilence = 6.0;
 constexpr double kMostBetweenLooks = 0.5;
 // A rank that is gone is named after this time. Until then no rank has ended because of it, so all name the same one.
 constexpr milliseconds kSettle{200};
-constexpr int64_t kFairBytes = int64_t{16} << 20;  // that are read from one rank before the others have a turn
+constexpr int64_t kFairBytes = int64_t{16} << 20;  // bytes that are read from one rank before the others have a turn
 
 enum class Kind : uint32_t { kPiece = 0x7461'6e01, kBeat, kFarewell };
 
-// What goes before the bytes of each message.
+// The header precedes the bytes of each message.
 struct Header {
   Kind kind = Kind::kBeat;
   uint32_t none = 0;
@@ -51,10 +51,10 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
-// A rank's last word to another, so that one which ends is told from one that died.
+// A rank's last message to another, which tells a rank that ended from one that died.
 struct Farewell {
-  int64_t lost_rank = -1;      // why it ended early, or
-  int64_t num_exchanges = -1;  // how many it had begun
+  int64_t lost_rank = -1;      // rank whose loss ended this one early; -1: none
+  int64_t num_exchanges = -1;  // number of exchanges that it had begun
 };
 
 class SocketCommunicator;
@@ -71,7 +71,7 @@ class SocketExchange final : public device::Communicator::Exchange {
 
   SocketCommunicator& ranks_;
   bool is_over_ = false;
-  TensorLists to_, from_;        // held until wait()
+  TensorLists to_, from_;        // tensors held until wait()
   std::multiset<int> receives_;  // ranks from which pieces have yet to come
   std::multiset<int> sends_;     // ranks to which pieces have yet to go
 };
@@ -96,9 +96,9 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
 
   struct Outgoing {
     Header header;
-    const std::byte* data = nullptr;  // of a piece
-    Farewell farewell;                // of a farewell
-    uint64_t sent = 0;                // bytes, of header and data
+    const std::byte* data = nullptr;  // data of a piece
+    Farewell farewell;                // message, for a farewell
+    uint64_t sent = 0;                // bytes sent, of header and data
     SocketExchange* exchange = nullptr;
   };
   struct Incoming {
@@ -110,22 +110,22 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
   struct Peer {
     OwnedDescriptor socket;  // none: the own rank, or closed
     std::deque<Outgoing> out;
-    std::deque<Incoming> in;  // what this rank waits for
-    // The message that is being read.
+    std::deque<Incoming> in;  // pieces that this rank waits for
+    // The header of the message that is being read.
     Header header;
     Farewell farewell;
-    uint64_t received = 0;  // bytes, of header and data
-    bool is_early = false;  // it is a piece that this rank has not asked for yet
+    uint64_t received = 0;  // bytes received, of header and data
+    bool is_early = false;  // true: a piece that this rank has not asked for yet
     base::RunningTime silence;
     Clock::time_point last_sent = Clock::now();
-    std::optional<int64_t> num_exchanges;  // once it has left
+    std::optional<int64_t> num_exchanges;  // its number of exchanges, once it has left
   };
 
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   void wake() const;
   void take_wakes() const;
   void serve();
-  // All that follow are called with mutex_ locked.
+  // The caller of all that follow has locked mutex_.
   std::vector<pollfd> what_to_poll();
   void beat_and_listen();
   void write_some(int rank);
@@ -153,8 +153,8 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
     int rank = 0;
     Clock::time_point decide_at;
   };
-  std::optional<Gone> gone_;  // the first connection that closed without a farewell
-  std::string failure_;       // the first; empty: none
+  std::optional<Gone> gone_;  // first connection that closed without a farewell
+  std::string failure_;       // first failure; empty: none
   int64_t lost_rank_ = -1;
   bool is_closing_ = false, has_said_farewell_ = false;
   bool are_waits_limited_ = true;
@@ -166,7 +166,7 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
 SocketExchange::~SocketExchange() {
   try {
     wait();
-  } catch (const std::exception&) {  // whoever wants to know calls wait()
+  } catch (const std::exception&) {  // a caller who needs the error calls wait()
   }
 }
 
@@ -206,7 +206,7 @@ SocketCommunicator::~SocketCommunicator() {
     const std::scoped_lock lock(mutex_);
     is_closing_ = true;
     for (int rank = 0; rank < size(); ++rank) {
-      // Behind a piece of which a part has gone, and the rest cannot, nothing could be read.
+      // If only a part of a piece has gone, no message after it could be read.
       if (peer(rank).socket.get() < 0 || rank == lost_rank_ || !peer(rank).out.empty()) continue;
       Outgoing last{.header = {.kind = Kind::kFarewell, .bytes = sizeof(Farewell)},
                     .farewell = {.lost_rank = lost_rank_, .num_exchanges = num_exchanges_}};
@@ -256,7 +256,7 @@ void SocketCommunicator::serve() {
   }
 }
 
-// A rank that is ahead is not read from until what it has sent is asked for: what it says then waits in the kernel.
+// A rank that is ahead is not read from until its pieces are asked for: its later messages wait in the kernel.
 std::vector<pollfd> SocketCommunicator::what_to_poll() {
   std::vector<pollfd> polled;
   for (const Peer& peer : peers_) {
@@ -301,7 +301,7 @@ void SocketCommunicator::write_some(int rank) {
     const ssize_t sent = sendmsg(other.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (sent < 0) {  // its last words may still be there to be read
+    if (sent < 0) {  // its last messages may still be there to be read
       other.out.clear();
       return read_some(rank);
     }
@@ -316,7 +316,7 @@ void SocketCommunicator::write_some(int rank) {
   }
 }
 
-// -1: nothing is there yet, or the connection is closed, which closed() was told.
+// Returns -1 if nothing is there yet, or if the connection is closed, which closed() was told.
 ssize_t SocketCommunicator::receive(int rank, std::byte* into, uint64_t bytes) {
   while (true) {
     const ssize_t received = recv(peer(rank).socket.get(), into, bytes, MSG_DONTWAIT);
@@ -331,7 +331,7 @@ ssize_t SocketCommunicator::receive(int rank, std::byte* into, uint64_t bytes) {
   }
 }
 
-// Whether the header is whole.
+// Returns whether the header is complete.
 bool SocketCommunicator::read_header(int rank) {
   Peer& other = peer(rank);
   while (other.received < sizeof(Header)) {
@@ -341,7 +341,7 @@ bool SocketCommunicator::read_header(int rank) {
   return true;
 }
 
-// Whether the message is whole.
+// Returns whether the message is complete.
 bool SocketCommunicator::read_body(int rank, uint64_t most) {
   Peer& other = peer(rank);
   const bool is_piece = other.header.kind == Kind::kPiece;
@@ -461,7 +461,7 @@ std::unique_ptr<device::Communicator::Exchange> SocketCommunicator::start_exchan
     write_some(rank);
     if (peer(rank).is_early) read_some(rank);
   }
-  wake();  // what it is to poll has changed
+  wake();  // the descriptors to poll have changed
   return exchange;
 }
 

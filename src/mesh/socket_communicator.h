@@ -1,8 +1,8 @@
-// Ranks of the host that talk through connected stream sockets, one to each other rank.
+// A communicator of the hosts' ranks over connected stream sockets, one to each other rank.
 //
-// A thread of each rank says every few seconds to the others that its process runs ("beats"), whatever the rank is busy
-// with. So a process that is frozen (SIGSTOP, a debugger, a frozen control group) is told from one that takes long: it
-// is given up after silence_s. A process that dies is noticed at once.
+// A thread of each rank sends beats to the others every few seconds, whatever the rank is busy with: its process runs.
+// So a process that is frozen (SIGSTOP, a debugger, a frozen control group) is told from one that takes long: it is
+// given up after silence_s. A process that dies is noticed at once.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@
 namespace tandem::mesh {
 
 struct SocketRanks {
-  std::string name;  // for messages
+  std::string name;  // name for messages
   int rank = 0;
-  std::vector<OwnedDescriptor> sockets;  // by rank: connected to that rank's; none for the own rank
-  double wait_s = 600.0;                 // of one wait for another rank that beats; see device::WaitsForSamples
-  double silence_s = 600.0;              // after which a rank that does not even beat is lost
-  // Called once, from any thread, when this communicator has become of no use. It must not call it.
+  std::vector<OwnedDescriptor> sockets;  // sockets to each rank, by rank; none for the own rank
+  double wait_s = 600.0;                 // timeout of one wait for another rank that beats; see device::WaitsForSamples
+  double silence_s = 600.0;              // timeout after which a rank that does not even beat is lost
+  // Called once, from any thread, when this communicator can no longer be used. It must not call the communicator.
   std::function<void()> on_failure = {};
 };
 

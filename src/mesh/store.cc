@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenAttempts{50};
 
-// c10d tries again too, but warns of each attempt.
+// c10d retries too, but warns of each attempt.
 void wait_until_reachable(const LaunchVariables& launch, const std::string& address, milliseconds patience) {
   const auto give_up = Clock::now() + patience;
   while (!can_connect(address, launch.master_port)) {
@@ -39,7 +39,7 @@ void wait_until_reachable(const LaunchVariables& launch, const std::string& addr
   }
 }
 
-// What all ranks of a launch on this machine know, and no other launch that is there.
+// Returns a name that all ranks of a launch on this machine know, and no other launch there.
 std::string local_name(const LaunchVariables& launch) {
   const std::string launch_id = launch.id.empty()
                                     ? fmt::format("{}:{} {}", launch.master_address, launch.master_port, launch.attempt)
@@ -82,7 +82,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double
   options.waitWorkers = false;
   options.timeout = patience;
   options.isServer = launch.rank == 0 && !launch.store_is_anothers;
-  OwnedDescriptor listener;  // the store's from the moment in which it is made
+  OwnedDescriptor listener;  // belongs to the store once that is made
   if (options.isServer) {
     if (launch.store_descriptor) listener = OwnedDescriptor(*launch.store_descriptor);
     TANDEM_ENV_CHECK(!launch.store_descriptor || listens(listener.get()),

@@ -10,12 +10,12 @@
 
 namespace tandem::mesh {
 
-// Of ranks that are on one machine, which nobody but their user reaches. EnvironmentError in a line: rank 0 of another
-// launch listens there, or rank 0 did not answer within the time.
+// Opens the store of ranks on one machine, which nobody but their user reaches. Throws EnvironmentError in a line if
+// rank 0 of another launch listens there, or rank 0 did not answer within the time.
 c10::intrusive_ptr<LocalStore> open_local_store(const LaunchVariables& launch, double timeout_s);
 
-// Of ranks on several machines, over TCP. EnvironmentError in a line: the port is in use, or rank 0 did not answer
-// within the time.
+// Opens the store of ranks on several machines, over TCP. Throws EnvironmentError in a line if the port is in use, or
+// rank 0 did not answer within the time.
 c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double timeout_s);
 
 }  // namespace tandem::mesh

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber = {0x13, 0x01};
 constexpr const char* kGroups = "X25519:P-256";
-// The name of the key, which everybody may read: it says nothing of the secret.
+// This is the name of the key, which everybody may read: it says nothing of the secret.
 constexpr std::string_view kIdentity = "tandem channel 1";
 constexpr std::string_view kPurpose = "tandem channel: key of TLS 1.3";  // another key than those of the sealed store
 
@@ -35,7 +35,7 @@ const unsigned char* unsigned_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
-// The key as OpenSSL takes it, made for each handshake: a session ages, and is refused after five minutes.
+// Returns the key in OpenSSL's form, made for each handshake: a session ages, and is refused after five minutes.
 SSL_SESSION* session_of_key(SSL* session) {
   const auto* const key = static_cast<const TlsKey*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(session)));
   std::unique_ptr<SSL_SESSION, void (*)(SSL_SESSION*)> result(SSL_SESSION_new(), SSL_SESSION_free);
@@ -67,17 +67,17 @@ SSL_CTX* new_settings(ChannelEnd end) {
   return SSL_CTX_new(end == ChannelEnd::kListens ? TLS_server_method() : TLS_client_method());
 }
 
-// What OpenSSL found wrong, in its words.
+// Returns OpenSSL's own text of the error.
 std::string openssl_reason() {
   const char* const reason = ERR_reason_error_string(ERR_peek_error());
   return reason == nullptr ? "no reason given" : reason;
 }
 
-// Why a handshake failed. An alert of the other end is anybody's word: it chooses the line that is shown, no more.
+// Says why a handshake failed. Anybody can send an alert: it chooses the line that is shown, no more.
 std::string why_refused() {
   switch (ERR_GET_REASON(ERR_peek_error())) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:         // the listening end's finding
-    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // the alert by which the connecting end hears of it
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // the alert by which the connecting end learns of it
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:      // the alert that RFC 8446 asks for there
       return "TANDEM_SECRET_FILE: the other end has another secret; give all the same file";
     default:

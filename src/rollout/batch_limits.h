@@ -1,4 +1,4 @@
-// How much the engine computes at once. No torch: options, plan and engine share it.
+// Limits of the work that the engine computes at once. No torch: options, plan and engine share it.
 #pragma once
 
 #include <cstdint>

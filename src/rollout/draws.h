@@ -1,4 +1,4 @@
-// What the engine asks of Ops::sample(): the parameters of a group as the device reads them. No torch.
+// Turns a group's sampling parameters into the draws of Ops::sample(), as the device reads them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tandem::rollout {
 
-// Token `position` of the completion of that sample, drawn from `row` of the logits.
+// Returns the draw of token `position` of the completion of that sample, from `row` of the logits.
 device::Draw make_draw(const rl::SamplingParams& sampling, uint64_t sample_id, int64_t position, int64_t row);
 
 }  // namespace tandem::rollout

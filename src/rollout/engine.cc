@@ -31,9 +31,9 @@ struct ActiveGroup {
   rl::Group result;
   rl::SamplingParams sampling;
   std::vector<int32_t> end_ids;         // tokens that end a completion
-  size_t max_new_tokens = 0;            // as far as the context allows
-  std::vector<SequenceId> sequences;    // one a completion
-  std::vector<std::string> stop_tails;  // one a completion; see completes_stop_string()
+  size_t max_new_tokens = 0;            // most new tokens that the context allows
+  std::vector<SequenceId> sequences;    // one for each completion
+  std::vector<std::string> stop_tails;  // one for each completion; see completes_stop_string()
   int64_t num_unfinished = 0;
 };
 
@@ -74,7 +74,7 @@ StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& m
   const bool records = can_record(model);
   return {.max_batch_tokens = limits.max_batch_tokens,
           .max_decodes = std::min(limits.max_running, limits.max_batch_tokens),
-          // Windows would be so many more launches; on the CPU they keep the logits small.
+          // Windows would mean so many more launches; on the CPU they keep the logits small.
           .window_rows = records ? limits.max_batch_tokens + limits.max_running
                                  : int64_t{logits_window_rows(model.config().vocab)},
           .records = config.record_steps.value_or(records),
@@ -120,9 +120,9 @@ class PagedEngine final : public Engine {
   void make_room();
   void queue(const ScheduledBatch& plan);
   void read_oldest_step();
-  // Reads all that is in flight. When no group is left, nothing stays on the device but the cache.
+  // Reads the draws of all steps in flight. When no group is left, nothing stays on the device but the cache.
   void drain();
-  // The i-th draw of a step.
+  // Takes the i-th draw of a step.
   void accept(SequenceId sequence, const StepResults& results, size_t i);
   void check_finite(const rl::Completion& completion, int32_t token) const;
   rl::FinishReason reason_to_end(ActiveGroup& group, size_t index, int32_t token) const;
@@ -137,15 +137,15 @@ class PagedEngine final : public Engine {
   StepRunner runner_;
   Scheduler scheduler_;
   bool paused_ = false;
-  int64_t longest_sequence_ = 0;           // that a group in flight may grow to
-  const void* weights_address_ = nullptr;  // as far as update_weights() has seen it
+  int64_t longest_sequence_ = 0;           // most tokens that a group in flight may grow to
+  const void* weights_address_ = nullptr;  // address at the last update_weights()
 
   std::map<uint64_t, std::unique_ptr<ActiveGroup>> groups_;  // by group id
   std::vector<SampleRef> samples_;                           // by sequence id
   std::deque<rl::Group> finished_;
 
   std::deque<StepInFlight> in_flight_;  // at most lookahead_, between calls
-  std::vector<device::Draw> draws_;     // of the step that is being queued; kept, so that it allocates nothing
+  std::vector<device::Draw> draws_;     // draws of the step that is being queued; kept, so that it allocates nothing
 
   int64_t generated_tokens_ = 0, wasted_rows_ = 0, forwards_ = 0;
 };
@@ -213,7 +213,7 @@ void PagedEngine::add(GroupRequest request) {
 void PagedEngine::abort(uint64_t group_id) {
   drain();
   const auto found = groups_.find(group_id);
-  if (found == groups_.end()) return;  // it has ended by itself
+  if (found == groups_.end()) return;  // the group has ended already
   ActiveGroup& group = *found->second;
   scheduler_.finish_group(group.sequences.front());
   for (rl::Completion& completion : group.result.completions) {
@@ -258,7 +258,7 @@ bool PagedEngine::step() {
   make_room();
   const ScheduledBatch& plan = scheduler_.plan();
   if (!plan.empty()) queue(plan);
-  // A plan is empty while full sequences wait for their last token: then nothing is ahead of it.
+  // A plan is empty while full sequences wait for their last token: then no step is ahead of it.
   const size_t ahead = plan.empty() ? 0 : static_cast<size_t>(lookahead_);
   while (in_flight_.size() > ahead) read_oldest_step();
   if (scheduler_.idle()) drain();

@@ -1,6 +1,6 @@
-// The rollout engine: continuous batching over paged KV. Groups go in, finished groups come out in the order in which
-// they finish; what a completion contains depends on its prompt, its sampling parameters, its sample id and the weights
-// alone, not on what else was in flight.
+// The rollout engine: continuous batching over a paged KV cache. Groups go in, finished groups come out in the order in
+// which they finish. A completion depends on its prompt, its sampling parameters, its sample id and the weights alone,
+// not on what else was in flight.
 //
 // Single-threaded: every call, and the work of next_finished(), happens on the caller's thread.
 #pragma once
@@ -21,44 +21,47 @@
 namespace tandem::rollout {
 
 struct EngineConfig {
-  // Of the KV cache, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A sequence of the
-  // longest context must fit.
+  // Blocks of the KV cache, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A sequence
+  // of the longest context must fit.
   int64_t num_kv_blocks = 4096;
-  // Where they lie, on the model's device: somebody else's, who may have it between rollouts. Null: the engine's own.
+  // Address of the blocks on the model's device, in memory of another owner, who may have it between rollouts. Null:
+  // the engine allocates them.
   std::byte* kv_memory = nullptr;
   BatchLimits limits;
-  // Steps that are queued on the device before the tokens of the one before them are read: 0 or 1. Completions are the
-  // same bits. Unset: 1 where Ops::runs_ahead(), where the host's work then costs no time of the device; else 0, since
-  // a sequence that a token ends costs a row more.
+  // Number of steps, 0 or 1, that are queued on the device before the tokens of the previous one are read. Completions
+  // have the same bits. Unset means 1 where Ops::runs_ahead(), where the host's work then costs no time of the device;
+  // else 0, since a sequence that a token ends costs a row more.
   std::optional<int64_t> lookahead;
-  // Whether decode steps are filled up to a few sizes, recorded once and replayed (Ops::record()). Unset: as above.
+  // States whether decode steps are filled up to a few sizes, recorded once and replayed (Ops::record()). Unset means
+  // where Ops::can_record() allows it.
   std::optional<bool> record_steps;
-  // token id -> bytes, for stop strings; empty when no request has any
+  // Maps a token id to its bytes, for stop strings; empty when no request has any.
   std::vector<std::string> token_bytes;
-  // Asked when logits are not finite: the end of the error's line, which names the weight. Empty: nobody knows.
+  // Called when logits are not finite. Returns the end of the error's line, which names the weight. Empty: nobody knows
+  // it.
   std::function<std::string()> why_not_finite;
-  // Called when the results of a step have come, before one is used: throws where they mean nothing, since a rank that
-  // holds a part of the model is gone. Empty: they always mean something.
+  // Called when the results of a step have come, before one is used. It throws if they mean nothing, because a rank
+  // that holds a part of the model is gone. Empty: they always mean something.
   std::function<void()> check_ranks = {};
 };
 
 struct GroupRequest {
   uint64_t group_id = 0;
   rl::SharedPrompt prompt;           // at least one token
-  std::vector<uint64_t> sample_ids;  // n of them: one completion each
+  std::vector<uint64_t> sample_ids;  // n ids, one for each completion
   rl::SamplingParams sampling;
-  // Of a turn of a conversation, which is a group of one: the keys and values of what it begins with are taken from the
-  // turn before, and its own are kept for the next one, as long as memory allows and until release().
+  // Owner of a turn of a conversation, which is a group of one. The KV cache of its beginning is taken from the
+  // previous turn, and its own is kept for the next one, as long as memory allows and until release().
   std::optional<PrefixOwner> owner = {};
 };
 
 enum class PauseMode : uint8_t { kKeepKv, kDropKv };
 
-struct EngineStats {  // since the last reset_stats()
+struct EngineStats {  // counts since the last reset_stats()
   int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
-  int64_t kept_tokens = 0;   // of turns, whose keys and values were kept from the turn before
-  int64_t kept_dropped = 0;  // kept keys and values that memory was too short for
-  int64_t wasted_rows = 0;   // decoded for sequences that the token before had ended
+  int64_t kept_tokens = 0;   // tokens of turns whose KV cache was kept from the previous turn
+  int64_t kept_dropped = 0;  // kept prefixes that memory was too short for
+  int64_t wasted_rows = 0;   // rows decoded for sequences that the previous token had ended
   int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 };
 
@@ -66,40 +69,42 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Queues a group; its id is that of no other group in flight. UserError when it cannot fit the context or the cache,
-  // has tokens that the model does not know, or parameters out of range.
+  // Queues a group; no group in flight has its id. Throws UserError when it cannot fit the context or the cache, has
+  // tokens that the model does not know, or parameters out of range.
   virtual void add(GroupRequest request) = 0;
-  // Ends a group (all groups): what it has so far comes out of next_finished() with reason kAbort. A group that has
+  // Ends a group (or all groups): its tokens so far come out of next_finished() with reason kAbort. A group that has
   // ended already stays as it is.
   virtual void abort(uint64_t group_id) = 0;
   virtual void abort_all() = 0;
-  // No other turn of this conversation comes.
+  // No other turn of this conversation comes; its kept KV cache is freed.
   virtual void release(uint64_t sample_id) = 0;
-  // Between forwards: no work happens until resume(), and nothing of a step is held on the device. kDropKv gives all
-  // blocks back; running sequences re-prefill.
+  // Call it between forwards: no work happens until resume(), and no tensor of a step is held on the device. kDropKv
+  // frees all blocks; running sequences are prefilled again.
   virtual void pause(PauseMode mode) = 0;
-  // Only while paused, or idle. What is kept for conversations is forgotten. Recorded steps are dropped where the
-  // weights lie elsewhere. With kept KV the caller accepts tokens of mixed versions; spans record them.
+  // Call it only while paused, or idle. The KV cache that is kept for conversations is dropped, and so are recorded
+  // steps if the weights have another address. With kept KV the caller accepts tokens of mixed versions; spans record
+  // them.
   virtual void update_weights(const weights::WeightsView& view) = 0;
   virtual void resume() = 0;
-  // Works until a group is finished and returns it; nullopt when nothing is left (or paused). EnvironmentError when
-  // the model's logits are not finite.
+  // Works until a group is finished and returns it, or nullopt when nothing is left (or the engine is paused). Throws
+  // EnvironmentError when the model's logits are not finite.
   virtual std::optional<rl::Group> next_finished() = 0;
-  // Queues one forward and reads the tokens of the one that lies `lookahead` before it; false when nothing was left to
-  // do. For callers that interleave. When the last group has finished, nothing is held on the device but the cache.
+  // Queues one forward and reads the tokens of the one `lookahead` before it. Returns false when nothing was left to
+  // do. It is for callers that interleave. When the last group has finished, the device holds nothing but the cache.
   virtual bool step() = 0;
 
-  // Between forwards: moves live KV to the low end of the cache; returns the bytes from its start that are then in use.
+  // Call it between forwards: it moves live KV to the low end of the cache and returns the bytes from its start that
+  // are then in use.
   virtual int64_t compact_kv() = 0;
 
   virtual int64_t num_unfinished_groups() const = 0;
-  // Whether a group that is added now begins soon: with the next forward, as far as is known. True when idle.
+  // Returns whether a group that is added now begins soon: with the next forward, as far as is known. True when idle.
   virtual bool has_room() const = 0;
   virtual EngineStats stats() const = 0;
   virtual void reset_stats() = 0;
 };
 
-// Model is borrowed and outlives the engine.
+// The model is borrowed and outlives the engine.
 std::unique_ptr<Engine> make_engine(const EngineConfig& config, model::Model& model);
 
 }  // namespace tandem::rollout

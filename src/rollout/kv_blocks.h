@@ -1,6 +1,6 @@
-// Who holds which KV block. Host integers only: the bytes live in KvCache.
-// A block is free or has a reference count; allocation takes the lowest free block, so that what is in use gathers at
-// one end of the arena, and a used block can be moved to a free place.
+// Counts the holders of each KV block. It has host integers only: the bytes live in KvCache.
+// A block is free or has a reference count. Allocation takes the lowest free block, so that used blocks gather at one
+// end of the arena, and a used block can be moved to a free place.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,31 @@ class BlockPool {
   int64_t num_free() const { return num_free_; }
   int64_t num_used() const { return num_blocks() - num_free_; }
   int32_t reference_count(int32_t block) const { return reference_counts_[static_cast<size_t>(block)]; }
-  // One past the highest block in use.
+  // Returns one past the highest block in use.
   int64_t used_end() const;
 
-  // The lowest free block, with one reference; nullopt when none is free.
+  // Returns the lowest free block, with one reference; nullopt when none is free.
   std::optional<int32_t> allocate();
   void add_reference(int32_t block);
   void release(int32_t block);
 
   // Moves used blocks from the high end into free places below until the used blocks are the lowest ones. Returns the
-  // relocation table: [num_blocks], table[b] is where block b lives now. Who holds block numbers must renumber them,
+  // relocation table: [num_blocks], table[b] is where block b lives now. Holders of block numbers must renumber them,
   // and the contents must follow.
   std::vector<int32_t> compact();
 
-  // BugError when the counts, the free set and the totals contradict each other.
+  // Throws BugError when the counts, the free set and the totals contradict each other.
   void check_invariants() const;
 
  private:
   bool is_free(int64_t block) const { return (free_words_[block / 64] >> (block % 64) & 1) != 0; }
   void set_free(int64_t block, bool free);
-  int64_t lowest_free() const;  // num_free_ > 0
+  int64_t lowest_free() const;  // needs num_free_ > 0
 
-  std::vector<int32_t> reference_counts_;  // 0: free
-  std::vector<uint64_t> free_words_;       // bit b % 64 of word b / 64: block b is free
+  std::vector<int32_t> reference_counts_;  // count by block; 0: free
+  std::vector<uint64_t> free_words_;       // bit b % 64 of word b / 64 is set if block b is free
   int64_t num_free_ = 0;
-  size_t first_free_word_ = 0;  // no word before it has a free block
+  size_t first_free_word_ = 0;  // index before which no word has a free block
 };
 
 }  // namespace tandem::rollout

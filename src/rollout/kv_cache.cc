@@ -11,7 +11,7 @@ KvCache::KvCache(const model::ModelConfig& config, int64_t num_blocks, const at:
                  std::byte* memory) {
   const std::vector<int64_t> shape = {num_blocks, config.num_layers, 2, config.num_kv_heads,
                                       config.head_dim * device::kBlockTokens};
-  // The device is said: it could not be asked of an address that nothing is mapped to yet.
+  // The device is named: it cannot be found from an address that nothing is mapped to yet.
   blocks_ = memory == nullptr ? at::empty(shape, options)
                               : at::from_blob(
                                     memory, shape, [](void*) {}, options, options.device());

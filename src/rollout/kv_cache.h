@@ -1,5 +1,5 @@
-// The bytes of the paged KV cache. Block-major: a block holds K and V of all layers, so it lives in one place and can
-// be moved, or its memory given away, as a whole.
+// The bytes of the paged KV cache. It is block-major: a block holds K and V of all layers, so it lives in one place and
+// can be moved, or its memory given away, as a whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,17 +15,17 @@ namespace tandem::rollout {
 
 class KvCache {
  public:
-  // options: dtype of the model, its device. `memory` has room for the blocks and outlives the cache; null: the cache
-  // allocates it. It is not touched before a block is first written.
+  // `options` has the dtype of the model and its device. `memory` has room for the blocks and outlives the cache; with
+  // null the cache allocates it. It is not touched before a block is first written.
   KvCache(const model::ModelConfig& config, int64_t num_blocks, const at::TensorOptions& options,
           std::byte* memory = nullptr);
 
-  // [num_blocks, 2, G, K * kBlockTokens], strided in dim 0: what device::Ops takes.
+  // Returns [num_blocks, 2, G, K * kBlockTokens], strided in dim 0, in the form that device::Ops takes.
   const at::Tensor& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
   int64_t bytes() const { return static_cast<int64_t>(blocks_.nbytes()); }
   int64_t block_bytes() const { return bytes() / blocks_.size(0); }
 
-  // In the order given.
+  // Copies blocks in the order given.
   void copy_blocks(const std::vector<BlockCopy>& copies);
 
  private:

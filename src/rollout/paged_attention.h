@@ -1,5 +1,5 @@
-// The engine's attention: keys and values of a batch go into the paged cache, and each row attends to what its
-// sequence has there, in the same kernel that the trainer uses.
+// The engine's attention: it writes keys and values of a batch into the paged KV cache, and each row attends to its
+// sequence there, in the same kernel that the trainer uses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@ namespace tandem::rollout {
 
 class PagedAttention final : public model::Attention {
  public:
-  // Both are borrowed. max_rows: of a forward.
+  // Ops and cache are borrowed. max_rows is the most rows of a forward.
   PagedAttention(const device::Ops& ops, const KvCache& cache, int64_t max_rows);
 
-  // The rows of the next forward. slots_T int32: where each row's K and V go.
+  // Sets the rows of the next forward. slots_T int32 has the slots of each row's K and V.
   void set_batch(const device::AttentionRows& rows, const at::Tensor& slots_T);
-  // They are let go: between rollouts the device's memory is another's.
+  // Releases the batch: between rollouts the device's memory belongs to training.
   void end_batch();
 
   at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK, const at::Tensor& v_TGK) override;

@@ -1,4 +1,4 @@
-// Whose turn a request is: turns of one sample begin with what the turns before have computed. No torch.
+// The owner of a turn: turns of one sample begin with tokens that the previous turns have computed. No torch.
 #pragma once
 
 #include <cstdint>

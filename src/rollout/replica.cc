@@ -10,7 +10,7 @@ namespace tandem::rollout {
 
 namespace {
 
-constexpr int kFirst = 0;  // of a replica's ranks
+constexpr int kFirst = 0;  // first rank of a replica
 
 void do_call(const ReplicaCall& call, Engine& engine) {
   if (const auto* const request = std::get_if<GroupRequest>(&call)) {
@@ -28,7 +28,7 @@ void do_call(const ReplicaCall& call, Engine& engine) {
       case PlainCall::kCompactKv: engine.compact_kv(); break;
       case PlainCall::kStep: engine.step(); break;
       case PlainCall::kAsk:
-      case PlainCall::kEnd: break;  // are not the engine's
+      case PlainCall::kEnd: break;  // these are not the engine's
     }
   }
 }
@@ -59,7 +59,7 @@ bool LeadingEngine::any_says(bool mine) {
 }
 
 void LeadingEngine::add(GroupRequest request) {
-  engine_.add(request);  // which may refuse it
+  engine_.add(request);  // it may refuse the request
   ++num_in_;
   unsent_.emplace_back(std::move(request));
 }
@@ -101,7 +101,7 @@ std::optional<rl::Group> LeadingEngine::next_finished() {
   return engine_.next_finished();
 }
 
-// The others are told first: the devices meet in the step.
+// The other ranks are told first, because the devices meet in the step.
 bool LeadingEngine::step() {
   if (engine_.num_unfinished_groups() == 0) return false;
   unsent_.emplace_back(PlainCall::kStep);

@@ -1,6 +1,6 @@
-// The engines of a replica: ranks that hold one copy of the model between them. Every rank has an engine over its part,
-// and all of them compute the same steps and draw the same tokens. The first rank's is asked; the others do what it was
-// asked, in the same order.
+// The engines of a replica, which is a tensor-parallel group of ranks. Every rank has an engine over its part of the
+// model, and all of them compute the same steps and draw the same tokens. Calls go to the first rank's engine; the
+// others make the same calls in the same order.
 #pragma once
 
 #include <functional>
@@ -13,15 +13,16 @@
 
 namespace tandem::rollout {
 
-// The first rank's engine, as its user sees it. What it is asked goes to the others with the next step, or with end().
-// Weights are not: each rank's engine is given its own.
+// The first rank's engine in its user's view. Its calls go to the other ranks with the next step, or with end().
+// Weights do not: each rank's engine is given its own.
 class LeadingEngine final : public Engine {
  public:
-  // Both are borrowed. `hosts`: of the replica's ranks; PeerLost where one is gone. No group is in flight.
+  // Both are borrowed. `hosts` connects the hosts of the replica's ranks; calls throw PeerLost if one is gone. No group
+  // is in flight.
   LeadingEngine(Engine& engine, device::Communicator& hosts) : engine_(engine), hosts_(hosts) {}
-  // The others' follow() returns. No group is in flight.
+  // Makes the others' follow() return. No group is in flight.
   void end();
-  // Whether this rank says so, or one of the others (what their follow() was given). Between steps.
+  // Returns whether this rank says so, or one of the others (by the `says` of its follow()). Call it between steps.
   bool any_says(bool mine);
 
   void add(GroupRequest request) override;
@@ -45,11 +46,11 @@ class LeadingEngine final : public Engine {
   Engine& engine_;
   device::Communicator& hosts_;
   std::vector<ReplicaCall> unsent_;
-  int64_t num_in_ = 0;  // groups that were added and not taken
+  int64_t num_in_ = 0;  // groups added and not taken
 };
 
-// On the other ranks: does what the first rank's engine is asked, until end(). What is finished is dropped. `says`:
-// what this rank answers to any_says(); without it, no.
+// Makes, on the other ranks, the calls of the first rank's engine, until end(). Finished groups are dropped. `says` is
+// this rank's answer to any_says(); without it the answer is no.
 void follow(Engine& engine, device::Communicator& hosts, const std::function<bool()>& says = {});
 
 }  // namespace tandem::rollout

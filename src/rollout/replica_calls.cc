@@ -69,7 +69,7 @@ GroupRequest read_request(base::WireReader& in) {
 }
 
 ReplicaCall read_call(base::WireReader& in) {
-  switch (in.number<uint8_t>()) {  // the alternative's index
+  switch (in.number<uint8_t>()) {  // index of the alternative
     case 0: return read_request(in);
     case 1: return AbortCall{.group_id = in.number<uint64_t>()};
     case 2: return ReleaseCall{.sample_id = in.number<uint64_t>()};

@@ -1,4 +1,4 @@
-// What a replica's first rank tells the others that its engine was asked, as bytes.
+// The calls that a replica's first rank passes on to the others, as bytes.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct ReleaseCall {
 struct PauseCall {
   PauseMode mode = PauseMode::kKeepKv;
 };
-// kAsk: whether a rank says so (LeadingEngine::any_says()); kEnd: no further call comes.
+// kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further call comes.
 enum class PlainCall : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kAsk, kEnd };
 
 using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PauseCall, PlainCall>;
 
 std::string to_bytes(const std::vector<ReplicaCall>& calls);
-// EnvironmentError for bytes that to_bytes() does not write.
+// Throws EnvironmentError for bytes that to_bytes() does not write.
 std::vector<ReplicaCall> replica_calls(std::string_view bytes);
 
 }  // namespace tandem::rollout

@@ -22,7 +22,7 @@ Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes) {
   const Size block_bytes = kv_block_bytes(config);
   TANDEM_USER_CHECK(kv_cache_bytes >= block_bytes, "--kv-cache-bytes is", kv_cache_bytes, "but one block of",
                     device::kBlockTokens, "tokens of this model takes", block_bytes, "bytes: raise it");
-  // Slots are 32-bit numbers. More blocks than that can be named are no use.
+  // Slots are 32-bit numbers, so more blocks than that can number are no use.
   return std::min<Size>(kv_cache_bytes / block_bytes, std::numeric_limits<int32_t>::max() / device::kBlockTokens);
 }
 
@@ -33,8 +33,9 @@ Size logits_window_rows(Size vocab) {
 
 namespace {
 
-// StepTensors, as far as the engine allocates them: id, position and slot of each row, draws and the rows that draw;
-// and the results, three words a draw, which may be there twice, and once for each other rank that draws.
+// Returns the bytes of StepTensors, as far as the engine allocates them: id, position and slot of each row, draws and
+// the rows that draw; and the results, three words a draw, which may exist twice, and once for each other rank that
+// draws.
 Size step_tensor_bytes(Size rows, Size draws, Size num_ranks) {
   constexpr int64_t kWordBytes = sizeof(int32_t), kDrawBytes = sizeof(device::Draw);
   return memory::allocated_bytes(draws * kDrawBytes + (3 * rows + draws) * kWordBytes) +
@@ -72,7 +73,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const model::AttentionBytes attention = {
       .forward = {.result = read.result, .most = std::max(read.most, write.most)}, .kept = 0, .backward = {}};
   const Size hidden = model::hidden_bytes(config, config.dtype, rows);
-  // All samples of a group draw from its prompt's last row at once, beside those that run.
+  // All samples of a group draw from its prompt's last row at once, besides those that run.
   const Size draws = shape.max_running + shape.largest_group;
   const Size indices = step_tensor_bytes(rows, draws, config.shard.size);
 
@@ -84,7 +85,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   plan.add(Phase::kRollout, "forward of a block", block);
 
   if (ops.has_attention_kernel()) {
-    // All rows that draw have their logits at once; what draws keeps nothing beside them.
+    // The logits of all rows that draw exist at once; the draw keeps nothing besides them.
     const Size logits_rows =
         shape.max_running <= kLargestBucket ? Size(bucket_rows(shape.max_running)) : shape.max_running;
     memory::TagBytes head = standing;
@@ -98,12 +99,12 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
     return;
   }
 
-  // Where samples of a group draw from one row, its logits are repeated.
+  // If samples of a group draw from one row, its logits are repeated.
   const Size logits_rows = std::min(logits_window_rows(config.vocab), shape.max_running);
   const Size repeated = logits_rows * config.vocab * kFloatBytes;
   const device::OpBytes part = model::head_bytes(config, ops, logits_rows);
   const device::OpBytes own = model::own_logits_bytes(config, ops, logits_rows);
-  // Tokens, their log-probs and a sum for each, where the host draws them.
+  // If the host draws, there are tokens, their log-probs and a sum for each.
   const Size drawn = 3 * memory::allocated_bytes(std::min(logits_window_rows(config.vocab), draws) * kFloatBytes);
   memory::TagBytes window = standing;
   window[Tag::kEngineScratch] += indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +

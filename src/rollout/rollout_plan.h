@@ -1,4 +1,4 @@
-// The engine's bytes, as arithmetic on a config: the KV cache, and what one step allocates. No device, no torch.
+// The engine's bytes, as arithmetic on a config: the KV cache, and the allocations of one step. No device, no torch.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace tandem::rollout {
 
 using base::Size;
 
-// K and V of all layers for device::kBlockTokens tokens.
+// Returns the bytes of K and V of all layers for device::kBlockTokens tokens.
 Size kv_block_bytes(const model::ModelConfig& config);
 
-// Blocks of a cache of at most that many bytes. UserError when not even one fits.
+// Returns the blocks of a cache of at most that many bytes. Throws UserError when not even one fits.
 Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes);
 
-// Rows of logits that the engine computes at once: 32 MiB of them, at least one.
+// Returns the rows of logits that the engine computes at once: 32 MiB of them, at least one.
 Size logits_window_rows(Size vocab);
 
-// One step of the engine.
+// The sizes of one step of the engine.
 struct EngineShape {
   Size max_batch_tokens = 0;
   Size max_running = 0;
@@ -30,8 +30,8 @@ struct EngineShape {
   const device::Footprint& footprint;  // of the backend that computes
 };
 
-// Adds the moments of a step with as many rows as it may have: `standing` is what lasts through the phase, the cache
-// among it.
+// Adds the peaks of a step with as many rows as it may have. `standing` is the bytes that last through the phase, the
+// cache among them.
 void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape, const memory::TagBytes& standing,
                       memory::MemoryPlan& plan);
 

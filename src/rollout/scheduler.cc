@@ -14,8 +14,8 @@ using device::kBlockTokens;
 
 namespace {
 
-// Blocks that each running sequence must find free before another one is let in, so that what is let in is not thrown
-// out again a few tokens later: recomputing it costs more than its slot gains.
+// Each running sequence must find so many blocks free before another one is let in, so that it is not thrown out again
+// a few tokens later: recomputing it costs more than its slot gains.
 constexpr int64_t kGrowthBlocks = 4;
 
 int64_t blocks_for(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
@@ -28,7 +28,7 @@ int64_t max_blocks_for(int64_t max_tokens) { return blocks_for(max_tokens - 1); 
 Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(config.num_blocks) {
   TANDEM_CHECK(config.max_batch_tokens > 0 && config.max_running > 0, config.max_batch_tokens, config.max_running);
   TANDEM_CHECK(config.lookahead == 0 || config.lookahead == 1, config.lookahead);
-  // Slots are 32-bit.
+  // Slots are 32-bit numbers.
   TANDEM_CHECK(config.num_blocks <= std::numeric_limits<int32_t>::max() / kBlockTokens, config.num_blocks);
 }
 
@@ -71,7 +71,7 @@ const ScheduledBatch& Scheduler::plan() {
   plan_prefills();
   left_waiting_ = !waiting_.empty();
   fill_block_table();
-  // A full sequence holds its blocks until its last token is there; then those that wait can have them.
+  // A full sequence holds its blocks until its last token is there; then waiting sequences can have them.
   TANDEM_CHECK(!plan_.empty() || idle() || num_pending_ > 0, "waiting sequences, and nothing can run");
   stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
   return plan_;
@@ -109,7 +109,7 @@ void Scheduler::begin_plan() {
 void Scheduler::plan_decodes() {
   const int64_t max_decodes = std::min(config_.max_running, config_.max_batch_tokens);
   int64_t num_decodes = 0;
-  // Victims come from the back, so what is already planned stays; running_ may shrink under the loop.
+  // Victims come from the back, so the sequences planned so far stay; running_ may shrink under the loop.
   for (size_t i = 0; i < running_.size() && num_decodes < max_decodes; ++i) {
     const SequenceId id = running_[i];
     Sequence& sequence = at(id);
@@ -142,7 +142,7 @@ void Scheduler::plan_prefills() {
     const int64_t budget = config_.max_batch_tokens - plan_.num_rows();
     const int64_t end = grow(sequence, std::min(sequence.num_tokens(), sequence.computed + budget));
     if (end > sequence.computed) add_rows(id, end);
-    if (sequence.computed < sequence.num_tokens()) return;  // out of rows or blocks: it goes on with the next plan
+    if (sequence.computed < sequence.num_tokens()) return;  // out of rows or blocks: continues with the next plan
     waiting_.pop_front();
     sequence.state = State::kRunning;
     running_.push_back(id);
@@ -155,7 +155,7 @@ int64_t Scheduler::growth_blocks(const Sequence& sequence, int64_t held_blocks) 
 }
 
 bool Scheduler::make_room(const Sequence& sequence) {
-  if (running_.empty()) return true;  // add_group() saw that it fits alone
+  if (running_.empty()) return true;  // add_group() has checked that it fits alone
   if (num_running() >= config_.max_running) return false;
   while (!has_room_for(sequence)) {
     if (!drop_kept_blocks(sequence.group->owner)) return false;
@@ -192,10 +192,10 @@ int64_t Scheduler::full_prompt_blocks(const Sequence& sequence) {
 }
 
 void Scheduler::adopt_prompt_blocks(Sequence& sequence) {
-  // Where nothing is generated yet, the first sample computes the prompt and the others start from it.
+  // If nothing is generated yet, the first sample computes the prompt and the others start from it.
   const std::optional<SequenceId> sibling = running_sibling(sequence);
   if (!sibling) return;
-  // Blocks that a sibling writes in this very forward will do: each layer stores all keys before it reads any.
+  // Blocks that a sibling writes in this very forward are usable: each layer stores all keys before it reads any.
   const std::vector<int32_t>& blocks = at(*sibling).blocks;
   share_blocks(sequence, blocks, full_prompt_blocks(sequence));
   stats_.shared_prompt_tokens += sequence.computed;
@@ -221,7 +221,7 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
     KeptPrefix& prefix = own->second;
     int64_t usable = usable_tokens(sequence, prefix.tokens);
     sequence.ever_computed = std::max(sequence.ever_computed, usable);
-    // A block that others hold as well is full of what is common to them; this sequence would write into it.
+    // A block that others hold as well is full of common tokens; this sequence would write into it.
     if (!prefix.blocks.empty() && usable % kBlockTokens != 0 &&
         pool_.reference_count(prefix.blocks[static_cast<size_t>(usable / kBlockTokens)]) > 1) {
       usable -= usable % kBlockTokens;
@@ -237,7 +237,7 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
       return;
     }
   }
-  // Others of the group begin alike: with the prompt.
+  // The prompts of others of the group begin alike.
   const std::vector<int32_t>* donor = nullptr;
   int64_t most_blocks = 0;
   const auto offer = [&](const std::vector<int32_t>& blocks, int64_t usable) {
@@ -279,7 +279,7 @@ void Scheduler::drop_blocks(KeptPrefix& prefix) {
   prefix.blocks.clear();
 }
 
-// The one that was kept last is needed last, where turns take alike.
+// If turns take equally long, the prefix that was kept last is needed last.
 bool Scheduler::drop_kept_blocks(const std::optional<PrefixOwner>& spared) {
   KeptPrefix* last = nullptr;
   for (auto& [sample_id, prefix] : kept_) {
@@ -410,7 +410,7 @@ SequenceId Scheduler::last_holder() const {
 void Scheduler::preempt(SequenceId id) {
   Sequence& sequence = at(id);
   release_blocks(sequence);
-  if (sequence.state == State::kWaiting) return;  // a prefill that was under way keeps its place
+  if (sequence.state == State::kWaiting) return;  // a prefill that has begun keeps its place
   TANDEM_CHECK_EQ(running_.back(), id);
   running_.pop_back();
   sequence.state = State::kWaiting;
@@ -478,7 +478,7 @@ void Scheduler::retire(SequenceId id) {
 
 void Scheduler::free_ids(const std::shared_ptr<PromptGroup>& group) {
   if (group->num_unfinished > 0 || group->num_unanswered > 0) return;
-  const std::shared_ptr<PromptGroup> kept = group;  // the members let it go
+  const std::shared_ptr<PromptGroup> kept = group;  // keeps the group alive while its members let it go
   for (const SequenceId member : kept->members) {
     at(member) = Sequence();
     unused_ids_.push_back(member);
@@ -530,7 +530,7 @@ void Scheduler::check_invariants() const {
     for (size_t i = 0; i < sequence.blocks.size(); ++i) {
       const int32_t block = sequence.blocks[i];
       ++references[static_cast<size_t>(block)];
-      // Only the prompt is common to several sequences.
+      // Several sequences share nothing but the prompt.
       TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt->tokens.size(),
                    "block", block);
     }

@@ -1,18 +1,18 @@
-// Decides what the next forward computes: which tokens of which sequences, where their KV goes, and who draws a token
-// from the result. Host integers only; nothing here knows a model or a tensor.
+// Decides what the next forward computes: which tokens of which sequences, the slots of their KV, and which sequences
+// draw a token from the result. It has host integers only; nothing here knows a model or a tensor.
 //
-// One sequence is one sample: the prompt of its group and what it has generated. Rules:
+// One sequence is one sample: the prompt of its group and its generated tokens. Rules:
 //  - Sequences are served in the order in which they were added. Decodes come first, then waiting sequences are
 //    prefilled, in chunks, as far as max_batch_tokens and the free blocks allow.
-//  - A group's prompt is prefilled once, by its first sample. Then all samples of the group refer to its blocks; who
-//    writes into a block that others refer to gets a copy first.
+//  - A group's prompt is prefilled once, by its first sample. Then all samples of the group refer to its blocks; a
+//    sample that writes into a block that others refer to gets a copy first.
 //  - When blocks run out, the sequence that was added last gives up all of its blocks and waits. It recomputes its
 //    tokens later, except full prompt blocks that a running sample of its group still has.
-//  - A sequence may continue what its owner, a conversation, had computed before: when it ends, its blocks are kept for
+//  - A sequence may continue the computed tokens of its owner, a conversation: when it ends, its blocks are kept for
 //    the owner's next sequence, which takes over those of the longest common prefix, and shares full blocks with others
 //    of its group. Kept blocks are the first to go when blocks run out.
-//  - With lookahead a forward is planned before the tokens of the one before it are known. Every sequence is then taken
-//    to go on, unless it is full; what is computed for one that has ended is dropped.
+//  - With lookahead a forward is planned before the tokens of the previous one are known. Every sequence is then taken
+//    to continue, unless it is full; results for one that has ended are dropped.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ struct SchedulerConfig {
   int64_t num_blocks = 0;
   int64_t max_batch_tokens = 0;  // rows of one forward
   int64_t max_running = 0;       // sequences that decode together
-  int64_t lookahead = 0;         // 0 or 1: plans that may be made before the draws of the one before are answered
+  int64_t lookahead = 0;         // 0 or 1: plans that may be made before the draws of the previous one are answered
 };
 
-using SequenceId = int32_t;  // small and dense; used again after the group has ended
+using SequenceId = int32_t;  // small and dense; reused after the group has ended
 
 struct BlockCopy {
   int32_t from = 0, to = 0;
@@ -43,19 +43,19 @@ struct BlockCopy {
 
 // One forward. A row is one token; rows of a sequence are consecutive and ascend by position.
 struct ScheduledBatch {
-  std::vector<BlockCopy> copies;         // first, in this order
+  std::vector<BlockCopy> copies;         // copies to make first, in this order
   std::vector<int32_t> token_ids;        // [T]; -1 - i: the token of sample_slots[i] of the plan before this one
   std::vector<int32_t> positions;        // [T]
   std::vector<int32_t> sequence_of_row;  // [T] index into `sequences`
-  std::vector<int32_t> slot_mapping;     // [T] where the row's KV goes: block * kBlockTokens + offset
+  std::vector<int32_t> slot_mapping;     // [T] slot of the row's KV: block * kBlockTokens + offset
   std::vector<SequenceId> sequences;     // [S]
   std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks
   int64_t max_blocks = 0;
   std::vector<int32_t> logits_rows;  // [R] rows whose logits are needed, ascending
   struct SampleSlot {
-    SequenceId sequence = 0;   // gets one token,
-    int32_t logits_index = 0;  // drawn from logits_rows[logits_index]
-    int32_t position = 0;      // behind so many tokens of its completion
+    SequenceId sequence = 0;   // sequence that gets one token
+    int32_t logits_index = 0;  // the token is drawn from logits_rows[logits_index]
+    int32_t position = 0;      // number of tokens of its completion before it
   };
   std::vector<SampleSlot> sample_slots;  // ascending by logits_index; several samples of a group may share a row
 
@@ -67,8 +67,8 @@ struct SchedulerStats {
   int64_t prefill_tokens = 0;        // prompt tokens computed for the first time
   int64_t shared_prompt_tokens = 0;  // prompt tokens that a sample took over from another one of its group
   int64_t recomputed_tokens = 0;     // tokens computed again after their blocks were given up
-  int64_t kept_tokens = 0;           // whose KV a sequence took over from the one before of its owner
-  int64_t kept_dropped = 0;          // prefixes that were kept and gave up their blocks
+  int64_t kept_tokens = 0;           // tokens whose KV a sequence took over from the previous one of its owner
+  int64_t kept_dropped = 0;          // kept prefixes that gave up their blocks
   int64_t preemptions = 0, copies_on_write = 0;
   int64_t peak_running = 0;  // sequences in one decode batch
   int64_t peak_blocks = 0;
@@ -78,38 +78,39 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Whether a sequence of that many tokens (prompt and completion) can run when it has the cache for itself.
+  // Returns whether a sequence of that many tokens (prompt and completion) can run when it has the cache for itself.
   bool fits(int64_t max_tokens) const;
 
   // Queues `num_samples` sequences over one prompt, each of at most max_tokens tokens in all. Returns their ids.
   std::vector<SequenceId> add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens);
-  // Queues one sequence of an owner, which may have several at once. What finish() ends is kept as the owner's prefix
-  // until another one of the owner ends or release_prefix().
+  // Queues one sequence of an owner, which may have several at once. A sequence that finish() ends is kept as the
+  // owner's prefix until another one of the owner ends or release_prefix().
   SequenceId add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, int64_t max_tokens);
   void release_prefix(uint64_t sample_id);
 
-  // The next forward; empty when nothing can run: nothing is left, or, with lookahead, draws must be answered first.
-  // The plan stays valid until the next call. append() must answer each of its draws, in order, and finish() end those
-  // that have ended: before the next plan, or with lookahead before the one after that. Forwards must run in the order
-  // of their plans.
+  // Returns the next forward. It is empty when nothing can run: nothing is left, or, with lookahead, draws must be
+  // answered first. The plan stays valid until the next call. append() must answer each of its draws, in order, and
+  // finish() end those that have ended: before the next plan, or with lookahead before the one after that. Forwards
+  // must run in the order of their plans.
   const ScheduledBatch& plan();
-  // The token of the sequence's draw. False: the sequence had ended when it was drawn, the token is dropped.
+  // Takes the token of the sequence's draw. Returns false if the sequence had ended when it was drawn; then the token
+  // is dropped.
   bool append(SequenceId sequence, int32_t token);
-  // The sequence has ended: its blocks go back.
+  // Ends the sequence: its blocks are freed.
   void finish(SequenceId sequence);
-  // Ends what is left of the sequence's group, whatever state it is in. All draws are answered.
+  // Ends the remaining sequences of the group, whatever state they are in. All draws are answered.
   void finish_group(SequenceId any_member);
 
-  // Forgets every kept prefix: its keys and values are of other weights by now.
+  // Forgets every kept prefix, because its keys and values belong to other weights by now.
   void release_prefixes();
-  // Gives all blocks back. What was running waits, and recomputes its tokens. All draws are answered.
+  // Frees all blocks. Running sequences wait, and recompute their tokens. All draws are answered.
   void drop_kv();
-  // Moves blocks so that those in use are the lowest ones. The contents must be copied, in this order, before the
-  // next forward. All draws are answered.
+  // Moves blocks so that those in use are the lowest ones. The contents must be copied, in this order, before the next
+  // forward. All draws are answered.
   std::vector<BlockCopy> compact();
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
-  // Whether the last plan left nobody waiting, and one forward can prefill all that has been added since.
+  // Returns whether the last plan left no sequence waiting, and one forward can prefill all that has been added since.
   bool has_room() const;
   const BlockPool& pool() const { return pool_; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
@@ -117,7 +118,7 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
   void reset_stats();
 
-  // BugError when blocks, tables, states and queues contradict each other.
+  // Throws BugError when blocks, tables, states and queues contradict each other.
   void check_invariants() const;
 
  private:
@@ -125,35 +126,36 @@ class Scheduler {
     rl::SharedPrompt prompt;
     std::vector<SequenceId> members;
     int64_t num_unfinished = 0;
-    int64_t num_unanswered = 0;  // draws of its members
+    int64_t num_unanswered = 0;  // draws of its members without an answer
     std::optional<PrefixOwner> owner;
   };
-  // What the last sequence of an owner that ended has computed.
+  // The computed tokens of an owner's last sequence that ended.
   struct KeptPrefix {
     uint64_t group_id = 0;
-    uint64_t order = 0;           // in which they were kept
-    std::vector<int32_t> tokens;  // whose KV is, or was, in the blocks
-    std::vector<int32_t> blocks;  // none when they had to go
+    uint64_t order = 0;           // number in the order of keeping
+    std::vector<int32_t> tokens;  // tokens whose KV is, or was, in the blocks
+    std::vector<int32_t> blocks;  // empty when they had to go
   };
   enum class State : uint8_t {
     kUnused,     // the id is free
     kUnstarted,  // its group's first sample has not finished the prompt yet
-    kWaiting,    // in waiting_; only the first one there may hold blocks, of a prefill that is under way
-    kRunning,    // in running_; KV of all its tokens but the last one
-    kFinished,   // others of its group are not, or a draw is not answered
+    kWaiting,    // in waiting_; only the first one there may hold blocks, of a prefill that has begun
+    kRunning,    // in running_; has KV of all its tokens but the last one
+    kFinished,   // others of its group are not finished, or a draw is not answered
   };
   struct Sequence {
     State state = State::kUnused;
     std::shared_ptr<PromptGroup> group;
-    uint64_t arrival = 0;  // total order of service
+    uint64_t arrival = 0;  // number in the total order of service
     std::vector<int32_t> generated;
-    // The token behind them that an earlier plan draws and append() has not brought: 0 or 1, and which draw it is.
+    // An earlier plan may draw one more token that append() has not brought: num_pending is 0 or 1, pending_draw its
+    // draw.
     int64_t num_pending = 0;
     int32_t pending_draw = 0;
-    bool draws = false;           // in the last plan; append() has not answered
-    std::vector<int32_t> blocks;  // of positions 0 .. computed - 1
+    bool draws = false;           // drawn in the last plan, and not answered by append()
+    std::vector<int32_t> blocks;  // blocks of positions 0 .. computed - 1
     int64_t computed = 0;         // tokens whose KV is in the cache once the planned forwards have run
-    int64_t ever_computed = 0;    // largest value that `computed` has had
+    int64_t ever_computed = 0;    // largest value of `computed` so far
     int64_t max_tokens = 0;
     int64_t num_generated() const { return static_cast<int64_t>(generated.size()) + num_pending; }
     int64_t num_tokens() const { return static_cast<int64_t>(group->prompt->tokens.size()) + num_generated(); }
@@ -168,33 +170,35 @@ class Scheduler {
   void plan_decodes();
   void plan_prefills();
   bool has_room_for(const Sequence& sequence) const;
-  // Blocks that the sequence may ask for soon, on top of those it holds.
+  // Returns the blocks that the sequence may ask for soon, on top of those it holds.
   int64_t growth_blocks(const Sequence& sequence, int64_t held_blocks) const;
   std::optional<SequenceId> running_sibling(const Sequence& sequence) const;
   static int64_t full_prompt_blocks(const Sequence& sequence);
   // Takes over the full prompt blocks of a running sample of the group, where there is one.
   void adopt_prompt_blocks(Sequence& sequence);
-  // How many tokens of a prefix the sequence begins with and need not compute; one at least is left to draw from.
+  // Returns how many tokens of a prefix the sequence begins with and need not compute; at least one is left to draw
+  // from.
   static int64_t usable_tokens(const Sequence& sequence, const std::vector<int32_t>& prefix);
-  // Takes over what the owner's last sequence left, or else shares the full blocks that begin like this sequence.
+  // Takes over the kept blocks of the owner's last sequence, or else shares the full blocks that begin like this
+  // sequence.
   void adopt_kept_blocks(Sequence& sequence);
   void share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks);
-  // The blocks that adopt_kept_blocks() will take over from the owner's prefix.
+  // Returns the blocks that adopt_kept_blocks() will take over from the owner's prefix.
   int64_t own_kept_blocks(const Sequence& sequence) const;
   void keep_prefix(const Sequence& sequence);
   void drop_blocks(KeptPrefix& prefix);
-  // Takes the blocks of the prefix that was kept last, this owner's aside; false when none has any.
+  // Takes the blocks of the prefix that was kept last, except this owner's. Returns false when none has any.
   bool drop_kept_blocks(const std::optional<PrefixOwner>& spared);
   bool make_room(const Sequence& sequence);
   std::optional<int32_t> allocate(const Sequence& sequence);
-  // Makes the slot of the next token writable; false when no block is free.
+  // Makes the slot of the next token writable. Returns false when no block is free.
   bool prepare_decode_slot(Sequence& sequence);
-  // Adds blocks for positions up to `end`; returns how far they reach.
+  // Adds blocks for positions up to `end`. Returns how far they reach.
   int64_t grow(Sequence& sequence, int64_t end);
   void add_rows(SequenceId id, int64_t end);
   int32_t token_at(const Sequence& sequence, int64_t position) const;
   void add_draw(SequenceId id, int32_t logits_index);
-  // All samples of the group start from the prompt that `first` has just finished.
+  // Starts all samples of the group from the prompt that `first` has just finished.
   void fork(SequenceId first);
   void fill_block_table();
 
@@ -203,7 +207,7 @@ class Scheduler {
   void release_blocks(Sequence& sequence);
   void leave_queue(SequenceId id);
   void retire(SequenceId id);
-  // The group's ids are used again when all members have finished and all draws are answered.
+  // Frees the group's ids when all members have finished and all draws are answered.
   void free_ids(const std::shared_ptr<PromptGroup>& group);
 
   SchedulerConfig config_;
@@ -213,10 +217,10 @@ class Scheduler {
   std::vector<SequenceId> running_;      // ascending by arrival
   std::deque<SequenceId> waiting_;       // ascending by arrival, all after running_
   std::map<uint64_t, KeptPrefix> kept_;  // by sample id
-  uint64_t num_kept_ = 0;                // so far
+  uint64_t num_kept_ = 0;                // prefixes kept so far
   uint64_t next_arrival_ = 0;
-  bool left_waiting_ = false;  // the last plan
-  // Draws that append() has not answered: of the last plan, and of the one before it.
+  bool left_waiting_ = false;  // whether the last plan left sequences waiting
+  // Draws that append() has not answered: those of the last plan, and those of the plan before it.
   int64_t num_unanswered_ = 0, num_pending_ = 0;
   ScheduledBatch plan_;
   SchedulerStats stats_;

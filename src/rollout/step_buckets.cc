@@ -40,7 +40,7 @@ void StepBuckets::take(int64_t context_tokens) {
 void StepBuckets::release() {
   for (auto& [rows, bucket] : buckets_) {
     const StepShape& shape = bucket->tensors.shape;
-    // What prepare() allocated itself goes too.
+    // Memory that prepare() allocated itself is freed, too.
     if (ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks) == 0) bucket->tensors.rows = {};
   }
   memory_.reset();
@@ -91,7 +91,7 @@ void StepBuckets::fill_rows(Bucket& bucket, const StepInput& input) const {
 
 void StepBuckets::run(Bucket& bucket, const std::function<void()>& work) const {
   if (!bucket.has_run) {
-    work();  // which also loads and chooses what a recording must find ready
+    work();  // it also loads and chooses everything that a recording must find ready
     bucket.has_run = true;
     return;
   }

@@ -108,7 +108,7 @@ void StepInput::fill_block_table(const ScheduledBatch& plan) {
 void StepInput::cut_windows(const ScheduledBatch& plan, int64_t window_rows) {
   windows_.clear();
   const auto num_slots = static_cast<int64_t>(plan.sample_slots.size());
-  // Draws that fill up have a row of their own, as each one of a decode step.
+  // Draws that fill up have a row of their own, like each draw of a decode step.
   const auto row_of = [&](int64_t draw) {
     return draw < num_slots ? int64_t{plan.sample_slots[static_cast<size_t>(draw)].logits_index} : draw;
   };
@@ -126,7 +126,7 @@ void StepInput::fill_draws(std::span<const device::Draw> draws, const Drawer& dr
   for (const DrawWindow& window : windows_) {
     const model::OwnRows own = model::own_rows(window.num_rows, drawer.rank, drawer.num_ranks);
     for (int64_t i = window.first_draw; i < window.first_draw + window.num_draws; ++i) {
-      device::Draw draw;  // draws nothing
+      device::Draw draw;  // this draw draws nothing
       if (i < num_draws) {
         draw = draws[static_cast<size_t>(i)];
         const int64_t row = draw.row - window.first_row;

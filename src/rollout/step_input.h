@@ -1,4 +1,4 @@
-// What one step of the engine is sent: a scheduled batch and its draws as flat arrays on the host, filled up to a
+// The input of one step of the engine: a scheduled batch and its draws as flat arrays on the host, filled up to a
 // bucket where the step is one that is recorded. No torch.
 #pragma once
 
@@ -13,19 +13,19 @@
 
 namespace tandem::rollout {
 
-// The rows that a decode step is filled up to, so that few different steps are recorded: 1, 2, 4, 8, 16, 24, 32, 48,
-// 64, 96, and every 32 up to 512. 0: none is so large.
+// A decode step is filled up to these rows, so that few different steps are recorded: 1, 2, 4, 8, 16, 24, 32, 48, 64,
+// 96, and every 32 up to 512. 0 means that none is so large.
 constexpr int64_t kLargestBucket = 512;
 int64_t bucket_rows(int64_t num_rows);
 
-// One row a sequence, and each draws: what is recorded.
+// Returns whether each sequence has one row and draws; only such a step is recorded.
 bool is_decode(const ScheduledBatch& plan);
 
-// The sizes of a step's arrays, and where each begins in the one array of int32 words that goes to the device.
+// The sizes of a step's arrays, and the offset of each in the one array of int32 words that goes to the device.
 struct StepShape {
   int64_t num_rows = 0;         // T
   int64_t num_draws = 0;        // n
-  int64_t num_logits_rows = 0;  // R; 0: every row is one, in order
+  int64_t num_logits_rows = 0;  // R; 0: every row has logits, in order
   int64_t num_sequences = 0;    // S
   int64_t max_blocks = 0;       // columns of the block table
 
@@ -39,36 +39,37 @@ struct StepShape {
 };
 
 StepShape exact_shape(const ScheduledBatch& plan);
-// Of a decode step of `num_rows` rows, those that fill it up among them.
+// Returns the shape of a decode step of `num_rows` rows, those that fill it up included.
 StepShape bucket_shape(int64_t num_rows, int64_t max_blocks);
 
-// Where a bucket's arrays lie in the step memory, which holds those of all buckets: bytes from its start.
+// The offsets of a bucket's arrays in the step memory, which holds those of all buckets: bytes from its start.
 struct BucketPlace {
   int64_t input = 0, results = 0;
-  int64_t rows = 0, end = 0;  // what Ops::prepare() makes of the rows
+  int64_t rows = 0, end = 0;  // rows: result of Ops::prepare()
 };
-// By rows, for every bucket up to `max_rows`. prepared_bytes(shape): Ops::prepared_bytes().
+// Returns the places by rows, for every bucket up to `max_rows`. prepared_bytes(shape) is Ops::prepared_bytes().
 std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blocks,
                                                const std::function<int64_t(const StepShape&)>& prepared_bytes);
-// The width of recorded block tables for sequences of so many tokens: in steps, so that a rollout whose longest prompt
-// is a little longer than that of the one before finds its recordings.
+// Returns the width of recorded block tables for sequences of so many tokens. It grows in steps, so that a rollout
+// whose longest prompt is a little longer than the previous one's finds its recordings.
 int64_t bucket_blocks(int64_t context_tokens);
 
-// Draws whose logits are computed together.
+// A range of draws whose logits are computed together.
 struct DrawWindow {
   int64_t first_draw = 0, num_draws = 0;
-  int64_t first_row = 0, num_rows = 0;  // of the rows that have logits
+  int64_t first_row = 0, num_rows = 0;  // range among the rows that have logits
 };
 
 class StepInput {
  public:
-  // Who draws from rows of logits: of several ranks each from its own rows of a window (model::own_rows).
+  // The rows of logits from which this rank draws: of several ranks each has its own rows of a window
+  // (model::own_rows).
   struct Drawer {
     int rank = 0, num_ranks = 1;
   };
-  // draws[i] is that of plan.sample_slots[i], its row an index of plan.logits_rows; here it counts from the own rows of
-  // its window, and a draw from another row draws nothing. Rows past the plan's have the token 0 at position 0, no
-  // sequence, no slot and no draw. window_rows > 0: rows of logits that are computed at once.
+  // draws[i] is the draw of plan.sample_slots[i], its row an index of plan.logits_rows; here it counts from the own
+  // rows of its window, and a draw from another row draws nothing. Rows past the plan's have the token 0 at position 0,
+  // no sequence, no slot and no draw. window_rows > 0 is the number of rows of logits that are computed at once.
   void fill(const ScheduledBatch& plan, std::span<const device::Draw> draws, const StepShape& shape,
             int64_t window_rows, const Drawer& drawer);
 
@@ -77,7 +78,7 @@ class StepInput {
   const std::vector<int32_t>& sequence_of_row() const { return sequence_of_row_; }  // [T]
   const std::vector<int32_t>& block_table() const { return block_table_; }          // [S, max_blocks]
   const std::vector<DrawWindow>& windows() const { return windows_; }
-  // Some token is one that the step before draws.
+  // Returns whether some token is one that the previous step draws.
   bool takes_drawn() const { return takes_drawn_; }
 
  private:

@@ -51,7 +51,7 @@ std::unique_ptr<device::Ops::Fetch> StepRunner::run_bucket(StepBuckets::Bucket& 
                                                            std::span<const device::Draw> draws) {
   StepTensors& tensors = bucket.tensors;
   input_.fill(plan, draws, tensors.shape, config_.window_rows, drawer());
-  tensors.windows = input_.windows();  // the same at each step
+  tensors.windows = input_.windows();  // they are the same at each step
   buckets_.fill_rows(bucket, input_);
   send(tensors);
   buckets_.run(bucket, [this, &tensors] { compute(tensors); });

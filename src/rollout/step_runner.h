@@ -1,6 +1,6 @@
-// Computes the engine's steps: queues on the device what a plan says and gives back what its draws will be. One code
-// for steps that are recorded, decode steps filled up to a bucket, and for all others, which run with tensors of the
-// exact size that go when the next step is queued.
+// Computes the engine's steps: it queues a plan on the device and returns the results that its draws will have. One
+// code serves recorded steps, which are decode steps filled up to a bucket, and all others, which run with tensors of
+// the exact size that are freed when the next step is queued.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,38 +21,38 @@
 namespace tandem::rollout {
 
 struct StepRunnerConfig {
-  int64_t max_batch_tokens = 0;  // rows of a step
-  int64_t max_decodes = 0;       // rows of a decode step
+  int64_t max_batch_tokens = 0;  // most rows of a step
+  int64_t max_decodes = 0;       // most rows of a decode step
   int64_t window_rows = 0;       // rows of logits that are computed at once
-  bool records = false;          // decode steps
-  bool runs_ahead = false;       // a step may take tokens that the one before it draws
+  bool records = false;          // whether decode steps are recorded
+  bool runs_ahead = false;       // whether a step may take tokens that the previous one draws
 };
 
 class StepRunner {
  public:
-  // Both are borrowed.
+  // Model and cache are borrowed.
   StepRunner(const StepRunnerConfig& config, model::Model& model, KvCache& cache);
 
-  // Before the steps of a rollout, whose sequences have up to so many tokens: takes the memory of recorded steps, or
-  // more of it. All draws have been read.
+  // Call it before the steps of a rollout, whose sequences have up to so many tokens: it takes the memory of recorded
+  // steps, or more of it. All draws have been read.
   void begin(int64_t context_tokens);
   bool is_ready(int64_t context_tokens) const { return !config_.records || buckets_.holds(context_tokens); }
-  // Lets go all that the steps hold on the device. All draws have been read.
+  // Releases all that the steps hold on the device. All draws have been read.
   void end();
-  // The weights have moved.
+  // Call it when the weights have moved.
   void drop_recordings() { buckets_.drop_recordings(); }
 
-  // Queues a step. draws[i] is that of plan.sample_slots[i], from row plan.logits_rows[draws[i].row]. The results are
-  // as read_results() takes them, with at least as many draws.
+  // Queues a step. draws[i] is the draw of plan.sample_slots[i], from row plan.logits_rows[draws[i].row].
+  // read_results() reads the results, which have at least as many draws.
   std::unique_ptr<device::Ops::Fetch> run(const ScheduledBatch& plan, std::span<const device::Draw> draws);
 
  private:
   std::unique_ptr<device::Ops::Fetch> run_exact(const ScheduledBatch& plan, std::span<const device::Draw> draws);
   std::unique_ptr<device::Ops::Fetch> run_bucket(StepBuckets::Bucket& bucket, const ScheduledBatch& plan,
                                                  std::span<const device::Draw> draws);
-  // Sends the input, and puts in the tokens of the step before.
+  // Sends the input, and puts in the tokens of the previous step.
   void send(const StepTensors& tensors);
-  // From ids to drawn tokens, on the device alone.
+  // Computes from ids to drawn tokens, on the device alone.
   void compute(const StepTensors& tensors);
   void draw_window(const StepTensors& tensors, const at::Tensor& hidden_TE, const DrawWindow& window) const;
   std::unique_ptr<device::Ops::Fetch> fetch(const StepTensors& tensors);
@@ -65,8 +65,8 @@ class StepRunner {
   KvCache& cache_;
   PagedAttention attention_;
   StepBuckets buckets_;
-  StepInput input_;     // of the step that is being queued
-  at::Tensor drawn_n_;  // the tokens of the step before, where the next one may take them
+  StepInput input_;     // input of the step that is being queued
+  at::Tensor drawn_n_;  // tokens of the previous step, where the next one may take them
 };
 
 }  // namespace tandem::rollout

@@ -8,8 +8,8 @@
 
 namespace tandem::rollout {
 
-// Adds a token's bytes to `tail` (the end of the completion so far) and says whether one of the stop strings ends in
-// them. Keeps in `tail` what a later match may begin with.
+// Adds a token's bytes to `tail` (the end of the completion so far) and returns whether one of the stop strings ends in
+// them. Keeps in `tail` the bytes with which a later match may begin.
 bool completes_stop_string(std::string& tail, std::string_view token_bytes, const std::vector<std::string>& stop);
 
 }  // namespace tandem::rollout

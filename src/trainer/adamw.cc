@@ -19,17 +19,17 @@ namespace {
 
 constexpr const char* kHalfUpdated = "the optimizer state is half updated; go on from the last checkpoint";
 
-// The weight is the rounding of its master, wherever that lies; a few MiB at a time.
+// The weight is the rounding of its master, wherever that lies; this is done a few MiB at a time.
 void round_into(const at::Tensor& weight, const at::Tensor& master) {
   for (int64_t begin = 0; begin < weight.numel(); begin += kOffloadPieceElements) {
     const int64_t count = std::min(kOffloadPieceElements, weight.numel() - begin);
-    // Rounded where the master is: half the bytes cross, from memory that nobody changes meanwhile.
+    // It is rounded where the master is: half the bytes cross, from memory that nobody changes meanwhile.
     const at::Tensor rounded = master.narrow(0, begin, count).to(weight.scalar_type());
     weight.narrow(0, begin, count).copy_(device::to_device(rounded, weight.device()));
   }
 }
 
-// The ranks' sums of squares of blocks, each in tensor order, added up in tensor and block order.
+// Adds the ranks' sums of squares of blocks, each in tensor order, in tensor and block order.
 double sum_of_blocks(const Ranks& ranks, const std::vector<const weights::PackedTensor*>& tensors,
                      const std::vector<double>& own) {
   if (ranks.is_alone()) return std::accumulate(own.begin(), own.end(), 0.0);
@@ -38,7 +38,7 @@ double sum_of_blocks(const Ranks& ranks, const std::vector<const weights::Packed
     return num_blocks(packed.shape, {.rank = rank, .size = ranks.size()});
   };
   device::TensorLists parts(static_cast<size_t>(ranks.size()));
-  std::vector<const double*> next;  // of each rank
+  std::vector<const double*> next;  // next sum of each rank
   for (int r = 0; r < ranks.size(); ++r) {
     int64_t count = 0;
     for (const weights::PackedTensor* packed : tensors) count += blocks_of(*packed, r);
@@ -106,8 +106,8 @@ const at::Tensor& AdamW::last_gradient(const std::string& packed_name) const {
   return gradients_.last(index_of(packed_name));
 }
 
-// The sum of squares of all gradients, or of those of tensors of which every rank that holds a part of the model has
-// all, or of the others.
+// Returns the sum of squares of all gradients, of those of tensors that every rank holding a part of the model has
+// whole, or of the others.
 template <typename IsMeant>
 double AdamW::sum_of_squares(IsMeant is_meant) {
   std::vector<double> own;
@@ -142,10 +142,10 @@ void AdamW::step(double lr, double grad_scale) {
       is_half_updated_ = true;
       update(piece, lr, grad_scale);
     });
-    is_half_updated_ = true;  // as long as the other ranks' rows are missing
+    is_half_updated_ = true;  // stays set as long as the other ranks' rows are missing
     gather_weights();
   } catch (const device::PeerLost&) {
-    throw;  // it says enough
+    throw;  // the message says enough
   } catch (const EnvironmentError& error) {
     throw EnvironmentError(std::string("the optimizer step is lost: ") + error.what() +
                            (is_half_updated_ ? std::string("; ") + kHalfUpdated : ""));

@@ -1,7 +1,7 @@
-// AdamW over the packed tensors of a weight store: float32 masters and moments, beside it or on the host, and float32
-// gradients. In a float32 store the store itself is the master; a bfloat16 store holds the rounding of a float32
-// master. Of several ranks each has gradients, masters and moments of its own rows alone (trainer/shard.h), updates
-// those, and gets the others' weights from their owners.
+// AdamW over the packed tensors of a weight store. Masters and moments are float32, in device memory or on the host;
+// gradients are float32. In a float32 store the store itself is the master; a bfloat16 store holds the rounding of a
+// float32 master. With several ranks each has gradients, masters and moments of its own rows alone (trainer/shard.h),
+// updates those, and gets the others' weights from their owners.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,47 +25,49 @@
 
 namespace tandem::trainer {
 
-// Store and ops are borrowed. Between begin_step() and step(), gradients are added to what gradient() returns.
+// Store and ops are borrowed. Between begin_step() and step(), gradients are added to the tensors that gradient()
+// returns.
 //
 // A step that fails before it wrote anything has not happened. One that fails later leaves masters, moments and weights
-// of two steps, and from then on step(), state() and restore() are EnvironmentErrors that say so: half a step must not
-// be saved.
+// of two steps, and from then on step(), state() and restore() throw EnvironmentErrors that say so: half a step must
+// not be saved.
 //
 // gradient_norm(), step() and restore() are calls that all ranks make together.
 class AdamW {
  public:
-  // `offload`: masters and moments live there, with the same bits. What is copied from the host then comes through
+  // With `offload`, masters and moments live on the host, with the same bits. Copies from the host then go through
   // buffers of offload_buffer_bytes() that live as long as a step().
   AdamW(const AdamWConfig& config, weights::WeightStore& store, const device::Ops& ops,
         const std::optional<OptimizerOffload>& offload = std::nullopt, const Ranks& ranks = no_other_ranks());
 
-  // Forgets the gradients of the step before; takes their memory where it was released.
+  // Forgets the gradients of the previous step; allocates their memory where it was released.
   void begin_step();
-  // The float32 accumulator of a packed tensor's own rows, zeros when first asked for in a step.
+  // Returns the float32 accumulator of a packed tensor's own rows, zeros when first asked for in a step.
   at::Tensor gradient(const std::string& packed_name);
-  // All of them, in store order.
+  // Returns all gradients, in store order.
   Gradients& gradients() { return gradients_; }
-  // What was accumulated, after gradient_norm() or step(), until release_gradients(): the last step's.
+  // Returns the accumulated gradient after gradient_norm() or step(), until release_gradients(): the last step's.
   const at::Tensor& last_gradient(const std::string& packed_name) const;
   void release_gradients() { gradients_.release(); }
-  // 2-norm of all gradients together, unscaled: the sums of squares of blocks, in float64, added in store order; where
-  // a model has several parts, those of what all of them have, then each part's. The same bits on every rank and for
-  // any number of data ranks.
+  // Returns the 2-norm of all gradients together, unscaled: the sums of squares of blocks, in float64, added in store
+  // order; where a model has several parts, those of tensors that all of them have, then each part's. It has the same
+  // bits on every rank and for any number of data ranks.
   double gradient_norm();
-  // One update with gradients * grad_scale; writes the store (and leaves its version to the caller). EnvironmentError:
-  // a copy failed, the host has too little memory, or a rank is lost; the step is lost.
+  // Makes one update with gradients * grad_scale and writes the store, whose version is left to the caller. Throws
+  // EnvironmentError if a copy failed, the host has too little memory, or a rank is lost; the step is lost.
   void step(double lr, double grad_scale);
 
   int64_t num_steps() const { return num_steps_; }
-  // Of own rows. Live for as long as this object; ascending by kind, then by the packed tensor's name.
+  // Returns the state of own rows, which lives as long as this object, ascending by kind, then by the packed tensor's
+  // name.
   std::vector<OptimizerTensor> state() const;
-  // After a checkpoint was copied into state(): the step number, and the store rounded from the masters.
+  // Call it after a checkpoint was copied into state(): it sets the step number and rounds the masters into the store.
   void restore(int64_t num_steps);
 
  private:
   struct Parameter {
     const weights::PackedTensor* packed = nullptr;
-    at::Tensor weight;  // the store's, in its packed shape
+    at::Tensor weight;  // the store's tensor, in its packed shape
     Rows rows;          // own ones
     double weight_decay = 0.0;
   };
@@ -73,7 +75,7 @@ class AdamW {
   template <typename IsMeant>
   double sum_of_squares(IsMeant is_meant);
   void update(const StatePiece& piece, double lr, double grad_scale);
-  // Every rank's rows of every weight, from their owners into the store.
+  // Copies every rank's rows of every weight from their owners into the store.
   void gather_weights() const;
   void check_whole() const;
   size_t index_of(const std::string& packed_name) const;

@@ -42,7 +42,7 @@ void GradientSum::allocate() {
 }
 
 void GradientSum::begin_step(bool has_several_micro_batches) {
-  sent_.reset();  // of a step that was given up
+  sent_.reset();  // it may be left from a step that was given up
   accumulators_.begin_step();
   has_contributed_ = false;
   if (!scratch_.defined() && (has_several_micro_batches || !is_alone())) allocate();
@@ -50,7 +50,7 @@ void GradientSum::begin_step(bool has_several_micro_batches) {
 
 void GradientSum::begin_round(std::vector<bool> contributes) {
   TANDEM_CHECK_EQ(std::ssize(contributes), ranks_.size());
-  if (sent_) add_received();  // the scratch of what is outside of the layers is written from now on
+  if (sent_) add_received();  // the scratch of tensors outside of the layers is written from now on
   contributes_ = std::move(contributes);
   is_direct_ = is_alone() && !std::exchange(has_contributed_, has_contributed_ || contributes_.front());
   for (Part& part : parts_) part.is_filled = false;
@@ -127,7 +127,7 @@ void GradientSum::send(int64_t bucket) {
   sent->bucket = bucket;
   const auto size = static_cast<size_t>(ranks_.size());
   device::TensorLists to(size), from(size);
-  int64_t begin = 0;  // of the receive buffer
+  int64_t begin = 0;  // position in the receive buffer
   for (int r = 0; r < ranks_.size(); ++r) {
     if (r == rank()) continue;
     for (const auto& [tensor, first_element] : whole_.of(bucket).members) {
@@ -150,7 +150,7 @@ void GradientSum::send(int64_t bucket) {
 
 void GradientSum::add_received() {
   const at::NoGradGuard without_graph;
-  const std::unique_ptr<Sent> sent = std::move(sent_);  // waited for however this ends
+  const std::unique_ptr<Sent> sent = std::move(sent_);  // it is waited for however this ends
   sent->exchange->wait();
   const Bucket& bucket = whole_.of(sent->bucket);
   for (int r = 0; r < ranks_.size(); ++r) {

@@ -1,7 +1,7 @@
-// How the gradients of a step's micro-batches become one sum. The gradient of a micro-batch is computed by itself, in
-// scratch, and added to the accumulators, ((first + second) + third) + ..., whatever rank computed which: so the sum
-// has the same bits for any number of ranks. With several ranks each sends the rows of its scratch to those who own
-// them, bucket after bucket, while the next bucket's backward runs.
+// Makes one sum of the gradients of a step's micro-batches. The gradient of a micro-batch is computed by itself, in
+// scratch, and added to the accumulators, ((first + second) + third) + ..., whichever rank computed which: so the sum
+// has the same bits for any number of ranks. With several ranks each sends the rows of its scratch to their owners,
+// bucket after bucket, while the next bucket's backward runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,21 +21,22 @@
 
 namespace tandem::trainer {
 
-// The model's sink. A step: begin_step(), for each round begin_round() and a backward pass or its absence, end_step().
-// One rank alone writes its first micro-batch's gradients straight into the accumulators.
+// The model's sink. A step is begin_step(), then for each round begin_round() and a backward pass or its absence, then
+// end_step(). A single rank writes its first micro-batch's gradients straight into the accumulators.
 class GradientSum final : public model::GradientSink {
  public:
-  // Accumulators and ranks are borrowed, shapes and device are the store's. What the store has not is frozen: the base
-  // of an adapter.
+  // Accumulators and ranks are borrowed; shapes and device are the store's. Tensors that the store has not are frozen:
+  // the base of an adapter.
   GradientSum(const weights::WeightStore& store, Gradients& accumulators, device::Communicator& ranks);
 
-  // Takes the scratch where there is none yet and the step needs it: for several ranks, or several micro-batches.
+  // Allocates the scratch if there is none yet and the step needs it: for several ranks, or several micro-batches.
   void begin_step(bool has_several_micro_batches);
-  // Of ranks that compute a micro-batch each; contributes[r]: the one of rank r has a gradient. The same on all ranks.
+  // Begins a round of ranks that compute a micro-batch each; contributes[r] says whether rank r's has a gradient. It is
+  // the same on all ranks.
   void begin_round(std::vector<bool> contributes);
-  // Where this rank contributes nothing: receives what the others send.
+  // Receives the other ranks' gradients where this rank contributes nothing.
   void receive_round();
-  // The accumulators are whole.
+  // Afterwards the accumulators are complete.
   void end_step();
   void release();
 
@@ -43,23 +44,23 @@ class GradientSum final : public model::GradientSink {
   void end_of_bucket(int64_t bucket) override;
 
  private:
-  struct Part {  // of a packed tensor
+  struct Part {  // part of the scratch for a packed tensor
     std::vector<int64_t> shape;
     int64_t bucket = 0;
-    int64_t first_element = 0;  // of the scratch, but for layers that take turns
-    bool is_filled = false;     // of this round
+    int64_t first_element = 0;  // offset in the scratch; for layers that take turns, in their slot
+    bool is_filled = false;     // whether this round has written it
   };
   // A bucket's rows on their way to their owners.
   struct Sent {
     int64_t bucket = 0;
     std::unique_ptr<device::Communicator::Exchange> exchange;
-    std::vector<std::vector<at::Tensor>> received;  // [rank][those of the bucket that have own rows]
+    std::vector<std::vector<at::Tensor>> received;  // [rank][tensors of the bucket that have own rows]
   };
   int rank() const { return ranks_.rank(); }
   bool is_alone() const { return ranks_.size() == 1; }
   bool contributes() const { return contributes_[static_cast<size_t>(rank())]; }
-  at::Tensor scratch(size_t tensor) const;               // whole
-  at::Tensor scratch_of(size_t tensor, int rank) const;  // the rows of that rank
+  at::Tensor scratch(size_t tensor) const;               // the whole tensor
+  at::Tensor scratch_of(size_t tensor, int rank) const;  // rows of that rank
   void allocate();
   void add(size_t tensor, const at::Tensor& part);
   void add_own(const Bucket& bucket);
@@ -72,10 +73,10 @@ class GradientSum final : public model::GradientSink {
   const Buckets whole_, own_;
   std::vector<Part> parts_;
   std::unordered_map<std::string, size_t> index_;
-  int64_t num_slots_;  // of layers, in turns
+  int64_t num_slots_;  // number of slots that layers take in turns
   at::Tensor scratch_, receive_;
   std::vector<bool> contributes_;
-  bool is_direct_ = false, has_contributed_ = false;  // of this round; in this step
+  bool is_direct_ = false, has_contributed_ = false;  // is_direct_: in this round; has_contributed_: in this step
   std::unique_ptr<Sent> sent_;
 };
 

@@ -14,22 +14,23 @@
 
 namespace tandem::trainer {
 
-// Tensors are named by their place in store order. Each begins at a multiple of 64 bytes and has the packed shape, but
-// for rows that other ranks own.
+// Tensors are named by their place in store order. Each begins at a multiple of 64 bytes and has the packed shape,
+// without the rows that other ranks own.
 class Gradients {
  public:
-  // Of the store it keeps shapes and device, no more.
+  // It keeps shapes and device of the store, no more.
   explicit Gradients(const weights::WeightStore& store, const Shard& shard = {});
 
-  // Takes the memory where it was released, and forgets the gradients of the step before.
+  // Allocates the memory if it was released, and forgets the gradients of the previous step.
   void begin_step();
-  // The accumulator: zeros when first asked for in a step. BugError before begin_step().
+  // Returns the accumulator: zeros when first asked for in a step. BugError before begin_step().
   const at::Tensor& accumulator(size_t tensor);
-  // The same memory for one who fills it: not zeroed, but to be set when first asked for in a step, then added to.
+  // Returns the same memory for a caller that fills it: not zeroed, but to be set when first asked for in a step, then
+  // added to.
   model::GradientTarget target(size_t tensor);
-  // What was accumulated, without clearing anything. BugError where there is nothing: no step, or released since.
+  // Returns the accumulated gradient without clearing anything. BugError if there is none: no step, or released since.
   const at::Tensor& last(size_t tensor) const;
-  // Gives the memory back; tensors taken from here must be gone.
+  // Frees the memory; tensors taken from here must be gone.
   void release();
 
  private:
@@ -42,7 +43,7 @@ class Gradients {
   void allocate();
 
   at::TensorOptions options_;
-  int64_t num_elements_ = 0;  // of the allocation
+  int64_t num_elements_ = 0;  // elements of the allocation
   std::vector<Gradient> gradients_;
 };
 

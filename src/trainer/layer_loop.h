@@ -14,24 +14,25 @@
 
 namespace tandem::trainer {
 
-// One forward() and one backward(). Model and batch are borrowed and outlive the loop. Gradients of weights go to the
-// model's sink, the same bits whatever num_recomputed is.
+// Serves one forward() and one backward(). Model and batch are borrowed and outlive the loop. Gradients of weights go
+// to the model's sink, with the same bits whatever num_recomputed is.
 class LayerLoop {
  public:
-  // The first `num_recomputed` blocks keep only their input: theirs would be the graphs that live longest.
+  // The first `num_recomputed` blocks keep only their input: their graphs would live longest.
   LayerLoop(const model::Model& model, const PackedBatch& batch, int64_t num_recomputed);
 
-  // embed, blocks, final norm: normed_TE, without graph.
+  // Runs embed, blocks and final norm. Returns normed_TE, without graph.
   at::Tensor forward();
-  // dnormed_TE in the dtype of normed_TE. Tells `sink`, which is the model's, when a bucket has ended.
+  // dnormed_TE has the dtype of normed_TE. Tells `sink`, which is the model's, when a bucket has ended.
   void backward(at::Tensor dnormed_TE, model::GradientSink& sink);
 
  private:
-  // A stretch of the network with its own graph, from a leaf to an output. output is undefined where it was dropped.
+  // A stretch of the network with its own graph, from a leaf to an output. The output is undefined where it was
+  // dropped.
   struct Piece {
     at::Tensor input, output;
   };
-  Piece run_block(int64_t layer, const at::Tensor& hidden_TE, memory::Tag output);  // the tag of what comes out
+  Piece run_block(int64_t layer, const at::Tensor& hidden_TE, memory::Tag output);  // output: tag of the result
   static at::Tensor differentiate(const Piece& piece, const at::Tensor& doutput);
 
   const model::Model& model_;

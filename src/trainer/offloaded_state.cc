@@ -1,6 +1,6 @@
 // Masters and moments in pinned host memory. An update walks the parameters in pieces over three sets of device
-// buffers, which change roles from piece to piece: into one the next piece comes, on one the update runs, and out of
-// one the piece before goes, all three at once.
+// buffers, which change roles from piece to piece: the next piece is copied into one, the update runs on one, and the
+// previous piece is copied out of one, all three at once.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -20,15 +20,15 @@ namespace {
 
 constexpr int64_t kFloatBytes = 4;
 
-// Tensors of a parameter that lie on the host, in the order of pinned memory and buffers. A float32 store has no
+// The tensors of a parameter that lie on the host, in the order of pinned memory and buffers. A float32 store has no
 // master.
 enum Kind : int64_t { kExpAvg, kExpAvgSq, kMaster };
 
-// Never more than one parameter's: their weight decays differ.
+// A piece never spans parameters: their weight decays differ.
 struct Piece {
   size_t parameter;
   int64_t begin, count;  // elements of the parameter
-  int64_t host_begin;    // of all parameters, one behind the other
+  int64_t host_begin;    // offset among the elements of all parameters
 };
 
 std::vector<Piece> cut(const std::vector<at::Tensor>& weights, int64_t piece_elements) {
@@ -60,7 +60,7 @@ class OffloadedState final : public OptimizerState {
     fill_masters_once();
     const at::Tensor buffers = make_buffers();
     try {
-      wait_for_compute();  // whoever had the buffers' bytes before may still be at work
+      wait_for_compute();  // work on the buffers' memory by its previous user may still run
       stream(buffers, update);
     } catch (...) {
       end_copies();
@@ -91,7 +91,7 @@ class OffloadedState final : public OptimizerState {
   }
 
   void fill_masters_once() {
-    pinned_.data();  // waits
+    pinned_.data();  // it waits for the memory
     if (are_masters_filled_ || !has_masters()) return;
     const at::NoGradGuard without_graph;
     for (const Piece& piece : pieces_) {
@@ -101,7 +101,7 @@ class OffloadedState final : public OptimizerState {
     are_masters_filled_ = true;
   }
 
-  // [sets, kinds, elements] float32. Piece i has set i % sets, and of it what it needs.
+  // Returns [sets, kinds, elements] float32. Piece i uses set i % sets, as much of it as it needs.
   at::Tensor make_buffers() const {
     int64_t largest = 0;
     for (const Piece& piece : pieces_) largest = std::max(largest, piece.count);
@@ -125,7 +125,7 @@ class OffloadedState final : public OptimizerState {
                         .exp_avg_sq = on_device(buffers, i, kExpAvgSq)}};
   }
 
-  // f(device bytes, host bytes, how many) for each tensor of a piece.
+  // Calls f(device bytes, host bytes, how many) for each tensor of a piece.
   template <typename F>
   void for_each_tensor(const at::Tensor& buffers, size_t i, F f) const {
     const Piece& piece = pieces_[i];
@@ -149,7 +149,7 @@ class OffloadedState final : public OptimizerState {
     queue_in(buffers, 0);
     memory_.synchronize();
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      // The next piece comes into the set of piece i - 2, which has left.
+      // The next piece is copied into the set of piece i - 2, which has left.
       if (i + 1 < pieces_.size()) queue_in(buffers, i + 1);
       if (i > 0) queue_out(buffers, i - 1);
       update(piece_on_device(buffers, i));
@@ -164,7 +164,7 @@ class OffloadedState final : public OptimizerState {
     if (synchronize_) synchronize_();
   }
 
-  // After a failure, before the buffers go. Where even waiting fails the device is lost, and nothing runs on it.
+  // Called after a failure, before the buffers go. Where even waiting fails the device is lost, and nothing runs on it.
   void end_copies() const {
     try {
       memory_.synchronize();

@@ -9,10 +9,10 @@
 
 namespace tandem::trainer {
 
-// In the order in which checkpoints hold them.
+// The kinds are in the order in which checkpoints hold them.
 enum class StateKind : uint8_t { kExpAvg, kExpAvgSq, kMaster };
 
-// The beginning of a tensor's name in a checkpoint.
+// Returns the beginning of a tensor's name in a checkpoint.
 constexpr const char* to_string(StateKind kind) {
   if (kind == StateKind::kMaster) return "master";
   return kind == StateKind::kExpAvg ? "exp_avg" : "exp_avg_sq";
@@ -20,10 +20,11 @@ constexpr const char* to_string(StateKind kind) {
 
 struct OptimizerTensor {
   StateKind kind = StateKind::kMaster;
-  // Of the store's layout, which lives as long as the store: with several tensor ranks the layout of a part.
+  // An entry of the store's layout, which lives as long as the store; with several tensor ranks it is the layout of a
+  // part.
   const weights::PackedTensor* packed = nullptr;
   at::Tensor tensor;      // float32: rows [row_begin, row_begin + tensor.size(0)) of the packed tensor, at least one
-  int64_t row_begin = 0;  // with one data rank the whole packed tensor is its own
+  int64_t row_begin = 0;  // first row; with one data rank the whole packed tensor is its own
 };
 
 }  // namespace tandem::trainer

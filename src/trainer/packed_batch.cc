@@ -30,7 +30,7 @@ class Packer {
     const bool has_targets = std::any_of(group.begin(), group.end(), [](auto* s) { return !s->completion.empty(); });
     prompt_begin_ = num_rows();
     full_blocks_.clear();
-    if (has_targets) add_prompt(prompt);  // nothing to predict: its prompt need not run either
+    if (has_targets) add_prompt(prompt);  // without targets the prompt need not run either
     for (size_t s = 0; s < group.size(); ++s) {
       tables_.emplace_back();
       if (has_targets) add_sequence(*group[s], /*is_first=*/s == 0);
@@ -66,8 +66,8 @@ class Packer {
     for (int64_t p = 0; p < length; ++p) add_row(static_cast<int64_t>(tables_.size()), prompt[p], p);
   }
 
-  // Blocks of the newest sequence, its rows, and where their keys go. The first of a group also fills the shared
-  // blocks.
+  // Adds blocks of the newest sequence, its rows, and the slots of their keys. The first of a group also fills the
+  // shared blocks.
   void add_sequence(const rl::Sample& sample, bool is_first) {
     std::vector<int32_t>& blocks = tables_.back();
     const auto prompt = static_cast<int64_t>(sample.prompt->tokens.size());
@@ -121,11 +121,11 @@ class Packer {
   std::vector<int32_t> ids_, row_position_, row_sequence_, kv_tokens_, kv_slots_, predictors_, targets_;
   std::vector<int32_t> unit_offsets_ = {0};
   std::vector<std::vector<int32_t>> tables_;  // blocks of each sequence
-  int64_t prompt_begin_ = 0;                  // of the current group: its prompt's first row,
-  std::vector<int32_t> full_blocks_;          // and the blocks that its prompt fills
+  int64_t prompt_begin_ = 0;                  // first row of the current group's prompt
+  std::vector<int32_t> full_blocks_;          // blocks that this prompt fills
 };
 
-// Whoever made the sample has refused what this refuses, with a line for the user.
+// The maker of the sample has refused such ids already, with an error for the user.
 void check_ids(const rl::Sample& sample, int64_t vocab) {
   for (const std::vector<int32_t>* tokens : {&sample.prompt->tokens, &sample.completion}) {
     for (const int32_t id : *tokens) {

@@ -1,8 +1,8 @@
 // A micro-batch of samples as the tensors that one forward takes: every group's prompt once, then its completions.
 //
-// Row of prompt token p: position p. Row of completion token i of a sample: position prompt + i; it attends to the
-// shared prompt rows and to its own completion. The last token of a completion predicts nothing that is trained on and
-// no other row attends to it, so it has no row.
+// The row of prompt token p has position p. The row of completion token i of a sample has position prompt + i; it
+// attends to the shared prompt rows and to its own completion. The last token of a completion predicts nothing that is
+// trained on and no other row attends to it, so it has no row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,16 +21,16 @@ struct PackedBatch {
   std::vector<const rl::Sample*> samples;
   at::Tensor ids_T, positions_T;  // int32
 
-  // Which tokens' keys and values go to which slots of a scratch cache of num_kv_blocks blocks. Full prompt blocks are
+  // Keys and values of kv_tokens go to kv_slots of a scratch cache of num_kv_blocks blocks. Full prompt blocks are
   // shared by a group's samples through the block tables; the block in which the prompt ends is copied into each
   // sample's own one, by listing its tokens once per sample.
   at::Tensor kv_tokens, kv_slots;  // int32 [n]
   int64_t num_kv_blocks = 0;
   device::AttentionRows attention;  // unit = group: groups share no block
 
-  // Targets of all samples, one after the other: sample s has [target_offsets[s], target_offsets[s + 1]), one per
-  // completion token. logit_rows_R: the row whose hidden state predicts the target; the last prompt token's row occurs
-  // once for each sample of its group.
+  // Targets of all samples lie one after the other: sample s has [target_offsets[s], target_offsets[s + 1]), one per
+  // completion token. logit_rows_R is the row whose hidden state predicts the target; the last prompt token's row
+  // occurs once for each sample of its group.
   at::Tensor logit_rows_R, targets_R;  // int32
   std::vector<int64_t> target_offsets = {0};
 
@@ -38,11 +38,11 @@ struct PackedBatch {
   int64_t num_targets() const { return targets_R.size(0); }
 };
 
-// Neighbours that rl::share_prompt() share its rows (rl/packing.h makes them neighbours). A sample without
-// completion tokens has no targets. Prompts have at least one token. All of it on the host.
+// Packs samples. Neighbours that rl::share_prompt() share its rows (rl/packing.h makes them neighbours). A sample
+// without completion tokens has no targets. Prompts have at least one token. All tensors lie on the host.
 PackedBatch pack_batch(std::span<const rl::Sample* const> samples);
-// The same of those that `members` names, where `ops` computes, with its attention prepared and under the tag of
-// batches. Every token id is below `vocab`, the model's: kernels do not look again (device/ops.h).
+// Packs the samples that `members` names, where `ops` computes, with the attention prepared and under the tag of
+// batches. Every token id is below `vocab`, the model's: kernels do not check again (device/ops.h).
 PackedBatch pack_micro_batch(std::span<const rl::Sample* const> samples, const rl::MicroBatch& members, int64_t vocab,
                              const device::Ops& ops);
 

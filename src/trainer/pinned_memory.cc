@@ -30,7 +30,7 @@ PinnedMemory::~PinnedMemory() {
   try {
     data = data_.get();
   } catch (const std::exception&) {
-    return;  // nothing was taken; who asked for data() has heard why
+    return;  // nothing was allocated; the caller of data() has got the error
   }
   try {
     memory_.free(data, bytes_);

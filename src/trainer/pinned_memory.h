@@ -1,5 +1,5 @@
-// Pinned host memory that a thread of its own takes and zeroes: the system pins about 2 GiB/s, and a first rollout has
-// better things to do than to wait. No torch.
+// Pinned host memory that a background thread allocates and zeroes: the system pins about 2 GiB/s, and the first
+// rollout should not wait for it. No torch.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class PinnedMemory {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  // Waits until it is there. EnvironmentError, at every call, when the host has too little.
+  // Waits until the memory is there. Throws EnvironmentError, at every call, when the host has too little.
   std::byte* data() const { return data_.get(); }
   int64_t bytes() const { return bytes_; }
 

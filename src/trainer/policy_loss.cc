@@ -11,14 +11,14 @@
 namespace tandem::trainer {
 namespace {
 
-// Null where the sample has none; otherwise there must be one for each token.
+// Returns null where the sample has none; otherwise there must be one for each token.
 const float* per_token(const std::vector<float>& values, const rl::Sample& sample, const char* what) {
   if (values.empty()) return nullptr;
   TANDEM_CHECK_EQ(values.size(), sample.completion.size(), what, "of sample", sample.sample_id);
   return values.data();
 }
 
-// What a sample brings of log-probs; those of the current policy are not among them.
+// Returns the log-probs that a sample brings; those of the current policy are not among them.
 rl::LossInput rollout_input(const rl::Sample& sample) {
   rl::LossInput input;
   input.length = static_cast<int64_t>(sample.completion.size());
@@ -29,7 +29,7 @@ rl::LossInput rollout_input(const rl::Sample& sample) {
   return input;
 }
 
-// One advantage for the sample, or one for each token; empty where the loss reads none.
+// Returns one advantage for the sample, or one for each token; empty where the loss reads none.
 std::vector<double> token_advantages(const rl::Sample& sample) {
   if (sample.advantages.size() == 1) return std::vector<double>(sample.completion.size(), sample.advantages[0]);
   TANDEM_CHECK(sample.advantages.empty() || sample.advantages.size() == sample.completion.size(),
@@ -48,19 +48,19 @@ bool all_zero(const std::vector<double>& values) {
   return std::all_of(values.begin(), values.end(), [](double value) { return value == 0.0; });
 }
 
-// Samples side by side, and where each one's targets begin.
+// The samples, and the index at which each one's targets begin.
 struct Targets {
   const std::vector<const rl::Sample*>& samples;
   const std::vector<int64_t>& offsets;
 };
-// One of each target, on the host.
+// Scores of each target, on the host.
 struct HostScores {
   const float *logprobs, *entropy;
 };
 
 struct Gradients {
   std::vector<double> dlogprobs, dentropy;  // dentropy: empty where the loss has no entropy term
-  std::vector<rl::LossSums> sums;           // of each sample
+  std::vector<rl::LossSums> sums;           // sums of each sample
   LossTerms terms(at::Device device) && {
     return {.dlogprobs_R = float_tensor(dlogprobs, device),
             .dentropy_R = dentropy.empty() ? at::Tensor() : float_tensor(dentropy, device),

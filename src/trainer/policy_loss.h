@@ -1,5 +1,6 @@
-// The loss of a packed micro-batch: scores of its targets to the host, through rl/losses.h in double, and the gradients
-// back as tensors. Nothing here is normalised: the trainer does that once, at the end of the optimizer step.
+// The loss of a packed micro-batch: scores of its targets go to the host and through rl/losses.h in double, and the
+// gradients come back as tensors. Nothing here is normalised: the trainer does that once, at the end of the optimizer
+// step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +17,14 @@
 namespace tandem::trainer {
 
 struct LossTerms {
-  at::Tensor dlogprobs_R;          // float32, where the scores are
+  at::Tensor dlogprobs_R;          // float32, on the scores' device
   at::Tensor dentropy_R;           // float32; undefined where the loss has no entropy term
-  bool is_zero = true;             // no target has a gradient: nothing to differentiate
-  std::vector<rl::LossSums> sums;  // what each of the batch's samples adds
+  bool is_zero = true;             // true: no target has a gradient, so there is nothing to differentiate
+  std::vector<rl::LossSums> sums;  // terms of each of the batch's samples
 };
 
-// What the loss counts of a sample: its loss mask without the tokens that --tis-mode reject takes out, or nothing of a
-// removed sample.
+// The tokens of a sample that the loss counts: its loss mask without the tokens that --tis-mode reject takes out, or
+// nothing of a removed sample.
 struct TrainedTokens {
   std::vector<uint8_t> mask;
   int64_t num_rejected = 0;
@@ -33,21 +34,21 @@ TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sam
 // The loss of an optimizer step whose samples have been counted.
 struct StepLoss {
   const rl::LossConfig& config;
-  double entropy_share;  // rl::LossNormaliser's
+  double entropy_share;  // entropy share of rl::LossNormaliser
 };
 
-// The engine's log-probs are the old ones. Waits for the scores.
+// Takes the engine's log-probs as the old ones. Waits for the scores.
 LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores);
 
-// The same gradient from the log-probs that the samples bring, where the forward will give them: so it is known before
-// the forward. No sums, which need entropies.
+// Returns the same gradient from the log-probs that the samples bring, where the forward will give the same ones: so it
+// is known before the forward. There are no sums, which need entropies.
 LossTerms policy_loss_of_rollout(const StepLoss& loss, const PackedBatch& batch);
 
 // The loss of a batch whose scores are on their way from the device.
 class PendingLoss {
  public:
   PendingLoss(const PackedBatch& batch, const TokenScores& scores, const device::Ops& ops);
-  // Waits for the scores. LossTerms::sums.
+  // Waits for the scores. Returns LossTerms::sums.
   std::vector<rl::LossSums> sums(const StepLoss& loss) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace tandem::trainer {
 
 const Ranks& no_other_ranks() {
-  static const std::unique_ptr<device::Communicator> kSolo = device::solo_communicator();  // has no state
+  static const std::unique_ptr<device::Communicator> kSolo = device::solo_communicator();  // it has no state
   static const Ranks kRanks = {.device = *kSolo, .host = *kSolo, .parts = *kSolo};
   return kRanks;
 }

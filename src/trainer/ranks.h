@@ -6,12 +6,13 @@
 
 namespace tandem::trainer {
 
-// Borrowed. `device` and `host` connect the data ranks, in the same order: those that hold the same part of the model,
-// which is all of it where `parts` is one rank. One moves tensors of their devices, the other those of their hosts.
+// All are borrowed. `device` and `host` connect the data ranks, in the same order: those that hold the same part of the
+// model, which is all of it where `parts` is one rank. One moves tensors of their devices, the other those of their
+// hosts.
 struct Ranks {
   device::Communicator& device;
   device::Communicator& host;
-  // The hosts of the ranks that hold the other parts, whose data rank is this one's.
+  // Connects the hosts of the ranks that hold the other parts, whose data rank is this one's.
   device::Communicator& parts;
 
   int rank() const { return device.rank(); }
@@ -20,7 +21,7 @@ struct Ranks {
   Shard shard() const { return {.rank = rank(), .size = size()}; }
 };
 
-// Of a run that is one process.
+// Returns the ranks of a run that is one process.
 const Ranks& no_other_ranks();
 
 }  // namespace tandem::trainer

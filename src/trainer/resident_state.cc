@@ -1,4 +1,4 @@
-// Masters and moments beside the weights: a parameter is one piece.
+// Masters and moments beside the weights, in device memory: a parameter is one piece.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
@@ -15,7 +15,7 @@ class ResidentState final : public OptimizerState {
     const at::NoGradGuard without_graph;
     for (const at::Tensor& weight : weights) {
       const at::TensorOptions wide = weight.options().dtype(at::kFloat);
-      parameters_.push_back({.master = weight.to(at::kFloat),  // itself where it is float32
+      parameters_.push_back({.master = weight.to(at::kFloat),  // the weight itself where it is float32
                              .exp_avg = at::zeros({weight.numel()}, wide),
                              .exp_avg_sq = at::zeros({weight.numel()}, wide)});
     }

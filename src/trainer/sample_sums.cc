@@ -20,7 +20,7 @@ rl::LossSums added_up(const std::vector<rl::LossSums>& of_samples) {
   return total;
 }
 
-// The names that any rank has.
+// Returns the names that any rank has.
 std::set<std::string> all_names(const rl::LossSums& mine, const Ranks& ranks) {
   std::string lines;
   for (const auto& [name, sum] : mine) lines += name + "\n";

@@ -16,9 +16,10 @@ class SampleSums {
  public:
   explicit SampleSums(size_t num_samples) : of_samples_(num_samples) {}
 
-  // Of the samples of a micro-batch, in its order.
+  // Stores the sums of the samples of a micro-batch, in its order.
   void set(const rl::MicroBatch& members, std::vector<rl::LossSums> sums);
-  // Every sample's, whichever rank has them: micro-batch i is rank (i mod D)'s. All ranks call it together.
+  // Returns the total over every sample, whichever rank has it: micro-batch i belongs to rank (i mod D). All ranks call
+  // it together.
   rl::LossSums total(std::span<const rl::MicroBatch> micro_batches, const Ranks& ranks) const;
 
  private:

@@ -9,16 +9,16 @@ namespace tandem::trainer {
 
 inline constexpr std::string_view kDecayStyles[] = {"constant", "linear", "cosine"};
 
-// Megatron's OptimizerParamScheduler in steps, which is what vime's users know.
+// This is Megatron's OptimizerParamScheduler in steps, which vime's users know.
 struct Schedule {
   std::string decay_style = "constant";  // one of kDecayStyles
   double max_lr = 1e-6;
-  double min_lr = 0.0;       // reached after decay_steps, held from there on
-  int64_t warmup_steps = 0;  // the first of them has learning rate 0, as in Megatron
+  double min_lr = 0.0;       // reached after decay_steps, then held
+  int64_t warmup_steps = 0;  // warm-up steps; the first has learning rate 0, as in Megatron
   int64_t decay_steps = 0;   // counted from the start of the run, warm-up included; more than warmup_steps for a decay
 };
 
-// The rate of the optimizer step that follows `finished_steps` finished ones.
+// Returns the rate of the optimizer step that follows `finished_steps` finished ones.
 double learning_rate(const Schedule& schedule, int64_t finished_steps);
 
 }  // namespace tandem::trainer

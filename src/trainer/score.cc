@@ -26,7 +26,7 @@ TokenScores score_batch(const model::Model& model, const PackedBatch& batch, con
 
 namespace {
 
-// Samples of the micro-batches of a rank, in their order.
+// Calls f for the samples of the micro-batches of a rank, in their order.
 template <typename F>
 void for_each_sample(std::span<const rl::MicroBatch> micro_batches, int rank, int num_ranks, F f) {
   for (size_t m = static_cast<size_t>(rank); m < micro_batches.size(); m += static_cast<size_t>(num_ranks)) {
@@ -34,7 +34,7 @@ void for_each_sample(std::span<const rl::MicroBatch> micro_batches, int rank, in
   }
 }
 
-// Completes the scores of all ranks: of each its samples' log-probs and entropies, one behind the other.
+// Completes the scores of all ranks, each of which has its samples' log-probs and entropies, one after the other.
 void gather(const std::vector<const rl::Sample*>& samples, std::span<const rl::MicroBatch> micro_batches,
             const Ranks& ranks, Scores& scores) {
   if (ranks.is_alone()) return;

@@ -17,12 +17,12 @@ struct Scores {
   std::vector<std::vector<float>> logprobs, entropy;  // [sample][token of its completion]
 };
 
-// In the order of `samples`; masks do not matter. `temperature`: that logits are divided by, > 0. Of several ranks,
-// which are given the same samples, each computes its share, and all return all scores.
+// Returns scores in the order of `samples`; masks do not matter. Logits are divided by `temperature` > 0. Several ranks
+// are given the same samples; each computes its share, and all return all scores.
 Scores score(const model::Model& model, const std::vector<const rl::Sample*>& samples, const BatchConfig& batch,
              double temperature, const Ranks& ranks = no_other_ranks());
 
-// Of one packed micro-batch; undefined tensors where it has no targets.
+// Scores one packed micro-batch. The tensors are undefined where it has no targets.
 TokenScores score_batch(const model::Model& model, const PackedBatch& batch, const HeadOptions& head);
 
 }  // namespace tandem::trainer

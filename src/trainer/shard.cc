@@ -32,7 +32,7 @@ int64_t num_blocks(const std::vector<int64_t>& shape) {
 
 namespace {
 
-// The first block that is not of the ranks before.
+// Returns the first block that does not belong to an earlier rank.
 int64_t first_block(const std::vector<int64_t>& shape, int rank, int size) { return num_blocks(shape) * rank / size; }
 
 }  // namespace
@@ -63,7 +63,7 @@ int64_t bucket_of(const std::string& packed_name) {
 }
 
 const Bucket& Buckets::of(int64_t bucket) const {
-  static const Bucket kNone;  // of a layer without a tensor of the layout
+  static const Bucket kNone;  // bucket of a layer without a tensor of the layout
   if (bucket == model::kOuterBucket) return outer;
   return bucket < std::ssize(layers) ? layers[static_cast<size_t>(bucket)] : kNone;
 }

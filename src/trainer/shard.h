@@ -1,5 +1,5 @@
-// Which rows of gradients, masters and moments a data rank owns, and the buckets in which gradients come. A function of
-// shapes and the number of ranks. No torch.
+// Says which rows of gradients, masters and moments a data rank owns, and in which buckets gradients come. It is a
+// function of shapes and the number of ranks. No torch.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,20 @@ struct Rows {
 int64_t elements_of_row(const std::vector<int64_t>& shape);
 
 // A packed tensor is cut into blocks of this many rows, the last one perhaps smaller: as few as have 4,096 elements and
-// begin at multiples of 64 bytes in a bfloat16 store. What is summed up by block is the same for any number of ranks.
+// begin at multiples of 64 bytes in a bfloat16 store. Sums by block are the same for any number of ranks.
 int64_t rows_of_block(const std::vector<int64_t>& shape);
 int64_t num_blocks(const std::vector<int64_t>& shape);
-// Of B blocks rank r of D owns [r B / D, (r + 1) B / D).
+// Rank r of D owns blocks [r B / D, (r + 1) B / D) of B.
 int64_t num_blocks(const std::vector<int64_t>& shape, const Shard& shard);
 Rows rows_of(const std::vector<int64_t>& shape, const Shard& shard);
-// Elements of those rows.
+// Returns the number of elements of those rows.
 int64_t elements_of(const std::vector<int64_t>& shape, const Shard& shard);
 
-// The bucket of a packed tensor, as model::GradientSink counts them: 3 of "layers.3.qkv".
+// Returns the bucket of a packed tensor, as model::GradientSink counts them: 3 for "layers.3.qkv".
 int64_t bucket_of(const std::string& packed_name);
 
-// A bucket's tensors, by their place in the layout, and where each begins in a stretch of memory that holds the bucket:
-// in float32, aligned as in a store.
+// The tensors of a bucket, by their place in the layout, and the offset of each in a stretch of memory that holds the
+// bucket: in float32, aligned as in a store.
 struct Bucket {
   struct Member {
     size_t tensor = 0;
@@ -48,17 +48,17 @@ struct Bucket {
   base::Size num_elements = 0;
 };
 struct Buckets {
-  std::vector<Bucket> layers;  // of every layer up to the last that has a tensor
+  std::vector<Bucket> layers;  // buckets of every layer up to the last that has a tensor
   Bucket outer;
   const Bucket& of(int64_t bucket) const;
-  int64_t largest_layer() const;  // elements
+  int64_t largest_layer() const;  // number of elements
   int64_t largest() const;
 };
-// In the scratch of a micro-batch's gradients layers take turns in as many stretches of memory: with several ranks one
+// In the scratch of a micro-batch's gradients, layers take turns in so many stretches of memory: with several ranks one
 // layer's gradients are sent while the next one's are computed.
 constexpr int64_t gradient_layer_slots(int64_t data_ranks) { return data_ranks == 1 ? 1 : 2; }
 
-// Of whole tensors, or of the rows that `shard` owns.
+// Returns the buckets of whole tensors, or of the rows that `shard` owns.
 Buckets buckets_of(const weights::Layout& layout, const Shard& shard = {});
 
 }  // namespace tandem::trainer

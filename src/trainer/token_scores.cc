@@ -31,7 +31,7 @@ TokenScores make_scores(int64_t rows, const at::Tensor& normed_TE) {
           .logits_RV = {}};
 }
 
-// The head over rows [begin, begin + n) of a batch's targets, and the way back.
+// The head over rows [begin, begin + n) of a batch's targets, and its backward.
 class Chunk {
  public:
   Chunk(const model::Model& model, const PackedBatch& batch, const at::Tensor& normed_TE, const HeadOptions& options,
@@ -44,12 +44,12 @@ class Chunk {
         logit_rows_R_(rows_of(batch.logit_rows_R)),
         hidden_RE_(model.ops().embedding(normed_TE, logit_rows_R_)) {}
 
-  // Of logits from here on, or from a forward before.
+  // Logits exist from here on, or from an earlier forward.
   void compute_logits() { logits_RV_ = model_.head(hidden_RE_); }
   void set_logits(at::Tensor logits_RV) { logits_RV_ = std::move(logits_RV); }
   bool has_logits() const { return logits_RV_.defined(); }
   at::Tensor take_logits() { return std::move(logits_RV_); }
-  // Where nothing is differentiated.
+  // Called where nothing is differentiated.
   void drop_hidden() { hidden_RE_.reset(); }
 
   // Each rank of a model that is spread over several scores its own rows, for all.
@@ -61,8 +61,8 @@ class Chunk {
                          ranks.own_rows(logprobs_R), ranks.own_rows(entropy_R), ranks.own_rows(logsumexp_R));
     ranks.complete_rows({logprobs_R, entropy_R, logsumexp_R});
   }
-  // Consumes the logits; adds to dnormed_TE, in float32: a prompt's last row predicts the first token of every sample
-  // of its group.
+  // Consumes the logits and adds to dnormed_TE in float32, since a prompt's last row predicts the first token of every
+  // sample of its group.
   void differentiate(const TokenScores& scores, const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R,
                      const at::Tensor& dnormed_TE) {
     const device::Ops& ops = model_.ops();
@@ -70,13 +70,13 @@ class Chunk {
         ops.logprob_backward(logits_RV_, targets_in_part(), temperature_, rows_of(dlogprobs_R),
                              dentropy_R.defined() ? rows_of(dentropy_R) : dentropy_R, rows_of(scores.entropy_R),
                              rows_of(scores.logsumexp_R), model_.dtype());
-    logits_RV_.reset();  // gone where the gradient is not their memory
+    logits_RV_.reset();  // frees them where the gradient does not reuse their memory
     ops.embedding_backward(model_.head_backward(dlogits_RV, hidden_RE_), logit_rows_R_, dnormed_TE);
   }
 
  private:
   at::Tensor rows_of(const at::Tensor& all) const { return all.narrow(0, begin_, n_); }
-  // The targets as columns of this rank's logits (Ops::logprob_backward): those of others are past their end.
+  // Returns the targets as columns of this rank's logits (Ops::logprob_backward): those of others are past their end.
   at::Tensor targets_in_part() const {
     if (model_.ranks().is_alone()) return targets_R_;
     const model::VocabRows part = model::vocab_rows(model_.config());

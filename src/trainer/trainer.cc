@@ -28,7 +28,7 @@ namespace {
 
 using Samples = std::vector<const rl::Sample*>;
 
-// The options have refused what this refuses.
+// The options have refused every value that this refuses.
 void check_config(const TrainerConfig& config, const model::ModelConfig& model) {
   const AdamWConfig& adamw = config.adamw;
   const Schedule& schedule = config.schedule;
@@ -114,8 +114,8 @@ class TrainerImpl final : public Trainer {
   }
 
  private:
-  // Micro-batch i is rank (i mod D)'s, and D neighbours are a round. Calls f(members, packed) once a round; in the last
-  // one there may be none for this rank, which then has an empty one.
+  // Micro-batch i belongs to rank (i mod D), and D neighbours are a round. Calls f(members, packed) once a round; in
+  // the last one there may be none for this rank, which then has an empty one.
   template <typename F>
   void for_each_round(const Samples& samples, const std::vector<rl::MicroBatch>& micro_batches, F f) const {
     static const rl::MicroBatch kNone;
@@ -127,14 +127,14 @@ class TrainerImpl final : public Trainer {
     }
   }
 
-  // Whether a rank that holds a part of this model wants to.
+  // Returns whether a rank that holds a part of this model wants to abandon the step.
   bool abandons() const {
     if (!config_.abandon) return false;
     const memory::BypassArena messages;
     return device::any_of(ranks_.parts, config_.abandon());
   }
 
-  // The ranks tell each other who contributes a gradient, and whether somebody wants to abandon the step.
+  // The ranks tell each other who contributes a gradient, and whether one of them wants to abandon the step.
   void begin_round(bool contributes) {
     if (ranks_.is_alone()) return gradients_.begin_round({contributes});
     const std::vector<double> mine = {contributes ? 1.0 : 0.0, abandons() ? 1.0 : 0.0};
@@ -151,8 +151,8 @@ class TrainerImpl final : public Trainer {
     gradients_.begin_round(std::move(contribute));
   }
 
-  // Forward, loss and backward of one micro-batch: adds to the gradients, unnormalised. What its samples add to the
-  // loss.
+  // Runs forward, loss and backward of one micro-batch and adds to the gradients, unnormalised. Returns the terms that
+  // its samples add to the loss.
   std::vector<rl::LossSums> train_on(const PackedBatch& batch, const StepLoss& step) {
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = layers.forward();
@@ -170,7 +170,7 @@ class TrainerImpl final : public Trainer {
     return std::move(loss.sums);
   }
 
-  // The same where the samples bring the log-probs that the forward will give; their scores are for the sums.
+  // Does the same where the samples bring the log-probs that the forward will give. The scores serve the sums alone.
   TokenScores train_on_known(const PackedBatch& batch, const StepLoss& step) {
     const memory::TagScope head(memory::Tag::kHead);
     const LossTerms loss = policy_loss_of_rollout(step, batch);
@@ -192,7 +192,7 @@ class TrainerImpl final : public Trainer {
     return recomputed_layers_for(model_.config(), num_tokens, config_.batch.activation_bytes);
   }
 
-  // |log-probs of a pass of their own - the engine's|, reduced as the metrics are.
+  // Returns |log-probs of a separate pass - the engine's|, reduced as the metrics are.
   double recomputed_difference(const Samples& samples, const std::vector<rl::MicroBatch>& micro_batches,
                                const rl::LossNormaliser& normaliser, const StepLoss& loss) const {
     SampleSums sums(samples.size());
@@ -203,7 +203,7 @@ class TrainerImpl final : public Trainer {
     return normaliser.metrics(sums.total(micro_batches, ranks_))["train_rollout_logprob_abs_diff"];
   }
 
-  // Normalises, clips and applies the gradients; or leaves everything as it is, and says so.
+  // Normalises, clips and applies the gradients; or leaves everything as it is, and reports it in the metrics.
   void update_weights(double loss_scale, Metrics& metrics) {
     const memory::TagScope update(memory::Tag::kStaging);
     gradient_scale_ = loss_scale;
@@ -211,7 +211,7 @@ class TrainerImpl final : public Trainer {
     const bool finite = std::isfinite(norm) && std::isfinite(metrics["loss"]);
     const bool skipped =
         !finite || (config_.gradient.max_grad_norm_skip > 0 && norm > config_.gradient.max_grad_norm_skip);
-    // torch's clip_grad_norm_ and Megatron's: the 1e-6 keeps a zero norm harmless.
+    // This is torch's clip_grad_norm_ and Megatron's: the 1e-6 keeps a zero norm harmless.
     const double clip =
         config_.gradient.clip_grad > 0 ? std::min(1.0, config_.gradient.clip_grad / (norm + 1e-6)) : 1.0;
     const double lr = learning_rate(config_.schedule, num_steps_);
@@ -235,7 +235,7 @@ class TrainerImpl final : public Trainer {
   model::Model& model_;
   AdamW optimizer_;
   GradientSum gradients_;
-  base::Size num_steps_ = 0;  // with those that changed nothing
+  base::Size num_steps_ = 0;  // number of steps, with those that changed nothing
   double gradient_scale_ = 0.0;
 };
 

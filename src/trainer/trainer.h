@@ -28,10 +28,10 @@
 
 namespace tandem::trainer {
 
-// How far the optimizer is: plain data, saved with its tensors.
+// The progress of the optimizer: plain data, saved with its tensors.
 struct OptimizerProgress {
-  int64_t updates = 0;  // of the moments: AdamW's bias correction
-  int64_t steps = 0;    // updates, skipped steps and those without a gradient: the learning rate's schedule
+  int64_t updates = 0;  // updates of the moments, for AdamW's bias correction
+  int64_t steps = 0;    // updates, skipped steps and those without a gradient, for the learning rate's schedule
   bool operator==(const OptimizerProgress&) const = default;
 };
 
@@ -42,49 +42,50 @@ class StepAbandoned : public std::runtime_error {
 
 using Metrics = std::map<std::string, double>;
 
-// Which weights the samples' rollout log-probs are of. Of these: a forward here gives the very same numbers, bit for
-// bit (docs/EXACTNESS.md), as in a rollout's first optimizer step. Then the loss's gradient is known before the
-// forward, logits are computed once, and nothing waits for the device between two micro-batches.
+// Names the weights that gave the samples' rollout log-probs. With these weights, a forward here gives the very same
+// numbers, bit for bit (docs/EXACTNESS.md), as in a rollout's first optimizer step. Then the loss's gradient is known
+// before the forward, logits are computed once, and nothing waits for the device between two micro-batches.
 enum class RolloutLogprobs : uint8_t { kOfOtherWeights, kOfTheseWeights };
 
 class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  // One optimizer step over `samples` (in sample order; the same on every rank). Returns train/* metrics without
+  // Takes one optimizer step over `samples` (in sample order; the same on every rank). Returns train/* metrics without
   // prefix: those of rl::LossSums, and grad_norm (before clipping), grad_clipped, zero_gradient and step_skipped (1 or
   // 0), lr, and with loss.get_mismatch_metrics recomputed_logprob_abs_diff: the same difference with log-probs from a
   // pass without gradients (at a rollout's first optimizer step, the old ones). The store's version is bumped. A step
   // whose loss or gradient is not finite, or whose gradient is above max_grad_norm_skip, is skipped: weights, masters,
-  // moments and version keep their bits. So they do, with skip_zero_gradient, where the gradient is exactly 0: nothing
-  // went wrong there, and step_skipped is 0. EnvironmentError: the update failed and the step is lost, as
-  // trainer/adamw.h says.
+  // moments and version keep their bits. They also keep them, with skip_zero_gradient, where the gradient is exactly 0:
+  // nothing went wrong there, and step_skipped is 0. Throws EnvironmentError if the update failed; the step is then
+  // lost, as trainer/adamw.h says.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples,
                        RolloutLogprobs logprobs = RolloutLogprobs::kOfOtherWeights) = 0;
 
-  // Frees what only training needs, the gradients: between train phases the memory is the engine's. The next step()
-  // takes it again.
+  // Frees the memory that only training needs, the gradients: between train phases it belongs to the engine. The next
+  // step() allocates it again.
   virtual void end_phase() = 0;
 
   virtual OptimizerProgress progress() const = 0;
-  // State that a checkpoint holds: masters and moments of each packed tensor, live for as long as the trainer (in a
-  // float32 store the masters are the store's own tensors), ascending by kind and then by the packed tensor's name.
-  // With an offload, masters beside the store and moments lie on the host: the same shapes and bits, so that what one
-  // kind of trainer saved the other restores. EnvironmentError: the host has too little memory, or an update failed
-  // half way. With several ranks: of the rows that this one owns (trainer/shard.h).
+  // Returns the state that a checkpoint holds: masters and moments of each packed tensor, which live as long as the
+  // trainer (in a float32 store the masters are the store's own tensors), ascending by kind and then by the packed
+  // tensor's name. With an offload, masters beside the store and moments lie on the host: the same shapes and bits, so
+  // that a trainer of one kind restores what one of the other saved. Throws EnvironmentError if the host has too little
+  // memory, or an update failed half way. With several ranks it is the state of the rows that this one owns
+  // (trainer/shard.h).
   virtual std::vector<OptimizerTensor> state() const = 0;
-  // The last call of a restore, after state() was filled: also rounds the masters into the store. All ranks call it
-  // together.
+  // This is the last call of a restore, after state() was filled: it also rounds the masters into the store. All ranks
+  // call it together.
   virtual void restore(const OptimizerProgress& progress) = 0;
-  // Gradient of a packed tensor after the last backward, scaled and before clipping, until end_phase(); of own rows,
-  // for tests.
+  // Returns the gradient of a packed tensor after the last backward, scaled and before clipping, until end_phase(). It
+  // has own rows only, and is for tests.
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;
 };
 
-// BugError for a configuration that the options refuse. Store and model are borrowed. `store` has what is trained: the
-// model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
-// `offload`: where masters and moments live. `ranks`: who takes each step together with this one, all with the same
-// configuration and weights.
+// BugError for a configuration that the options refuse. Store and model are borrowed. `store` has the trained tensors:
+// the model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
+// `offload` says where masters and moments live. `ranks` are the ranks that take each step together with this one, all
+// with the same configuration and weights.
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
                                       const std::optional<OptimizerOffload>& offload = std::nullopt,
                                       const Ranks& ranks = no_other_ranks());

@@ -1,5 +1,5 @@
-// What a trainer is told. Plain data without torch: the options of a run hold these very structs, so that each default
-// stands here alone. The options refuse what is out of range; the trainer takes that for granted.
+// The configuration of a trainer: plain data without torch. The options of a run hold these very structs, so that each
+// default stands here alone. The options refuse values that are out of range; the trainer takes that for granted.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.98;  // in [0, 1)
   double eps = 1e-8;                 // > 0
   double weight_decay = 0.1;
-  bool weight_decay_all = false;  // false: only the tensors whose layout says that they decay
+  bool weight_decay_all = false;  // false: only the tensors that decay by their layout
 };
 
-// What becomes of a step's gradient before the optimizer sees it.
+// Rules for a step's gradient before the optimizer sees it.
 struct GradientConfig {
   double clip_grad = 1.0;           // 0: off
-  double max_grad_norm_skip = 0.0;  // a step with a larger gradient norm is skipped; 0: off
-  bool skip_zero_gradient = true;   // a gradient of exactly 0 changes nothing but the step count
+  double max_grad_norm_skip = 0.0;  // largest gradient norm of a step that is not skipped; 0: off
+  bool skip_zero_gradient = true;   // whether a gradient of exactly 0 changes nothing but the step count
 };
 
-// How samples are spread over forwards, and what a forward may keep.
+// The way in which samples are spread over forwards, and the memory that a forward may keep.
 struct BatchConfig {
   int64_t max_tokens_per_gpu = 8192;   // packed tokens of one micro-batch (a longer sample gets its own), > 0
-  int64_t micro_batches_multiple = 1;  // a step's micro-batches are rounded up to one of this (rl/packing.h), > 0
+  int64_t micro_batches_multiple = 1;  // multiple to which a step's micro-batches are rounded up (rl/packing.h), > 0
   int64_t logprob_chunk_rows = 1024;   // rows of logits alive at once, > 0
   int64_t activation_bytes = 0;        // budget for kept graphs when TrainerConfig::recompute_layers is -1; 0: no limit
   rl::Split split() const { return {.max_tokens = max_tokens_per_gpu, .multiple = micro_batches_multiple}; }
@@ -40,9 +40,10 @@ struct TrainerConfig {
   GradientConfig gradient;
   BatchConfig batch;
   rl::LossConfig loss;
-  double temperature = 1.0;      // that logits are divided by, > 0
-  int64_t recompute_layers = 0;  // blocks whose graph is dropped and re-run; -1: as batch.activation_bytes asks
-  // Asked between micro-batches; true ends the step with StepAbandoned, and nothing has changed. Null: never.
+  double temperature = 1.0;      // divisor of the logits, > 0
+  int64_t recompute_layers = 0;  // blocks whose graph is dropped and re-run; -1: by batch.activation_bytes
+  // Called between micro-batches. If it returns true, the step ends with StepAbandoned, and nothing has changed. Null
+  // means never.
   std::function<bool()> abandon = {};
 };
 

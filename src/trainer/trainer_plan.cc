@@ -17,7 +17,7 @@ constexpr int64_t kFloatBytes = 4;
 
 namespace {
 
-// The most that a rank has of `bytes`(its shard).
+// Returns the largest value of `bytes`(its shard) of any rank.
 template <typename F>
 Size most_of_ranks(int64_t data_ranks, F bytes) {
   Size most = 0;
@@ -31,7 +31,7 @@ Size own_elements(const weights::PackedTensor& packed, const Shard& shard) {
   return shard.size == 1 ? Size(packed.num_elements()) : Size(elements_of(packed.shape, shard));
 }
 
-// Of what a rank owns of one packed tensor.
+// Returns the most that a rank owns of one packed tensor.
 Size largest_parameter(const weights::Layout& trained, int64_t data_ranks) {
   return most_of_ranks(data_ranks, [&](const Shard& shard) {
     Size largest = 0;
@@ -98,7 +98,7 @@ KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
 Size activation_bytes(const model::ModelConfig& config, Size num_tokens, Size recomputed_layers) {
   const KeptBytes kept = kept_bytes(config, num_tokens);
   const Size kept_layers = config.num_layers - recomputed_layers;
-  // While a dropped block is re-run all kept graphs are gone, so its own counts only where no block is kept.
+  // When a dropped block is re-run all kept graphs are gone, so its own counts only where no block is kept.
   const Size graphs = std::max<Size>(kept_layers, 1);
   return config.num_layers * kept.block_input + graphs * kept.block_graph + kept.head;
 }
@@ -114,7 +114,7 @@ Size recomputed_layers_for(const model::ModelConfig& config, Size num_tokens, Si
 
 namespace {
 
-// Where steps do not end with groups, the first and the last group of one are cut.
+// If steps do not end with groups, their first and last group are cut.
 Size groups_of(const StepShape& step) {
   return std::min(step.num_samples, (step.num_samples + step.group_size - 1) / step.group_size +
                                         (step.num_samples % step.group_size == 0 ? 0 : 1));
@@ -140,7 +140,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   const Size tokens = std::min(std::max(max_tokens, longest), all_tokens);
   MicroBatchShape batch;
   batch.context_tokens = longest;
-  // A completion's last token has no row. As few completions as the tokens may be have most rows.
+  // A completion's last token has no row. The fewest completions that can hold the tokens give the most rows.
   batch.rows = std::min(tokens - 1, all_tokens - step.num_samples);
   batch.targets = std::min(tokens - 1, step.num_samples * step.response_tokens);
   batch.sequences = std::min(step.num_samples, tokens - 1);
@@ -148,7 +148,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   const auto own_blocks = [&](Size prompt) {
     return (prompt % kBlock + step.response_tokens - 1 + kBlock - 1) / kBlock;
   };
-  // A prompt that ends just before a block's end shares one block less, and each sample copies the most of it.
+  // A prompt that ends just before a block's end shares one block less, and each sample copies most of that block.
   const Size shared = step.prompt_tokens / kBlock, copied = std::min(step.prompt_tokens, Size(kBlock - 1));
   Size all_blocks = groups * shared + step.num_samples * own_blocks(copied);
   if (step.num_samples % step.group_size == 0) {
@@ -169,7 +169,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
 
 namespace {
 
-// What a micro-batch's forward and backward are planned with.
+// The plans of a micro-batch's forward and backward.
 struct BatchPlan {
   BatchPlan(const model::ModelConfig& config, const TrainShape& shape, bool trains)
       : planned_ops(model::ops_plan(shape.footprint, config, config.dtype)),
@@ -192,22 +192,22 @@ struct BatchPlan {
         scoring(model::scoring_bytes(config, ops, chunk_rows)),
         block(model::block_bytes(config, config.dtype, ops, load.rows, attention(config, shape, trains))) {}
 
-  // VarlenAttention: without backward, the cache is its caller's.
+  // This follows VarlenAttention: without backward, the cache is its caller's.
   model::AttentionBytes attention(const model::ModelConfig& config, const TrainShape& shape, bool trains) const {
     const Size entries = shape.batch.kv_blocks * device::kBlockTokens;
     const device::OpBytes read = ops.paged_attention(load), write = ops.kv_append(entries);
     model::AttentionBytes bytes;
     bytes.forward = {.result = read.result, .most = std::max(read.most, write.most)};
     if (!trains) return bytes;
-    bytes.kept = cache + load.rows * config.num_heads * kFloatBytes;  // and the logarithms of the sums
+    bytes.kept = cache + load.rows * config.num_heads * kFloatBytes;  // cache, and the logarithms of the sums
     bytes.backward = ops.attention_backward(load);
     return bytes;
   }
 
-  // A chunk of logits; of hidden states that are gone when their log-probs are taken.
+  // Returns the bytes of a chunk of logits; its hidden states are freed before their log-probs are computed.
   Size chunk() const { return std::max(chunk_hidden + head.most, head.result + scoring); }
 
-  // ids, positions, sequence of each row; token and slot of each cached row; predictor and target.
+  // These are ids, positions and sequence of each row; token and slot of each cached row; predictor and target.
   Size indices(const MicroBatchShape& batch, bool trains) const {
     const auto of = [](Size count) { return memory::allocated_bytes(count * sizeof(int32_t)); };
     const Size table = batch.sequences * ((batch.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens);
@@ -215,7 +215,7 @@ struct BatchPlan {
            2 * of(batch.targets) + prepared(batch, trains);
   }
 
-  // Seven tensors of the batch, three of each sequence.
+  // There are seven tensors of the batch, three of each sequence.
   Size prepared(const MicroBatchShape& batch, bool trains) const {
     const Size bytes = ops.prepared(load, trains);
     return bytes == 0 ? Size(0) : bytes + memory::rounding_of(7 + 3 * batch.sequences);
@@ -224,13 +224,13 @@ struct BatchPlan {
   std::unique_ptr<const device::OpsPlan> planned_ops;
   const device::OpsPlan& ops;
   device::AttentionLoad load;
-  Size residual;  // hidden states, once: of all rows, or of those that this rank keeps
-  Size normed;    // what the final norm gives: of all rows
+  Size residual;  // bytes of the hidden states, once: all rows, or those that this rank keeps
+  Size normed;    // bytes of the final norm's result, all rows
   device::OpBytes norm;
-  Size cache;  // of one layer's keys and values
+  Size cache;  // bytes of one layer's keys and values
   Size chunk_rows, chunk_hidden;
-  device::OpBytes head;  // of a chunk
-  Size scoring;          // of its logits
+  device::OpBytes head;  // bytes of a chunk's head
+  Size scoring;          // bytes of scoring a chunk's logits
   model::BlockBytes block;
 };
 
@@ -264,24 +264,24 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   const Size T = shape.batch.rows, R = shape.batch.targets;
   const Size kept_layers = config.num_layers - shape.recomputed_layers;
   const Size graph_rounding = memory::rounding_of(8);
-  const Size graph = p.block.graph + graph_rounding;  // of one kept block
+  const Size graph = p.block.graph + graph_rounding;  // bytes of one kept block
   const Size idle_cache =
-      kept_layers < config.num_layers ? p.cache : Size(0);  // of blocks without graph; kept to the end
+      kept_layers < config.num_layers ? p.cache : Size(0);  // cache of blocks without graph; kept to the end
   const Size rounding = memory::rounding_of(12);
-  // Log-probs, entropies, logsumexps and their gradients.
+  // These are log-probs, entropies, logsumexps and their gradients.
   const Size scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true);
 
-  memory::TagBytes forward = base;  // the last block
+  memory::TagBytes forward = base;  // peak in the last block
   forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
-  forward[Tag::kSavedActivations] += std::max<Size>(kept_layers - 1, 0) * graph;  // those that are done
+  forward[Tag::kSavedActivations] += std::max<Size>(kept_layers - 1, 0) * graph;  // graphs of the blocks that are done
   forward[Tag::kLayerWorkspace] +=
       idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.inference) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
-  memory::TagBytes done = base;  // all blocks
+  memory::TagBytes done = base;  // state after all blocks
   done[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
   done[Tag::kSavedActivations] += kept_layers * graph;
   done[Tag::kLayerWorkspace] += idle_cache;
@@ -299,13 +299,13 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
       std::max({model::scoring_backward_bytes(config, p.ops, p.chunk_rows, shape.has_entropy_term), dhidden.most,
                 dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(config.dtype)).most});
   logits = head;
-  // Logits of a single chunk are still there from the forward. Log-probs that are known before it are taken in the same
-  // pass.
+  // Logits of a single chunk still exist from the forward. With log-probs that are known before it, both happen in the
+  // same pass.
   const Size again = p.chunk_rows < R ? p.head.most : Size(0);
   logits[Tag::kHead] += T * config.hidden * kFloatBytes + p.chunk_hidden +
                         std::max(again, p.head.result + std::max(gradients, p.scoring)) + memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
-  // Rounded to the model's dtype, then through the final norm.
+  // The gradient is rounded to the model's dtype and goes through the final norm.
   memory::TagBytes norm = head;
   const Size rounded = config.dtype == model::Dtype::kFloat32 ? Size(0) : p.normed;
   norm[Tag::kHead] += std::max(T * config.hidden * kFloatBytes + rounded,
@@ -313,7 +313,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
                       memory::rounding_of(3);
   plan.add(Phase::kTrain, "backward of the final norm", norm);
 
-  // Its output's gradient is beside what the block's backward allocates.
+  // The gradient of a block's output exists besides the bytes that its backward allocates.
   const auto add_backward = [&](const memory::TagBytes& before, const std::string& which) {
     memory::TagBytes mlp = before, attention = before;
     mlp[Tag::kLayerWorkspace] += p.residual + p.block.mlp_backward + rounding;
@@ -324,9 +324,9 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   };
   if (kept_layers > 0) add_backward(head, "the last block");
   if (shape.recomputed_layers > 0) {
-    memory::TagBytes again = base;  // the kept blocks and all behind them are gone
+    memory::TagBytes again = base;  // the kept blocks and all after them are gone
     again[Tag::kCheckpointedInputs] += shape.recomputed_layers * p.residual;
-    again[Tag::kHead] += p.normed + p.residual + scores;  // what the loss had, and the block's result
+    again[Tag::kHead] += p.normed + p.residual + scores;  // tensors of the loss, and the block's result
     again[Tag::kLayerWorkspace] += idle_cache;
     memory::TagBytes rerun = again;
     rerun[Tag::kLayerWorkspace] += p.residual + p.block.forward + graph_rounding + rounding;

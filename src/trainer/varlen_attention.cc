@@ -12,7 +12,7 @@ namespace tandem::trainer {
 namespace {
 
 at::Tensor make_cache(int64_t num_blocks, const at::Tensor& k_TGK) {
-  // Zeros: slots past a sequence's end are weighed with 0, and 0 times whatever lay in memory may be NaN.
+  // The cache begins as zeros: slots past a sequence's end are weighed with 0, and 0 times arbitrary memory may be NaN.
   return at::zeros({num_blocks, 2, k_TGK.size(1), k_TGK.size(2) * device::kBlockTokens}, k_TGK.options());
 }
 

@@ -1,5 +1,5 @@
-// Attention of a packed micro-batch: the engine's kernel over a scratch cache that lives for one layer.
-// That it is the same kernel at the same tile is what makes the trainer's log-probs the engine's, bit for bit.
+// Attention of a packed micro-batch: the engine's kernel over a scratch cache that lives for one layer. Because it is
+// the same kernel at the same tile, the trainer's log-probs are the engine's, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,8 @@
 
 namespace tandem::trainer {
 
-// Differentiable while gradients are on. Ops and batch are borrowed; both outlive this and every graph built through
-// it.
+// Differentiable while gradients are on. Ops and batch are borrowed; both outlive this object and every graph built
+// through it.
 class VarlenAttention final : public model::Attention {
  public:
   VarlenAttention(const device::Ops& ops, const PackedBatch& batch) : ops_(ops), batch_(batch) {}
@@ -21,7 +21,7 @@ class VarlenAttention final : public model::Attention {
  private:
   const device::Ops& ops_;
   const PackedBatch& batch_;
-  at::Tensor idle_cache_;  // reused from layer to layer while no graph needs it
+  at::Tensor idle_cache_;  // cache reused from layer to layer while no graph needs it
 };
 
 }  // namespace tandem::trainer

@@ -1,5 +1,5 @@
-// LibTorch's allocations on a device, turned to a source: asked from any thread, told of each free, left alone where
-// there is none or it declines.
+// Tests of LibTorch's allocations on a device that are redirected to a source: it is asked from any thread, told of
+// each free, and left alone where it declines or there is none.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@
 namespace tandem::device {
 namespace {
 
-// Gives host memory, of which it keeps books; declines allocations of `declined_bytes`.
+// Gives host memory and records what it gave; declines allocations of `declined_bytes`.
 class BookedSource final : public AllocatorHook {
  public:
   ~BookedSource() override { EXPECT_TRUE(bytes_.empty()) << bytes_.size() << " never came back"; }

@@ -33,7 +33,7 @@ struct Batch {
   }
 };
 
-// Sequences of `lengths` tokens in blocks of their own, without rows.
+// Returns sequences of `lengths` tokens in blocks of their own, without rows.
 Batch sequences_of(const std::vector<int64_t>& lengths) {
   Batch batch{.num_sequences = static_cast<int64_t>(lengths.size())};
   for (const int64_t length : lengths) {
@@ -54,8 +54,9 @@ void add_rows(Batch& batch, int32_t sequence, int64_t begin, int64_t end) {
   }
 }
 
-// Every row and head is in one item, and sees the keys of its sequence up to its position: those that the item's rows
-// share, in blocks that they do share, and its own. Says how many items are of sequences that share keys.
+// Expects that every row and head is in one item and sees the keys of its sequence up to its position: those that the
+// item's rows share, in blocks that they do share, and its own. Returns how many items are of sequences that share
+// keys.
 int64_t expect_covered(const Batch& batch, const AttentionHeads& heads, int64_t most_sequences = 0) {
   Ids words;
   const AttentionWork work = build_work(batch.rows(), heads, words, most_sequences);
@@ -108,7 +109,7 @@ int64_t expect_covered(const Batch& batch, const AttentionHeads& heads, int64_t 
   return num_sharing;
 }
 
-// As sequences_of(), but sequence s has the first blocks[s] blocks of the one before.
+// Does the same as sequences_of(), but sequence s has the first blocks[s] blocks of the one before.
 Batch sharing(const std::vector<int64_t>& lengths, const std::vector<int64_t>& blocks) {
   Batch batch = sequences_of(lengths);
   for (size_t s = 1; s < lengths.size(); ++s) {
@@ -118,12 +119,12 @@ Batch sharing(const std::vector<int64_t>& lengths, const std::vector<int64_t>& b
   return batch;
 }
 
-// The last row of each sequence.
+// Adds the last row of each sequence.
 void add_last_rows(Batch& batch, const std::vector<int64_t>& lengths) {
   for (size_t s = 0; s < lengths.size(); ++s) add_rows(batch, static_cast<int32_t>(s), lengths[s] - 1, lengths[s]);
 }
 
-// Of each item in its order: (first row, rows, keys shared).
+// An item in its order: (first row, rows, keys shared).
 using Item = std::array<int32_t, 3>;
 std::vector<Item> items_of(const Batch& batch, const AttentionHeads& heads, int64_t most_sequences = 0) {
   Ids words;

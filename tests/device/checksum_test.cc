@@ -1,4 +1,5 @@
-// device/checksum.h: the sums are those that its header defines, on every device, and find what was changed.
+// Tests of device/checksum.h: the sums are those that its header defines, on every device, and they find what was
+// changed.
 #include "device/checksum.h"
 
 #include <ATen/ops/empty.h>
@@ -18,7 +19,7 @@ std::vector<std::byte> counted(size_t size) {
   return bytes;
 }
 
-// By a program of ten lines in another language.
+// The expected numbers are from a program of ten lines in another language.
 TEST(Checksum, IsAsItIsDefined) {
   EXPECT_EQ(checksum_of({}), Checksum());
   EXPECT_EQ(checksum_of(counted(1)), (Checksum{0x9ca066f1a4ab2eeb, 0xee7d10af4be744e1}));
@@ -42,7 +43,7 @@ TEST(Checksum, FindsWhatWasChanged) {
       std::vector<std::byte> changed = bytes;
       changed[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
       expect_found(bytes, changed);
-      // The same bit of a second byte: of two signs, say.
+      // The same bit of a second byte changes, too: of two signs, say.
       for (size_t other = 0; other < size; ++other) {
         if (other == bit / 8) continue;
         std::vector<std::byte> twice = changed;

@@ -53,7 +53,7 @@ bool are_same_bytes(const at::Tensor& a, const at::Tensor& b) {
          (a.nbytes() == 0 || std::memcmp(a_host.const_data_ptr(), b_host.const_data_ptr(), a.nbytes()) == 0);
 }
 
-// What rank `from` sends to rank `to` in an exchange, drawn on the host.
+// Returns the tensors that rank `from` sends to rank `to` in an exchange, drawn on the host.
 std::vector<at::Tensor> drawn_list(uint64_t seed, int exchange, int from, int to) {
   constexpr std::array kDtypes = {at::kBFloat16, at::kByte, at::kDouble, at::kFloat, at::kLong};
   std::mt19937_64 random =
@@ -100,7 +100,7 @@ void check_drawn(Communicator& ranks, uint64_t seed, int number, Begun& begun) {
   }
 }
 
-// Rows of floats of very different sizes, and signed zeros.
+// Returns rows of floats of very different sizes, and signed zeros.
 std::vector<float> drawn_rows(uint64_t seed, int rank, int64_t count) {
   std::mt19937_64 random = generator_of({seed, static_cast<uint64_t>(rank)});
   std::vector<float> numbers(static_cast<size_t>(count));
@@ -117,8 +117,8 @@ at::Tensor tensor_of(std::span<const float> numbers, at::Device device) {
   return tensor.to(device);
 }
 
-// The sum over ranks of mine, as the trainer adds gradients up: each rank owns a part, gets it from all, adds and
-// gives it to all. In rank order or, as a ring does, beginning behind the owner.
+// Returns the sum of `mine` over ranks, in the way in which the trainer adds gradients up: each rank owns a part, gets
+// it from all, adds and gives it to all. It adds in rank order or, as a ring does, beginning after the owner.
 std::vector<float> summed(Communicator& ranks, at::Device device, std::span<const float> mine, bool as_a_ring) {
   const int64_t size = ranks.size(), count = std::ssize(mine);
   const auto begin = [&](int64_t rank) { return count * rank / size; };
@@ -156,7 +156,7 @@ bool are_same_bits(std::span<const float> a, std::span<const float> b) {
 
 constexpr int64_t kRows = 7, kRowLength = 131;
 
-// Whether each row has the same sum alone and among the others.
+// Returns whether each row has the same sum alone and among the others.
 bool are_rows_independent(Communicator& ranks, at::Device device, uint64_t seed, bool as_a_ring) {
   const std::vector<float> mine = drawn_rows(seed, ranks.rank(), kRows * kRowLength);
   const std::vector<float> batch = summed(ranks, device, mine, as_a_ring);
@@ -178,7 +178,7 @@ std::vector<float> sum_in_rank_order(uint64_t seed, int size) {
   return sum;
 }
 
-// One tensor to and from everybody.
+// Begins an exchange of one tensor to and from every rank.
 std::unique_ptr<Communicator::Exchange> begin_round(Communicator& ranks, at::Device device, int64_t bytes) {
   TensorLists to(at_rank(ranks.size())), from(at_rank(ranks.size()));
   for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -188,7 +188,7 @@ std::unique_ptr<Communicator::Exchange> begin_round(Communicator& ranks, at::Dev
   return ranks.start_exchange(std::move(to), std::move(from));
 }
 
-// Until what was received is there for the host.
+// Waits until the received tensors are there for the host.
 void wait_on_host(Communicator& ranks, Communicator::Exchange& exchange, at::Device device) {
   exchange.wait();
   if (device == at::kCPU) return;
@@ -273,7 +273,7 @@ TEST_P(CommunicatorConformance, EveryExchangeDeliversExactly) {
       for (uint64_t left = 1 + random() % 4; left > 0; --left) {
         under_way.push_back(begin_drawn(ranks, device, seed, number++));
       }
-      // A rank that is late.
+      // One rank is late.
       if (static_cast<int>(random() % 8) == ranks.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       for (size_t i = 0; i < under_way.size(); ++i) check_drawn(ranks, seed, first + static_cast<int>(i), under_way[i]);
     }
@@ -337,7 +337,7 @@ TEST_P(CommunicatorConformance, SumsInRankOrderAreTheSameAloneAndInBatches) {
     check(are_same_bits(summed(ranks, device, mine, false), sum_in_rank_order(seed, ranks.size())),
           fmt::format("seed {}: not the sum in rank order", seed));
     check(are_rows_independent(ranks, device, seed, false), fmt::format("seed {}: a row depends on others", seed));
-    // The question would find a sum in another order: beyond two ranks an order matters.
+    // The check would find a sum in another order: beyond two ranks an order matters.
     check(are_rows_independent(ranks, device, seed, true) == (ranks.size() <= 2),
           fmt::format("seed {}: a ring's sum is not found", seed));
   });

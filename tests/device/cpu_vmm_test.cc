@@ -1,4 +1,4 @@
-// The CPU's virtual memory: the questions of every Vmm, and where its bytes come from.
+// Tests of the CPU's virtual memory: the conformance tests of every Vmm, and the origin of its bytes.
 #include "device/cpu/cpu_vmm.h"
 
 #include <cstdio>
@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, VmmConformance,
                          testing::Values(cpu_backend("Aliasing", true), cpu_backend("MappedOnce", false)),
                          vmm_backend_name);
 
-// Bytes of memory that all processes share (memfd is part of it), as the kernel counts them.
+// Returns the pages of shared memory (memfd is part of it) that this process has resident, as the kernel counts them.
 int64_t shared_pages() {
   int64_t size = 0, resident = 0, shared = 0;
   FILE* const file = ::fopen("/proc/self/statm", "r");

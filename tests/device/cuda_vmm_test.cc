@@ -1,4 +1,5 @@
-// The virtual memory of an NVIDIA GPU: the questions of every Vmm, and copies at the edges of registrations.
+// Tests of the virtual memory of an NVIDIA GPU: the conformance tests of every Vmm, and copies at the edges of
+// registrations.
 #include "device/cuda/cuda_vmm.h"
 
 #include "device/cuda/cuda_host_memory.h"
@@ -19,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, VmmConformance,
 TEST(CudaHostMemory, CopiesCrossTheEdgesOfRegistrations) {
   CudaVmm vmm;
   CudaHostMemory memory;
-  const int64_t bytes = int64_t{512} << 20;  // two registrations
+  const int64_t bytes = int64_t{512} << 20;  // size of two registrations
   std::byte* const host = memory.allocate(2 * bytes);
   ASSERT_NE(host, nullptr);
   std::byte* const device = vmm.reserve_addresses(bytes);

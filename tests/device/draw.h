@@ -26,14 +26,14 @@ class Draw {
   explicit Draw(uint64_t seed) : seed_(seed) {}
 
   double uniform() { return base::uniform(seed_, 0, counter_++); }
-  int64_t integer(int64_t low, int64_t high) {  // both included
+  int64_t integer(int64_t low, int64_t high) {  // both bounds are included
     return low + static_cast<int64_t>(uniform() * static_cast<double>(high - low + 1));
   }
   template <typename T>
   const T& choose(const std::vector<T>& from) {
     return from[static_cast<size_t>(integer(0, static_cast<int64_t>(from.size()) - 1))];
   }
-  // mean + scale * N(0, 1), rounded to the dtype.
+  // Returns mean + scale * N(0, 1), rounded to the dtype.
   Tensor normal(at::IntArrayRef shape, at::ScalarType dtype, double mean = 0.0, double scale = 1.0) {
     const Tensor x = at::empty(shape, at::kFloat);
     float* data = x.mutable_data_ptr<float>();
@@ -73,7 +73,7 @@ inline reference::Values to_values(const Tensor& x) {
   return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
 }
 
-// The instruction sets that this machine runs.
+// Returns the instruction sets that this machine runs.
 inline std::vector<std::string> cpu_isas() {
   std::string names = available_cpu_isas();
   for (char& c : names) c = c == ',' ? ' ' : c;
@@ -83,10 +83,10 @@ inline std::vector<std::string> cpu_isas() {
   return result;
 }
 
-// The backends that are modules, each in tests of its own, whose names hold "cuda" (ctest: label gpu).
+// Returns the backends that are modules. Each has tests of its own, whose names hold "cuda" (ctest: label gpu).
 inline std::vector<std::string> device_backends() { return {"cuda"}; }
 
-// Why this machine cannot test a backend; "" where it can.
+// Says why this machine cannot test a backend; "" where it can.
 inline const std::string& why_missing(const std::string& backend) {
   static std::map<std::string, std::string> reasons;
   const auto [found, is_new] = reasons.try_emplace(backend);
@@ -100,7 +100,7 @@ inline const std::string& why_missing(const std::string& backend) {
   return found->second;
 }
 
-// Of host tensors, wherever it computes. Null for one that this machine is missing.
+// Makes operations that take host tensors, wherever they compute. Returns null if this machine lacks the backend.
 inline std::unique_ptr<Ops> make_backend(const std::string& name, int num_threads) {
   if (!why_missing(name).empty()) return nullptr;
   if (name == "aten") return make_aten_ops(num_threads);

@@ -1,6 +1,6 @@
-// The exact backends' promise: in every forward operation a row's bits depend on that row alone. Random shapes and
-// mixes: all rows together are compared, bit for bit, with each row alone, the rows permuted, the rows split in two,
-// and two threads; a failure names the operation and the seed.
+// Tests of the exact backends' promise: in every forward operation a row's bits depend on that row alone. In random
+// shapes and mixes, all rows together are compared, bit for bit, with each row alone, the rows permuted, the rows split
+// in two, and two threads; a failure names the operation and the seed.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// An operation on the rows named by an index [n] int32: its results, one row for each of them.
+// An operation on the rows named by an index [n] int32. It returns its results, one row for each of them.
 using RowOperation = std::function<Tensor(const Ops& ops, const Tensor& rows)>;
 
 Tensor range(int64_t begin, int64_t end) {
@@ -88,7 +88,7 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
       caches.push_back(place(c, draw, dtype(), share));
       one_->kv_append(caches.back().kv_layer, k, v, caches.back().rows.kv_tokens, caches.back().rows.kv_slots);
     }
-    // Each call takes the next placement: so every comparison is across placements too.
+    // Each call takes the next placement, so every comparison is across placements too.
     size_t call = 0;
     const RowOperation run = [&](const Ops& ops, const Tensor& rows) {
       const PagedCache& cache = caches[call++ % caches.size()];
@@ -124,7 +124,7 @@ TEST_P(ExactnessTest, LinearRowsStandAlone) {
     expect_rows_alone_decide("linear_add", draw, T, [&](const Ops& ops, const Tensor& rows) {
       return ops.linear_add(x.index_select(0, rows), w, residual.index_select(0, rows));
     });
-    // A window of the columns of a larger result.
+    // The result is a window of the columns of a larger one.
     const Tensor wide = draw.normal({T, N + 16}, dtype());
     expect_rows_alone_decide("linear_add_to", draw, T, [&](const Ops& ops, const Tensor& rows) {
       const Tensor y = wide.index_select(0, rows);
@@ -134,8 +134,8 @@ TEST_P(ExactnessTest, LinearRowsStandAlone) {
   });
 }
 
-// Some instruction sets multiply few rows by one kernel and many by another: the same bits on both sides of that
-// border.
+// Some instruction sets multiply few rows by one kernel and many by another: both sides of that border have the same
+// bits.
 TEST_P(ExactnessTest, LinearRowsStandAloneAmongHundreds) {
   for_each_seed([&](Draw& draw) {
     const int64_t T = draw.integer(500, 700), K = 32 * draw.integer(1, 3), N = draw.integer(1, 70);
@@ -247,7 +247,7 @@ TEST_P(ExactnessTest, LogprobRowsStandAlone) {
   });
 }
 
-// Also: where the keys lie, whether sequences share blocks, and what lies past a sequence's end change nothing.
+// Nor do the place of the keys, blocks that sequences share, and the contents past a sequence's end change anything.
 TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
   for_each_seed([&](Draw& draw) {
     const int64_t G = draw.integer(1, 3), H = G * draw.integer(1, 4);

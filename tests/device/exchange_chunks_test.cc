@@ -1,4 +1,4 @@
-// Bytes between ranks, cut into chunks: they arrive, whatever the sizes.
+// Tests of bytes between ranks that are cut into chunks: they arrive, whatever the sizes.
 #include "device/exchange_chunks.h"
 
 #include <gtest/gtest.h>
@@ -19,14 +19,14 @@ struct Bytes {
     std::vector<Piece> result;
     for (std::vector<std::byte>& tensor : tensors) {
       result.push_back({.rank = rank, .data = tensor.data(), .bytes = std::ssize(tensor)});
-      // Those of other ranks are not looked at.
+      // Pieces of other ranks are ignored.
       result.push_back({.rank = rank + 1, .data = tensor.data(), .bytes = 1});
     }
     return result;
   }
 };
 
-// What a sender writes into a place, a receiver finds there, whatever the sizes.
+// A receiver finds in a place the bytes that a sender wrote there, whatever the sizes.
 TEST(ExchangeChunks, CarryEveryByteToItsPlace) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

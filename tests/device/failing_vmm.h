@@ -1,4 +1,4 @@
-// Devices around a real one: one that counts the calls it passes on, and one that fails the k-th.
+// Test doubles around a real device: one that counts the calls it passes on, and one that fails the k-th.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace tandem::device {
 
 enum class Outcome : uint8_t { kPass, kOutOfMemory, kDriverError };
 
-// Passes every call on, after before() had its say.
+// Calls before(), then passes every call on.
 class ForwardingVmm : public Vmm {
  public:
   explicit ForwardingVmm(Vmm& real) : real_(real) {}
@@ -51,7 +51,7 @@ class ForwardingVmm : public Vmm {
   Vmm& real_;
 
  private:
-  // Of calls that can be out of memory, and of those that cannot.
+  // may() serves calls that can be out of memory, must() those that cannot.
   bool may(const std::string& call, int64_t bytes) {
     const Outcome outcome = before(call);
     if (outcome == Outcome::kDriverError) fail(call, bytes);
@@ -86,8 +86,8 @@ class CountingVmm : public ForwardingVmm {
 // Fails the k-th call from now (from 0), once or from then on. A call that cannot be out of memory fails as the
 // driver's.
 //
-// What a driver refuses for good cannot be given back; what its user must do is try. settle() makes good what was tried
-// and refused, so that what is still left afterwards has leaked.
+// Memory that a driver refuses to take back for good cannot be given back; its user only has to try. settle() releases
+// what was tried and refused, so that anything still left afterwards has leaked.
 class FailingVmm : public ForwardingVmm {
  public:
   explicit FailingVmm(Vmm& real) : ForwardingVmm(real) {}
@@ -169,13 +169,13 @@ class FailingVmm : public ForwardingVmm {
   std::set<ExtentId> refused_extents_;
 };
 
-// Fails the k-th call of host memory in the same way: allocations say no, the rest throws.
+// Fails the k-th call of host memory in the same way: allocations return null, the rest throws.
 class FailingHostMemory : public HostMemory {
  public:
   FailingHostMemory(HostMemory& real, int64_t k, bool for_good) : real_(real), k_(k), for_good_(for_good) {}
   bool has_failed() const { return has_failed_; }
   std::byte* allocate(int64_t bytes) override { return fails() ? nullptr : real_.allocate(bytes); }
-  // Frees all the same: what is asked of its user is not to stumble.
+  // Frees all the same: its user only has to survive the error.
   void free(std::byte* host, int64_t bytes) override {
     real_.free(host, bytes);
     check("free");

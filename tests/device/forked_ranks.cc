@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kLongestRun{90};
 
 struct Child {
   pid_t process = -1;
-  int answer = -1;  // the end of a pipe
+  int answer = -1;  // read end of a pipe
 };
 
 [[noreturn]] void be_rank(int rank, int answer, const std::function<std::string(int)>& body) {

@@ -8,7 +8,7 @@
 namespace tandem::device {
 
 // Runs `body` in `size` processes and returns, by rank, what it returned there; "killed" where SIGKILL ended it. All
-// are killed after a minute and a half, and with this process. `started`: called here when all of them are.
+// are killed after a minute and a half, and with this process. `started` is called here when all of them run.
 std::vector<std::string> run_forked(
     int size, const std::function<std::string(int rank)>& body, const std::function<void()>& started = [] {});
 

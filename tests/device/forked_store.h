@@ -12,7 +12,7 @@
 
 namespace tandem::device {
 
-// A socket that rank 0's store is given, so that nobody races for a port. Made before the forks.
+// A socket that is given to rank 0's store, so that nobody races for a port. It is made before the forks.
 struct Listener {
   Listener() : socket(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};

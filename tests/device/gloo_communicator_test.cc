@@ -1,4 +1,5 @@
-// Gloo between processes: the questions of every communicator, and who is missed when, in which words.
+// Tests of Gloo between processes: the conformance tests of every communicator, and when a missing rank is reported, in
+// which words.
 #include "device/cpu/gloo_communicator.h"
 
 #include <ATen/ops/empty.h>
@@ -30,7 +31,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// On `size` processes, whose communicators' waits end after timeout_s.
+// Runs `body` on `size` processes, whose communicators' waits end after timeout_s.
 std::vector<std::string> run_gloo(int size, double timeout_s, const Body& body) {
   const Listener listener;
   return run_forked(size, [&](int rank) {
@@ -64,7 +65,7 @@ TEST(GlooCommunicator, ARankThatDoesNotAnswerIsNamedInTime) {
   });
   EXPECT_THAT(outcomes[0], HasSubstr("rank 2"));
   EXPECT_THAT(outcomes[1], HasSubstr("rank 2"));
-  // The first to notice says so to the others.
+  // The first rank to notice tells the others.
   const std::string words = "PeerLost: test: exchange: rank 2 did not answer within 1.5 s; waited 1.";
   EXPECT_TRUE(outcomes[0].starts_with(words) || outcomes[1].starts_with(words)) << outcomes[0] << '\n' << outcomes[1];
   EXPECT_THAT(outcomes[2], StartsWith("PeerLost: "));
@@ -99,7 +100,7 @@ TEST(GlooCommunicator, WhoDoesNotComeIsNamed) {
   const std::vector<std::string> outcomes = run_forked(3, [&](int rank) {
     const auto store = open_store(listener, rank);
     if (rank == 1) return std::string();
-    const double timeout_s = rank == 0 ? 2 : 1;  // the store is rank 0's
+    const double timeout_s = rank == 0 ? 2 : 1;  // rank 0 has the store
     const GlooSettings settings{.rank = rank, .size = 3, .timeout_s = timeout_s, .interface = {}};
     return outcome_of([&](Communicator&) { make_gloo_communicator(store, "hosts", settings); }, *solo_communicator());
   });
@@ -166,7 +167,7 @@ TEST(GlooCommunicator, TheRegistryMakesNone) {
   EXPECT_THROW(make_communicator({.backend = "cpu"}, {.hosts = *solo_communicator()}), BugError);
 }
 
-// Prints what starting takes, and an exchange.
+// Prints the time of a start, and of an exchange.
 TEST(GlooCommunicator, StartsInSeconds) {
   const Listener listener;
   const std::vector<std::string> outcomes = run_forked(8, [&](int rank) {

@@ -1,6 +1,6 @@
-// Communicators between GPUs, one process each: the questions of every communicator, what only these do, and how fast
-// they move. NCCL needs a GPU for each rank; ranks that map each other's memory may share one. Skipped where there are
-// none.
+// Tests of communicators between GPUs, one process each: the conformance tests of every communicator, what only these
+// do, and how fast they move. NCCL needs a GPU for each rank; ranks that map each other's memory may share one. They
+// are skipped where there are none.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -26,7 +26,8 @@ namespace {
 constexpr int kRanks = 2;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Empty: there are so many. Found out in a process of its own, since a fork cannot use CUDA after its parent has.
+// Says why there are not so many GPUs; empty: there are. A process of its own finds out, since a fork cannot use CUDA
+// after its parent has.
 std::string why_not_gpus(int count) {
   return run_forked(1, [count](int) {
     make_ops({.backend = "cuda", .index = count - 1}, {.num_threads = 1});
@@ -46,7 +47,7 @@ int index_of(int rank) { return why_no_gpus().empty() ? rank % kRanks : 0; }
 
 std::vector<std::string> run_on_gpus(int size, bool shares_memory, const Body& body) {
   const Listener listener;
-  why_no_gpus();  // found out before the forks
+  why_no_gpus();  // it is found out before the forks
   return run_forked(size, [&](int rank) {
     const std::unique_ptr<Communicator> hosts = make_gloo_communicator(
         open_store(listener, rank), "hosts", {.rank = rank, .size = size, .timeout_s = 30, .interface = {}});
@@ -81,7 +82,7 @@ std::vector<RankKind> gpu_kinds() {
 
 INSTANTIATE_TEST_SUITE_P(Gpu, CommunicatorConformance, testing::ValuesIn(gpu_kinds()), rank_kind_name);
 
-// What is asked of two ranks of either kind.
+// The tests for two ranks of either kind.
 class GpuRanks : public testing::TestWithParam<RankKind> {
  protected:
   void SetUp() override {
@@ -103,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, GpuRanks, testing::ValuesIn(kinds_of_two()), rank_
 
 void wait_for_device() { at::empty({1}, at::TensorOptions(at::kByte).device(at::kCUDA)).fill_(1).cpu(); }
 
-// Milliseconds that `work`, which queues it, takes on the device; the best of several.
+// Returns the milliseconds that the device takes for the work that `work` queues; the best of several.
 double best_ms(const std::function<void()>& work) {
   double best = 1e9;
   for (int i = 0; i < 6; ++i) {
@@ -136,7 +137,7 @@ TEST(Nccl, ARankThatDoesNotComeIsMissedInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
-// Prints GB/s that a rank sends, and receives at the same time.
+// Prints the GB/s that a rank sends, and receives at the same time.
 TEST_P(GpuRanks, MoveFast) {
   expect_right([](Communicator& ranks) {
     const auto bytes = [](int64_t count) { return at::empty({count}, at::TensorOptions(at::kByte).device(at::kCUDA)); };
@@ -166,7 +167,7 @@ TEST_P(GpuRanks, MoveFast) {
   });
 }
 
-// What Communicator::sum() promises, by exchange and one addition after the other.
+// Computes what Communicator::sum() promises, by exchange and one addition after the other.
 at::Tensor sum_by_exchange(Communicator& ranks, const at::Tensor& part, const at::Tensor& residual,
                            at::ScalarType dtype) {
   TensorLists parts;
@@ -187,7 +188,7 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
 TEST(Peers, SumsAreThoseOfAnExchange) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
   const std::vector<std::string> outcomes = run_peers(3, [](Communicator& ranks) {
-    std::mt19937 drawn(7);  // of sizes, on all ranks the same
+    std::mt19937 drawn(7);  // draws the sizes, the same on all ranks
     at::manual_seed(static_cast<uint64_t>(ranks.rank()) + 1);
     for (int round = 0; round < 300; ++round) {
       const int64_t n = 8 * (1 + static_cast<int64_t>(drawn() % (round % 10 == 0 ? 262144 : 4096)));
@@ -208,7 +209,7 @@ TEST(Peers, SumsAreThoseOfAnExchange) {
   for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
-// A step of a model that ranks hold between them is recorded once and replayed.
+// A step of a tensor-parallel model is recorded once and replayed.
 TEST_P(GpuRanks, ExchangesAndSumsAreRecorded) {
   expect_right([](Communicator& ranks) {
     const std::unique_ptr<Ops> ops = make_ops({.backend = "cuda", .index = index_of(ranks.rank())}, {.num_threads = 1});

@@ -1,5 +1,5 @@
-// The operations of a device on tensors of the host: arguments go there, results come back. So every test that asks the
-// CPU's backends asks the others the same, word for word.
+// The operations of a device on tensors of the host: arguments go there, results come back. So every test of the CPU's
+// backends tests the others too, word for word.
 #pragma once
 
 #include <initializer_list>
@@ -151,7 +151,7 @@ class HostedOps final : public Ops {
   Tensor there(const Tensor& x) const { return x.defined() ? x.to(inner_->device()) : x; }
   static Tensor back(const Tensor& x) { return x.to(at::kCPU); }
 
-  // Arguments that a call writes: they come back when it has.
+  // Arguments that a call writes: they are copied back after the call.
   class Written {
    public:
     Written(const HostedOps& ops, std::initializer_list<Tensor> host) : host_(host) {

@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, NotFiniteTest, testing::ValuesIn(backends()),
   return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
 });
 
-// A copy with one element replaced.
+// Returns a copy with one element replaced.
 Tensor with(const Tensor& x, int64_t element, float value) {
   Tensor damaged = x.clone();
   damaged.view(-1).narrow(0, element, 1).fill_(value);
@@ -70,7 +70,7 @@ bool any_not_finite(const Values& values) {
   return std::any_of(values.begin(), values.end(), [](double x) { return !std::isfinite(x); });
 }
 
-// One sequence, all of its tokens as rows.
+// Returns one sequence, with all of its tokens as rows.
 PagedCase one_sequence(int64_t T, int64_t H, int64_t G, int64_t K) {
   PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {{}}, .sequence_of_row = {}, .row_position = {}},
               .group_offsets = {0, static_cast<int32_t>(T)},
@@ -203,7 +203,7 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
   };
   for (const float bad : kBad) {
     SCOPED_TRACE(fmt::format("{}; seed {}", bad, kSeed));
-    const Tensor damaged = with(x, E + 7, bad);  // row 1
+    const Tensor damaged = with(x, E + 7, bad);  // damages row 1
     for (const auto& [what, clean, y] :
          {std::tuple{"linear", ops_->linear(x, w, dtype()), ops_->linear(damaged, w, dtype())},
           std::tuple{"linear_add", ops_->linear_add(x, square, x), ops_->linear_add(damaged, square, x)},
@@ -223,7 +223,7 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
       EXPECT_EQ(row(y, 0), row(clean, 0)) << what;
       EXPECT_EQ(row(y, 2), row(clean, 2)) << what;
     }
-    // Of a weight, in every row.
+    // A damaged weight shows in every row.
     const Ops::Qkv rotated =
         ops_->qk_norm_rope(qkv, with(head_norm, 3, bad), with(head_norm, 3, bad), positions, shape);
     const Ops::Qkv damaged_row =

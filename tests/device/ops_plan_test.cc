@@ -1,5 +1,5 @@
-// What OpsPlan says that the operations in plain ATen allocate, against what they do on the CPU in the shapes of a
-// GPU's calls; and what it says of CUDA's own, where that was measured.
+// Tests of OpsPlan: the allocations that it states for operations in plain ATen, against those on the CPU in the shapes
+// of a GPU's calls; and those of CUDA's own, where they were measured.
 #include "device/ops_plan.h"
 
 #include <ATen/core/Tensor.h>
@@ -69,7 +69,7 @@ class OpsPlanTest : public testing::TestWithParam<at::ScalarType> {
   static Tensor floats(at::IntArrayRef sizes) { return at::rand(sizes, at::TensorOptions(at::kFloat)); }
   static Tensor ids(int64_t count) { return at::arange(count, at::TensorOptions(at::kInt)); }
 
-  // Never below what was taken, and near it.
+  // The plan is never below what was taken, and near it.
   template <typename F>
   void expect(const char* name, const OpBytes& planned, F run, int64_t allowed_above = kSmallTensors) {
     const int64_t before = source_.current();
@@ -87,7 +87,7 @@ class OpsPlanTest : public testing::TestWithParam<at::ScalarType> {
     EXPECT_EQ(source_.current(), before) << name << " keeps something";
   }
 
-  // Scalars, weights of norms, tables of a few indices.
+  // These are scalars, weights of norms, and tables of a few indices.
   static constexpr int64_t kSmallTensors = 16384;
   MemoryDriver driver_ = open_memory({});
   CountingSource source_;
@@ -119,7 +119,7 @@ TEST_P(OpsPlanTest, ElementWise) {
          [&] { return ops_->qk_norm_rope_backward(dq, dk, dk, qkv, norm, norm, positions, kQkv, dnorm, dnorm); });
 }
 
-// The CPU's ATen multiplies no bfloat16: what it makes of it is no GPU's.
+// The CPU's ATen does not multiply bfloat16: the way in which it replaces that is not a GPU's.
 TEST_P(OpsPlanTest, Products) {
   if (GetParam() == at::kBFloat16) return;
   const int64_t K = 96, N = 320;
@@ -127,7 +127,7 @@ TEST_P(OpsPlanTest, Products) {
   for (const int64_t T : {1, 256, 700}) {
     const Tensor x = tensor({T, K}), dy = tensor({T, N});
     if (T != 256) expect("linear", plan_.linear(T, K, N, 4), [&] { return ops_->linear(x, w, at::kFloat); });
-    // Its result is as wide as the model's hidden state, which is K.
+    // The result is as wide as the model's hidden state, which is K.
     if (T != 256) expect("linear_add", plan_.linear_add(T, N), [&] { return ops_->linear_add(dy, w_KN, x); });
     if (T != 256)
       expect("linear_add_to", plan_.linear_add_to(T, N, K), [&] { return ops_->linear_add_to(dy, w_KN, x), 0; });
@@ -153,15 +153,15 @@ TEST_P(OpsPlanTest, LogitsAndOptimizer) {
   expect("sums_of_squares", plan_.sums_of_squares(100000, 4096), [&] { return ops_->sums_of_squares(n, 4096), 0; });
 }
 
-// Sequences that all have `longest` keys. The first has its rows from first_row on, the others from next_row on: what
-// lies before is the first's, as of samples that share a prompt.
+// Sequences that all have `longest` keys. The first has its rows from first_row on, the others from next_row on: the
+// keys before are the first's, as for samples that share a prompt.
 struct AttentionCase {
   int64_t sequences, longest, first_row, next_row;
   bool has_backward;
 };
 constexpr AttentionCase kAttentionCases[] = {
     {3, 700, 0, 400, true},     // scores of queries and keys take the most
-    {64, 32, 0, 16, true},      // the gradients of keys and values do
+    {64, 32, 0, 16, true},      // here the gradients of keys and values do
     {70, 900, 899, 899, false}  // one row each, as in decoding
 };
 
@@ -215,11 +215,11 @@ TEST_P(OpsPlanTest, Attention) {
     expect(
         "attention_backward", plan_.attention_backward(load),
         [&] { return ops_->attention_backward(q, q, q, lse, cache, prepared); },
-        static_cast<int64_t>(kv_tokens.size()) * 64);  // what a GPU sorts by
+        static_cast<int64_t>(kv_tokens.size()) * 64);  // memory in which a GPU sorts
   }
 }
 
-// FlashAttention-2's backward took 630 MiB beside its arguments and dq, dk, dv on an H200: two prompts of 256 tokens,
+// FlashAttention-2's backward took 630 MiB besides its arguments and dq, dk, dv on an H200: two prompts of 256 tokens,
 // 16 completions of 1,024, heads of Qwen3-4B.
 TEST(OpsPlanOfCuda, TheGradientOfAttentionTakesWhatWasMeasured) {
   const OpsShape shape = {.hidden = 2560,

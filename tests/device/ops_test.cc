@@ -1,5 +1,6 @@
-// Every backend gives, for every operation and both dtypes, what the float64 reference gives for the same inputs,
-// within a float32 tolerance and one rounding of the result. Each check prints how much of its tolerance was used.
+// Tests that every backend gives, for every operation and both dtypes, the result of the float64 reference for the same
+// inputs, within a float32 tolerance and one rounding of the result. Each check prints how much of its tolerance was
+// used.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -41,7 +42,7 @@ std::vector<Backend> backends() {
 
 class OpsTest : public testing::TestWithParam<Backend> {
  protected:
-  // Sums of a hundred products of order one, in float32, in any order.
+  // This is the error of sums of a hundred products of order one, in float32, in any order.
   static constexpr double kTolerance = 1e-5;
 
   void SetUp() override {
@@ -56,8 +57,8 @@ class OpsTest : public testing::TestWithParam<Backend> {
     return rounds_inside ? 0x1.0p-7 : kTolerance;
   }
 
-  // |got - want| is at most `tolerance` times the largest |want| (of numbers that went through float32 arithmetic), and
-  // half a unit in the last place where the result is bfloat16.
+  // Expects that |got - want| is at most `tolerance` times the largest |want| (of numbers that went through float32
+  // arithmetic), and half a unit in the last place where the result is bfloat16.
   void expect_close(const std::string& what, const Tensor& got, const Values& want, double tolerance = kTolerance) {
     const Values values = to_values(got);
     ASSERT_EQ(values.size(), want.size()) << what;
@@ -94,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, OpsTest, testing::ValuesIn(backends()), [](co
 struct LinearDims {
   int64_t T, K, N;
 };
-// One row and many, whole and ragged vectors and tiles.
+// The sizes are one row and many, whole and ragged vectors and tiles.
 constexpr LinearDims kLinearDims[] = {{1, 64, 48}, {5, 80, 37}, {33, 96, 130}, {70, 129, 17}, {2, 7, 3}};
 
 TEST_P(OpsTest, LinearMultipliesByTheTransposedWeight) {
@@ -199,7 +200,7 @@ TEST_P(OpsTest, RmsNormAndItsGradients) {
     const Tensor y = ops_->rms_norm(x, w, 1e-6);
     EXPECT_EQ(y.scalar_type(), dtype());
     expect_close("rms_norm", y, reference::rms_norm(to_values(x), to_values(w), 1e-6));
-    // eps counts: rows of nearly zero.
+    // In rows of nearly zero, eps counts.
     const Tensor small = normal({3, E}, 0.0, 1e-3);
     expect_close("rms_norm, small", ops_->rms_norm(small, w, 1e-6),
                  reference::rms_norm(to_values(small), to_values(w), 1e-6));
@@ -215,7 +216,7 @@ TEST_P(OpsTest, RmsNormAndItsGradients) {
   }
 }
 
-// Of a batch with fewer rows than there are tensor ranks, some of those that share them have none.
+// If a batch has fewer rows than there are tensor ranks, some of those that share them have none.
 TEST_P(OpsTest, NormsAndSumsOfNoRowsAreNothing) {
   for (const int64_t E : {64, 37}) {
     const Tensor none = normal({0, E}), w = normal({E}), dw = draw_.normal({E}, at::kFloat), sum = normal({0, E});
@@ -267,7 +268,7 @@ TEST_P(OpsTest, RopeAndItsGradient) {
   for (const int64_t K : {32, 80, 128}) {
     for (const bool is_scaled : {false, true}) {
       reference::QkvDims d{.H = 4, .G = 2, .K = K, .rope_theta = 5e5, .eps = 0.0};
-      // As Llama's: short waves keep their frequency, long ones turn more slowly.
+      // The factors are like Llama's: short waves keep their frequency, long ones turn more slowly.
       for (int64_t i = 0; is_scaled && i < K / 2; ++i) d.rope_factors.push_back(i < K / 8 ? 1.0F : 2.0F / (2 + i));
       const Ops::QkvShape shape{d.H, d.G, d.K, d.rope_theta, d.eps, d.rope_factors};
       const Ids positions = {0, 1, 2, 40, 41, 99, 0};
@@ -407,7 +408,7 @@ TEST_P(OpsTest, LogprobEntropyAndTheirGradient) {
   }
 }
 
-// Of columns that begin at multiples of 16, as tensor ranks have them, with targets in other columns too.
+// The columns begin at multiples of 16, as tensor ranks have them, with targets in other columns too.
 TEST_P(OpsTest, TheGradientOfSomeColumnsIsThatOfTheWhole) {
   const int64_t R = 5, V = 301, cut = 128;
   const Ids targets = {0, 300, 127, -1, 128};
@@ -459,7 +460,7 @@ TEST_P(OpsTest, AdamwFollowsItsFormula) {
 TEST_P(OpsTest, AdamwDecaysByLrTimesWeightDecayHoweverSmall) {
   if (dtype() != at::kFloat)
     GTEST_SKIP() << "the master is float32 whatever the dtype of the weights: asked once, with float32 weights";
-  constexpr int64_t kSize = int64_t{1} << 21;  // what each rounding adds by chance cancels out over so many
+  constexpr int64_t kSize = int64_t{1} << 21;  // large enough that the chance part of each rounding cancels out
   const Tensor start = draw_.normal({kSize}, at::kFloat, 0.0, 0.02);
   const Tensor grad = start.roll(1).mul(50.0), m_start = start.roll(2).mul(50.0);
   const Tensor v_start = start.roll(3).mul(50.0).square().add(0.1);
@@ -502,8 +503,7 @@ TEST_P(OpsTest, SumsOfSquaresAreExactEnoughAndFixed) {
   EXPECT_TRUE(ops_->sums_of_squares(x.narrow(0, 0, 0), 4096).empty());
 }
 
-// Inputs of backward are deterministic functions of theirs, whatever the threads: what a run's reproducibility rests
-// on.
+// Gradients are functions of their inputs, whatever the threads: a run's reproducibility rests on that.
 TEST_P(OpsTest, GradientsDoNotDependOnTheThreads) {
   if (GetParam().name == "aten") GTEST_SKIP() << "the readable reference does not promise it";
   const int64_t T = 150, K = 80, N = 70;

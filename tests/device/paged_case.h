@@ -1,5 +1,5 @@
-// Attention cases as the trainer and the engine make them (groups of sequences that share a prompt) and their placement
-// in a paged cache. What lies inside a block is the backend's own, so tests reach it through kv_append alone.
+// Attention cases like the trainer's and the engine's (groups of sequences that share a prompt), and their placement in
+// a paged cache. The layout inside a block is the backend's own, so tests reach it through kv_append alone.
 #pragma once
 
 #include <ATen/ops/full.h>
@@ -16,13 +16,13 @@ namespace tandem::device {
 // Every token is a query row; rows of one group stand together: its prompt, then each completion.
 struct PagedCase {
   reference::AttentionCase attention;
-  reference::Ids group_offsets;  // rows of group u: [u, u + 1)
+  reference::Ids group_offsets;  // row offsets: group u has rows [u, u + 1)
   int64_t num_tokens = 0;
 };
 
-// Lengths on both sides of the 16 tokens of a block, and on it.
+// These lengths are on both sides of the 16 tokens of a block, and on it.
 inline const std::vector<int64_t> kShortPrompts = {1, 7, 15, 16, 17, 32, 37};
-// Likewise of the larger pieces in which a backend may walk a sequence.
+// These are on both sides of the larger pieces in which a backend may walk a sequence.
 inline const std::vector<int64_t> kLongPrompts = {255, 256, 257, 300, 513};
 
 inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K,
@@ -52,13 +52,13 @@ inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t 
 
 struct PagedCache {
   Tensor kv_layer;     // one layer of a block-major cache of three
-  AttentionRows rows;  // kv_tokens and kv_slots: for kv_append
+  AttentionRows rows;  // kv_tokens and kv_slots are those for kv_append
   int64_t num_blocks = 0;
 };
 
-// Places a case in blocks of random numbers. Full blocks with the same tokens behind the same prefix are one block
-// where `share`; a partial one is each sequence's own. What no row may see is NaN in blocks that hold nothing, in other
-// layers, and large in slots past a sequence's end.
+// Places a case in blocks of random numbers. With `share`, full blocks with the same tokens after the same prefix are
+// one block; a partial one is each sequence's own. Numbers that no row may see are NaN in blocks that hold nothing and
+// in other layers, and large in slots past a sequence's end.
 inline PagedCache place(const PagedCase& c, Draw& draw, at::ScalarType dtype, bool share) {
   std::map<std::pair<int64_t, reference::Ids>, int64_t> block_of;  // (owner or -1, tokens up to the block's end)
   std::vector<reference::Ids> tables;

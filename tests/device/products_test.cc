@@ -1,5 +1,5 @@
-// Matrix products as libraries may get them wrong: a sum that loses its tail, a row whose bits depend on how many rows
-// there are. On a GPU at the widths of real models, on the CPU at small ones.
+// Tests of matrix products for the errors that libraries may have: a sum that loses its tail, a row whose bits depend
+// on how many rows there are. They run at the widths of real models on a GPU, at small ones on the CPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -25,7 +25,7 @@ class ProductsTest : public testing::TestWithParam<std::string> {
     if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam());
   }
   bool is_gpu() const { return GetParam() == "cuda"; }
-  // Of qkv, o, gate_up and down of Qwen3-4B, and of the narrowest of 0.6B.
+  // These are qkv, o, gate_up and down of Qwen3-4B, and the narrowest of 0.6B.
   std::vector<Widths> widths() const {
     if (!is_gpu()) return {{48, 64}, {64, 40}};
     return {{6144, 2560}, {2560, 4096}, {19456, 2560}, {2560, 9728}, {1024, 2048}};
@@ -42,8 +42,8 @@ std::vector<std::string> product_backends() {
 INSTANTIATE_TEST_SUITE_P(Backends, ProductsTest, testing::ValuesIn(product_backends()),
                          [](const auto& info) { return info.param; });
 
-// A public report says of a library that with its sums split it drops the last terms of some lengths. In the gradient
-// of a weight the terms are the tokens, of which there may be any number.
+// A public report says that a library with split sums drops the last terms of some lengths. In the gradient of a weight
+// the terms are the tokens, of which there may be any number.
 TEST_P(ProductsTest, GradWeightOfOnesCountsItsRows) {
   std::vector<int64_t> counts = {1, 2, 3, 5, 7, 13, 15, 17, 31, 33, 63, 65, 100, 127, 129, 255, 257, 511, 513, 1001};
   if (is_gpu()) counts.insert(counts.end(), {1279, 2047, 2049, 4095, 4097, 8191, 8447});
@@ -65,7 +65,7 @@ TEST_P(ProductsTest, RowsAreEqualInBatchesOfEverySize) {
   Draw draw(11);
   for (const auto [N, K] : widths()) {
     const int64_t most = is_gpu() ? 2048 : 300;
-    // Few numbers repeated: drawing millions one by one takes longer than multiplying them.
+    // A few numbers are repeated: drawing millions one by one takes longer than multiplying them.
     const Tensor x = draw.normal({most, 1}, at::kFloat).mul(draw.normal({1, K}, at::kFloat)).to(at::kBFloat16);
     const Tensor w = draw.normal({N, 1}, at::kFloat).mul(draw.normal({1, K}, at::kFloat)).to(at::kBFloat16);
     for (const at::ScalarType out : {at::kBFloat16, at::kFloat}) {

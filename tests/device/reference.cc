@@ -9,7 +9,7 @@ namespace {
 size_t at(int64_t index) { return static_cast<size_t>(index); }
 int64_t rows_of(const Values& x, int64_t width) { return static_cast<int64_t>(x.size()) / width; }
 
-// Where each of the heads of a qkv row lies, in a row of (H + 2G) K.
+// The place of one head in a qkv row of (H + 2G) K.
 struct Head {
   int64_t in_row;     // offset in the qkv row
   int64_t in_result;  // offset in q, k or v of this token
@@ -42,7 +42,7 @@ void turn(Values& head, int32_t position, double sign, const QkvDims& d) {
   }
 }
 
-// softmax weights of one row and head over the keys it sees, and their logsumexp.
+// Softmax weights of one row and head over the keys it sees, and their logsumexp.
 struct Weights {
   Values p;
   double lse = 0;

@@ -1,5 +1,5 @@
-// The operations of device/ops.h once more, in float64 and plain loops, written apart from every backend: what the
-// backends' results are compared with. Row-major vectors; the dims are arguments.
+// The operations of device/ops.h once more, in float64 and plain loops, written apart from every backend: the reference
+// for the backends' results. Vectors are row-major; the dims are arguments.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@ namespace tandem::device::reference {
 using Values = std::vector<double>;
 using Ids = std::vector<int32_t>;
 
-// [T, N] of x [T, K] and w [N, K].
+// Returns [T, N] of x [T, K] and w [N, K].
 Values linear(const Values& x, const Values& w, int64_t T, int64_t K, int64_t N);
 Values linear_grad_input(const Values& dy, const Values& w, int64_t T, int64_t K, int64_t N);
 Values linear_grad_weight(const Values& dy, const Values& x, int64_t T, int64_t K, int64_t N);
 
-// Rows of width E = w.size().
+// The rows have width E = w.size().
 Values rms_norm(const Values& x, const Values& w, double eps);
 struct NormGrad {
   Values dx, dw;
 };
 NormGrad rms_norm_backward(const Values& dy, const Values& x, const Values& w, double eps);
 
-// y [T, N] + bias [N], and the sum of dy over T.
+// Returns y [T, N] + bias [N], and in the backward the sum of dy over T.
 Values add_bias(const Values& y, const Values& bias);
 Values add_bias_backward(const Values& dy, int64_t N);
 
 struct QkvDims {
   int64_t H, G, K;
   double rope_theta, eps;
-  std::vector<float> rope_factors = {};  // of the K/2 frequencies; empty: 1
+  std::vector<float> rope_factors = {};  // factors of the K/2 frequencies; empty: 1
 };
 struct Qkv {
   Values q, k, v;
@@ -41,15 +41,15 @@ struct QkvGrad {
 QkvGrad qk_norm_rope_backward(const Qkv& dy, const Values& qkv, const Values& q_norm, const Values& k_norm,
                               const Ids& positions, const QkvDims& d);
 
-// The same without the norms.
+// These do the same without the norms.
 Qkv rope(const Values& qkv, const Ids& positions, const QkvDims& d);
 Values rope_backward(const Qkv& dy, const Ids& positions, const QkvDims& d);
 
-// gate_up [T, 2F] -> [T, F].
+// Turns gate_up [T, 2F] into [T, F].
 Values silu_mul(const Values& gate_up, int64_t F);
 Values silu_mul_backward(const Values& dy, const Values& gate_up, int64_t F);
 
-// Which tokens' keys and values each query row sees: row t sees tokens sequences[sequence_of_row[t]][0 ..
+// Tells which tokens' keys and values each query row sees: row t sees tokens sequences[sequence_of_row[t]][0 ..
 // row_position[t]].
 struct AttentionCase {
   int64_t H, G, K;
@@ -63,7 +63,7 @@ AttentionResult attention(const AttentionCase& c, const Values& q, const Values&
 struct AttentionGrad {
   Values dq, dk, dv;  // dk, dv: [tokens, G, K]
 };
-// out: the forward's, perhaps rounded.
+// `out` is the forward's, perhaps rounded.
 AttentionGrad attention_backward(const AttentionCase& c, const Values& dout, const Values& out, const Values& q,
                                  const Values& k, const Values& v);
 

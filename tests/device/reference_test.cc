@@ -1,4 +1,5 @@
-// The reference itself: each backward is the derivative of its forward, by central differences along random directions.
+// Tests of the reference itself: each backward is the derivative of its forward, by central differences along random
+// directions.
 #include "tests/device/reference.h"
 
 #include <gtest/gtest.h>

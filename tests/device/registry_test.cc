@@ -1,4 +1,4 @@
-// What --device may be, and what is said where a backend is not to be had.
+// Tests of the values of --device, and of the errors where a backend is not available.
 #include "device/registry.h"
 
 #include <ATen/Parallel.h>
@@ -41,7 +41,7 @@ TEST(Registry, MakesTheCpuBackend) {
   EXPECT_EQ(ops->device(), at::kCPU);
 }
 
-// All loops that matter are the pool's. LibTorch's run on OpenMP's threads, which wait for one that has no core.
+// The pool runs all loops that matter. LibTorch's run on OpenMP's threads, which wait for one that has no core.
 TEST(Registry, TheCpuBackendLeavesLibTorchOneThread) {
   at::set_num_threads(2);
   const std::unique_ptr<Ops> ops = make_ops({}, {.num_threads = 2});
@@ -65,7 +65,7 @@ TEST(Registry, LooksForAModuleBesideTheProgramAndInItsBuildFolder) {
   EXPECT_EQ(module_path(folder / "src/cli", "cuda"), folder / "src/cli/libtandem_cuda.so");
 }
 
-// No machine has that many: whatever is missing here (module, libraries, driver, device) is said in one line.
+// No machine has so many: whatever is missing here (module, libraries, driver, device) is an error of one line.
 TEST(Registry, SaysWhatIsMissing) {
   try {
     make_ops(parse_device("cuda:4096"), {});

@@ -1,4 +1,4 @@
-// Ops::sample(), what it writes and what it leaves alone, and tokens that go from one step into the next.
+// Tests of Ops::sample(): what it writes and what it leaves alone, and tokens that go from one step into the next.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -36,7 +36,7 @@ Drawn sample(const Ops& ops, const Tensor& logits, const std::vector<Draw>& draw
   return drawn;
 }
 
-// Rows in any order, some twice, some not at all; every kind of draw; some draw nothing.
+// Returns draws from rows in any order, some twice, some not at all, of every kind; some draw nothing.
 std::vector<Draw> random_draws(uint32_t seed, int64_t count, int64_t num_rows) {
   std::mt19937 random(seed);
   std::vector<Draw> draws;
@@ -146,7 +146,7 @@ TEST_P(SampleTest, RowsThatFillABatchUpAreNotSeen) {
     const Tensor v = at::randn({kPadded, kKvHeads, kHeadDim}).to(dtype);
     const Tensor tokens = at::arange(kPadded, at::TensorOptions(at::kInt));
     const Tensor positions = at::tensor({0, 1, 2, 17, 18, 0, 0, 0}, at::kInt);
-    // Sequence 0 has positions 0 to 2 in block 3; of sequence 1 only what is written here is asked for.
+    // Sequence 0 has positions 0 to 2 in block 3; of sequence 1 the test reads only what is written here.
     const Tensor slots = at::tensor({48, 49, 50, 17, 18, -1, -1, -1}, at::kInt);
     const Tensor sequence_of_row = at::tensor({0, 0, 0, 1, 1, -1, -1, -1}, at::kInt);
     const Tensor table = at::tensor({3, 0, 0, 1}, at::kInt).view({2, 2});

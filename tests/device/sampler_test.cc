@@ -1,4 +1,4 @@
-// Drawn tokens: frequencies, truncation, ties, determinism.
+// Tests of drawn tokens: frequencies, truncation, ties, determinism.
 #include "device/sampler.h"
 
 #include <gtest/gtest.h>
@@ -25,14 +25,14 @@ std::vector<float> random_logits(uint32_t seed, size_t vocab, double scale) {
   return logits;
 }
 
-// The same draw for a token of a sample.
+// Returns the same draw for a token of a sample.
 Draw at(Draw draw, uint64_t sample_id, int64_t position) {
   draw.sample_id = sample_id;
   draw.position = static_cast<int32_t>(position);
   return draw;
 }
 
-// The distribution that a draw is promised to come from, in double and by the book.
+// Returns the distribution that a draw is promised to come from, in double and from its definition.
 std::vector<double> exact_distribution(const std::vector<float>& logits, const Draw& params) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weight;
@@ -62,8 +62,8 @@ std::vector<double> exact_distribution(const std::vector<float>& logits, const D
   return probability;
 }
 
-// Pearson's statistic of draws against a distribution, in standard deviations above its mean; bins of few expected
-// draws are put together.
+// Returns Pearson's statistic of draws against a distribution, in standard deviations above its mean; bins of few
+// expected draws are put together.
 double chi_square_excess(const std::vector<int64_t>& counts, const std::vector<double>& probability, int64_t draws) {
   double statistic = 0.0;
   double bins = 0.0;
@@ -130,7 +130,7 @@ TEST(Sampler, DrawsFromTheExactTruncatedDistribution) {
   }
 }
 
-// Of equal logits the lower ids come first, and the cuts are as sharp as with unequal ones.
+// Among equal logits the lower ids come first, and the cuts are as sharp as with unequal ones.
 TEST(Sampler, BreaksTiesByTokenId) {
   const std::vector<float> logits(270, 0.25F);
   const auto highest_token = [&logits](const Draw& params) {
@@ -171,7 +171,7 @@ TEST(Sampler, InvertsTheCumulativeDistributionInTokenOrder) {
   }
 }
 
-// Why a GPU may cut a row as it likes.
+// Because of this a GPU may cut a row as it likes.
 TEST(Sampler, SumsOfWeightsAreTheSameInAnyOrder) {
   for (const size_t vocab : {size_t{1000}, size_t{151936}, size_t{1} << 18, (size_t{1} << 18) + 1}) {
     SCOPED_TRACE(testing::Message() << vocab << " tokens");
@@ -237,7 +237,7 @@ TEST(Sampler, TakesTheLowestOfTheLargestLogitsAtTemperatureZero) {
   params.temperature = 0.0;
   Sampler sampler;
   EXPECT_EQ(sampler.draw(logits, at(params, 0, 0)).token, 40);
-  logits[332] = 10.0F;  // behind the last full run of lanes
+  logits[332] = 10.0F;  // after the last full run of lanes
   EXPECT_EQ(sampler.draw(logits, at(params, 0, 0)).token, 332);
 }
 

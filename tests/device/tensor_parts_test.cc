@@ -1,4 +1,5 @@
-// The operations of a model that is spread over tensor ranks, on every backend: parts of tables, and sums of parts.
+// Tests of the operations of a model that is spread over tensor ranks, on every backend: parts of tables, and sums of
+// parts.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -55,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, TensorPartsTest, testing::ValuesIn(backends()
   return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
 });
 
-// Numbers whose sums are mostly rounding, so that another order shows.
+// Returns numbers whose sums are mostly rounding, so that another order changes the result.
 Tensor rough(Draw& draw, at::IntArrayRef shape, at::ScalarType dtype) {
   const Tensor x = draw.normal(shape, at::kFloat);
   float* data = x.mutable_data_ptr<float>();
@@ -85,7 +86,7 @@ TEST_P(TensorPartsTest, SumsGoFromTheFirstPartToTheLastAndAreRoundedOnce) {
         for (const bool has_residual : {false, true}) {
           std::vector<Tensor> parts;
           for (int i = 0; i < count; ++i) parts.push_back(rough(draw_, shape, of_parts));
-          parts[1] = parts[0].neg();  // what follows is exact, unless it is added first
+          parts[1] = parts[0].neg();  // the rest of the sum is exact, unless it is added first
           const Tensor residual = has_residual ? rough(draw_, shape, dtype()) : Tensor();
           const Tensor sum = at::full(shape, std::numeric_limits<float>::quiet_NaN(), dtype());
           ops_->sum_parts(parts, residual, sum);
@@ -139,7 +140,7 @@ TEST_P(TensorPartsTest, PartsOfATableAreTheTable) {
   }
 }
 
-// A part of a sum, for the other ranks to add theirs to: rounded it is the gradient of the model's dtype.
+// The result is a part of a sum, to which the other ranks add theirs. Rounded it is the gradient of the model's dtype.
 TEST_P(TensorPartsTest, TheGradientOfAnInputIsTheSameInFloat32BeforeItsRounding) {
   const Tensor w = draw_.normal({48, 40}, dtype());
   for (const at::ScalarType dy_dtype : {dtype(), at::kFloat}) {

@@ -23,17 +23,17 @@ struct Side {
   std::vector<Piece> to, from;
 };
 
-// A rank's exchange: what it has with each other rank, until both have begun it.
+// A rank's exchange: its sides with each other rank, until both have begun it.
 struct Begun {
   std::vector<bool> is_done;  // [rank]
-  bool fits = true;           // the lists of both sides
+  bool fits = true;           // whether the lists of both sides fit
 };
 
-// What all ranks share. Whichever of two ranks begins an exchange later copies for both.
+// The state that all ranks share. Of two ranks, the one that begins an exchange later copies for both.
 struct Hub {
   explicit Hub(int size) : gone_for(static_cast<size_t>(size), -1) {}
 
-  // With mutex locked.
+  // The caller has locked mutex.
   void lose(int rank, int for_rank) {
     int& known = gone_for[static_cast<size_t>(rank)];
     if (known < 0) known = for_rank;
@@ -42,7 +42,7 @@ struct Hub {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<int> gone_for;                      // [rank]: -1 while it is there, else the rank whose fault it was
+  std::vector<int> gone_for;  // [rank]: -1 while the rank is there, else the rank whose fault it was
   std::map<std::array<int64_t, 3>, Side> posted;  // (exchange, rank, other rank): until the other begins it
   std::map<std::array<int64_t, 2>, Begun> begun;  // (exchange, rank): until the rank has waited for it
 };
@@ -52,7 +52,7 @@ struct Hub {
   throw PeerLost(fmt::format("exchange {}: rank {} is gone", exchange, lost));
 }
 
-// Whether the lists fit.
+// Returns whether the lists fit.
 bool copy(const std::vector<Piece>& to, const std::vector<Piece>& from) {
   if (to.size() != from.size()) return false;
   for (size_t i = 0; i < to.size(); ++i) {
@@ -77,14 +77,14 @@ class ThreadExchange final : public Communicator::Exchange {
   ~ThreadExchange() override {
     try {
       wait();
-    } catch (const std::exception&) {  // wait() tells it
+    } catch (const std::exception&) {  // wait() reports it
     }
   }
 
   void wait() override {
     std::unique_lock lock(hub_->mutex);
     const auto place = hub_->begun.find({number_, rank_});
-    if (place == hub_->begun.end()) return;  // waited for already
+    if (place == hub_->begun.end()) return;  // it was waited for already
     const Begun& begun = place->second;
     int lost = -1;
     const auto is_over = [&] {
@@ -113,7 +113,7 @@ class ThreadExchange final : public Communicator::Exchange {
     return false;
   }
 
-  // The rank for whose sake this cannot end, or -1.
+  // Returns the rank for whose sake this cannot end, or -1.
   int find_lost(const Begun& begun) const {
     for (int64_t other = 0; other < std::ssize(hub_->gone_for); ++other) {
       const bool matters = other == rank_ ? find_pending(begun) : !is_done(begun, other);
@@ -125,7 +125,7 @@ class ThreadExchange final : public Communicator::Exchange {
   std::shared_ptr<Hub> hub_;
   int64_t number_;
   int rank_;
-  TensorLists to_, from_;  // held until it is waited for
+  TensorLists to_, from_;  // tensors held until wait()
 };
 
 class ThreadCommunicator final : public Communicator {
@@ -164,7 +164,7 @@ class ThreadCommunicator final : public Communicator {
       return;
     }
     const Side& theirs = place->second;
-    const bool fits = copy(mine.to, theirs.from) & copy(theirs.to, mine.from);  // both, whatever the first says
+    const bool fits = copy(mine.to, theirs.from) & copy(theirs.to, mine.from);  // both run in any case
     Begun& theirs_begun = hub_->begun.at({number, other});
     begun.is_done[static_cast<size_t>(other)] = theirs_begun.is_done[static_cast<size_t>(rank_)] = true;
     begun.fits = begun.fits && fits;

@@ -1,5 +1,5 @@
-// Communicators of one process: each rank is a thread, and an exchange copies memory. For tests of what ranks do
-// together.
+// Communicators of one process: each rank is a thread, and an exchange copies memory. They serve tests of the joint
+// work of ranks.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace tandem::device {
 
-// One for each rank, by rank; each is used by a thread of its own. A rank whose communicator is destroyed, or that
-// called abort(), is gone: who waits for it gets PeerLost that names it. A wait ends in PeerLost after a minute. Lists
-// that do not fit each other are a BugError on both sides.
+// Returns one for each rank, by rank; each is used by a thread of its own. A rank whose communicator is destroyed, or
+// that called abort(), is gone: a rank that waits for it gets a PeerLost that names it. A wait ends in PeerLost after a
+// minute. Lists that do not fit each other are a BugError on both sides.
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int size);
 
 }  // namespace tandem::device

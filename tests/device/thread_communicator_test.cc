@@ -1,4 +1,5 @@
-// Ranks that are threads: the questions of every communicator, and what this one finds on top.
+// Tests of ranks that are threads: the conformance tests of every communicator, and the errors that only this one
+// finds.
 #include "tests/device/thread_communicator.h"
 
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
-// Loops on several threads: every item once, no wait for a worker that has no core, and nobody spins for long. A worker
-// without a core is one that a signal handler keeps.
+// Tests of loops on several threads: every item runs once, no wait for a worker that has no core, and nobody spins for
+// long. A worker without a core is one that a signal handler keeps.
 #include "device/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -56,8 +56,8 @@ TEST(ThreadPool, MoreItemsThanATicketCounts) {
   EXPECT_EQ(sums[0] + sums[1], n * (n - 1) / 2);
 }
 
-// Loops of all sizes in quick succession, so that workers come early, late and never. What one thread writes in a loop
-// the others read in the next; ThreadSanitizer watches.
+// Loops of all sizes run in quick succession, so that workers come early, late and never. A thread's writes in one loop
+// are read by the others in the next; ThreadSanitizer watches.
 TEST(ThreadPool, EachLoopSeesTheOneBefore) {
   ThreadPool pool(4);
   std::vector<int64_t> values(97, 0), next(values.size(), 0), scratch(4, 0);
@@ -76,7 +76,7 @@ TEST(ThreadPool, EachLoopSeesTheOneBefore) {
   }
 }
 
-// Both threads of a pool are within a call, whoever takes which.
+// Both threads of a pool are within a call, whichever takes which.
 void meet(ThreadPool& pool, const std::function<void(int thread)>& then) {
   std::atomic<int> num_begun = 0;
   pool.for_each(2, 1, [&](int64_t /*i*/, int thread) {
@@ -127,7 +127,7 @@ TEST(ThreadPool, ALongWaitForAChunkSleeps) {
   EXPECT_LT(process_cpu_seconds() - begin, 0.15);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which holds signals back until a thread calls something, and watches no child
+#if !defined(__SANITIZE_THREAD__)  // TSan holds signals back until a thread calls something, and watches no child
 
 std::atomic<bool> is_kept = false;
 std::atomic<int> num_kept = 0;
@@ -165,7 +165,7 @@ TEST(ThreadPool, TheCallerDoesNotWaitForAWorkerThatHasNoCore) {
 
   is_kept = false;
   sigaction(SIGUSR1, &before, nullptr);
-  std::atomic<int> num_begun = 0;  // and now they come again
+  std::atomic<int> num_begun = 0;  // items that all four threads begin together
   pool.for_each(4, 1, [&](int64_t /*i*/) {
     ++num_begun;
     while (num_begun < 4) std::this_thread::yield();

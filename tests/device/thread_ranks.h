@@ -11,8 +11,8 @@
 
 namespace tandem::device {
 
-// Calls f(communicator) on a thread for each of `size` ranks and returns what it returned, by rank. What one throws is
-// thrown; the others, which wait for it, are told that it is gone.
+// Calls f(communicator) on a thread for each of `size` ranks and returns what it returned, by rank. Rethrows what one
+// of them throws; the others, which wait for it, are told that it is gone.
 template <typename F>
 auto on_thread_ranks(int size, F f) {
   const std::vector<std::unique_ptr<Communicator>> ends = thread_communicators(size);

@@ -1,4 +1,4 @@
-// The questions of vmm_conformance.h.
+// Implements the tests of vmm_conformance.h.
 #include "tests/device/vmm_conformance.h"
 
 #include <algorithm>
@@ -128,7 +128,7 @@ TEST_P(VmmConformance, OneCallOpensAndUnmapsARun) {
   ASSERT_TRUE(vmm_->set_access(range, kNumExtents * extent_bytes_, Access::kReadWrite));
   for (int i = 0; i < kNumExtents; ++i) write(range + i * extent_bytes_, extent_bytes_, static_cast<uint8_t>(i));
   for (int i = 0; i < kNumExtents; ++i) EXPECT_EQ(read(range + i * extent_bytes_, extent_bytes_), i);
-  vmm_->unmap(range + extent_bytes_, 3 * extent_bytes_);  // from the middle
+  vmm_->unmap(range + extent_bytes_, 3 * extent_bytes_);  // extents in the middle
   EXPECT_EQ(vmm_->counts().num_mappings, 2);
   EXPECT_EQ(read(range + 4 * extent_bytes_, extent_bytes_), 4);
   vmm_->unmap(range, extent_bytes_);

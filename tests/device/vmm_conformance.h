@@ -1,4 +1,4 @@
-// What every Vmm is asked, whatever its device. A backend's test file instantiates it:
+// Tests that every Vmm must pass, whatever its device. A backend's test file instantiates them:
 //   INSTANTIATE_TEST_SUITE_P(Cpu, VmmConformance, testing::Values(VmmBackend{...}), vmm_backend_name);
 #pragma once
 
@@ -18,11 +18,11 @@ namespace tandem::device {
 struct VmmBackend {
   std::string name;
   std::function<std::unique_ptr<Vmm>()> make_vmm;
-  // Reads and writes the memory that the Vmm maps.
+  // Makes memory that reads and writes the memory that the Vmm maps.
   std::function<std::unique_ptr<HostMemory>(Vmm&)> make_host_memory;
-  // How many granules one extent of the tests has.
+  // One extent of the tests has so many granules.
   int64_t extent_granules = 4;
-  // A touch of unmapped addresses ends the process; elsewhere the copy throws.
+  // If set, a touch of unmapped addresses ends the process; otherwise the copy throws.
   bool faults_end_process = false;
 };
 
@@ -31,12 +31,12 @@ inline std::string vmm_backend_name(const testing::TestParamInfo<VmmBackend>& in
 class VmmConformance : public testing::TestWithParam<VmmBackend> {
  protected:
   void SetUp() override;
-  void TearDown() override;  // nothing has leaked: extents, mappings, addresses, bytes
+  void TearDown() override;  // checks that nothing has leaked: extents, mappings, addresses, bytes
 
   void write(std::byte* device, int64_t bytes, uint8_t value);
-  // The one value that all bytes have; -1 where they differ.
+  // Returns the one value that all bytes have; -1 where they differ.
   int read(const std::byte* device, int64_t bytes);
-  // Reserved, created, mapped and open; freed at the end of the test unless taken down before.
+  // These are reserved, created, mapped and open; they are freed at the end of the test unless taken down before.
   std::byte* reserve(int64_t num_extents);
   ExtentId create();
   void map_open(std::byte* address, ExtentId extent);

@@ -1,4 +1,4 @@
-// Ranks that were not started alike are told so by name.
+// Tests that ranks which were not started alike get an error that names the difference.
 #include "mesh/agreement.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What rank 0 announces is read by processes that are no rank of its mesh, and nobody else's word is.
+// Tests that processes outside of rank 0's mesh read its announcement, and nobody else's.
 #include "mesh/announcement.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 namespace tandem::mesh {
 namespace {
 
-// Rank 0 trains alone, and rank 1 only samples.
+// Rank 0 trains alone, and rank 1 is a rollout worker.
 class Announcements : public testing::Test {
  protected:
   Announcements() {

@@ -1,4 +1,5 @@
-// Whoever reaches the port of a run can neither talk to it, block it nor fill it; who is of the run gets in meanwhile.
+// Tests that a stranger who reaches the port of a run can neither talk to it, block it nor fill it, while processes of
+// the run get in.
 #include "mesh/channel_listener.h"
 
 #include <fcntl.h>
@@ -37,7 +38,7 @@ auto connecting(const ChannelListener& listener, const std::string& secret = kSe
                     [port = listener.port(), secret] { return connect_channel("127.0.0.1", port, secret, 5.0); });
 }
 
-// Both get what the other one says.
+// Expects that both ends receive what the other one sends.
 void expect_talk(Channel& a, Channel& b) {
   a.send("hello");
   EXPECT_EQ(b.receive(5.0), "hello");
@@ -106,7 +107,7 @@ TEST(ChannelListener, StrangersAreNeitherWaitedForNorKept) {
     EXPECT_EQ(listener.accept(), nullptr);
   }
   EXPECT_LT(num_open(), open_before + 300) << "of 200 silent strangers at most 64 are kept";
-  // One that begins as the program does, and goes on for megabytes.
+  // This stranger begins like the program, and sends megabytes more.
   const OwnedDescriptor loud = std::move(*connect_to("127.0.0.1", listener.port()));
   fcntl(loud.get(), F_SETFL, O_NONBLOCK);
   const std::string much = std::string("\x16\x03\x01\x20\x00\x01\x00\xea\x60", 9) + std::string(1 << 20, '0');

@@ -1,4 +1,4 @@
-// Frames between processes: what is sent arrives, and nothing that arrives can do more than end the channel.
+// Tests of frames between processes: what is sent arrives, and no received byte can do more than end the channel.
 #include "mesh/channel.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(Channel, AnEndThatIsGoneOrStuckEndsTheWait) {
   EXPECT_THROW(pair.b->send(std::string(3'000'000, 'x')), ChannelClosed);
 }
 
-// With much that nobody reads any more on its way to who says it.
+// Much that nobody reads any more is on its way to the end that sends the last frame.
 TEST(Channel, TheLastWordArrives) {
   Pair pair;
   std::jthread leaving([&] {
@@ -100,7 +100,7 @@ TEST(Channel, AFrameThatIsTooLongIsRefusedBeforeItIsThere) {
   EXPECT_THROW(pair.b->receive(5.0), ChannelClosed);
 }
 
-// Whatever is changed of a frame, its payload does not come out as another one.
+// Whatever byte of a frame is changed, its payload does not come out as another one.
 TEST(Channel, AChangedByteIsFound) {
   const std::string frame = frame_of("groups");
   for (size_t at = 0; at < frame.size(); ++at) {

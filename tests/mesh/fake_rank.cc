@@ -24,7 +24,7 @@ volatile sig_atomic_t num_signals = 0, last_signal = 0;
 
 int number(const char* name) { return std::atoi(std::getenv(name)); }
 
-// Ranks that notice a peer's end as those of a run do: all are connected to rank 0.
+// The ranks notice a peer's end as those of a run do: all are connected to rank 0.
 int meet() {
   std::vector<pollfd> peers;
   const std::string name = std::string("fake-") + std::getenv("TANDEM_LAUNCH");
@@ -45,7 +45,7 @@ int meet() {
   return 3;
 }
 
-// Waits for a signal, then whether another one comes.
+// Waits for a signal, then returns whether another one comes.
 int count_signals() {
   struct sigaction count = {};
   count.sa_handler = [](int signal) {
@@ -61,14 +61,14 @@ int count_signals() {
   return last_signal == SIGTERM ? 0 : 128 + last_signal;
 }
 
-// "worker:say" is what a worker is told.
+// "worker:say" makes the rank a rollout worker that does what "say" asks.
 constexpr std::string_view kWorker = "worker:";
 bool is_worker(std::string_view word) { return word.starts_with(kWorker); }
 
-// The launcher of the second of two hosts.
+// This word makes the launcher that of the second of two hosts.
 constexpr std::string_view kSecondHost = "host:1";
 
-// What rank 0 hears of its workers.
+// Returns what rank 0 is told of its workers.
 int hear() {
   StartedWorkers workers(number("TANDEM_LAUNCHER_FD"));
   while (!workers.have_all_ended().value()) usleep(1'000);
@@ -78,7 +78,7 @@ int hear() {
   return 0;
 }
 
-// "freeze": a rank that says that it runs, until it is stopped; the launcher of such a rank waits for three seconds.
+// "freeze" is a rank that beats until it is stopped; the launcher of such a rank waits for three seconds.
 constexpr std::string_view kFreeze = "freeze";
 int freeze() {
   const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
@@ -87,7 +87,7 @@ int freeze() {
   return 0;
 }
 
-// "beat": one that runs for longer than that.
+// "beat" is one that runs for longer than that.
 int beat() {
   const Heartbeat heartbeat(number("TANDEM_LAUNCHER_FD"));
   usleep(7'000'000);

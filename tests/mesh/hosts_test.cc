@@ -1,4 +1,4 @@
-// What is asked of a launch on several hosts before any of its ranks talks.
+// Tests of the checks of a launch on several hosts before any of its ranks talks.
 #include "mesh/hosts.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ TEST(Hosts, NeedASecretOrTrust) {
   EXPECT_EQ(refusal(four_ranks(4), false, ""), "");
 }
 
-// In LibTorch 2.11 nothing that Gloo sends with this variable is a TLS record, whatever certificates it is given.
+// In LibTorch 2.11, Gloo sends no TLS record with this variable, whatever certificates it is given.
 TEST(Hosts, GloosTlsIsRefusedSinceItEncryptsNothing) {
   setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS", 1);
   const std::string said = refusal(four_ranks(2), false, "a secret");

@@ -1,4 +1,4 @@
-// Who started a rank, row by row.
+// Tests of the launchers' variables, row by row.
 #include "mesh/launch_variables.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ constexpr int64_t kParent = 4711;
 struct Case {
   std::string name;
   Variables variables;
-  std::string expected;  // "rank/size local_rank/local_size address:port"; "alone"; or what the error says
+  std::string expected;  // "rank/size local_rank/local_size address:port"; "alone"; or the error's words
 };
 
 std::string answer(const Variables& variables) {

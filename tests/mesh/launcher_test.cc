@@ -1,4 +1,4 @@
-// Ranks that are started together end together, whoever of them ends how, and whoever asks them to.
+// Tests that ranks which are started together end together, whichever of them ends how, and whoever asks them to.
 #include "mesh/launcher.h"
 
 #include <fcntl.h>
@@ -54,7 +54,7 @@ class Job {
   pid_t pid() const { return pid_; }
   const std::string& mark() const { return mark_; }
 
-  // Everything that it and its ranks print until it ends; then the exit code.
+  // Returns everything that it and its ranks print until it ends, then the exit code.
   int wait() {
     read_until("\0");
     int status = 0;
@@ -72,7 +72,7 @@ class Job {
   }
   const std::string& printed() const { return printed_; }
 
-  // The process of a rank, once it runs its program.
+  // Returns the process of a rank, once it runs its program.
   pid_t rank(int number) const {
     const std::string wanted = fmt::format("RANK={}", number);
     for (;; usleep(1000)) {
@@ -82,7 +82,7 @@ class Job {
       }
     }
   }
-  // Processes that were started for it and live, waiting for them to go.
+  // Returns the processes that were started for it and live, after waiting for them to go.
   int left() const {
     const auto give_up = Clock::now() + std::chrono::seconds(10);
     while (worker::num_processes_with(mark_) > 0 && Clock::now() < give_up) usleep(5000);
@@ -152,7 +152,7 @@ TEST(Launcher, KeepsTheEndOfALongOutput) {
   EXPECT_EQ(job.printed().find("[rank 1] line 100\n"), std::string::npos) << "64 KiB are kept";
 }
 
-// Sent to the launcher alone, as a scheduler does, and to its process group, as a terminal does.
+// The signal is sent to the launcher alone, as a scheduler does, and to its process group, as a terminal does.
 TEST(Launcher, EachRankGetsASignalOnce) {
   struct Case {
     int signal, code;
@@ -163,7 +163,7 @@ TEST(Launcher, EachRankGetsASignalOnce) {
       setpgid(job.pid(), job.pid());
       for (int i = 0; i < 3; ++i) job.rank(i);
       job.read_until("ready");
-      usleep(300'000);  // the others are, too
+      usleep(300'000);  // the others are ready, too
       kill(to_group ? -job.pid() : job.pid(), row.signal);
       EXPECT_EQ(job.wait(), row.code) << row.signal << (to_group ? " to the group" : "");
       EXPECT_EQ(job.printed(), "ready\n");
@@ -177,7 +177,7 @@ TEST(Launcher, ARankThatIsStoppedHearsASignalToo) {
   Job job({"count", "count"});
   for (int i = 0; i < 2; ++i) job.rank(i);
   job.read_until("ready");
-  usleep(300'000);  // the other one is, too
+  usleep(300'000);  // the other one is ready, too
   kill(job.rank(0), SIGSTOP);
   kill(job.pid(), SIGTERM);
   EXPECT_EQ(job.wait(), 0);
@@ -199,7 +199,8 @@ TEST(Launcher, ASecondSignalKillsRanksThatDoNotHearIt) {
 constexpr const char* kWasFrozen =
     "has said nothing for 3 s (--distributed-timeout-minutes): it was stopped or frozen, and was killed";
 
-// Alone, among others, before it has met them or behind its last word to them: nobody but the launcher can know it.
+// The rank is alone, among others, before it has met them, or after its last message to them: nobody but the launcher
+// can know it.
 TEST(Launcher, ARankThatIsFrozenIsKilledAndNamed) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"freeze", "worker:exit:3", "worker:beat"}, {"beat", "freeze"}, {"freeze", "exit:0"}}) {
@@ -247,7 +248,7 @@ TEST(Launcher, TellsOfNoWorkerThatRuns) {
   EXPECT_NE(job.printed().find("heard: 3, rank 2 of 3 was killed by signal 9\n"), std::string::npos) << job.printed();
 }
 
-// On a host without any that trains.
+// The host has no rank that trains.
 TEST(Launcher, WorkersAloneEndBadlyWhereNoneEndedWell) {
   Job some({"host:1", "worker:exit:0", "worker:say"});
   EXPECT_EQ(some.wait(), 0) << some.printed();
@@ -261,7 +262,7 @@ TEST(Launcher, WorkersAloneEndBadlyWhereNoneEndedWell) {
       << none.printed();
 }
 
-// Rank 0, on the other host, says when it has ended.
+// Rank 0, on the other host, reports its own end.
 TEST(Launcher, WorkersOfAnotherHostOutliveThoseThatTrainHere) {
   Job job({"host:1", "exit:0", "worker:count"});
   job.rank(3);
@@ -308,7 +309,7 @@ TEST(Launcher, APortInUseIsOneLine) {
   }
 }
 
-// A hundred with --soak.
+// With --soak there are a hundred.
 int num_kills = 15;
 
 TEST(Launcher, KillsAtRandomMoments) {

@@ -1,5 +1,5 @@
-// Processes of one user find each other by a name, and nobody else is let in, reads the name's folder, or takes the
-// name.
+// Tests that processes of one user find each other by a name, and that nobody else is let in, reads the name's folder,
+// or takes the name.
 #include "mesh/local_socket.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 std::string own_name() { return fmt::format("test-{}", getpid()); }
 
-// Where a name of this user is.
+// Returns the path of a name of this user.
 std::string path_of(const std::string& name) {
   for (const auto& folder : fs::directory_iterator("/tmp")) {
     if (!folder.path().filename().string().starts_with(fmt::format("tandem-{}-", geteuid()))) continue;
@@ -70,7 +70,7 @@ TEST(LocalSocket, ANameIsOneListenersAndGoesWithIt) {
   EXPECT_EQ(path_of(name), "");
 }
 
-// Its socket stays, and is in nobody's way.
+// The killed process's socket stays, and is in nobody's way.
 TEST(LocalSocket, WhatAKilledProcessLeavesIsRemoved) {
   const std::string name = own_name();
   const pid_t child = fork();
@@ -109,7 +109,7 @@ TEST(LocalSocket, AnotherUserNeitherConnectsNorReadsTheFolder) {
     return error.message();
   };
   EXPECT_EQ(as_foreign_user(see), std::strerror(EACCES));
-  // Whoever could open the folder is turned away all the same.
+  // A process that could open the folder is refused all the same.
   ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
   ASSERT_EQ(chmod(path.c_str(), 0777), 0);
   EXPECT_EQ(as_foreign_user([&] { return connect_by_path(path); }), "connected");
@@ -130,7 +130,7 @@ TEST(LocalSocket, AnotherUserCannotTakeTheName) {
     address.sun_family = AF_UNIX;
     const std::string path = squatted + "/" + name;
     std::memcpy(address.sun_path, path.data(), path.size());
-    const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);  // of this process, until it ends
+    const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);  // socket of this process, until it ends
     if (bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(socket, 5) != 0)
       return std::string(std::strerror(errno));
     if (fork() == 0) {

@@ -1,4 +1,5 @@
-// The store of ranks on one machine: what one says another reads, counters add up, and two that ask are connected.
+// Tests of the store of ranks on one machine: another rank reads what one sets, counters add up, and two that ask are
+// connected.
 #include "mesh/local_store.h"
 
 #include <fmt/format.h>

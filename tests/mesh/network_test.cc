@@ -1,5 +1,5 @@
-// The kernel is asked to look after connections to hosts that fall silent. What it does then, tests/mesh/two_hosts.sh
-// sees.
+// Tests that the kernel is asked to look after connections to hosts that fall silent. tests/mesh/two_hosts.sh checks
+// what it does then.
 #include "mesh/network.h"
 
 #include <arpa/inet.h>
@@ -29,7 +29,7 @@ OwnedDescriptor connected(int port) {
   return end;
 }
 
-// As the store connects: IPv6, with an address of IPv4 in it.
+// Connects like the store: IPv6, with an address of IPv4 in it.
 OwnedDescriptor connected_as_the_store(int port) {
   OwnedDescriptor end(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in6 there = {};

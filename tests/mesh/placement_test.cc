@@ -10,7 +10,7 @@
 namespace tandem::mesh {
 namespace {
 
-// Rank `rank` of `size`, with `per_host` on each host.
+// Returns the launch of rank `rank` of `size`, with `per_host` on each host.
 LaunchVariables launch_of(int rank, int size, int per_host) {
   LaunchVariables launch;
   launch.rank = rank;

@@ -1,4 +1,4 @@
-// Real processes that find each other on this host, and what each of them says when they do not.
+// Tests of real processes that find each other on this host, and of the error of each when they do not.
 #include "mesh/rendezvous.h"
 
 #include <ATen/ops/full.h>
@@ -29,7 +29,7 @@ struct Ended {
 
 std::string texts(const std::vector<std::string>& all) { return fmt::format("{}", fmt::join(all, " ")); }
 
-// Everything that a mesh is for.
+// Uses everything that a mesh is for.
 void talk(Mesh& mesh) {
   std::string tickets = texts(device::all_gather_text(mesh.host(), fmt::format("r{}", mesh.rank())));
   tickets += texts(device::all_gather_text(mesh.savers(), mesh.is_conductor() ? " saved by" : "0"));
@@ -50,7 +50,7 @@ void talk(Mesh& mesh) {
   for (const cli::InternetSocket& socket : cli::internet_sockets(std::to_string(getpid()))) {
     throw BugError("a socket of the internet at " + socket.address);
   }
-  device::any_of(mesh.host(), false);  // until all have looked
+  device::any_of(mesh.host(), false);  // waits until all have looked
 }
 
 // A network of devices that notices nothing by itself.
@@ -92,7 +92,7 @@ DeviceNetwork deaf_network() {
 }
 
 void lose_rank_1(Mesh& mesh) {
-  device::any_of(mesh.host(), false);  // until all have joined
+  device::any_of(mesh.host(), false);  // waits until all have joined
   if (mesh.rank() == 1) raise(SIGKILL);
   mesh.data().device.start_exchange({}, {})->wait();
 }
@@ -167,7 +167,7 @@ std::map<std::string, std::string> variables(int rank, int size, int port) {
           {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
 }
 
-// As torchrun starts them, or as our launcher does.
+// Starts ranks as torchrun does, or as our launcher does.
 std::vector<Ended> run_ranks(const std::string& scenario, int size, bool launcher_is_ours = false) {
   const int port = free_port();
   std::vector<Rank> ranks;
@@ -300,7 +300,7 @@ TEST(Rendezvous, ARankWithoutTheSecretIsNamed) {
 // torchrun starts the ranks again, with the same port.
 TEST(Rendezvous, RanksThatAreStartedAgainMeetAgain) {
   const int port = free_port();
-  const OwnedDescriptor agent = listen_at("127.0.0.1", port);  // its store, which we leave alone
+  const OwnedDescriptor agent = listen_at("127.0.0.1", port);  // torchrun's store, which we leave alone
   for (const char* attempt : {"0", "1"}) {
     std::vector<Rank> ranks;
     for (int rank = 0; rank < 3; ++rank) {

@@ -1,5 +1,5 @@
-// Channels between machines: who does not know the secret hears nothing, and what was not said by the other end, in its
-// turn, ends the channel before anybody reads it.
+// Tests of channels between machines: a process that does not know the secret reads nothing, and bytes that the other
+// end did not send, in its turn, end the channel before anybody reads them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
@@ -33,7 +33,7 @@ struct Keys {
   TlsKey listens, connects;
 };
 
-// Gives an end bytes that come one by one; what it says of them, or "".
+// Gives an end bytes that come one by one. Returns what it says of them, or "".
 std::string refusal(Handshake& end, std::string_view bytes) {
   try {
     for (const char byte : bytes) {
@@ -82,7 +82,7 @@ std::string said(TlsSession& end, std::string_view text) {
   return end.take_words();
 }
 
-// What an end reads of these bytes, to the last.
+// Returns what an end reads of these bytes, to the last.
 std::string heard(TlsSession& end, std::string_view bytes) {
   std::string result;
   std::array<char, 1000> part;
@@ -123,7 +123,7 @@ TEST(Handshake, AnotherSecretOrNoneIsNamedByBothEnds) {
   EXPECT_EQ(second.of_connecting, without);
 }
 
-// A proof of the secret would let him try guesses on computers of his own.
+// A proof of the secret would let an attacker test guesses offline.
 TEST(Handshake, WhoConnectsWithoutTheSecretGetsAnAlertAndNoProof) {
   const Keys ours, theirs(kOther);
   Handshake listening(&ours.listens, ChannelEnd::kListens), other(&theirs.connects, ChannelEnd::kConnects);
@@ -134,7 +134,7 @@ TEST(Handshake, WhoConnectsWithoutTheSecretGetsAnAlertAndNoProof) {
   EXPECT_EQ(answer[0], '\x15') << "an alert, of TLS's record of two bytes";
 }
 
-// Neither an end's own words, nor those of a connection before, nor what is no word at all.
+// An end's own words, those of an earlier connection, and bytes that are no word at all are refused.
 TEST(Handshake, WhatKnowsNoSecretIsTurnedAway) {
   const Keys keys;
   Handshake mirrored(&keys.connects, ChannelEnd::kConnects);
@@ -142,7 +142,7 @@ TEST(Handshake, WhatKnowsNoSecretIsTurnedAway) {
   Handshake echoed(nullptr, ChannelEnd::kConnects);
   EXPECT_THAT(refusal(echoed, echoed.take_words()), StartsWith(kStranger));
 
-  // All that a member said on one connection is said again on another.
+  // All words of a member on one connection are replayed on another.
   Handshake member(&keys.connects, ChannelEnd::kConnects), first(&keys.listens, ChannelEnd::kListens);
   std::string replayed = member.take_words();
   EXPECT_EQ(refusal(first, replayed), "");
@@ -163,7 +163,7 @@ TEST(Handshake, WhatKnowsNoSecretIsTurnedAway) {
 
 TEST(Handshake, NoMoreIsKeptOfAStrangerThanAHandshakeIsLong) {
   const Keys keys;
-  // Records of a handshake that never ends: a ClientHello says that it is 60,000 bytes long.
+  // These are records of a handshake that never ends: a ClientHello says that it is 60,000 bytes long.
   std::string endless = std::string("\x16\x03\x01\x20\x00\x01\x00\xea\x60", 9) + std::string(100'000, '\0');
   Handshake listening(&keys.listens, ChannelEnd::kListens);
   size_t num_taken = 0;
@@ -177,7 +177,7 @@ TEST(Handshake, NoMoreIsKeptOfAStrangerThanAHandshakeIsLong) {
   EXPECT_LE(num_taken, Handshake::kMaxBytes);
 }
 
-// A listening end with a certificate that anybody can make, and without the secret.
+// The listening end has a certificate that anybody can make, and no secret.
 TEST(Handshake, ACertificateIsNoSecret) {
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> pair(EVP_EC_gen("P-256"), EVP_PKEY_free);
   const std::unique_ptr<X509, void (*)(X509*)> certificate(X509_new(), X509_free);
@@ -282,7 +282,7 @@ TEST(SealedChannel, AnEndThatClosesSaysSo) {
   }
 }
 
-// Which may be taken in other parts than they were sent in.
+// The bytes may be taken in other parts than they were sent in.
 TEST(SealedChannel, BytesBehindAFrameAreSealedToo) {
   for (const bool is_changed : {false, true}) {
     Ends ends, others;
@@ -297,7 +297,7 @@ TEST(SealedChannel, BytesBehindAFrameAreSealedToo) {
         channel.send("bytes follow");
         if (!is_changed) return channel.send_bytes(sent), channel.send("behind"), channel.wait_until_closed(5.0);
         Channel(OwnedDescriptor(dup(sockets[0])), 5.0, kMaxFrameBytes, std::move(others.listens)).send_bytes(sent);
-      } catch (const ChannelClosed&) {  // the receiver has had enough
+      } catch (const ChannelClosed&) {  // the receiver has closed
       }
     });
     EXPECT_EQ(receiver.receive(5.0), "bytes follow");

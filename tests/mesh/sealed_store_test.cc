@@ -1,4 +1,5 @@
-// What is read from a store with a secret was written by who knows it, under that key, in this run.
+// Tests that a value read from a store with a secret was written by a holder of the secret, under that key, in this
+// run.
 #include "mesh/sealed_store.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +73,7 @@ TEST_F(SealedStoreTest, RefusesWhatStoodUnderAnotherKeyOrInAnotherRun) {
   EXPECT_NE(refusal(store_, "other"), "");
   SealedStore next_run(plain_, kSecret, "run 2");
   EXPECT_NE(refusal(next_run, "key"), "");
-  // Where one text ends and the next begins is no way round it.
+  // Shifting the end of one text into the next is no way round it.
   SealedStore shifted(plain_, kSecret, "run 1k");
   plain_->set("ey", sealed);
   EXPECT_NE(refusal(shifted, "ey"), "");

@@ -1,4 +1,4 @@
-// A secret that others can read or guess is none.
+// Tests that a secret which others can read or guess is refused.
 #include "mesh/secret.h"
 
 #include <gmock/gmock.h>

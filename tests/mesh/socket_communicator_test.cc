@@ -1,4 +1,5 @@
-// Sockets between processes: the questions of every communicator, and who is missed when, in which words.
+// Tests of sockets between processes: the conformance tests of every communicator, and when a missing rank is reported,
+// in which words.
 #include "mesh/socket_communicator.h"
 
 #include <ATen/ops/empty.h>
@@ -42,7 +43,7 @@ class Sockets {
       }
     }
   }
-  // Of one rank, once: the others' are closed in this process.
+  // Takes the sockets of one rank, once: the others' are closed in this process.
   std::vector<OwnedDescriptor> take(int rank) {
     std::vector<OwnedDescriptor> own = std::move(ends_[static_cast<size_t>(rank)]);
     close();
@@ -116,7 +117,7 @@ TEST(SocketCommunicator, ARankThatDoesNotAnswerIsNamedInTime) {
   });
   EXPECT_THAT(outcomes[0], HasSubstr("rank 2"));
   EXPECT_THAT(outcomes[1], HasSubstr("rank 2"));
-  // The first to notice says so to the others.
+  // The first rank to notice tells the others.
   const std::string words = "PeerLost: test: exchange: rank 2 did not answer within 1.5 s; waited 1.";
   EXPECT_TRUE(outcomes[0].starts_with(words) || outcomes[1].starts_with(words)) << outcomes[0] << '\n' << outcomes[1];
   EXPECT_THAT(outcomes[2], StartsWith("PeerLost: "));
@@ -150,7 +151,7 @@ TEST(SocketCommunicator, ARankThatIsFrozenIsMissedInAWaitForSamples) {
       << outcomes[2];
 }
 
-// Ctrl-Z, and fg: all were stopped, and none of them has been silent.
+// This is Ctrl-Z and fg: all were stopped, and none of them has been silent.
 TEST(SocketCommunicator, RanksThatWereStoppedTogetherGoOn) {
   const std::vector<std::string> outcomes = run_sockets(2, {.wait_s = 3.0, .silence_s = 3.0}, [](Communicator& ranks) {
     exchange_a_byte(ranks);
@@ -168,7 +169,7 @@ TEST(SocketCommunicator, RanksThatWereStoppedTogetherGoOn) {
   for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
-// Another build, or other flags: sizes that do not fit end both, and no tensor has bytes of another.
+// In another build, or with other flags, sizes that do not fit end both, and no tensor gets bytes of another.
 TEST(SocketCommunicator, PiecesOfAnotherSizeAreRefused) {
   const std::vector<std::string> outcomes = run_sockets(2, {}, [](Communicator& ranks) {
     const at::Tensor mine = at::empty({ranks.rank() == 0 ? 10 : 12}, at::kByte), theirs = at::empty({10}, at::kByte);
@@ -199,7 +200,7 @@ TEST(SocketCommunicator, WaitingTakesNoProcessorTime) {
   for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
-// Prints what an exchange takes.
+// Prints the time of an exchange.
 TEST(SocketCommunicator, IsAsFastAsItIs) {
   const std::vector<std::string> outcomes = run_sockets(2, {}, [](Communicator& ranks) {
     for (const int64_t bytes : {int64_t{1} << 10, int64_t{64} << 20}) {

@@ -1,4 +1,4 @@
-// What a run of one process may rely on: the mesh is there, and asks nobody.
+// Tests of the mesh of a run that is one process: it is there, and asks nobody.
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 

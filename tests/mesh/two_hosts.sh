@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs tandem on two hosts: two network namespaces of this machine with a cable between them, and a second network each
-# that nobody is to be heard on. Asks: are the weights those of one process; does anything listen beyond the cable; do
-# ranks of other launchers meet; who ends, and how, when the cable is cut or the secrets differ; may a host only sample.
+# that nobody may listen on. It checks that the weights are those of one process, that nothing listens beyond the cable,
+# that ranks of other launchers meet, who ends, and how, when the cable is cut or the secrets differ, and that a host
+# may have rollout workers alone.
 #
 #   tests/mesh/two_hosts.sh build/dev/src/cli/tandem [--all]
-# --all: with the variables of torchrun, Slurm and Open MPI too.
+# --all runs it with the variables of torchrun, Slurm and Open MPI too.
 # It needs root and network namespaces; where it may not have them it says so and ends with code 77.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -145,7 +146,7 @@ strangers_are_refused() {
   grep -q "TANDEM_SECRET_FILE" "$here/out.0" || fail "no secret: the remedy is not named"
 }
 
-# Host 1 only samples.
+# Host 1 has rollout workers alone.
 workers_sample_for_another_host() {
   local i
   for i in 0 1; do
@@ -177,7 +178,7 @@ an_engine_of_two_samples_for_another_host() {
     fail "an engine on another host: weights are not those of --colocate"
 }
 
-# Three workers, two of them on host 1: the run goes on with the one that is left.
+# There are three workers, two of them on host 1: the run continues with the one that is left.
 a_cut_cable_costs_workers() {
   local i
   per_host=2

@@ -11,7 +11,7 @@ namespace tandem::rollout {
 
 namespace {
 
-// What is seen of results that are not there yet: no token, and a log-prob that nobody would take for one.
+// Readers of results that are not there yet see these: no token, and a log-prob that nobody would take for one.
 constexpr int32_t kNotThereYet = 0x5EADBEEF;
 
 class CopiedFetch final : public device::Ops::Fetch {

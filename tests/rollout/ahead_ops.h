@@ -1,6 +1,6 @@
-// Operations that behave as a device does which the host runs ahead of, but compute on the CPU at once:
-//  - what sample() writes is not to be seen in its tensors, only by take_drawn() and by wait() of a fetch();
-//  - what prepare() makes of rows lies on "the device", in AttentionRows::memory where there is one;
+// Operations that behave like a device which the host runs ahead of, but compute on the CPU at once:
+//  - the results of sample() are not visible in its tensors, only to take_drawn() and to wait() of a fetch();
+//  - the results of prepare() lie on "the device", in AttentionRows::memory where there is one;
 //  - a recording's replay must repeat its first one call by call, with the same sizes and the same addresses.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tandem::rollout {
 class AheadOps final : public sim::ForwardingOps {
  public:
   using Tensor = at::Tensor;
-  // inner: on the CPU, borrowed.
+  // `inner` computes on the CPU and is borrowed.
   explicit AheadOps(const device::Ops& inner, bool runs_ahead = true) : ForwardingOps(inner), runs_ahead_(runs_ahead) {}
 
   std::string name() const override { return inner_.name() + " (ahead)"; }
@@ -46,20 +46,20 @@ class AheadOps final : public sim::ForwardingOps {
   int64_t num_recordings() const { return num_recordings_; }
   int64_t num_replays() const { return num_replays_; }
 
-  // What a replay called, as text.
+  // The calls of a replay, as text.
   using Calls = std::vector<std::string>;
 
  private:
   class ComparedRecording;
-  // x with what the device has there.
+  // Returns x with the contents that the device has there.
   Tensor revealed(const Tensor& x) const;
   void hide(const Tensor& visible, const Tensor& values) const;
-  // An argument of an operation: its sizes, and its address where that must not change.
+  // Notes an argument of an operation: its sizes, and its address where that must not change.
   void note(const std::string& operation, const Tensor& argument, bool has_fixed_address = true) const;
 
   const bool runs_ahead_;
-  mutable std::unordered_map<const int32_t*, int32_t> hidden_;  // by address: bits that only the device knows
-  mutable Calls* calls_ = nullptr;                              // of the replay that is under way
+  mutable std::unordered_map<const int32_t*, int32_t> hidden_;  // bits that only the device knows, by address
+  mutable Calls* calls_ = nullptr;                              // calls of the replay in progress
   mutable int64_t num_recordings_ = 0, num_replays_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What each call of the engine promises.
+// Tests of the promise of each call of the engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Ahead, EngineTest,
                                   (info.param.record_steps ? "Recorded" : "");
                          });
 
-// The first n tokens of both are the same bits.
+// Expects that the first n tokens of both have the same bits.
 void expect_prefix(const rl::Completion& part, const rl::Completion& whole) {
   ASSERT_LE(part.tokens.size(), whole.tokens.size());
   EXPECT_TRUE(std::equal(part.tokens.begin(), part.tokens.end(), whole.tokens.begin()));
@@ -97,7 +97,7 @@ TEST_P(EngineTest, ReturnsPartialCompletionsOnAbort) {
   for (int i = 0; i < 12; ++i) engine->step();
   engine->add(request_of(3, 20, 2, 30));
   engine->abort(1);
-  engine->abort(77);  // not there, or ended long ago
+  engine->abort(77);  // the group is not there, or ended long ago
   const rl::Group partial = engine->next_finished().value();
   EXPECT_EQ(partial.group_id, 1U);
   ASSERT_EQ(partial.completions.size(), 3U);
@@ -111,7 +111,7 @@ TEST_P(EngineTest, ReturnsPartialCompletionsOnAbort) {
   EXPECT_EQ(engine->next_finished().value().completions[0].tokens.size(), 12U);
   EXPECT_TRUE(engine->next_finished().value().completions[0].tokens.empty());
   EXPECT_FALSE(engine->step());
-  // Nothing of it is left behind.
+  // No trace of the group is left.
   engine->add(request_of(1, 20, 3, 30));
   expect_same_group(finish_all(*engine).at(1), whole);
 }
@@ -142,7 +142,7 @@ TEST_P(EngineTest, RecordsWhichWeightsSampledWhichTokens) {
   const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
   engine->add(request);
   for (int i = 0; i < 8; ++i) engine->step();
-  EXPECT_THROW(engine->update_weights(m.store->view()), BugError);  // neither paused nor idle
+  EXPECT_THROW(engine->update_weights(m.store->view()), BugError);  // the engine is neither paused nor idle
   engine->pause(PauseMode::kDropKv);
   m.change_weights(99);
   engine->update_weights(m.store->view());
@@ -155,7 +155,7 @@ TEST_P(EngineTest, RecordsWhichWeightsSampledWhichTokens) {
     EXPECT_EQ(completion.versions[1].begin, 8);
     EXPECT_EQ(completion.versions[1].version, 6U);
   }
-  // With the KV dropped, what follows is what the new weights alone would have said.
+  // With the KV cache dropped, the rest is what the new weights alone would have given.
   const rl::Completion& completion = group.completions[0];
   GroupRequest rest = request;
   std::vector<int32_t> begun = request.prompt->tokens;
@@ -178,7 +178,7 @@ TEST_P(EngineTest, EndsAtTheTokenThatCompletesAStopString) {
   for (const int32_t token : whole.tokens) {
     if (token < 60) text += config.token_bytes[static_cast<size_t>(token)];
   }
-  // Begins in the middle of a token and ends in the middle of another.
+  // The stop string begins in the middle of a token and ends in the middle of another.
   const std::string stop = text.substr(23, 4);
   const size_t end = text.find(stop) + stop.size();
   GroupRequest request = request_of(1, 20, 1, 40);
@@ -190,7 +190,7 @@ TEST_P(EngineTest, EndsAtTheTokenThatCompletesAStopString) {
   size_t expected_tokens = 0;
   while (bytes < end) bytes += whole.tokens[expected_tokens++] < 60 ? 2 : 0;
   EXPECT_EQ(stopped.tokens.size(), expected_tokens);
-  EXPECT_THROW(run_alone(*m.model, request, EngineTest::config()), BugError);  // no table of token bytes
+  EXPECT_THROW(run_alone(*m.model, request, EngineTest::config()), BugError);  // there is no table of token bytes
 }
 
 TEST_P(EngineTest, EndsAtStopTokensUnlessTold) {
@@ -208,7 +208,7 @@ TEST_P(EngineTest, EndsAtStopTokensUnlessTold) {
                                       [&whole](int32_t token) { return token == whole.tokens[9] || token == 1; });
   EXPECT_EQ(static_cast<int64_t>(stopped.tokens.size()), first_end - whole.tokens.begin() + 1);
 
-  // Of many samples some meet the model's own EOS.
+  // Among many samples some meet the model's own EOS.
   GroupRequest many = request_of(1, 20, 60, 40);
   many.sampling.ignore_eos = false;
   int num_stopped = 0;
@@ -278,7 +278,7 @@ TEST_P(EngineTest, SaysWhenTheModelGivesNoNumbers) {
   }
 }
 
-// What a lost rank leaves are numbers that mean nothing: they are neither used nor blamed on the weights.
+// The results after a rank is lost mean nothing: they are neither used nor blamed on the weights.
 TEST_P(EngineTest, AsksForRanksBeforeItUsesWhatAStepGave) {
   TestModel m = make_model();
   EngineConfig config = EngineTest::config();

@@ -1,5 +1,5 @@
-// A completion's bits depend on its prompt, parameters, sample id and weights alone; and its log-probs are those that
-// one forward over the whole sequence gives.
+// Tests that a completion's bits depend on its prompt, parameters, sample id and weights alone, and that its log-probs
+// are those of one forward over the whole sequence.
 #include <gtest/gtest.h>
 
 #include <ATen/ops/arange.h>
@@ -41,7 +41,7 @@ class EngineExactness : public testing::TestWithParam<Case> {
   }
 };
 
-// Groups of every kind: greedy and sampled, cut and uncut, prompts on both sides of a block's end.
+// Returns groups of every kind: greedy and sampled, cut and uncut, prompts on both sides of a block's end.
 std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
   std::mt19937 random(seed);
   std::vector<GroupRequest> requests;
@@ -104,13 +104,13 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       total.recomputed_tokens += engine->stats().recomputed_tokens;
     }
   }
-  // The variants reach what they are meant to test.
+  // The variants reach the cases that they are meant to test.
   EXPECT_GT(total.preemptions, 10);
   EXPECT_GT(total.copies_on_write, 20);
   EXPECT_GT(total.recomputed_tokens, 100);
 }
 
-// Log-probs of a completion, from one forward over prompt and completion.
+// Returns log-probs of a completion, from one forward over prompt and completion.
 std::vector<float> score(const TestModel& m, at::ScalarType dtype, const std::vector<int32_t>& prompt,
                          const std::vector<int32_t>& completion, double temperature) {
   std::vector<int32_t> ids = prompt;

@@ -1,4 +1,5 @@
-// What the engine's tests share: a small random model over its own weights, requests, and running them to the end.
+// Shared by the engine's tests: a small random model over its own weights, requests, and functions that run them to the
+// end.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,18 +21,19 @@ namespace tandem::rollout {
 inline const device::Ops& test_ops(int num_threads = 1) { return model::test_ops(num_threads); }
 using model::TestModel;
 
-// Two layers, 64 tokens of vocabulary, context 256, EOS 1; logits about as wide apart as a trained model's.
+// The model has two layers, 64 tokens of vocabulary, context 256, EOS 1, and logits about as wide apart as a trained
+// model's.
 TestModel make_small_model(at::ScalarType dtype, int num_threads = 1,
                            const std::string& architecture = "Qwen3ForCausalLM");
 
 rl::SharedPrompt random_prompt(uint32_t seed, int64_t length);
 
-// Runs until nothing is left. Groups by id.
+// Runs until nothing is left. Returns the groups by id.
 std::map<uint64_t, rl::Group> finish_all(Engine& engine);
-// One group alone in an engine of its own.
+// Runs one group alone in an engine of its own.
 rl::Group run_alone(model::Model& model, const GroupRequest& request, const EngineConfig& config = {});
 
-// The same bits: tokens, log-probs of both kinds, reason.
+// Expects the same bits: tokens, log-probs of both kinds, reason.
 void expect_same_completion(const rl::Completion& a, const rl::Completion& b);
 void expect_same_group(const rl::Group& a, const rl::Group& b);
 

@@ -26,7 +26,7 @@ class FakeForward {
  public:
   explicit FakeForward(int64_t num_blocks) : kv_(static_cast<size_t>(num_blocks * device::kBlockTokens), 0) {}
 
-  // What free memory holds is nobody's business: whoever reads it shall notice.
+  // Writes garbage into free memory, so that a forward which reads it is noticed.
   void poison_free_blocks(const BlockPool& pool) {
     for (int32_t block = 0; block < pool.num_blocks(); ++block) {
       if (pool.reference_count(block) > 0) continue;
@@ -40,7 +40,7 @@ class FakeForward {
     }
   }
 
-  // Runs the plan. `drawn`: the tokens that the plan before it drew; `histories`: the true tokens of each sequence.
+  // Runs the plan. `drawn` are the tokens that the previous plan drew, `histories` the true tokens of each sequence.
   // Returns one hash per logits row.
   std::vector<uint64_t> run(const ScheduledBatch& plan, const std::vector<int32_t>& drawn,
                             const std::unordered_map<SequenceId, std::vector<int32_t>>& histories) {
@@ -74,7 +74,7 @@ class FakeForward {
     return slot(plan.block_table[static_cast<size_t>(index)], position % device::kBlockTokens);
   }
 
-  // Every key that the row would attend to is the right one.
+  // Expects that every key that the row would attend to is the right one.
   void expect_history(const ScheduledBatch& plan, size_t row,
                       const std::unordered_map<SequenceId, std::vector<int32_t>>& histories) const {
     const SequenceId id = plan.sequences[static_cast<size_t>(plan.sequence_of_row[row])];

@@ -1,4 +1,4 @@
-// The engine against transformers' greedy continuations.
+// Tests of the engine against transformers' greedy continuations.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -39,7 +39,8 @@ std::vector<GoldenSequence> read_sequences(const std::string& name) {
 
 class GoldenEngine : public testing::TestWithParam<std::string> {};
 
-// All sequences in one batch; then prefilled in chunks of an odd size over a cache that does not hold them all.
+// All sequences run in one batch; then they are prefilled in chunks of an odd size over a cache that does not hold them
+// all.
 TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
   const std::vector<GoldenSequence> sequences = read_sequences(GetParam());
   ASSERT_FALSE(sequences.empty());

@@ -1,4 +1,4 @@
-// Reference-counted blocks: lowest first, shared, moved, never leaked.
+// Tests of reference-counted blocks: lowest first, shared, moved, never leaked.
 #include "rollout/kv_blocks.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The block-major cache: sizes, layer views, copies on write.
+// Tests of the block-major cache: sizes, layer views, copies on write.
 #include "rollout/kv_cache.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// One step ahead or not, recorded or not: the same completions, bit for bit, over drawn mixes of everything that an
-// engine can be asked. Seeds are printed by what fails.
+// Tests that completions are the same, bit for bit, one step ahead or not, recorded or not, over drawn mixes of
+// everything that an engine can be asked. A failure prints its seed.
 #include <gtest/gtest.h>
 
 #include <ATen/Context.h>
@@ -45,9 +45,9 @@ class PoisonedMemory {
 
 enum class Action : uint8_t { kNothing, kCompact, kPause, kDropKv, kAbort };
 struct Event {
-  int64_t num_steps = 0;  // before it
+  int64_t num_steps = 0;  // steps before the event
   Action action = Action::kNothing;
-  uint64_t group_id = 0;  // kAbort
+  uint64_t group_id = 0;  // group of kAbort
 };
 
 // Groups, each followed by an event, and an engine of a size that may be too small for them.
@@ -121,7 +121,7 @@ std::map<uint64_t, rl::Group> run(Engine& engine, const Mix& mix) {
   return finish_all(engine);
 }
 
-// What an aborted group has is the beginning of what it would have had.
+// Expects that an aborted group is the beginning of the whole one.
 void expect_beginning(const rl::Group& part, const rl::Group& whole) {
   for (size_t i = 0; i < whole.completions.size(); ++i) {
     const rl::Completion &a = part.completions[i], &b = whole.completions[i];
@@ -183,7 +183,7 @@ TEST(Lookahead, ChangesNoBitOfACompletionNorDoesRecording) {
       EXPECT_TRUE(variant.lookahead > 0 || stats.wasted_rows == 0);
     }
   }
-  // The mixes reach what they are meant to test.
+  // The mixes reach the cases that they are meant to test.
   EXPECT_GT(num_tokens, 50000);
   EXPECT_GT(num_aborts, 100);
   EXPECT_GT(total.preemptions, 500);
@@ -254,7 +254,7 @@ class OneAddress final : public device::AllocatorHook {
   bool moved = false;
 
  private:
-  // Nothing else of the small model is as large.
+  // No other tensor of the small model is as large.
   static constexpr int64_t kStepMemoryBytes = int64_t{1} << 17;
   device::MemoryDriver driver_ = device::open_memory({});
   std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{1} << 22);

@@ -1,5 +1,5 @@
-// Engines of several ranks that are asked through the first one's: all of them do the same work, and what comes out is
-// what one engine gives.
+// Tests of a tensor-parallel group's engines, which are called through the first rank's: all of them do the same work,
+// and the result is that of one engine.
 #include "rollout/replica.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// The same model for each rank, with operations of its own: they are of one thread.
+// The same model for each rank, with operations of its own, since operations belong to one thread.
 struct RankModels {
   explicit RankModels(int count) {
     const model::ModelConfig config = make_small_model(at::kFloat).config;
@@ -44,7 +44,7 @@ GroupRequest drawn_request(uint64_t id, std::mt19937& random) {
   return request;
 }
 
-// What a user of an engine does, drawn by `seed`; the groups that came out.
+// Uses an engine in a way drawn by `seed` and returns the groups that came out.
 std::map<uint64_t, rl::Group> use(Engine& engine, uint32_t seed) {
   std::mt19937 random(seed);
   std::map<uint64_t, rl::Group> finished;
@@ -84,7 +84,7 @@ std::string counts(const EngineStats& stats) {
 }
 
 TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
-  // So few blocks that sequences are preempted.
+  // There are so few blocks that sequences are preempted.
   EngineConfig config;
   config.num_kv_blocks = 16;
   config.limits = {.max_batch_tokens = 48, .max_running = 6};
@@ -143,7 +143,7 @@ TEST(Replica, ARequestThatIsRefusedIsNotPassedOn) {
   leading.end();
 }
 
-// Also while groups are under way.
+// It may ask while groups are in flight, too.
 TEST(Replica, TheFirstAsksWhatTheOthersSay) {
   const auto communicators = device::thread_communicators(2);
   const RankModels models(2);

@@ -1,4 +1,4 @@
-// The byte arithmetic of KV blocks.
+// Tests of the byte arithmetic of KV blocks.
 #include "rollout/rollout_plan.h"
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   const auto bytes = [&](memory::Tag tag) { return plan.bytes(tag, memory::Phase::kRollout); };
   EXPECT_EQ(bytes(memory::Tag::kKv), 77);
   EXPECT_EQ(bytes(memory::Tag::kBatch), 0) << "they are the engine's scratch";
-  // The block's input; q 64, k and v 64, attn_out 64, middle 32, gate_up 192, their product 96, down's and the sum 64.
-  // Nine draws of 64 bytes, 3 * 100 + 9 indices; 3 * 9 results, twice.
+  // A row has the block's input; q 64, k and v 64, attn_out 64, middle 32, gate_up 192, their product 96, down's and
+  // the sum 64. A step has nine draws of 64 bytes, 3 * 100 + 9 indices; 3 * 9 results, twice.
   const int64_t step_tensors = 2048 + 2 * 512;
   EXPECT_EQ(bytes(memory::Tag::kEngineScratch),
             step_tensors + 100 * (32 + 64 + 64 + 64 + 32 + 192 + 96 + 64) * 2 + memory::rounding_of(12));

@@ -1,4 +1,4 @@
-// The scheduler against a fake forward whose KV is a hash of the history: wrong sharing or copying shows.
+// Tests of the scheduler against a fake forward whose KV is a hash of the history: wrong sharing or copying shows.
 #include "rollout/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ constexpr int32_t kEos = 0;
 
 int32_t draw_token(uint64_t hash, uint64_t sample) { return static_cast<int32_t>(mix(hash, sample) % kVocab); }
 
-// The whole sequence, computed without a scheduler.
+// Returns the whole sequence, computed without a scheduler.
 std::vector<int32_t> reference_sequence(std::vector<int32_t> tokens, uint64_t sample, size_t max_tokens) {
   uint64_t hash = kEmptyHistory;
   for (const int32_t token : tokens) hash = mix(hash, static_cast<uint64_t>(token));
@@ -74,11 +74,12 @@ class Workload {
     return id;
   }
 
-  // Of each turn that has ended and was not taken: whose it was, and all its tokens.
+  // A turn that has ended and was not taken: its owner, and all its tokens.
   using Turn = std::pair<PrefixOwner, std::vector<int32_t>>;
   std::vector<Turn> take_turns() { return std::exchange(turns_, {}); }
 
-  // One forward, whose draws are answered after it, or after the next one with lookahead; false when nothing was left.
+  // Runs one forward, whose draws are answered after it, or after the next one with lookahead. Returns false when
+  // nothing was left.
   bool step() {
     forward_.poison_free_blocks(scheduler_.pool());
     const ScheduledBatch& plan = scheduler_.plan();
@@ -102,14 +103,14 @@ class Workload {
     return true;
   }
 
-  // False: everything was answered.
+  // Returns false when everything was answered.
   bool answer_all() {
     if (in_flight_.empty()) return false;
     while (!in_flight_.empty()) answer();
     return true;
   }
 
-  // The draws of the oldest forward.
+  // Answers the draws of the oldest forward.
   void answer() {
     const std::vector<Answer> answers = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -124,7 +125,7 @@ class Workload {
       }
       if (answer.token != kEos && answer.length < origin.max_tokens) continue;
       std::vector<int32_t> history = histories_.at(answer.sequence);
-      history.resize(answer.length);  // behind it: what was drawn before anybody knew
+      history.resize(answer.length);  // drops tokens drawn before anybody knew the end
       EXPECT_EQ(history, reference_sequence(origin.prompt, origin.sample, origin.max_tokens));
       if (origin.owner) turns_.emplace_back(*origin.owner, history);
       scheduler_.finish(answer.sequence);
@@ -149,7 +150,7 @@ class Workload {
 
   void abort_group_of(SequenceId id) {
     answer_all();
-    if (!origins_.contains(id)) return;  // it has ended by itself
+    if (!origins_.contains(id)) return;  // the sequence has ended already
     const std::vector<SequenceId> group = origins_.at(id).group;
     scheduler_.finish_group(id);
     for (const SequenceId member : group) forget(member);
@@ -187,7 +188,7 @@ class Workload {
   struct Answer {
     SequenceId sequence = 0;
     int32_t token = 0;
-    size_t length = 0;  // of the sequence, with this token
+    size_t length = 0;  // length of the sequence, with this token
   };
   struct Origin {
     std::vector<int32_t> prompt;
@@ -214,9 +215,9 @@ class Workload {
   FakeForward forward_;
   std::unordered_map<SequenceId, std::vector<int32_t>> histories_;
   std::unordered_map<SequenceId, Origin> origins_;
-  std::deque<std::vector<Answer>> in_flight_;  // of each forward that is not answered
-  std::vector<int32_t> last_drawn_;            // of the last forward
-  std::set<SequenceId> ended_;                 // with a draw in flight
+  std::deque<std::vector<Answer>> in_flight_;  // answers of each forward in flight
+  std::vector<int32_t> last_drawn_;            // tokens of the last forward
+  std::set<SequenceId> ended_;                 // ended sequences with a draw in flight
   std::vector<Turn> turns_;
   uint64_t next_sample_ = 0;
   int64_t num_finished_ = 0, num_dropped_ = 0;
@@ -263,7 +264,7 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
     total.recomputed_tokens += stats.recomputed_tokens;
     total.shared_prompt_tokens += stats.shared_prompt_tokens;
   }
-  // The workloads reach what they are meant to test.
+  // The workloads reach the cases that they are meant to test.
   EXPECT_GT(total.preemptions, 100);
   EXPECT_GT(total.copies_on_write, 500);
   EXPECT_GT(total.recomputed_tokens, 1000);
@@ -271,8 +272,8 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
   EXPECT_EQ(num_dropped > 100, GetParam() > 0) << num_dropped;
 }
 
-// Conversations of groups that begin alike, with tools of any length between the turns, now and then a turn that goes
-// back, and a cache that is too small for all of them. Every history is right, whatever was kept.
+// There are conversations of groups that begin alike, with tools of any length between the turns, now and then a turn
+// that goes back, and a cache that is too small for all of them. Every history is right, whatever was kept.
 TEST_P(SchedulerLookahead, KeepsEveryHistoryOverTurns) {
   int64_t num_kept = 0, num_dropped = 0, num_shared = 0;
   for (uint32_t seed = 0; seed < 60; ++seed) {
@@ -296,7 +297,7 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOverTurns) {
         workload.add_turn(prompt, {.group_id = group, .sample_id = group * 3 + i},
                           1 + static_cast<int64_t>(random() % 20));
       }
-      workload.add(random_tokens(1 + random() % 30), 2, 5);  // and a group in one go beside them
+      workload.add(random_tokens(1 + random() % 30), 2, 5);  // adds a group in one go beside them
     }
     while (workload.step()) {
       for (auto& [owner, history] : workload.take_turns()) {
@@ -346,7 +347,7 @@ TEST(Scheduler, ComputesOnlyWhatATurnAdds) {
   EXPECT_EQ(stats.kept_tokens, num_before - 1) << "the last token of a turn has no keys and values yet";
   EXPECT_EQ(stats.prefill_tokens, 4);
   EXPECT_EQ(stats.recomputed_tokens, 0);
-  // Another sample of the group shares the full blocks of the prompt, also of one that has ended.
+  // Another sample of the group shares the full blocks of the prompt, also of a sample that has ended.
   workload.scheduler().reset_stats();
   workload.add_turn(iota_prompt(40), {.group_id = 7, .sample_id = 71}, 2);
   while (workload.step()) {
@@ -370,7 +371,7 @@ TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
   EXPECT_EQ(workload.scheduler().stats().preemptions, 0);
 }
 
-// The last one that refers to a block writes into it without a copy.
+// The last sample that refers to a block writes into it without a copy.
 TEST(Scheduler, CopiesOnlyThePartialPromptBlock) {
   Workload partial({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8});
   partial.add(iota_prompt(40), 4, 3);
@@ -496,7 +497,7 @@ TEST(Scheduler, DropsWhatIsDrawnForASequenceThatHasEnded) {
   scheduler.check_invariants();
 }
 
-// Its id is not given out again while its last draw is on its way.
+// A sequence's id is not given out again while its last draw is in flight.
 TEST(Scheduler, KeepsTheIdsOfDrawsThatAreNotAnswered) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
   const SequenceId first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0];

@@ -1,4 +1,4 @@
-// A plan as the device is sent it.
+// Tests of a plan in the form that is sent to the device.
 #include "rollout/step_input.h"
 
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ TEST(StepInput, RanksDrawFromTheirOwnRows) {
   plan.max_blocks = 1;
   plan.logits_rows = {0, 1, 2, 3, 4};
   for (int32_t i = 0; i < 5; ++i) plan.sample_slots.push_back({.sequence = i, .logits_index = i});
-  // Windows of the rows 0 to 2 and 3 to 4.
+  // The windows have the rows 0 to 2 and 3 to 4.
   const std::vector<std::vector<int32_t>> rows_of_ranks = {{0, -1, -1, 0, -1}, {-1, 0, 1, -1, 0}};
   for (int rank = 0; rank < 2; ++rank) {
     StepInput input;

@@ -1,4 +1,4 @@
-// Stop strings that span tokens.
+// Tests of stop strings that span tokens.
 #include "rollout/stop_strings.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace tandem::rollout {
 namespace {
 
-// The number of tokens up to the one that completes a stop string; 0: none does.
+// Returns the number of tokens up to the one that completes a stop string; 0 if none does.
 size_t tokens_until_stop(const std::vector<std::string>& tokens, const std::vector<std::string>& stop) {
   std::string tail;
   for (size_t i = 0; i < tokens.size(); ++i) {

@@ -143,7 +143,7 @@ class CheckingOps final : public ForwardingOps {
            Hash().row(logp_R, r).row(lse_R, r));
     }
   }
-  // Drawn here, so that it asks this logprob().
+  // Tokens are drawn here, so that the draw calls this class's logprob().
   void sample(const Tensor& logits_RV, const Tensor& draws, const Tensor& token_n, const Tensor& logprob_n,
               const Tensor& behavior_n) const override {
     sampling_.sample(*this, logits_RV, draws, token_n, logprob_n, behavior_n);
@@ -153,7 +153,8 @@ class CheckingOps final : public ForwardingOps {
   void note(const std::string& operation, const Hash& question, const Hash& answer) const {
     ledger_.record(operation, Hash().text(operation).number(question.value()).value(), answer.value());
   }
-  // K and V of one position, all kv heads: K is [G][K][16], V [G][16][K] inside a block (device/cpu/attention_inl.h).
+  // Hashes K and V of one position, all kv heads: K is [G][K][16], V [G][16][K] inside a block
+  // (device/cpu/attention_inl.h).
   static void key_at(const Tensor& kv, const device::AttentionRows& rows, int64_t sequence, int64_t position,
                      int64_t head_dim, Hash& hash) {
     const int64_t kv_heads = kv.size(2), offset = position % device::kBlockTokens;
@@ -172,7 +173,7 @@ class CheckingOps final : public ForwardingOps {
   }
 
   RowLedger& ledger_;
-  mutable device::ThreadPool sampling_thread_{1};  // the caller alone
+  mutable device::ThreadPool sampling_thread_{1};  // one thread: the caller
   mutable device::HostSampling sampling_{sampling_thread_};
 };
 

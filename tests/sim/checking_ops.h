@@ -1,4 +1,4 @@
-// Ops that watch whether each forward operation is a function of its rows. An exact operation, given the same row (and
+// Ops that check whether each forward operation is a function of its rows. An exact operation, given the same row (and
 // weight, position, keys) twice, answers with the same bits, whoever asks: engine or trainer, in any batch. This
 // decorator remembers every answer; the first operation that contradicts itself is the one that broke exactness.
 #pragma once
@@ -17,7 +17,7 @@ class RowLedger {
  public:
   // `question` names the operation and everything that its result may depend on; `answer` is the result's bytes.
   void record(const std::string& operation, uint64_t question, uint64_t answer);
-  // The first operation whose answers differ; empty: all agree.
+  // Returns the first operation whose answers differ; empty: all agree.
   const std::string& broken_operation() const { return broken_; }
   int64_t num_answers() const { return num_answers_; }
   int64_t num_repeated() const { return num_repeated_; }  // questions asked more than once

@@ -1,4 +1,4 @@
-// Ops that pass every call on: a wrapper overrides the one that it is about.
+// Ops that pass every call on. A wrapper overrides the operation that it is about.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ using at::Tensor;
 
 class ForwardingOps : public device::Ops {
  public:
-  explicit ForwardingOps(const device::Ops& inner) : inner_(inner) {}  // borrowed
+  explicit ForwardingOps(const device::Ops& inner) : inner_(inner) {}  // `inner` is borrowed
 
   std::string name() const override { return inner_.name(); }
   int num_threads() const override { return inner_.num_threads(); }

@@ -1,6 +1,6 @@
-// The promise behind everything: the trainer's log-probability of every sampled token equals the engine's, bit for bit,
-// for any mix of lengths, batch sizes, chunks, shared prefixes, preemptions and threads. Draws such mixes from printed
-// seeds; a failure names the operation that broke.
+// Tests of the promise that everything rests on: the trainer's log-probability of every sampled token equals the
+// engine's, bit for bit, for any mix of lengths, batch sizes, chunks, shared prefixes, preemptions and threads. They
+// draw such mixes from printed seeds; a failure names the operation that broke.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ struct Mix {
   int engine_threads, trainer_threads;
   std::string isa;
 
-  // head_dim: of the model, where it shall not be drawn.
+  // head_dim is the model's, where it shall not be drawn.
   Mix(Draw& draw, const std::string& architecture, std::optional<int64_t> head_dim = std::nullopt)
       : config(model::in_family(draw_model(draw, head_dim), architecture)) {
     isa = draw.choose<std::string>({"auto", "auto", "auto", "auto", "auto", "auto", "auto", "scalar"});
@@ -84,7 +84,7 @@ struct Mix {
           std::max(longest, static_cast<int64_t>(request.prompt->tokens.size()) + request.sampling.max_new_tokens);
       requests.push_back(std::move(request));
     }
-    // From barely one sequence (preemption all the time) to room for all.
+    // The cache holds anything from barely one sequence (preemption all the time) to all of them.
     engine.num_kv_blocks =
         (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
     engine.limits.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
@@ -120,8 +120,8 @@ void add_adapter(Draw& draw, model::ModelConfig& config) {
   if (config.lora->target_modules.empty()) config.lora->target_modules = {"down_proj"};
 }
 
-// Samples with one engine and scores with one trainer; the tokens whose log-probs differ, and what the first step
-// reports.
+// The outcome of sampling with one engine and scoring with one trainer: the tokens whose log-probs differ, and the
+// metrics of the first step.
 struct Outcome {
   int64_t tokens = 0, different = 0, preemptions = 0, shared = 0;
   double reported_difference = 0.0, largest_gradient = 0.0;
@@ -149,7 +149,8 @@ std::vector<rl::Sample> sample_all(rollout::Engine& engine, const Mix& mix) {
   return samples;
 }
 
-// What a configuration trains: random weights, and beside them a random adapter where it has one, B included.
+// The tensors that a configuration trains: random weights, and beside them a random adapter where it has one, B
+// included.
 struct Policy {
   Policy(const model::ModelConfig& config, at::Device device, uint64_t seed) : base(store_of(config, false, device)) {
     model::draw_weights(base, 0.15, seed);
@@ -229,7 +230,7 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
                                     << broken_operation(mix, *engine_ops, *trainer_ops, seed);
     ASSERT_EQ(outcome.reported_difference, 0.0);
   }
-  // The mixes reach what they are meant to reach.
+  // The mixes reach the cases that they are meant to reach.
   EXPECT_GT(total.tokens, 10000);
   EXPECT_GT(total.preemptions, 50);
   EXPECT_GT(total.shared, 1000);
@@ -259,7 +260,7 @@ TEST(OnPolicy, TheSameHoldsWithAnAdapterAfterEveryUpdate) {
   EXPECT_GT(tokens, 1000);
 }
 
-// The same on a device, engine and trainer with weights, cache and batches there.
+// The same holds on a device, engine and trainer with weights, cache and batches there.
 TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBitOn_cuda) {
   if (!device::why_missing("cuda").empty()) GTEST_SKIP() << device::why_missing("cuda");
   const auto ops = device::make_ops(device::parse_device("cuda"), {.num_threads = 2});
@@ -288,7 +289,7 @@ TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBitOn_cuda) {
   std::printf("[   info   ] %s: %lld tokens, all equal\n", ops->name().c_str(), static_cast<long long>(tokens));
 }
 
-// A silu_mul that depends on how many rows the batch has: what the property test exists to catch.
+// A silu_mul that depends on how many rows the batch has: the property test exists to catch this.
 class BatchDependentOps final : public ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;

@@ -1,4 +1,4 @@
-// The optimizer against torch.optim.AdamW in double, in both store dtypes, and its restart.
+// Tests of the optimizer against torch.optim.AdamW in double, in both store dtypes, and of its restart.
 #include "trainer/adamw.h"
 
 #include <gtest/gtest.h>

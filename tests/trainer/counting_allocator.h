@@ -1,4 +1,4 @@
-// Counts what LibTorch allocates on the host.
+// Counts LibTorch's allocations on the host.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,5 +1,5 @@
-// The number of data ranks is not an input of the results: weights, masters, moments and metrics of several steps are
-// those of one rank, bit for bit. Each rank is a thread with a model of its own.
+// Tests that the number of data ranks is not an input of the results: weights, masters, moments and metrics of several
+// steps are those of one rank, bit for bit. Each rank is a thread with a model of its own.
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Case {
   bool tied = true;
   bool has_adapter = false;
   bool offloads = false;
-  bool scores_first = false;  // with all ranks together, for RolloutLogprobs::kOfTheseWeights
+  bool scores_first = false;  // scores with all ranks together, for RolloutLogprobs::kOfTheseWeights
   TrainerConfig config = {};
   Steps steps = {};
 };
@@ -69,7 +69,8 @@ std::string bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
 
-// What a rank has after all steps. Of state its own rows, in packed order: the ranks' one behind the other are whole.
+// The state of a rank after all steps. It has its own rows, in packed order: those of all ranks, one after the other,
+// are whole.
 struct Outcome {
   std::string metrics;
   std::map<std::string, std::string> weights = {}, state = {};
@@ -83,7 +84,7 @@ Outcome outcome_of(const Trainer& trainer, const weights::WeightStore& store, st
   return outcome;
 }
 
-// Calls f(ranks) on a thread for each rank and returns what it returned. What one throws is thrown.
+// Calls f(ranks) on a thread for each rank and returns what it returned. Rethrows what one of them throws.
 template <typename F>
 auto on_ranks(int size, F f) {
   const auto device = device::thread_communicators(size), host = device::thread_communicators(size);
@@ -157,12 +158,12 @@ Case basic(std::string name) {
   return c;
 }
 
-// Whose gradients are all 0 but for the samples with an advantage.
+// Returns a case whose gradients are all 0 except for the samples with an advantage.
 Case silent(std::string name) {
   Case c = basic(std::move(name));
   for (size_t s = 0; s < c.steps[0].size(); ++s)
     if (s % 6 != 0) silence(c.steps[0][s]);
-  for (rl::Sample& sample : c.steps[1]) silence(sample);  // no gradient at all
+  for (rl::Sample& sample : c.steps[1]) silence(sample);  // without an advantage there is no gradient
   for (size_t s = 0; s + 1 < c.steps[2].size(); ++s) silence(c.steps[2][s]);
   return c;
 }
@@ -221,7 +222,7 @@ std::vector<Case> cases() {
   c.config.gradient.clip_grad = 0.0;
   all.push_back(c);
   c = basic("SamplesWithoutTokens");
-  for (const size_t s : {1U, 3U, 4U, 5U}) {  // one of a group, and a group
+  for (const size_t s : {1U, 3U, 4U, 5U}) {  // one sample of a group, and a whole group
     rl::Sample& sample = c.steps[0][s];
     for (auto* values : {&sample.rollout_logprobs, &sample.ref_logprobs}) values->clear();
     sample.completion.clear();
@@ -251,7 +252,7 @@ TEST_P(DataParallel, TheNumberOfRanksChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(Cases, DataParallel, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-// Whoever has the state of some ranks, row by row, can go on with any other number of them.
+// From the state of some ranks, row by row, any other number of ranks can continue.
 TEST(DataParallelState, AnotherNumberOfRanksGoesOnFromTheRowsOfTheFirst) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Case c = basic("");

@@ -1,5 +1,5 @@
-// What the trainer's tests share: a small model over its own weights, random groups of samples, and a
-// model that watches what a trainer asks of it.
+// Shared by the trainer's tests: a small model over its own weights, random groups of samples, and a model that watches
+// what a trainer asks of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,21 +19,21 @@
 
 namespace tandem::trainer {
 
-// The exact operations of this machine, on two threads.
+// Returns the exact operations of this machine, on two threads.
 inline const device::Ops& test_ops() { return model::test_ops(2); }
 using model::reference_ops;
 using model::TestModel;
 
-// Three layers, random weights; the same for the same arguments.
+// Makes three layers with random weights; the same for the same arguments.
 TestModel make_small_model(at::ScalarType dtype, bool tied, const device::Ops& ops,
                            const std::string& architecture = "Qwen3ForCausalLM");
 
-// num_groups groups of `group_size` samples for the small model: random prompts, completions, old log-probs near what
-// a random model gives, advantages of both signs, some tokens masked.
+// Returns num_groups groups of `group_size` samples for the small model: random prompts, completions, old log-probs
+// near those of a random model, advantages of both signs, some tokens masked.
 std::vector<rl::Sample> random_samples(uint32_t seed, int num_groups, int group_size);
 std::vector<const rl::Sample*> pointers(const std::vector<rl::Sample>& samples);
 
-// The optimizer's state of a Trainer or an AdamW, by names like "exp_avg.layers.0.qkv".
+// Returns the optimizer's state of a Trainer or an AdamW, by names like "exp_avg.layers.0.qkv".
 template <typename HasState>
 std::map<std::string, at::Tensor> named_state(const HasState& optimizer) {
   std::map<std::string, at::Tensor> state;
@@ -43,12 +43,12 @@ std::map<std::string, at::Tensor> named_state(const HasState& optimizer) {
   return state;
 }
 
-// Every gradient of the last step, by packed name.
+// Returns every gradient of the last step, by packed name.
 std::map<std::string, at::Tensor> gradients(const Trainer& trainer, const weights::WeightStore& store);
-// max |a - b| / max |b|, over all tensors together.
+// Returns max |a - b| / max |b|, over all tensors together.
 double relative_difference(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b);
 
-// Passes everything on, and counts: blocks that were run, and rows of logits that are alive at once.
+// Passes everything on and counts: blocks that were run, and rows of logits that are alive at once.
 class WatchedModel final : public model::Model {
  public:
   explicit WatchedModel(model::Model& inner) : inner_(inner) {}

@@ -1,4 +1,5 @@
-// Against transformers' gradients and torch's AdamW (golden/reference), and one whole step of TRL (golden/grpo_step).
+// Tests against transformers' gradients and torch's AdamW (golden/reference), and against one whole step of TRL
+// (golden/grpo_step).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,12 +22,12 @@ using base::Json;
 
 struct Case {
   std::string model;
-  bool exact_ops;  // this machine's, else the reference
+  bool exact_ops;  // true: operations of this machine, else the reference
   const device::Ops& ops() const { return exact_ops ? test_ops() : reference_ops(); }
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.model << (c.exact_ops ? " cpu" : " aten"); }
 };
 
-// Every reference whose architecture has a forward.
+// Returns every reference whose architecture has a forward.
 std::vector<Case> cases() {
   std::vector<Case> result;
   for (const std::string& model : base::list_directory(golden::directory() + "/reference")) {
@@ -44,7 +45,7 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-// The rows of batch.*: the prompt ends before the first label, the completion is what carries labels.
+// Makes samples of the rows of batch.*: the prompt ends before the first label, and the completion carries labels.
 std::vector<rl::Sample> sft_samples(const std::map<std::string, at::Tensor>& golden) {
   const at::Tensor ids = golden.at("batch.input_ids"), labels = golden.at("batch.labels"),
                    attention_mask = golden.at("batch.attention_mask");
@@ -77,7 +78,7 @@ TrainerConfig golden_config() {
   return config;
 }
 
-// f(HF name, its rows of a packed tensor)
+// Calls f(HF name, its rows of a packed tensor).
 template <typename TensorOf, typename F>
 void for_each_parameter(const weights::WeightStore& store, TensorOf tensor_of, F f) {
   for (const weights::PackedTensor& packed : store.layout().tensors) {
@@ -101,7 +102,7 @@ void expect_gradients(const Trainer& trainer, const weights::WeightStore& store,
   EXPECT_EQ(num_compared, std::count_if(golden.begin(), golden.end(), is_gradient));
 }
 
-// `after`: sum, abs_sum and sampled values of each parameter; `places`: where the values are.
+// `after` has sum, abs_sum and sampled values of each parameter, `places` the places of those values.
 void expect_weights(const weights::WeightStore& store, const Json& after, const Json& places) {
   size_t num_compared = 0;
   const auto weight = [&](const std::string& name) { return store.tensor(name); };
@@ -208,7 +209,7 @@ TEST(GoldenGrpoStep, IsTrlsDapoStep) {
 
     const Metrics metrics = trainer->step(pointers(samples));
     EXPECT_NEAR(metrics.at("loss"), json.at("loss").get<double>(), 1e-5);
-    // TRL's policy_loss is all but the entropy term.
+    // TRL's policy_loss has every term but the entropy's.
     EXPECT_NEAR(metrics.at("pg_loss") + config.loss.kl_loss_coef * metrics.at("kl_loss"),
                 json.at("metrics").at("policy_loss").get<double>(), 1e-5);
     EXPECT_NEAR(metrics.at("kl_loss"), json.at("metrics").at("kl").get<double>(), 1e-5);

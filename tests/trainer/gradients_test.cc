@@ -1,4 +1,4 @@
-// Gradients belong to a train phase: what is given back at its end comes again, and changes no bit.
+// Tests that gradients belong to a train phase: memory that is released at its end comes again, and changes no bit.
 #include "trainer/gradients.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Gradients, AreSetByTheFirstOfAStepAndThenAddedTo) {
   }
 }
 
-// Accumulators, scratch and receive buffers of the rank that has most of them.
+// The plan is for accumulators, scratch and receive buffers of the rank that has most of them.
 TEST(GradientSum, TakesWhatThePlanStates) {
   const TestModel m = make_small_model(at::kFloat, /*tied=*/false, test_ops());
   for (const int size : {1, 2, 3, 8}) {
@@ -104,7 +104,7 @@ TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {
     config.schedule.max_lr = 1e-2;
     const std::unique_ptr<Trainer> kept = make_trainer(config, *a.store, *a.model);
     const std::unique_ptr<Trainer> released = make_trainer(config, *b.store, *b.model);
-    released->end_phase();  // nothing yet
+    released->end_phase();  // there is nothing yet
     for (const uint32_t seed : {1U, 2U, 3U}) {
       const std::vector<rl::Sample> samples = random_samples(seed, 2, 3);
       EXPECT_EQ(released->step(pointers(samples)), kept->step(pointers(samples)));
@@ -115,7 +115,7 @@ TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {
       EXPECT_THROW(released->gradient("final_norm"), BugError);
       for (const auto& [name, tensor] : named_state(*released))
         EXPECT_TRUE(tensor.equal(named_state(*kept).at(name))) << name;
-      score(*b.model, pointers(samples), config.batch, config.temperature);  // needs no gradients
+      score(*b.model, pointers(samples), config.batch, config.temperature);  // scoring needs no gradients
     }
   }
 }

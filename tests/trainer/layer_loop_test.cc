@@ -1,4 +1,4 @@
-// That the loop keeps what the plan says it keeps, to the byte.
+// Tests that the loop keeps what the plan says it keeps, to the byte.
 #include "trainer/layer_loop.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace tandem::trainer {
 namespace {
 
-// What a forward leaves alive for backward.
+// Returns the bytes that a forward leaves alive for backward.
 int64_t live_bytes_after_forward(const model::Model& model, const PackedBatch& batch, int64_t num_recomputed) {
   CountingAllocator allocator;
   LayerLoop layers(model, batch, num_recomputed);
@@ -24,7 +24,7 @@ int64_t live_bytes_after_forward(const model::Model& model, const PackedBatch& b
 }
 
 TEST(LayerLoop, KeepsTheBytesThatThePlanStates) {
-  // Lengths that fill their blocks, so that the scratch caches are not padded.
+  // The lengths fill their blocks, so that the scratch caches are not padded.
   rl::Sample sample;
   sample.prompt = rl::make_prompt(std::vector<int32_t>(32, 1));
   sample.completion.assign(49, 2);
@@ -39,7 +39,7 @@ TEST(LayerLoop, KeepsTheBytesThatThePlanStates) {
     const int64_t layers = m.config.num_layers, tokens = batch.num_tokens();
     const KeptBytes of_batch = kept_bytes(m.config, tokens);
     const int64_t dropped = live_bytes_after_forward(*m.model, batch, layers);
-    // Blocks' inputs, the final norm's input and its output; and the one cache that all layers share.
+    // These are the blocks' inputs, the final norm's input and output, and the one cache that all layers share.
     const int64_t cache = 2 * m.config.num_kv_heads * m.config.head_dim * model::dtype_bytes(m.config.dtype);
     EXPECT_EQ(dropped, (layers + 2) * of_batch.block_input + tokens * cache);
     const int64_t kept = live_bytes_after_forward(*m.model, batch, 0);

@@ -1,4 +1,4 @@
-// Training an adapter: the base keeps its bits, and the adapter's gradient is the chain rule's of the weights'
+// Tests of training an adapter: the base keeps its bits, and the adapter's gradient is the chain rule's of the weights'
 // gradient.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/mm.h>
@@ -22,7 +22,7 @@ struct AdaptedModel {
         base(model::build_layout(config), model_dtype(config)),
         adapter(model::adapter_layout(with_targets(config, targets)), base.dtype()) {
     model::draw_weights(base, 0.2, 11);
-    model::draw_weights(adapter, 0.2, 12);  // B too, or A would have no gradient
+    model::draw_weights(adapter, 0.2, 12);  // draws B too, or A would have no gradient
     model = model::make_model(config, base.view().with(adapter.view()), test_ops());
   }
   static at::ScalarType model_dtype(const model::ModelConfig& config) {
@@ -83,7 +83,7 @@ TEST(TrainerLora, OnlyTheAdapterLearnsAndOnlyItHasState) {
 
 // W' = W + s B A has the gradient G. Then A's is s B^T G, and B's is s G A^T.
 TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
-  const double kTolerance = 2e-4;  // of the largest: the merged weights are rounded, and so are other sums
+  const double kTolerance = 2e-4;  // share of the largest: the merged weights are rounded, and so are other sums
   for (const std::string& architecture : model::kArchitectures) {
     for (const std::vector<std::string>& targets : {kAll, std::vector<std::string>{"k_proj", "up_proj"},
                                                     std::vector<std::string>{"q_proj", "v_proj", "o_proj"}}) {
@@ -115,7 +115,7 @@ TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
       const std::vector<rl::Sample> samples = random_samples(4, 3, 2);
       const auto of_weights = make_trainer(one_big_step(), merged, *full_model);
       const auto of_adapter = make_trainer(one_big_step(), m.adapter, *m.model);
-      // The step changes weights behind the gradient, and A and B are needed as they were.
+      // The step changes the weights after the gradient, and A and B are needed as they were.
       const auto before = copies(m.adapter);
       of_weights->step(pointers(samples));
       of_adapter->step(pointers(samples));

@@ -1,5 +1,6 @@
-// An optimizer whose state lives on the host is the one whose state does not, bit for bit, within bounded memory of the
-// device; and whatever call of host memory fails, it says so, saves no half step and leaks nothing.
+// Tests that an optimizer whose state lives on the host equals one whose state does not, bit for bit, within bounded
+// device memory; and that after any failed call of host memory it reports the error, saves no half step and leaks
+// nothing.
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +23,7 @@ namespace {
 
 using Copies = CountingHostMemory::Copies;
 
-// What `f` throws as an EnvironmentError; "" where it throws nothing.
+// Returns the message of the EnvironmentError that `f` throws; "" where it throws nothing.
 template <typename F>
 std::string environment_error(F f) {
   try {
@@ -41,7 +42,7 @@ class OffloadTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   int64_t num_kinds() const { return GetParam() == at::kFloat ? 2 : 3; }
 
-  // Three steps in both ways from the same weights. The offloaded one's updates go through `offloaded_ops`.
+  // Takes three steps in both ways from the same weights. The offloaded one's updates go through `offloaded_ops`.
   void expect_same_bits(const Shapes& shapes, const device::Ops& ops, const device::Ops& offloaded_ops,
                         const OptimizerOffload& offload) {
     weights::WeightStore store = random_store(shapes, GetParam(), 1), other = random_store(shapes, GetParam(), 1);
@@ -55,7 +56,7 @@ class OffloadTest : public testing::TestWithParam<at::ScalarType> {
 };
 
 TEST_P(OffloadTest, GivesTheSameBitsWhereverTensorsAreCut) {
-  // More than one range of a thread (65536), and tails of every vector.
+  // The shapes have more than one range of a thread (65536), and tails of every vector.
   const Shapes shapes = {{"matrix", {37, 29}}, {"large", {300, 257}}, {"norm", {29}}};
   std::vector<std::unique_ptr<device::Ops>> all;
   for (const char* isa : {"scalar", "avx2", "avx512", "avx512bf16", "amx"}) {
@@ -95,7 +96,7 @@ TEST_P(OffloadTest, MastersBeginAsTheWeightsOfTheFirstUse) {
   CountingHostMemory host_memory;
   const AdamW adamw({}, store, test_ops(), OptimizerOffload{.host_memory = host_memory, .piece_elements = 7});
   std::mt19937 random(2);
-  fill_random(store.tensor("matrix"), random);  // a checkpoint that is loaded after the trainer was made
+  fill_random(store.tensor("matrix"), random);  // imitates a checkpoint that is loaded after the trainer was made
   const std::map<std::string, at::Tensor> state = named_state(adamw);
   for (const char* name : {"matrix", "norm"}) {
     const at::Tensor& master = state.at(std::string("master.") + name);
@@ -125,7 +126,7 @@ TEST_P(OffloadTest, StateOfEitherModeContinuesInTheOther) {
   }
 }
 
-// Remembers where the moments that it was given lie.
+// Remembers the addresses of the moments that it was given.
 class WatchingOps final : public sim::ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;
@@ -214,7 +215,7 @@ TEST_P(OffloadTest, WhateverCallFailsNoHalfStepIsSaved) {
             EXPECT_TRUE(contains(environment_error([&] { adamw.restore(1); }), kHalfUpdated));
             break;
           }
-          // Nothing was written: the step may be taken again, but for memory that never came.
+          // Nothing was written: the step may be taken again, unless its memory never came.
           error = environment_error(step);
           is_whole = error.empty();
           EXPECT_EQ(is_whole, !for_good && k > 0) << error;
@@ -261,8 +262,8 @@ TEST_P(OffloadTest, AnUpdateThatThrowsLeavesNoCopyUnderWay) {
   }
 }
 
-// Whole steps of a trainer in either way, with phases that end between them, a step that is skipped and, as the first
-// after a restart, one without a gradient.
+// Takes whole steps of a trainer in either way, with phases that end between them, a step that is skipped and, as the
+// first after a restart, one without a gradient.
 TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
   CountingHostMemory host_memory(Copies::kLateInFirst);
   const std::optional<OptimizerOffload> offload = OptimizerOffload{.host_memory = host_memory, .piece_elements = 700};
@@ -281,7 +282,7 @@ TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
       const Metrics metrics = resident->step(pointers(samples));
       EXPECT_EQ(metrics.at("zero_gradient"), seed == 4 ? 1.0 : 0.0);
       EXPECT_EQ(metrics.at("step_skipped"), seed == 2 ? 1.0 : 0.0);
-      // NaN is not equal to itself.
+      // Texts are compared because NaN is not equal to itself.
       EXPECT_EQ(fmt::format("{}", offloaded->step(pointers(samples))), fmt::format("{}", metrics));
       offloaded->end_phase();
       EXPECT_EQ(offloaded->progress(), resident->progress());
@@ -289,7 +290,7 @@ TEST_P(OffloadTest, ATrainerTakesTheSameStepsAndLoadsWhatTheOtherSaved) {
         EXPECT_TRUE(a.store->tensor(packed.name).equal(b.store->tensor(packed.name))) << packed.name;
       }
       if (seed != 3) continue;
-      // Each goes on as the other, from what the other would have saved.
+      // Each continues as the other, from what the other would have saved.
       std::map<std::string, at::Tensor> saved;
       for (const auto& [name, tensor] : named_state(*offloaded)) saved[name] = tensor.clone();
       const OptimizerProgress progress = offloaded->progress();

@@ -53,7 +53,7 @@ void expect_same_optimizer(const AdamW& a, const weights::WeightStore& a_store, 
 
 namespace {
 
-// While it lives, one caller more.
+// While it lives, there is one caller more.
 class Call {
  public:
   explicit Call(std::atomic<int>& num_callers) : num_callers_(num_callers) {

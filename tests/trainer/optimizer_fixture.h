@@ -1,4 +1,4 @@
-// What the tests of the optimizer share: stores and gradients drawn from a seed, and a device that does everything as
+// Shared by the tests of the optimizer: stores and gradients drawn from a seed, and a device that does everything as
 // late as its contracts allow.
 #pragma once
 
@@ -19,22 +19,22 @@
 
 namespace tandem::trainer {
 
-using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // of packed tensors, by name
+using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // shapes of packed tensors, by name
 inline const Shapes kSmallShapes = {{"matrix", {6, 8}}, {"norm", {8}}};
 
 weights::Layout layout_of(const Shapes& shapes);
 void fill_random(const at::Tensor& tensor, std::mt19937& random);
 weights::WeightStore random_store(const Shapes& shapes, at::ScalarType dtype, uint32_t seed);
-// One whole step with gradients drawn from `seed`.
+// Takes one whole step with gradients drawn from `seed`.
 void random_step(AdamW& adamw, const weights::WeightStore& store, uint32_t seed);
-// Weights, masters, moments and number of steps.
+// Compares weights, masters, moments and number of steps.
 void expect_same_optimizer(const AdamW& a, const weights::WeightStore& a_store, const AdamW& b,
                            const weights::WeightStore& b_store);
 
-// Counts what it has allocated, which begins as garbage, and checks that calls come from one thread at a time.
+// Counts its allocations, which begin as garbage, and checks that calls come from one thread at a time.
 class CountingHostMemory : public device::HostMemory {
  public:
-  // When a copy happens: when it is called, or at synchronize(), all of one direction before the other.
+  // Says when a copy happens: when it is called, or at synchronize(), all of one direction before the other.
   enum class Copies : uint8_t { kAtOnce, kLateInFirst, kLateOutFirst };
   explicit CountingHostMemory(Copies copies = Copies::kAtOnce) : copies_(copies) {}
 

@@ -1,4 +1,5 @@
-// Packing, read back through its block tables: what each row sees and what each target is predicted from.
+// Tests of packing, read back through its block tables: the tokens that each row sees and from which each target is
+// predicted.
 #include "trainer/packed_batch.h"
 
 #include <gtest/gtest.h>
@@ -21,10 +22,10 @@ std::vector<int32_t> values(const at::Tensor& tensor) {
 struct Groups {
   std::vector<rl::Sample> samples;
   std::vector<const rl::Sample*> pointers;
-  int64_t rows = 0, targets = 0;  // that the batch must have
+  int64_t rows = 0, targets = 0;  // sizes that the batch must have
 };
 
-// Groups of 1-4 samples, prompts of 1-40 tokens, completions of 0-40; ids are unique, so a misplaced one shows.
+// Returns groups of 1-4 samples, prompts of 1-40 tokens, completions of 0-40; ids are unique, so a misplaced one shows.
 Groups random_groups(uint32_t seed) {
   std::mt19937 random(seed);
   const auto draw = [&](int32_t low, int32_t high) { return low + static_cast<int32_t>(random() % (high - low + 1)); };
@@ -55,7 +56,7 @@ Groups random_groups(uint32_t seed) {
   return groups;
 }
 
-// What row t sees, read through its sequence's block table: the ids at positions 0..position.
+// Returns the ids that row t sees at positions 0..position, read through its sequence's block table.
 std::vector<int32_t> visible_ids(const PackedBatch& batch, int64_t row) {
   const std::vector<int32_t> ids = values(batch.ids_T), tokens = values(batch.kv_tokens),
                              slots = values(batch.kv_slots);
@@ -124,8 +125,8 @@ TEST(PackedBatch, UnitsShareNoBlockAndSlotsAreWrittenOnce) {
 }
 
 TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
-  // 35 prompt tokens: two full blocks, shared; the third, partial one is each sample's own and holds its completion
-  // too.
+  // The prompt has 35 tokens: two full blocks, shared; the third, partial one is each sample's own and holds its
+  // completion too.
   rl::Sample sample;
   sample.prompt = rl::make_prompt(std::vector<int32_t>(35, 1));
   sample.completion.assign(5, 2);
@@ -136,7 +137,7 @@ TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
   EXPECT_EQ(batch.kv_slots.size(0), 35 + 7 * 3 + 8 * 4);
 }
 
-// Kernels of a GPU do not look: such an id would read beyond the logits, or be a row of zeros.
+// Kernels of a GPU do not check: such an id would read beyond the logits, or be a row of zeros.
 TEST(PackedBatch, AnIdOutsideTheVocabularyReachesNoDevice) {
   const std::unique_ptr<device::Ops> ops = device::make_cpu_ops("auto", 1);
   rl::Sample sample;

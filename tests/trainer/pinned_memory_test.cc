@@ -1,4 +1,5 @@
-// Pinned memory that is taken beside other work: there when asked for, zeros, given back whatever happens.
+// Tests of pinned memory that is allocated during other work: it is there when asked for, zeroed, and released whatever
+// happens.
 #include "trainer/pinned_memory.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int64_t kBytes = int64_t{3} << 20;
 
-// Allocates garbage, once it may.
+// Allocates garbage, but waits for permission.
 class SlowHostMemory final : public device::CpuHostMemory {
  public:
   std::byte* allocate(int64_t bytes) override {
@@ -40,7 +41,7 @@ class SlowHostMemory final : public device::CpuHostMemory {
 TEST(PinnedMemory, IsTakenBesideOtherWorkAndZeroed) {
   SlowHostMemory host_memory;
   {
-    const PinnedMemory pinned(host_memory, kBytes);  // returns, although nothing can be allocated yet
+    const PinnedMemory pinned(host_memory, kBytes);  // it returns, although nothing can be allocated yet
     host_memory.may_allocate.set_value();
     const std::byte* const data = pinned.data();
     EXPECT_TRUE(std::all_of(data, data + kBytes, [](std::byte byte) { return byte == std::byte{0}; }));

@@ -1,4 +1,4 @@
-// Learning rates at hand-computed steps, and the flags that are refused.
+// Tests of learning rates at hand-computed steps, and of the flags that are refused.
 #include "trainer/schedule.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Who owns which rows: whole blocks, every one of them once, and no block that depends on the number of ranks.
+// Tests of which rank owns which rows: whole blocks, every one of them once, and no block that depends on the number of
+// ranks.
 #include "trainer/shard.h"
 
 #include <gtest/gtest.h>

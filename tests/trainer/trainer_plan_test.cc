@@ -1,4 +1,4 @@
-// The arithmetic of the trainer's memory plan.
+// Tests of the arithmetic of the trainer's memory plan.
 #include "trainer/trainer_plan.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(TrainerPlan, RanksShareTheStateAndKeepScratchForOneMicroBatch) {
   EXPECT_EQ(gradient_scratch_bytes(config, 1, true), memory::allocated_bytes((embed + config.hidden + layer) * 4));
 }
 
-// Of an odd number of tokens one rank has one more than the other; all ranks plan for that.
+// With an odd number of tokens one rank has one more than the other; all ranks plan for that.
 TEST(TrainerPlan, RanksThatShareRowsKeepTheirShareOfTheHiddenStates) {
   model::ModelConfig part = model::shard_of(small(), {.rank = 1, .size = 2});
   const KeptBytes whole = kept_bytes(part, 1001);
@@ -90,7 +90,7 @@ TEST(TrainerPlan, RecomputesTheFewestBlocksThatFit) {
 using memory::Phase;
 using memory::Tag;
 
-// One group of two samples: prompt 20, completions 9 and 9.
+// A step is one group of two samples: prompt 20, completions 9 and 9.
 constexpr StepShape kStep = {.num_samples = 2, .group_size = 2, .prompt_tokens = 20, .response_tokens = 9};
 
 TEST(TrainerPlan, AMicroBatchOfTheWholeStepIsCountedExactly) {
@@ -112,7 +112,7 @@ TEST(TrainerPlan, ASampleBeyondTheBudgetStillRuns) {
   EXPECT_EQ(largest_micro_batch(kStep, 30).rows, 29);
 }
 
-// What pack_batch() makes of one micro-batch, counted apart.
+// Returns the shape of one micro-batch of pack_batch(), counted independently.
 MicroBatchShape packed(const std::vector<const rl::Sample*>& samples) {
   MicroBatchShape shape;
   std::set<uint64_t> groups;
@@ -182,22 +182,23 @@ memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int
 }
 
 TEST(TrainerPlan, SumsOfAStepByHand) {
-  // T 36, R 18, E 32, H 4, G 2, K 16, F 96, V 512, 6 layers, float32; 4 blocks of 16 tokens in the attention's cache.
+  // The sizes are T 36, R 18, E 32, H 4, G 2, K 16, F 96, V 512, 6 layers, float32; 4 blocks of 16 tokens in the
+  // attention's cache.
   const memory::MemoryPlan plan = train_plan(model::Dtype::kFloat32, 0);
   EXPECT_EQ(plan.bytes(Tag::kWeights, Phase::kTrain), 1'000'000);
   EXPECT_EQ(plan.bytes(Tag::kCheckpointedInputs, Phase::kTrain), 6 * 36 * 32 * 4);
   const int64_t cache = 4 * 16 * 2 * 2 * 16 * 4;
-  // qkv 128, q 64, attn_out 64, middle 32, gate_up 192; a logsumexp a head.
+  // A row has qkv 128, q 64, attn_out 64, middle 32, gate_up 192, and a logsumexp a head.
   const int64_t graph = 36 * (128 + 64 + 64 + 32 + 192 + 4) * 4 + cache + memory::rounding_of(8);
   EXPECT_EQ(plan.bytes(Tag::kSavedActivations, Phase::kTrain), 6 * graph);
-  // The graph of the block that runs; k and v, the product of gate and up, down's and the sum.
+  // The workspace has the graph of the block that runs; k and v, the product of gate and up, down's and the sum.
   EXPECT_EQ(plan.bytes(Tag::kLayerWorkspace, Phase::kTrain),
             graph + 36 * (2 * 32 + 96 + 2 * 32) * 4 + memory::rounding_of(12));
-  // Beside all graphs: four rows of the stream and three of the MLP's width, while the MLP's backward runs.
+  // Besides all graphs there are four rows of the stream and three of the MLP's width, while the MLP's backward runs.
   EXPECT_EQ(plan.bytes_at_peak(Phase::kTrain)[Tag::kLayerWorkspace],
             36 * (4 * 32 + 3 * 96) * 4 + memory::rounding_of(12));
-  // Input and output of the final norm, its gradient; four numbers for each of 18 targets, 512 bytes; 4 rows of logits,
-  // their hidden states and the gradients of those.
+  // The head has input and output of the final norm, its gradient; four numbers for each of 18 targets, 512 bytes; 4
+  // rows of logits, their hidden states and the gradients of those.
   EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain),
             36 * 32 * 4 * 3 + 4 * 512 + 4 * 512 * 4 + 2 * 4 * 32 * 4 + memory::rounding_of(6));
   EXPECT_EQ(plan.peak_name(Phase::kTrain), "backward of the MLP of the last block");
@@ -207,7 +208,7 @@ TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
   const auto graph = [](const std::string& architecture) {
     return kept_bytes(model::in_family(small(model::Dtype::kFloat32), architecture), 1).block_graph;
   };
-  // q 64, attn_out 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
+  // A row has q 64, attn_out 64, middle 32, gate_up 192; k and v 64 in the cache; a logsumexp a head.
   EXPECT_EQ(graph("LlamaForCausalLM"), (64 + 64 + 32 + 192 + 64 + 4) * 4);
   EXPECT_EQ(graph("Qwen2ForCausalLM"), graph("LlamaForCausalLM")) << "a bias is added in place";
   EXPECT_EQ(graph("Qwen3ForCausalLM"), graph("LlamaForCausalLM") + 128 * 4) << "the norms' backward reads qkv";

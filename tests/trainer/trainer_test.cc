@@ -1,5 +1,5 @@
-// What a step promises whatever the model: independence of the split, the same bits with and without recomputation,
-// exactness of its log-probs, and what happens to samples and steps that are unusable.
+// Tests of a step's promises whatever the model: independence of the split, the same bits with and without
+// recomputation, exactness of its log-probs, and the treatment of samples and steps that are unusable.
 #include "trainer/trainer.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct Outcome {
   std::map<std::string, at::Tensor> gradients, weights;
 };
 
-// One step of a fresh small model.
+// Takes one step of a fresh small model.
 Outcome one_step(const TrainerConfig& config, const std::vector<rl::Sample>& samples, at::ScalarType dtype = at::kFloat,
                  const device::Ops& ops = test_ops()) {
   TestModel m = make_small_model(dtype, /*tied=*/true, ops);
@@ -57,7 +57,7 @@ std::vector<std::vector<float>> logprobs_of(const std::vector<rl::Sample>& sampl
   return score(*m.model, pointers(samples), batch, all_terms().temperature).logprobs;
 }
 
-// The same samples as groups of one: every completion with its own copy of the prompt.
+// Returns the same samples as groups of one: every completion with its own copy of the prompt.
 std::vector<rl::Sample> unshared(std::vector<rl::Sample> samples) {
   for (size_t s = 0; s < samples.size(); ++s) samples[s].group_id = s;
   return samples;
@@ -74,7 +74,7 @@ TEST(Trainer, GradientDoesNotDependOnTheSplit) {
       config.batch.max_tokens_per_gpu = max_tokens;
       config.batch.logprob_chunk_rows = chunk_rows;
       const Outcome split = one_step(config, samples);
-      // float32 sums in another order; the largest gradient is the scale.
+      // These are float32 sums in another order; the largest gradient is the scale.
       EXPECT_LT(relative_difference(split.gradients, whole.gradients), 3e-6);
       for (const auto& [name, value] : whole.metrics) {
         EXPECT_NEAR(split.metrics.at(name), value, 1e-6 * std::max(1.0, std::abs(value))) << name;
@@ -83,12 +83,12 @@ TEST(Trainer, GradientDoesNotDependOnTheSplit) {
   }
 }
 
-// ((0 + first) + second) + ..., each computed as if it were the only one of its step.
+// The sum is ((0 + first) + second) + ..., each computed as if it were the only one of its step.
 TEST(Trainer, MicroBatchesAreComputedByThemselvesAndAddedInTheirOrder) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TrainerConfig config = all_terms();
-    config.loss.loss_aggregation = "token-sum";  // no scale
-    config.loss.entropy_coef = 0.0;              // whose mean is over all tokens of the step
+    config.loss.loss_aggregation = "token-sum";  // this aggregation has no scale
+    config.loss.entropy_coef = 0.0;              // its mean would be over all tokens of the step
     config.batch.max_tokens_per_gpu = 90;
     const std::vector<rl::Sample> samples = random_samples(1, 4, 3);
     const auto micro_batches = rl::split_into_micro_batches(pointers(samples), config.batch.split());
@@ -204,8 +204,8 @@ TEST(Trainer, ReportsDifferenceZeroForItsOwnLogProbs) {
   }
 }
 
-// Whether the gradient is taken after the log-probs or from those that the samples bring: the same bits, and logits are
-// computed once.
+// The gradient may be taken after the log-probs or from those that the samples bring: it has the same bits, and logits
+// are computed once.
 TEST(Trainer, KnownLogProbsGiveTheSameBitsAndLogitsOnce) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     std::vector<rl::Sample> samples = random_samples(13, 4, 3);
@@ -257,7 +257,7 @@ TEST(Trainer, Bfloat16GradientsFollowFloat32) {
     difference += bfloat16.gradients.at(name).sub(gradient).square().sum().item<double>();
     norm += gradient.square().sum().item<double>();
   }
-  // 2^-8 of each of some forty roundings on the way, and of the weights.
+  // The error is 2^-8 for each of some forty roundings on the way, and for the weights.
   EXPECT_LT(std::sqrt(difference / norm), 0.1);
 }
 
@@ -266,7 +266,7 @@ TEST(Trainer, ARemovedSampleCountsButHasNoGradient) {
   std::vector<rl::Sample> others(samples.begin(), samples.end() - 1);
   samples.back().remove = true;
   TrainerConfig config = all_terms();
-  config.loss.entropy_coef = 0.0;  // whose mean is over the tokens that are trained, so the removed ones do not count
+  config.loss.entropy_coef = 0.0;  // its mean is over the tokens that are trained, so the removed ones do not count
   const Outcome with = one_step(config, samples), without = one_step(config, others);
   std::map<std::string, at::Tensor> scaled;
   for (const auto& [name, gradient] : without.gradients) scaled[name] = gradient.mul(3.0 / 4.0);
@@ -284,7 +284,7 @@ TEST(Trainer, SamplesWithoutTokensAreHarmless) {
   };
   clear(samples[1]);
   clear(samples[4]);
-  clear(samples[5]);  // a whole group
+  clear(samples[5]);  // clears a whole group
   const Outcome outcome = one_step(all_terms(), samples);
   EXPECT_TRUE(std::isfinite(outcome.metrics.at("loss")));
   EXPECT_GT(outcome.metrics.at("grad_norm"), 0.0);
@@ -310,7 +310,7 @@ TEST(Trainer, WithoutSignalOnlyTheDecayMovesWeightsWhereThatIsAskedFor) {
   }
 }
 
-// After a step with signal, momentum and weight decay would go on moving the weights.
+// After a step with signal, momentum and weight decay would keep moving the weights.
 TEST(Trainer, AGradientOfZeroChangesNothingButTheStepCount) {
   std::vector<rl::Sample> samples = random_samples(17, 3, 3);
   std::vector<rl::Sample> silent = samples;
@@ -359,8 +359,7 @@ TEST(Trainer, ANonFiniteGradientStopsBeforeTheWeightsChange) {
   EXPECT_EQ(m.store->version(), 1U);
 }
 
-// Whatever goes wrong in whichever sample: weights, masters and moments keep every bit, and healthy steps go on
-// between.
+// Whatever goes wrong in any sample, weights, masters and moments keep every bit, and healthy steps follow between.
 TEST(Trainer, AStepThatGoesWrongChangesNoBit) {
   constexpr int kInjections = 1000;
   int num_wrong = 0;
@@ -442,7 +441,7 @@ TEST(Trainer, ARestoredTrainerTakesTheSameNextStep) {
   }
 }
 
-// In the order in which checkpoint files have always held it.
+// The order is the one in which checkpoint files have always held the state.
 TEST(Trainer, StateIsOrderedByKindAndThenByName) {
   TestModel m = make_small_model(at::kBFloat16, true, test_ops());
   const std::unique_ptr<Trainer> trainer = make_trainer({}, *m.store, *m.model);
@@ -467,7 +466,7 @@ TEST(Trainer, WhatOptionsRefuseIsABug) {
       [](TrainerConfig& c) { c.gradient.clip_grad = -1; },
       [](TrainerConfig& c) { c.adamw.beta2 = 1; },
       [](TrainerConfig& c) { c.schedule.decay_style = "wsd"; },
-      [](TrainerConfig& c) { c.schedule.decay_style = "linear"; },  // over no steps
+      [](TrainerConfig& c) { c.schedule.decay_style = "linear"; },  // a decay over no steps
       [](TrainerConfig& c) { c.schedule.min_lr = 1.0; },
       [](TrainerConfig& c) { c.loss.loss_type = "hinge"; },
   };

@@ -1,10 +1,9 @@
-// The forward attention with AMX, for bf16 and head dims that are multiples of 16: scores and the weighted sum of
-// values as products of tiles (gemm_amx.h), the softmax between them as everywhere. A probability goes in as the sum of
-// two bf16, so that its 16 bits leave the rounding to the result.
+// The forward attention with AMX, for bf16 and head dims that are multiples of 16. Scores and the weighted sum of
+// values are products of tiles (gemm_amx.h), the softmax between them is the same as everywhere. A probability goes in
+// as the sum of two bf16, so that its 16 bits leave the rounding to the result.
 //
-// Tiles begin at multiples of 32 of the head dim and of the keys. What stands for keys that a row does not see is a
-// probability of 0 times a finite value, which adds nothing: so here too a row's bits depend on its own keys by
-// position alone.
+// Tiles begin at multiples of 32 of the head dim and of the keys. A key that a row does not see has a probability of 0
+// and a finite value, which adds nothing: so here too a row's bits depend on its own keys by position alone.
 #pragma once
 
 #include "device/cpu/attention_inl.h"
@@ -18,12 +17,12 @@ struct AttentionAmx {
   using Rows = Vector::Rows<uint16_t>;
   using S = SimdAvx512Bf16;
   static constexpr int64_t kTileRows = GemmAmx::kRows, kTileEntries = GemmAmx::kEntries;
-  static constexpr int64_t kValueKeys = 256;  // values that are packed at once: 64 KiB at a head dim of 128
+  static constexpr int64_t kValueKeys = 256;  // keys whose values are packed at once: 64 KiB at a head dim of 128
 
   static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-  // One call's scratch. Vectors (row x head) go in groups of 16, the rows of a tile; what lies past the last of them,
-  // past the head dim or past the keys is either 0 or gives results that nobody reads.
+  // The scratch of one call. Vectors (row x head) go in groups of 16, the rows of a tile. Entries past the last vector,
+  // past the head dim or past the keys are 0 or give results that nobody reads.
   struct Scratch {
     int64_t groups, wide, keys;  // wide, keys: head dim and keys rounded up to tiles
     uint16_t* queries;           // [groups][wide / 32][16][32]
@@ -50,8 +49,8 @@ struct AttentionAmx {
     }
   };
 
-  // C (tiles 0 to 3, two by two) += A B over `steps` tiles of A, kPerB of them for each of B. Second halves: a1 (kTwo),
-  // b1.
+  // Computes C (tiles 0 to 3, two by two) += A B over `steps` tiles of A, kPerB of them for each of B. a1 (with kTwo)
+  // and b1 are the second halves.
   template <bool kTwo, int64_t kPerB>
   static void multiply(int64_t steps, const uint16_t* a0, const uint16_t* a1, int64_t a_bytes, int64_t a_step,
                        const uint16_t* b0, const uint16_t* b1, int64_t b_bytes, int64_t b_step) {
@@ -117,7 +116,7 @@ struct AttentionAmx {
     GemmAmx::written();
   }
 
-  // A row's probabilities as two bf16 each, in their own place; 0 for the keys it does not see.
+  // Writes a row's probabilities as two bf16 each, in place; 0 for the keys it does not see.
   static void split_probabilities(float* row, int64_t n, int64_t keys) {
     for (int64_t j = 0; j < keys; j += kTileEntries) {
       auto* high = reinterpret_cast<uint16_t*>(row + j);
@@ -132,12 +131,12 @@ struct AttentionAmx {
     const __m512i odd_only = _mm512_set1_epi32(0xFFFF);
     for (int64_t j = begin; j < end; j += 2) {
       uint32_t* to = reinterpret_cast<uint32_t*>(s.value_pairs) + (j - begin) / 2 * s.wide;
-      if (j >= rows.max_keys) {  // no such keys, and perhaps no such block
+      if (j >= rows.max_keys) {  // there are no such keys, and perhaps no such block
         for (int64_t d = 0; d < width; d += 16) S::store_words(to + d, _mm512_setzero_si512());
         continue;
       }
       const uint16_t* from = rows.value_tile(j / 16) + j % 16 * width;
-      const bool both = j + 1 < rows.max_keys;  // what lies in the slot behind the last key may be anything
+      const bool both = j + 1 < rows.max_keys;  // the slot after the last key may hold anything
       for (int64_t d = 0; d < width; d += 16) {
         const S::Words pair = S::interleave_bf16(from + d, from + width + d);
         S::store_words(to + d, both ? pair : _mm512_and_si512(pair, odd_only));
@@ -147,7 +146,7 @@ struct AttentionAmx {
 
   template <bool kTwo>
   static void add_values(const Scratch& s, int64_t group, int64_t d, int64_t begin, int64_t end) {
-    const int64_t p_row = s.keys * 2;  // bf16 in a row of scores
+    const int64_t p_row = s.keys * 2;  // number of bf16 in a row of scores
     const uint16_t* p = reinterpret_cast<const uint16_t*>(s.scores) + group * kTileRows * p_row + 2 * begin;
     float* c = s.out + group * kTileRows * s.wide + d;
     float* c1 = c + kTileRows * s.wide;

@@ -33,7 +33,7 @@ inline AttentionArgs attention_args(const at::Tensor& q_THK, const at::Tensor& k
           elem_of(q_THK)};
 }
 
-// [begin, end) in runs of at most `max_rows` neighbouring rows of one sequence.
+// Splits [begin, end) into runs of at most `max_rows` neighbouring rows of one sequence.
 inline std::vector<std::pair<int64_t, int64_t>> row_spans(const AttentionArgs& args, int64_t max_rows, int64_t begin,
                                                           int64_t end) {
   std::vector<std::pair<int64_t, int64_t>> spans;

@@ -42,7 +42,7 @@ struct Attention {
   struct Rows {
     const AttentionArgs& args;
     int64_t row_begin, num_rows, kv_head;
-    int64_t heads;        // query heads of this kv head
+    int64_t heads;        // number of query heads of this kv head
     int64_t num_vectors;  // num_rows * heads
     int64_t max_keys;
     const int32_t* blocks;
@@ -65,7 +65,7 @@ struct Attention {
       return static_cast<int64_t>(args.row_position[row_begin + vector / heads]) + 1;
     }
     int64_t head_of(int64_t vector) const { return kv_head * heads + vector % heads; }
-    // Element offset of a vector in [T, H, K].
+    // Returns the element offset of a vector in [T, H, K].
     int64_t offset_of(int64_t vector) const {
       return ((row_begin + vector / heads) * args.num_heads + head_of(vector)) * args.head_dim;
     }
@@ -87,7 +87,7 @@ struct Attention {
     }
   }
 
-  // Q query vectors against N consecutive tiles: Q * N independent running sums keep the multipliers busy.
+  // Multiplies Q query vectors with N consecutive tiles: Q * N independent running sums keep the multipliers busy.
   template <int Q, int N, typename T>
   static void score_tiles(const Rows<T>& rows, const float* q, int64_t tile, float* scores, int64_t stride) {
     const int64_t width = rows.args.head_dim;
@@ -116,13 +116,13 @@ struct Attention {
     for (; tile < num_tiles; ++tile) score_tiles<Q, 1>(rows, q, tile, scores, stride);
   }
 
-  // Scores of n keys, yet to be scaled -> probabilities (unnormalised, against the maximum) in place; 1 / sum, and
-  // logsumexp where `lse` is not null. A score that is not finite, -inf too, makes all of them NaN: taken as it is,
-  // -inf would be a key that is not there.
+  // Turns scores of n keys, yet to be scaled, into probabilities (unnormalised, against the maximum) in place. Also
+  // gives 1 / sum, and logsumexp where `lse` is not null. A score that is not finite, -inf too, makes all of them NaN:
+  // taken as it is, -inf would look like a key that is not there.
   static void softmax(float* scores, int64_t n, float scale, float* inverse_sum, float* lse) {
     F top = S::set1(kMinusInfinity);
     const F none = top, by = S::set1(scale);
-    F not_finite = S::zero();  // 0 times each score: 0, or NaN
+    F not_finite = S::zero();  // sum of 0 times each score: 0, or NaN
     for (int64_t j = 0; j < n; j += 16) {
       F s = S::load(scores + j);
       F seen = s;
@@ -146,8 +146,8 @@ struct Attention {
     if (lse != nullptr) *lse = maximum + std::log(total);
   }
 
-  // acc[i][v] += p[i][j] * V[j][v] over keys [j0, j1): D vectors of 16 of the head dim from `d0` on, `left` of it
-  // valid.
+  // Computes acc[i][v] += p[i][j] * V[j][v] over keys [j0, j1), for D vectors of 16 of the head dim from `d0` on, of
+  // which `left` are valid.
   template <int Q, int D, typename T>
   static void add_values(const Rows<T>& rows, const float* p, int64_t stride, int64_t j0, int64_t j1, int64_t d0,
                          int64_t left, F acc[Q][D]) {
@@ -225,7 +225,7 @@ struct Attention {
 
   // ---- backward: for each tile, P and dS of all vectors (lanes are keys), then the three products ----
 
-  // A 16-row [16][width] or [width][16] tile as floats, and its transpose; lanes and rows past `keys` are 0.
+  // A 16-row [16][width] or [width][16] tile as floats, and its transpose. Lanes and rows past `keys` are 0.
   template <typename T>
   static void widen_keys(const T* tile, int64_t width, int64_t keys, float* columns, float* rows) {
     for (int64_t d = 0; d < width; ++d) {
@@ -254,7 +254,7 @@ struct Attention {
     }
   }
 
-  // columns[d] += sum_i x_i[d] * y_i over `n` vectors, in order
+  // Computes columns[d] += sum_i x_i[d] * y_i over `n` vectors, in order.
   static void outer_add(const float* x, const float* y, int64_t n, int64_t width, float* columns) {
     for (int64_t d = 0; d < width; ++d) {
       F sum = S::load(columns + d * 16);
@@ -263,7 +263,7 @@ struct Attention {
     }
   }
 
-  // dq_i += sum_j ds_i[j] * key row j
+  // Computes dq_i += sum_j ds_i[j] * key row j.
   static void add_rows(const float* ds, int64_t keys, const float* key_rows, int64_t width, float* dq) {
     for (int64_t d = 0; d < width; d += 16) {
       const int64_t left = width - d;
@@ -273,7 +273,7 @@ struct Attention {
     }
   }
 
-  // P and dS of Q vectors for one tile.
+  // Computes P and dS of Q vectors for one tile.
   template <int Q, typename T>
   static void tile_gradient(const Rows<T>& rows, int64_t first, int64_t tile, const float* q, const float* dout,
                             const float* delta, const float* key_columns, const float* value_columns, float scale,

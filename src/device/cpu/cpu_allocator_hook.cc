@@ -12,9 +12,9 @@ namespace tandem::device {
 namespace {
 
 std::atomic<AllocatorHook*> current_source = nullptr;
-c10::Allocator* torch_allocator = nullptr;  // LibTorch's own
+c10::Allocator* torch_allocator = nullptr;  // LibTorch's own allocator
 
-// One deleter for both origins, as raw_deleter() promises.
+// One deleter serves both origins, as raw_deleter() promises.
 void free_anywhere(void* address) {
   if (address == nullptr) return;
   AllocatorHook* const source = current_source.load(std::memory_order_acquire);

@@ -12,11 +12,11 @@ namespace tandem::device {
 
 std::byte* CpuHostMemory::allocate(int64_t bytes) {
   TANDEM_CHECK(bytes > 0, bytes);
-  // Linux promises more than it has and ends the process on the first touch: ask before.
+  // Linux promises more than it has and ends the process on the first touch, so the free memory is checked before.
   if (bytes > available_host_bytes()) return nullptr;
   void* host = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (host == MAP_FAILED) return nullptr;
-  ::madvise(host, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
+  ::madvise(host, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a hint: small pages work too
   allocations_[static_cast<std::byte*>(host)] = bytes;
   return static_cast<std::byte*>(host);
 }

@@ -1,5 +1,5 @@
-// device::Ops on the CPU: tensors to pointers, rows to threads. The arithmetic is in the kernel table that fits the
-// processor; docs/EXACTNESS.md says why each forward operation is exact.
+// device::Ops on the CPU: it turns tensors into pointers and gives rows to threads. The arithmetic is in the kernel
+// table that fits the processor; docs/EXACTNESS.md says why each forward operation is exact.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -33,8 +33,8 @@ using cpu::elem_of;
 using cpu::in;
 using cpu::offset;
 
-// Rows that a thread takes at a time in row-wise loops, and for partial sums of weight gradients: fixed, so that the
-// sums do not depend on the number of threads.
+// A thread takes so many rows at a time in row-wise loops and for partial sums of weight gradients. The number is
+// fixed, so that the sums do not depend on the number of threads.
 constexpr int64_t kRowChunk = 64;
 constexpr int64_t kMaxPartials = 64;
 
@@ -127,7 +127,7 @@ class CpuOps : public Ops {
     const int64_t width = dy_TE.size(1), count = dtable_RE.size(0), rows = ids_T.numel();
     const Elem elem = elem_of(dy_TE);
     const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
-    // Threads split the columns: each table row is then summed in the order of t.
+    // Threads split the columns, so each table row is summed in the order of t.
     const int64_t parts = rows * width < 65536 ? 1 : num_threads();
     const int64_t part_width = ((width + parts - 1) / parts + 15) / 16 * 16;
     threads_.for_each(parts, 1, [&](int64_t part) {
@@ -309,7 +309,7 @@ class CpuOps : public Ops {
     const int64_t kv_heads = k_TGK.size(1), width = k_TGK.size(2), n = tokens.numel();
     const int32_t* token = static_cast<const int32_t*>(in(tokens));
     const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
-    // Each slot is one token's: no two writes meet.
+    // Each slot belongs to one token, so no two writes meet.
     threads_.for_each(n, 32, [&](int64_t i) {
       if (slot[i] < 0) return;
       const int64_t at = token[i] * kv_heads * width;
@@ -442,7 +442,7 @@ class CpuOps : public Ops {
     return dq_THK;
   }
 
-  // The transpose of kv_append(): dk[t] and dv[t] [T, G, K] are the sums over the slots of token t, float32.
+  // Returns the transpose of kv_append(): dk[t] and dv[t] [T, G, K] are the sums over the slots of token t, float32.
   std::pair<Tensor, Tensor> collect_kv_gradient(const Tensor& dkv, const AttentionRows& rows, int64_t num_tokens,
                                                 int64_t head_dim) const {
     const int64_t num_kv_heads = dkv.size(2), n = rows.kv_tokens.numel();
@@ -450,7 +450,7 @@ class CpuOps : public Ops {
     const Tensor dv = zeros({num_tokens, num_kv_heads, head_dim});
     const int32_t* token = static_cast<const int32_t*>(in(rows.kv_tokens));
     const int32_t* slot = static_cast<const int32_t*>(in(rows.kv_slots));
-    // Threads split the heads' columns: each token sums its slots in the order of i.
+    // Threads split the heads' columns, so each token sums its slots in the order of i.
     threads_.for_each(num_kv_heads, 1, [&](int64_t g) {
       for (int64_t i = 0; i < n; ++i) {
         const float* block = dkv.const_data_ptr<float>() + slot[i] / kBlockTokens * dkv.stride(0) +
@@ -467,7 +467,7 @@ class CpuOps : public Ops {
     return {dk, dv};
   }
 
-  // Large tensors, where LibTorch's own functions would take one thread.
+  // This is for large tensors, where LibTorch's own functions would take one thread.
   template <typename Function>
   void for_pieces(int64_t n, Function f) const {
     constexpr int64_t kPiece = 16384;
@@ -480,7 +480,7 @@ class CpuOps : public Ops {
     for_pieces(x.numel(), [&](int64_t begin, int64_t n) { std::fill_n(data + begin, n, 0.0F); });
     return x;
   }
-  // Of float32; the tensor itself where nothing is rounded.
+  // Rounds float32 to `dtype`. Returns the tensor itself where nothing is rounded.
   Tensor rounded(const Tensor& x, at::ScalarType dtype) const {
     if (dtype == at::kFloat) return x;
     Tensor y = at::empty(x.sizes(), dtype);
@@ -497,8 +497,8 @@ class CpuOps : public Ops {
         chunks, 1, [&](int64_t chunk) { f(chunk * kRowChunk, std::min(kRowChunk, rows - chunk * kRowChunk), chunk); });
   }
 
-  // f adds its rows' share to private sums; the sums are added to `totals` in chunk order. A total that is undefined is
-  // not wanted: its sum is null.
+  // Each call of f adds its rows' share to private sums, which are added to `totals` in chunk order. An undefined total
+  // is not wanted: its sum is null.
   template <typename Function>
   void sum_over_chunks(int64_t rows, const std::vector<Tensor>& totals, Function f) const {
     const int64_t chunk_rows = std::max(kRowChunk, (rows + kMaxPartials - 1) / kMaxPartials);
@@ -531,7 +531,7 @@ class CpuOps : public Ops {
     }
   }
 
-  // sum[i] += x[i], in float32.
+  // Computes sum[i] += x[i] in float32.
   void add_to(float* sum, const char* x, int64_t n, Elem elem) const {
     if (elem == Elem::kF32) {
       table_.add(sum, x, sum, n, Elem::kF32);
@@ -566,7 +566,7 @@ class CpuOps : public Ops {
   const cpu::KernelTable& table_;
   // Calls come from one thread at a time.
   mutable ThreadPool threads_;
-  // Buffers and tables that only save work.
+  // These buffers and tables only save work.
   mutable cpu::GemmRunner gemm_;
   mutable cpu::RopeTable ropes_;
   mutable HostSampling sampling_;
@@ -576,8 +576,8 @@ class CpuOps : public Ops {
 }  // namespace
 
 std::unique_ptr<Ops> make_cpu_ops(const std::string& isa, int num_threads) {
-  // The loops that matter are ours. LibTorch's would run on OpenMP's threads, which wait for each other at every end of
-  // a loop: on a busy machine for as long as the other processes keep one of them from a core.
+  // Our own loops do the work that matters. LibTorch's would run on OpenMP's threads, which wait for each other at the
+  // end of each loop: on a busy machine, for as long as other processes keep one of them from a core.
   at::set_num_threads(1);
   return std::make_unique<CpuOps>(cpu::choose_kernels(isa), num_threads > 0 ? num_threads : usable_cores());
 }

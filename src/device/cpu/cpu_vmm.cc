@@ -74,7 +74,7 @@ void CpuVmm::free_addresses(std::byte* address, int64_t bytes) {
 std::optional<ExtentId> CpuVmm::create_extent(int64_t bytes) {
   std::lock_guard lock(mutex_);
   table_.check_bytes(bytes);
-  // The kernel would rather end a process than refuse pages of a memfd: ask before it comes to that.
+  // The kernel ends a process rather than refuse pages of a memfd, so the free memory is checked before.
   if (bytes > total_bytes_ - table_.taken_bytes() || bytes > available_host_bytes()) return std::nullopt;
   const int descriptor = ::memfd_create("tandem_extent", MFD_CLOEXEC);
   if (descriptor < 0) {
@@ -120,7 +120,7 @@ bool CpuVmm::map(std::byte* address, ExtentId extent) {
 void CpuVmm::unmap(std::byte* address, int64_t bytes) {
   std::lock_guard lock(mutex_);
   table_.check_mapped(address, bytes);
-  // Back to a reservation: the addresses stay ours.
+  // The range becomes a reservation again: the addresses stay ours.
   if (::mmap(address, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
              -1, 0) == MAP_FAILED)
     fail_call("mmap", bytes, errno);

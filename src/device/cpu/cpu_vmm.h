@@ -12,13 +12,13 @@
 
 namespace tandem::device {
 
-// Bytes that the host could give without swapping (MemAvailable).
+// Returns the bytes that the host could give without swapping (MemAvailable).
 int64_t available_host_bytes();
 
 class CpuVmm : public Vmm {
  public:
-  // The device has `total_bytes`; 0: what the host can give at this moment.
-  // `can_alias`: false plays a device that maps an extent once.
+  // The device has `total_bytes`, or with 0 the bytes that the host can give at this moment. `can_alias` = false
+  // imitates a device that maps an extent only once.
   explicit CpuVmm(int64_t total_bytes = 0, bool can_alias = true);
   // Extents that were not released are closed; mappings and reservations stay.
   ~CpuVmm() override;
@@ -43,7 +43,7 @@ class CpuVmm : public Vmm {
   bool can_alias_;
   mutable std::mutex mutex_;
   MappingTable table_;
-  std::map<ExtentId, int> descriptors_;  // of extents that are not released
+  std::map<ExtentId, int> descriptors_;  // memfds of extents that are not released
 };
 
 }  // namespace tandem::device

@@ -1,5 +1,5 @@
-// How a product is cut: rows into blocks of the micro kernel, columns into panels, k into chunks. None of it can show
-// in the result, since each element of C is one running sum over k (kernels.h).
+// Cuts a product: rows into blocks of the micro kernel, columns into panels, k into chunks. The cut cannot change the
+// result, since each element of C is one running sum over k (kernels.h).
 #include "device/cpu/gemm.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace {
 constexpr int64_t kStrip = 32;                        // columns of one few_rows call
 constexpr int64_t kSpare = 16;                        // packing may write one vector past an entry
 constexpr int64_t kPackedAFloats = int64_t{4} << 20;  // 16 MiB of packed rows at a time
-constexpr int64_t kMaxStrips = 4;                     // of one task
-constexpr int64_t kMaxStep = 32;                      // rows of one few_rows call, in any kernels
+constexpr int64_t kMaxStrips = 4;                     // strips of one task
+constexpr int64_t kMaxStep = 32;                      // most rows of one few_rows call, in any kernels
 constexpr int64_t kMaxPanels = 4;   // panels packed together, so that a k-major B is read in longer pieces
-constexpr int64_t kPackBlocks = 8;  // likewise blocks of A
+constexpr int64_t kPackBlocks = 8;  // blocks of A packed together, for the same reason
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -27,7 +27,7 @@ void GemmRunner::run(const GemmProblem& p) {
   if (p.m == 0 || p.n == 0) return;
   const bool bf16 = p.a.elem == Elem::kBF16 && p.b.elem == Elem::kBF16;
   const GemmKernels& kernels = bf16 ? table_.gemm_bf16 : table_.gemm;
-  // Few rows use the weights as they come from memory; more are worth packing them for.
+  // A few rows use the weights as they come from memory; more rows are worth packing them for.
   if (p.m <= kernels.max_few_rows && !p.b.k_major && p.k % 32 == 0) {
     run_few_rows(p, kernels);
   } else {
@@ -117,7 +117,7 @@ void GemmRunner::multiply(const GemmProblem& p, const GemmKernels& kernels, cons
     const int64_t first = cut.first_row(block0), rows = cut.first_row(block1) - first;
     scratch.b.resize(std::max<size_t>(scratch.b.size(), static_cast<size_t>(kMaxPanels * panel_floats + kSpare)));
     scratch.c.resize(std::max<size_t>(scratch.c.size(), static_cast<size_t>(kMaxPanels * rows * panel)));
-    // Float results grow in place; others, and a last panel that sticks out, in scratch.
+    // Float results grow in place; others, and a last panel that sticks out, grow in scratch.
     const auto in_place = [&](int64_t i) { return p.c_elem == Elem::kF32 && (i + 1) * panel <= p.n; };
     const auto sum_of = [&](int64_t i) {
       return in_place(i) ? static_cast<float*>(p.c) + (cut.row0 + first) * p.c_stride + i * panel

@@ -9,7 +9,7 @@
 
 namespace tandem::device::cpu {
 
-// C[M,N] (+)= sum_k A[m,k] B[n,k], C rows `c_stride` elements apart.
+// Computes C[M,N] (+)= sum_k A[m,k] B[n,k]; C rows are `c_stride` elements apart.
 struct GemmProblem {
   int64_t m, n, k;
   Matrix a, b;
@@ -19,7 +19,7 @@ struct GemmProblem {
   bool accumulate;
 };
 
-// Keeps its packing buffers between calls (fresh pages cost more than the packing). One call at a time.
+// Keeps its packing buffers between calls, because fresh pages cost more than the packing. One call runs at a time.
 class GemmRunner {
  public:
   GemmRunner(const KernelTable& table, ThreadPool& threads);

@@ -18,8 +18,8 @@ namespace tandem::device::cpu {
 struct GemmAmx {
   using Vector = Gemm<SimdAvx512Bf16, true>;
   using S = SimdAvx512Bf16;
-  static constexpr int64_t kRows = 16, kEntries = 32;  // of a tile of A, in bf16; a tile of C has 16 x 16 floats
-  static constexpr int64_t kTile = kRows * kEntries;   // bf16 of a tile of A or B: 1 KiB
+  static constexpr int64_t kRows = 16, kEntries = 32;  // rows and bf16 entries of a tile of A; a tile of C is 16 x 16
+  static constexpr int64_t kTile = kRows * kEntries;   // number of bf16 in a tile of A or B: 1 KiB
   static constexpr int64_t kBlockRows = 32, kPanel = Vector::kPanel;
   static constexpr int64_t kChunk = 256;  // a panel of 16 KiB stays in the first-level cache
   static_assert(kPanel == 32, "two tiles of columns");
@@ -33,14 +33,14 @@ struct GemmAmx {
     static constexpr Config kConfig = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&kConfig);
   }
-  // The compiler does not know that a tile load reads memory: between what a tile load reads and the stores before and
-  // after.
+  // The compiler does not know that a tile load reads memory. This keeps earlier stores before the loads that follow,
+  // and later stores after the loads.
   static void written() { __asm__ volatile("" ::: "memory"); }
 
   static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
   static int64_t at_most(int64_t n, int64_t limit) { return n < limit ? n : limit; }
 
-  // 16 rows (those past `rows` as 0) x 32 k (those past k_end as 0), one row after the other.
+  // Writes 16 rows (those past `rows` as 0) x 32 k (those past k_end as 0), one row after the other.
   static void pack_tile(const Matrix& x, int64_t row, int64_t rows, int64_t k, int64_t k_end, uint16_t* out) {
     if (x.k_major) {
       alignas(64) uint32_t pairs[16][16];
@@ -66,7 +66,7 @@ struct GemmAmx {
                           r < rows ? _mm512_maskz_loadu_epi16(mask, from + r * x.stride) : _mm512_setzero_si512());
   }
 
-  // [k tile][half of the block][16][32]
+  // The packed layout is [k tile][half of the block][16][32].
   static void pack_a(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t, int64_t k0, int64_t kc) {
     for (int64_t t = 0; t < divide_up(kc, kEntries); ++t) {
       for (int64_t b = 0; b < num_blocks; ++b) {
@@ -79,7 +79,7 @@ struct GemmAmx {
     }
   }
 
-  // Pairs, filled with 0 up to whole tiles of k.
+  // Writes pairs, filled with 0 up to whole tiles of k.
   static void pack_b(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, float* out,
                      int64_t panel_floats) {
     Vector::pack_b(b, n0, num_panels, n_end, k0, kc, out, panel_floats);
@@ -88,12 +88,13 @@ struct GemmAmx {
       for (int64_t i = used * kPanel; i < whole * kPanel; i += 16) S::store(out + p * panel_floats + i, S::zero());
   }
 
-  // C tiles 0 and 1 (columns 0.., 16..) of the first 16 rows, 2 and 3 of the next; A in 4 and 5, B in 6 and 7.
+  // C tiles 0 and 1 (columns 0.., 16..) belong to the first 16 rows, 2 and 3 to the next; A is in 4 and 5, B in 6 and
+  // 7.
   template <bool kTwoHalves>
   static void multiply(int64_t kc, const uint16_t* a, const float* b) {
     constexpr int64_t kHalves = kTwoHalves ? 2 : 1;
     for (int64_t t = 0; t < divide_up(kc, kEntries); ++t, a += kHalves * kTile, b += kPanel * 16) {
-      // A comes from the second-level cache, a tile ahead.
+      // A comes from the second-level cache, so it is prefetched a tile ahead.
       for (int64_t i = 0; i < kHalves * kTile; i += kEntries) S::prefetch(a + kHalves * kTile + i);
       _tile_loadd(6, b, kPanel * 4);
       _tile_loadd(4, a, 64);
@@ -150,12 +151,12 @@ struct GemmAmx {
       for (int64_t i = 0; i < kPanel; i += 16) S::store(to + r * to_stride + i, S::load(from + r * from_stride + i));
   }
 
-  // Few rows: the weights take the place of A, so that their tiles come from memory as they lie there, and the rows
-  // that of B. The sums come out as columns.
+  // For few rows the weights take the place of A, so that their tiles come from memory as they lie there, and the rows
+  // take the place of B. The sums come out as columns.
   static void pack_few_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t k, void* out) {
     Vector::pack_b(a, m0, 1, m0 + rows, 0, k, static_cast<float*>(out), 0);
   }
-  // kFirst: the weights come from memory, so ask for a line some tiles before its use. Once they are in the
+  // With kFirst, the weights come from memory, so a line is requested some tiles before its use. Once they are in the
   // second-level cache the requests only cost: 1,460 against 2,270 GFLOP/s at 512 x 6144 x 1024 on two cores of a
   // Sapphire Rapids.
   template <bool kTwoHalves, bool kFirst>
@@ -193,7 +194,7 @@ struct GemmAmx {
       const uint16_t* half[2] = {weights + n0 * b.stride, weights + (n0 + kRows) * b.stride};
       multiply(k, x, half, b.stride * 2);
     } else {
-      // The last columns: rows past the end are 0 in a copy, one tile of k at a time.
+      // In the last columns, rows past the end are 0 in a copy, one tile of k at a time.
       alignas(64) uint16_t copy[2 * kTile];
       const uint16_t* half[2] = {copy, copy + kTile};
       for (int64_t i = 0; i < k; i += kEntries, x += kPanel * 16) {
@@ -207,7 +208,7 @@ struct GemmAmx {
       }
     }
     alignas(64) float sums[16][16];
-    for (int64_t part = 0; part < 4; ++part) {  // of C: half of the columns, half of the rows
+    for (int64_t part = 0; part < 4; ++part) {  // parts of C: half of the columns, half of the rows
       const int64_t column = part / 2 * 16, row = part % 2 * 16;
       if (row >= rows) continue;
       switch (part) {

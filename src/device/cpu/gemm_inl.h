@@ -1,6 +1,6 @@
-// The matrix kernels behind GemmKernels, for one instruction set S. The one order: every element of C sums over
-// k = 0, 1, 2, ... with one fused multiply-add each (in pair mode, one bf16 dot instruction per k, k + 1). Lanes are
-// columns, so no sum is ever split, and a row's bits cannot depend on the rows beside it.
+// The matrix kernels behind GemmKernels, for one instruction set S. There is one order: every element of C sums over k
+// = 0, 1, 2, ... with one fused multiply-add each (in pair mode, one bf16 dot instruction per k, k + 1). Lanes are
+// columns, so no sum is ever split, and a row's bits cannot depend on the other rows.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace tandem::device::cpu {
 
-// kPairs: both operands are bf16 and S multiplies pairs of them.
+// kPairs means that both operands are bf16 and S multiplies pairs of them.
 template <class S, bool kPairs>
 struct Gemm {
   using F = typename S::F;
   using Words = typename S::Words;
   static constexpr int64_t kPanel = 16 * S::kMicroVectors;
   static constexpr int64_t kChunk = 128;      // 16 KiB of a float panel of 32 columns: half the first-level cache
-  static constexpr int64_t kTaskBlocks = 64;  // of 12 rows and 128 entries: 384 KiB
+  static constexpr int64_t kTaskBlocks = 64;  // blocks of 12 rows and 128 entries: 384 KiB
   static constexpr int64_t kMaxFewRows = 4;   // 2 x 4 accumulators beside the 16 registers of a transposition
 
   static const uint32_t* words(const void* p) { return static_cast<const uint32_t*>(p); }
@@ -38,7 +38,7 @@ struct Gemm {
     return k + 1 < k_end ? low | (static_cast<uint32_t>(p[row * x.stride + k + 1]) << 16) : low;
   }
 
-  // 16 rows (clamped to last_row) of an [m][k] matrix as columns: writes 16 lanes at out + entry * entry_stride. Rising
+  // Writes 16 rows (clamped to last_row) of an [m][k] matrix as columns: 16 lanes at out + entry * entry_stride. Rising
   // entries may overwrite the lanes past entry_stride of the one before.
   static void pack_rows(const Matrix& x, int64_t row0, int64_t last_row, int64_t lanes, int64_t k0, int64_t kc,
                         void* out, int64_t entry_stride) {
@@ -80,7 +80,7 @@ struct Gemm {
     }
   }
 
-  // 16 neighbouring columns of one k (or of k and k + 1) of a [k][n] matrix, those past `valid` as 0.
+  // Writes 16 neighbouring columns of one k (or of k and k + 1) of a [k][n] matrix, those past `valid` as 0.
   static void pack_column_entry(const Matrix& x, int64_t column, int64_t valid, int64_t k, int64_t k_end,
                                 float* entry) {
     const int64_t i = k * x.stride + column;
@@ -186,7 +186,7 @@ struct Gemm {
     micro_dispatch<S::kMicroRows>(rows, kc, a, b, c, ldc, from_zero);
   }
 
-  // One 16-column strip of a few_rows call: multiplies 16 weight rows by R packed inputs, tile by tile.
+  // Computes one 16-column strip of a few_rows call: multiplies 16 weight rows by R packed inputs, tile by tile.
   template <int R>
   static void strip_tile(Elem elem, const void* a, int64_t k, const char* const row[16], F acc[R]) {
     const int64_t elem_bytes = elem == Elem::kF32 ? 4 : 2;
@@ -220,7 +220,7 @@ struct Gemm {
   static void few_rows_fixed(int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end, float* c) {
     const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2;
     const int64_t per_tile = b.elem == Elem::kF32 ? 16 : 32;
-    // Weights come from memory once: ask for a line this many tiles before it is used.
+    // Weights come from memory once, so a line is requested this many tiles before it is used.
     constexpr int64_t kAheadTiles = 6;
     const char* row[2][16];
     for (int s = 0; s < 2; ++s) {

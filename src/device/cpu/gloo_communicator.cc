@@ -29,10 +29,10 @@ constexpr int kFarewellTag = std::numeric_limits<int>::max();
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 constexpr milliseconds kFarewellTimeout{2000};
 
-// A rank's last word to another, so that one which ends is told from one that died.
+// A rank's last message to another, which tells a rank that ended from one that died.
 struct Farewell {
-  int64_t lost_rank = -1;      // why it ended early, or
-  int64_t num_exchanges = -1;  // how many it had begun
+  int64_t lost_rank = -1;      // rank whose loss ended this one early; -1: none
+  int64_t num_exchanges = -1;  // number of exchanges that it had begun
 };
 
 milliseconds milliseconds_of(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
@@ -59,7 +59,7 @@ class GlooExchange final : public Communicator::Exchange {
   int64_t number_;
   bool is_over_ = false;
   TensorLists to_, from_;       // held until wait()
-  std::vector<Moving> moving_;  // receives first
+  std::vector<Moving> moving_;  // pending transfers, receives first
 };
 
 class GlooCommunicator final : public Communicator, public LimitedWaits {
@@ -70,7 +70,7 @@ class GlooCommunicator final : public Communicator, public LimitedWaits {
   int rank() const override { return settings_.rank; }
   int size() const override { return settings_.size; }
   std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) override;
-  // Gloo does not tell a process that is frozen from one that takes long: both are waited for.
+  // Gloo cannot tell a process that is frozen from one that takes long: it waits for both.
   void limit_waits(bool are_limited) override { are_waits_limited_ = are_limited; }
   void abort() noexcept override;
   Traffic traffic() override { return traffic_; }
@@ -78,14 +78,14 @@ class GlooCommunicator final : public Communicator, public LimitedWaits {
  private:
   friend class GlooExchange;
 
-  // Another rank, whose farewell a thread waits for from the start: that is how its death is noticed whatever this
-  // rank is waiting for.
+  // Another rank. A thread waits for its farewell from the start, so that its death is noticed whatever this rank is
+  // waiting for.
   struct Peer {
     Farewell farewell;
     Work farewell_work;
     std::thread watch;
-    int sent = 0, received = 0;            // pieces, for their tags
-    std::optional<int64_t> num_exchanges;  // once it has left
+    int sent = 0, received = 0;            // numbers of pieces, for their tags
+    std::optional<int64_t> num_exchanges;  // its number of exchanges, once it has left
   };
 
   Work send(int rank, int tag, at::Tensor bytes);
@@ -110,15 +110,16 @@ class GlooCommunicator final : public Communicator, public LimitedWaits {
   std::vector<Peer> peers_;  // by rank
   std::mutex mutex_;
   std::condition_variable failed_;
-  std::string failure_;  // the first; empty: none
+  std::string failure_;  // first failure; empty: none
   int64_t lost_rank_ = -1;
   bool is_closing_ = false;
   int64_t num_exchanges_ = 0;
-  bool are_waits_limited_ = true;  // of the thread that waits
+  bool are_waits_limited_ = true;  // whether waits have a timeout; for the thread that waits
   std::set<GlooExchange*> under_way_;
-  // Of the wait that is on. Gloo's own limits are not used: they close all connections, farewells or not.
+  // The deadline of the wait in progress. Gloo's own timeouts are not used: they close all connections, farewells or
+  // not.
   std::optional<Clock::time_point> deadline_;
-  int waiting_for_ = -1;  // written by the thread that waits alone
+  int waiting_for_ = -1;  // rank that is waited for; written by the waiting thread alone
   std::thread clock_;
   bool is_clock_idle_ = false;
   std::condition_variable deadline_changed_;
@@ -127,7 +128,7 @@ class GlooCommunicator final : public Communicator, public LimitedWaits {
 GlooExchange::~GlooExchange() {
   try {
     wait();
-  } catch (const std::exception&) {  // whoever wants to know calls wait()
+  } catch (const std::exception&) {  // a caller who needs the error calls wait()
   }
 }
 
@@ -178,7 +179,7 @@ void GlooCommunicator::say_farewell() {
     if (rank == settings_.rank || rank == lost_rank_) continue;
     try {
       words.push_back(send(rank, kFarewellTag, view_of(reinterpret_cast<std::byte*>(&farewell), sizeof farewell)));
-    } catch (const std::exception&) {  // it is gone already
+    } catch (const std::exception&) {  // the rank is gone already
     }
   }
   for (const Work& word : words) {
@@ -252,7 +253,7 @@ void GlooCommunicator::fail(int rank, std::string why) {
   if (settings_.on_failure) settings_.on_failure();
 }
 
-// A connection to rank is closed: the thread that watches it knows whose fault that was.
+// A connection to `rank` is closed. The thread that watches it knows whose fault that was.
 void GlooCommunicator::fail_with_reason(std::unique_lock<std::mutex>& lock, int rank) {
   failed_.wait_for(lock, std::chrono::seconds(1), [this] { return !failure_.empty(); });
   fail(rank, fmt::format("rank {} is gone", rank));
@@ -282,7 +283,7 @@ std::unique_ptr<Communicator::Exchange> GlooCommunicator::start_exchange(TensorL
 
 void GlooCommunicator::post(GlooExchange& exchange, std::unique_lock<std::mutex>& lock) {
   const auto next = [](int& count) { return std::exchange(count, (count + 1) % kFarewellTag); };
-  exchange.is_over_ = true;  // where this throws
+  exchange.is_over_ = true;  // the exchange is over even if this throws
   for (const bool is_receive : {true, false}) {
     for (const Piece& piece : pieces_of(*this, is_receive ? exchange.from_ : exchange.to_)) {
       Peer& peer = peers_[static_cast<size_t>(piece.rank)];

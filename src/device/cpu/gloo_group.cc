@@ -1,6 +1,6 @@
 #include "device/cpu/gloo_group.h"
 
-// What LibTorch's header of Gloo is behind.
+// LibTorch's header of Gloo needs this macro.
 #define USE_C10D_GLOO 1
 
 #include <fmt/format.h>
@@ -17,13 +17,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Errors of c10d go on with where they were thrown.
+// c10d appends the place where an error was thrown; the first line is the error itself.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
 }
 
-// Gloo writes to connections that the other side may have closed; it would end the process.
+// Gloo writes to connections that the other side may have closed, which would end the process.
 void ignore_broken_pipes() {
   struct sigaction now {};
   sigaction(SIGPIPE, nullptr, &now);
@@ -32,7 +32,7 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-// Everybody is waited for before Gloo is: so who is missing can be told, and Gloo connects in milliseconds.
+// All ranks are waited for before Gloo connects: so the missing ones can be named, and Gloo connects in milliseconds.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
                                                const GlooSettings& settings) {
   ignore_broken_pipes();
@@ -41,7 +41,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
   std::vector<std::string> keys;
   for (int rank = 0; rank < settings.size; ++rank) keys.push_back(fmt::format("joined/{}", rank));
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->threads = 1;  // for collectives, of which we use none
+  options->threads = 1;  // threads for collectives, which we do not use
   try {
     options->devices.push_back(settings.interface.empty()
                                    ? c10d::ProcessGroupGloo::createDeviceForHostname(settings.address)
@@ -60,7 +60,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
       for (int rank = 0; rank < settings.size; ++rank) {
         if (!ours->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
       }
-    } catch (const std::exception&) {  // said below
+    } catch (const std::exception&) {  // the error is raised below
     }
     if (missing.empty()) throw PeerLost(fmt::format("{}: joining: the store of rank 0 does not answer", name));
     throw PeerLost(fmt::format("{}: joining: rank {} did not come within {} s", name, fmt::join(missing, ", rank "),

@@ -1,4 +1,4 @@
-// The connections of make_gloo_communicator. The one .cc file behind this sees LibTorch's header of Gloo.
+// The connections of make_gloo_communicator. Only the .cc file of this header includes LibTorch's header of Gloo.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -10,7 +10,7 @@
 
 namespace tandem::device {
 
-// Sends and receives between all ranks. Waits and throws as make_gloo_communicator says.
+// Connects all ranks for sends and receives. Waits and throws as make_gloo_communicator does.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
                                                const GlooSettings& settings);
 

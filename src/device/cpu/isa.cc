@@ -13,7 +13,7 @@ namespace tandem::device::cpu {
 
 namespace {
 
-// AMX needs the processor (leaf 7: bf16 and tiles) and the kernel's leave for this process to use 8 KiB of tile
+// AMX needs the processor (leaf 7: bf16 and tiles) and the kernel's permission for this process to use 8 KiB of tile
 // registers, which kernels before 5.16 and some sandboxes do not give.
 bool ask_for_amx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;

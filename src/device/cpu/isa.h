@@ -1,4 +1,4 @@
-// Which kernel tables this processor can run.
+// Chooses among the kernel tables that this processor can run.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace tandem::device::cpu {
 
-// "auto" or a table's name; UserError names the ones this machine has.
+// `isa` is "auto" or a table's name; UserError names the ones this machine has.
 const KernelTable& choose_kernels(const std::string& isa);
-// Space-separated, best first.
+// Returns the names separated by spaces, best first.
 std::string available_isas();
 
 }  // namespace tandem::device::cpu

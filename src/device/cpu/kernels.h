@@ -11,50 +11,51 @@ namespace tandem::device::cpu {
 
 enum class Elem : uint8_t { kF32, kBF16 };
 
-// C[M,N] (+)= A B^T or the like; the sum over k runs k = 0, 1, 2, ... one after the other for every element of C (AMX:
-// over pieces of 32 from 0 on), so neither M nor any blocking shows in the bits. How A and B lie in memory:
+// Computes C[M,N] (+)= A B^T or the like. The sum over k runs k = 0, 1, 2, ... one after the other for every element of
+// C (AMX: over pieces of 32 from 0 on), so neither M nor any blocking changes the bits. A Matrix says how A or B lies
+// in memory.
 struct Matrix {
   const void* data;
   Elem elem;
   int64_t stride;  // elements between rows
-  bool k_major;    // false: rows are m (or n), k runs along a row. true: rows are k.
+  bool k_major;    // false: rows are m (or n), and k runs along a row; true: rows are k
 };
 
-// Where one block of packed rows goes: rows [m0, m0 + rows) of A.
+// The destination of one block of packed rows: rows [m0, m0 + rows) of A.
 struct PackedBlock {
   int64_t m0, rows;
   void* out;  // kc entries of the block's rows, rounded up to row_unit: as many floats, and 16 spare
 };
 
-// The matrix kernels of one instruction set for one kind of operands. How packed operands look is known to these
-// functions alone:
+// The matrix kernels of one instruction set for one kind of operands. Only these functions know the layout of packed
+// operands:
 //   floats   A in blocks [k][rows], B in panels [k][panel], as float32
 //   pairs    the same with 32-bit words of k, k + 1 for one instruction that multiplies two bf16; half as many
 //   tiles    (AMX) A in tiles of 16 rows x 32 k, B as pairs
 struct GemmKernels {
-  int64_t micro_rows;     // rows of a block at most
-  int64_t row_unit;       // and what packing rounds them up to
+  int64_t micro_rows;     // most rows of a block
+  int64_t row_unit;       // multiple to which packing rounds rows up
   int64_t panel;          // columns of a panel: 32, or 16 where registers are few
   int64_t chunk;          // entries of k that are packed together
   int64_t max_few_rows;   // rows up to which weights are used as they come from memory, unpacked
-  int64_t few_rows_step;  // rows of one few_rows call at most
+  int64_t few_rows_step;  // most rows of one few_rows call
   int64_t task_blocks;    // blocks that stay in the second-level cache while panels pass
-  void (*prepare)();      // called on a thread before its next functions, or null
-  // Several blocks at once: a k-major A is then read along its rows.
+  void (*prepare)();      // called on a thread before the others are; may be null
+  // Packs several blocks at once, so that a k-major A is read along its rows.
   void (*pack_a)(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0, int64_t kc);
-  // `num_panels` neighbouring panels, panel_floats apart. Columns past n_end repeat the last one or are 0; nobody reads
-  // their results.
+  // Packs `num_panels` neighbouring panels, panel_floats apart. Columns past n_end repeat the last one or are 0; nobody
+  // reads their results.
   void (*pack_b)(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, float* out,
                  int64_t panel_floats);
-  // c[rows][panel], row stride ldc floats: continues from what is there, or from 0.
+  // Adds to c[rows][panel], whose rows are ldc floats apart: to its contents, or to 0.
   void (*micro)(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero);
-  // The same sums straight from [n][k] rows of B, K a multiple of 32. pack_few_rows packs rows [m0, m0 + rows) of A
-  // into k * few_rows_step floats and 16 spare; c[rows][32] for columns n0... `first`: these columns of B come from
-  // memory, and are worth asking for early; later calls find them in the cache.
+  // Computes the same sums straight from [n][k] rows of B, with K a multiple of 32. pack_few_rows packs rows [m0, m0 +
+  // rows) of A into k * few_rows_step floats and 16 spare. few_rows gives c[rows][32] for columns n0... `first` means
+  // that these columns of B come from memory and are worth an early request; later calls find them in the cache.
   void (*pack_few_rows)(const Matrix& a, int64_t m0, int64_t rows, int64_t k, void* out);
   void (*few_rows)(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end, bool first,
                    float* c);
-  // y[0..n) (+)= c
+  // Computes y[0..n) (+)= c.
   void (*store)(const float* c, int64_t n, void* y, Elem elem, bool accumulate);
 };
 
@@ -64,7 +65,7 @@ struct NormArgs {
   Elem elem;
 };
 
-// One query row against its keys; see attention_inl.h.
+// The arguments for query rows against their keys; attention_inl.h has the kernel.
 struct AttentionArgs {
   const void* q;                   // [T, H, K]
   const void* kv;                  // [B, 2, G, K * 16]
@@ -105,20 +106,20 @@ struct AdamwArgs {
 struct KernelTable {
   const char* name;
   GemmKernels gemm;
-  GemmKernels gemm_bf16;  // for two bf16 operands
+  GemmKernels gemm_bf16;  // kernels for two bf16 operands
 
   void (*add)(const void* a, const void* b, void* y, int64_t n, Elem elem);
   void (*rms_norm)(const void* x, const void* w, void* y, int64_t rows, const NormArgs& args);
-  // dx; dw[width] += over these rows, unless it is null
+  // Writes dx, and adds the sum over these rows to dw[width], unless it is null.
   void (*rms_norm_backward)(const void* dy, const void* x, const void* w, void* dx, float* dw, int64_t rows,
                             const NormArgs& args);
-  // cos_sin: [rows][K]: cos of the K/2 angles, then sin.
+  // cos_sin is [rows][K]: cosines of the K/2 angles, then sines.
   void (*qk_norm_rope)(const void* qkv, const void* q_norm, const void* k_norm, const float* const* cos_sin, void* q,
                        void* k, void* v, int64_t rows, const RopeArgs& args);
   void (*qk_norm_rope_backward)(const void* dq, const void* dk, const void* dv, const void* qkv, const void* q_norm,
                                 const void* k_norm, const float* const* cos_sin, void* dqkv, float* dq_norm,
                                 float* dk_norm, int64_t rows, const RopeArgs& args);
-  // The same without the norms. Its backward reads nothing of the forward.
+  // The two below do the same without the norms. The backward reads nothing of the forward.
   void (*rope)(const void* qkv, const float* const* cos_sin, void* q, void* k, void* v, int64_t rows,
                const RopeArgs& args);
   void (*rope_backward)(const void* dq, const void* dk, const void* dv, const float* const* cos_sin, void* dqkv,
@@ -130,14 +131,15 @@ struct KernelTable {
   // Writes one token's k and v [G, K] into slot `offset` of the block at `block`.
   void (*kv_write)(const void* k, const void* v, void* block, int64_t offset, int64_t num_kv_heads, int64_t head_dim,
                    Elem elem);
-  // Rows [row_begin, row_end) of one sequence, attention_rows at most, one kv head. scratch:
-  // attention_scratch_floats().
+  // Computes rows [row_begin, row_end) of one sequence, at most attention_rows of them, for one kv head. The scratch
+  // has attention_scratch_floats().
   int64_t attention_rows;
   void (*attention)(const AttentionArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head, float* scratch);
   void (*attention_backward)(const AttentionBackwardArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head,
                              float* scratch);
 
-  // One row of logits [V] float32: log-prob of target, entropy, logsumexp; all at logits * inverse_temperature.
+  // Computes log-prob of target, entropy and logsumexp of one row of logits [V] float32, all at logits *
+  // inverse_temperature.
   void (*logprob)(const float* logits, int64_t vocab, int64_t target, float inverse_temperature, float* logp,
                   float* entropy, float* lse);
   void (*logprob_backward)(float* logits, int64_t vocab, int64_t target, float inverse_temperature, float dlogp,
@@ -147,7 +149,7 @@ struct KernelTable {
                 const AdamwArgs& args);
 };
 
-// Floats of scratch for an attention call of so many rows that see at most `max_keys` keys.
+// Returns the floats of scratch for an attention call of so many rows that see at most `max_keys` keys.
 constexpr int64_t attention_scratch_floats(int64_t rows, int64_t max_keys, int64_t heads_per_kv_head,
                                            int64_t head_dim) {
   const auto round_up = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; };

@@ -1,4 +1,5 @@
-// The kernels for plain C++. Compiled with its flags: include nothing here that other files share code with.
+// The kernels for plain C++. This file is compiled with its own flags: include nothing here that other files share code
+// with.
 #include "device/cpu/simd_scalar.h"
 #include "device/cpu/table_inl.h"
 

@@ -14,14 +14,14 @@ struct Loss {
   using F = typename S::F;
   using M = Math<S>;
 
-  // z = logits / T. lse = max + log sum exp(z - max); logp = z[target] - lse; entropy = lse - sum p z, computed against
-  // the maximum so that large logits cost no digits. A logit that is not finite makes all three NaN.
+  // With z = logits / T, lse = max + log sum exp(z - max); logp = z[target] - lse; entropy = lse - sum p z, computed
+  // against the maximum so that large logits cost no digits. A logit that is not finite makes all three NaN.
   static void logprob(const float* logits, int64_t vocab, int64_t target, float inverse_temperature, float* logp,
                       float* entropy, float* lse) {
     const F scale = S::set1(inverse_temperature);
     const F none = S::set1(-__builtin_inff());
     F top = none;
-    F not_finite = S::zero();  // 0 times each logit: 0, or NaN
+    F not_finite = S::zero();  // sum of 0 times each logit: 0, or NaN
     for (int64_t v = 0; v < vocab; v += 16) {
       const F logit = M::load(logits + v, vocab - v);
       const F z = S::mul(logit, scale);
@@ -46,7 +46,7 @@ struct Loss {
     if (entropy != nullptr) *entropy = log_total - S::reduce_sum(weighted) / total;
   }
 
-  // d logits = (dlogp (1[v = target] - p) - dentropy p (log p + H)) / T
+  // Computes d logits = (dlogp (1[v = target] - p) - dentropy p (log p + H)) / T.
   static void logprob_backward(float* logits, int64_t vocab, int64_t target, float inverse_temperature, float dlogp,
                                float dentropy, float entropy, float lse) {
     const F scale = S::set1(inverse_temperature);
@@ -73,7 +73,8 @@ struct Loss {
       const F v1 =
           S::fma(S::mul(S::set1(args.one_minus_beta2), g), g, S::mul(S::set1(args.beta2), M::load(v + i, left)));
       const F denominator = S::fma(S::sqrt(v1), S::set1(args.inverse_sqrt_correction2), S::set1(args.eps));
-      // The decay joins the update before the weight's only rounding: 1 - lr * weight decay is no float32 number.
+      // The decay joins the update before the weight's only rounding, because 1 - lr * weight decay is no float32
+      // number.
       const F w0 = M::load(master + i, left);
       const F update = S::fma(S::set1(args.decay), w0, S::div(m1, denominator));
       const F w = S::fma(S::set1(-args.lr_scaled), update, w0);

@@ -1,4 +1,4 @@
-// Elementary functions on sixteen lanes, and walking a row in steps of sixteen.
+// Elementary functions on sixteen lanes, and loops over a row in steps of sixteen.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@ template <class S>
 struct Math {
   using F = typename S::F;
 
-  // e^x within 2 ulp: Cody-Waite reduction by ln 2, then the degree-6 polynomial of Cephes' expf. Below -87.3 (where
-  // float has no normal result) it is 0, above 88 it stays at e^88. NaN gives NaN: where an operand is NaN, max() and
-  // min() return the second one, so x stands second in both.
+  // Computes e^x within 2 ulp: Cody-Waite reduction by ln 2, then the degree-6 polynomial of Cephes' expf. Below -87.3
+  // (where float has no normal result) it is 0, above 88 it stays at e^88. NaN gives NaN: where an operand is NaN,
+  // max() and min() return the second one, so x stands second in both.
   static F exp(F x) {
     constexpr float kLow = -87.3F;
     const F clamped = S::min(S::set1(88.0F), S::max(S::set1(kLow), x));
@@ -46,7 +46,7 @@ struct Math {
     }
   }
 
-  // Sum of a[i] * b[i], lane by lane, then across lanes: one order for a given width.
+  // Sums a[i] * b[i] lane by lane, then across lanes: there is one order for a given width.
   template <typename A, typename B>
   static float dot(const A* a, const B* b, int64_t width) {
     F sum = S::zero();

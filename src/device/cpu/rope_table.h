@@ -1,5 +1,5 @@
-// cos and sin of the rotary angles by position, computed once. Float32 as Hugging Face does it: inverse frequency
-// theta^(-2i/K) rounded to float, times its factor, angle = position * frequency in float.
+// Cosine and sine of the rotary angles by position, computed once. They are float32 as in Hugging Face: inverse
+// frequency theta^(-2i/K) rounded to float, times its factor, angle = position * frequency in float.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace tandem::device::cpu {
 
 class RopeTable {
  public:
-  // For each position a row of K floats: K/2 cosines, then K/2 sines. Pointers stay valid for the table's life.
-  // `factors`: what each of the K/2 frequencies is multiplied by; empty: 1.
+  // Returns for each position a row of K floats: K/2 cosines, then K/2 sines. Pointers stay valid for the table's life.
+  // Each of the K/2 frequencies is multiplied by its factor; empty `factors` mean 1.
   std::vector<const float*> rows(const int32_t* positions, int64_t n, int64_t head_dim, double theta,
                                  const std::vector<float>& factors);
 

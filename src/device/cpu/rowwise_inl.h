@@ -50,7 +50,7 @@ struct Rowwise {
     });
   }
 
-  // With n = x s, s = 1/rms: dx = s (dy w - n mean(dy w n)), dw = dy n; a null dw is not wanted.
+  // With n = x s and s = 1/rms: dx = s (dy w - n mean(dy w n)), dw = dy n. A null dw is not wanted.
   template <typename T, typename D>
   static void norm_row_backward(const T* dy, const T* x, const T* w, D* dx, float* dw, int64_t width, double eps) {
     const float scale = inverse_rms(x, width, eps);
@@ -84,7 +84,7 @@ struct Rowwise {
     });
   }
 
-  // y = rotate(x / rms * w): y1 = n1 cos - n2 sin, y2 = n2 cos + n1 sin over the two halves (HF rotate_half).
+  // Computes y = rotate(x / rms * w): y1 = n1 cos - n2 sin, y2 = n2 cos + n1 sin over the two halves (HF rotate_half).
   template <typename T>
   static void norm_rope_head(const T* x, const T* w, const float* cos_sin, T* y, int64_t width, double eps) {
     const F scale = S::set1(inverse_rms(x, width, eps));
@@ -100,7 +100,7 @@ struct Rowwise {
     }
   }
 
-  // Through the rotation (its transpose) into `rotated`, then through the norm.
+  // Goes back through the rotation (its transpose) into `rotated`, then through the norm.
   template <typename T>
   static void norm_rope_head_backward(const T* dy, const T* x, const T* w, const float* cos_sin, T* dx, float* dw,
                                       int64_t width, double eps) {
@@ -168,7 +168,7 @@ struct Rowwise {
     });
   }
 
-  // The rotation alone: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; `direction` -1 turns back, which is its transpose.
+  // Rotates alone: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. `direction` -1 turns back, which is its transpose.
   template <typename T>
   static void rotate_head(const T* x, const float* cos_sin, T* y, int64_t width, float direction) {
     const F sign = S::set1(direction);
@@ -235,7 +235,7 @@ struct Rowwise {
     });
   }
 
-  // d silu(g) = sigmoid(g) (1 + g (1 - sigmoid(g)))
+  // The derivative is d silu(g) = sigmoid(g) (1 + g (1 - sigmoid(g))).
   static void silu_mul_backward(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
                                 Elem elem) {
     with_elem(elem == Elem::kF32, [&](auto* type) {

@@ -113,7 +113,7 @@ struct SimdAvx2 {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
   }
-  // An 8 x 8 block: out[c] lane r = word c of row r.
+  // Transposes an 8 x 8 block: out[c] lane r = word c of row r.
   static void transpose8(const uint32_t* const rows[8], __m256i out[8]) {
     __m256 a[8], b[8];
     for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i]));

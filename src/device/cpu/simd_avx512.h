@@ -48,7 +48,7 @@ struct SimdAvx512 {
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  // a * 2^n, n integral in [-126, 127]
+  // Returns a * 2^n for integral n in [-126, 127].
   static F scale2(F a, F n) {
     return _mm512_mul_ps(
         a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)));
@@ -68,7 +68,7 @@ struct SimdAvx512 {
   }
   static float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
 
-  // Rows of 16 32-bit words (stride in words) -> column vectors: out[c] lane r = word c of row r.
+  // Turns rows of 16 32-bit words (stride in words) into column vectors: out[c] lane r = word c of row r.
   static void transpose16(const uint32_t* const rows[16], __m512i out[16]) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows[i]);
@@ -82,7 +82,7 @@ struct SimdAvx512 {
       a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
       a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
     }
-    // a[4i + j]: 128-bit lane q holds words (4q + j) of rows 4i .. 4i+3.
+    // In a[4i + j], the 128-bit lane q holds words (4q + j) of rows 4i .. 4i+3.
     for (int j = 0; j < 4; ++j) {
       const __m512i p0 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);  // lanes 0,2 of rows 0-3, 4-7
       const __m512i p1 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
@@ -96,14 +96,14 @@ struct SimdAvx512 {
   }
   using Words = __m512i;
   static F as_float(Words w) { return _mm512_castsi512_ps(w); }
-  // The two bf16 of each word as floats: even element (low half), odd element (high half).
+  // These return the two bf16 of each word as floats: even element (low half), odd element (high half).
   static F low_half(Words w) { return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)); }
   static F high_half(Words w) {
     return _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
   static void store_words(uint32_t* p, Words w) { _mm512_storeu_si512(p, w); }
   static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
-  // Lane i: low half = a[i], high half = b[i].
+  // In lane i the low half is a[i] and the high half b[i].
   static Words interleave_bf16(const uint16_t* a, const uint16_t* b) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));
     const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)));

@@ -1,5 +1,5 @@
-// AVX-512 with the bf16 dot product: two products of bf16 pairs added to a float32 lane by one instruction. Its
-// rounding and order are the processor's, the same for every row.
+// AVX-512 with the bf16 dot product: one instruction adds two products of bf16 pairs to a float32 lane. Its rounding
+// and order are the processor's, the same for every row.
 #pragma once
 
 #include "device/cpu/simd_avx512.h"
@@ -9,7 +9,7 @@ namespace tandem::device::cpu {
 struct SimdAvx512Bf16 : SimdAvx512 {
   static constexpr bool kNativeBf16 = true;
   static Words set1_word(uint32_t w) { return _mm512_set1_epi32(static_cast<int>(w)); }
-  // One instruction instead of eight; it takes denormals for 0.
+  // This is one instruction instead of eight; it takes denormals for 0.
   static __m256i to_bf16(F x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
   using SimdAvx512::store;
   using SimdAvx512::store_partial;

@@ -1,5 +1,5 @@
 // The meaning of each SIMD function, in plain C++: sixteen floats at a time. The AVX headers are the same text in
-// registers. Also the fallback on a processor without AVX2; its fma() rounds twice, so its bits are its own.
+// registers. This is also the fallback on a processor without AVX2; its fma() rounds twice, so its bits are its own.
 #pragma once
 
 #include <cmath>
@@ -33,7 +33,7 @@ struct SimdScalar {
   }
   static float widen(float x) { return x; }
   static float widen(uint16_t x) { return bits_to_float(static_cast<uint32_t>(x) << 16); }
-  // Round to nearest even; any NaN becomes 0x7FC0.
+  // These round to nearest even; any NaN becomes 0x7FC0.
   static void narrow(float x, float* out) { *out = x; }
   static void narrow(float x, uint16_t* out) {
     const uint32_t bits = float_to_bits(x);
@@ -48,7 +48,7 @@ struct SimdScalar {
   static F load(const T* p) {
     return each([&](int i) { return widen(p[i]); });
   }
-  // The first n lanes from memory, the others 0. Reads nothing past p[n - 1].
+  // Loads the first n lanes from memory, the others as 0. Reads nothing past p[n - 1].
   template <typename T>
   static F load_partial(const T* p, int64_t n) {
     return each([&](int i) { return i < n ? widen(p[i]) : 0.0F; });
@@ -90,7 +90,7 @@ struct SimdScalar {
   static F round(F a) {
     return each([&](int i) { return std::nearbyint(a.v[i]); });
   }
-  // a * 2^n for integral n in [-126, 127]; a NaN in a stays one whatever n is.
+  // Returns a * 2^n for integral n in [-126, 127]; a NaN in a stays one whatever n is.
   static F scale2(F a, F n) {
     return each([&](int i) {
       const int32_t power = n.v[i] == n.v[i] ? static_cast<int32_t>(n.v[i]) : 0;  // NaN has no integer
@@ -103,7 +103,7 @@ struct SimdScalar {
   static F keep_first(F x, int64_t n, F other) {
     return each([&](int i) { return i < n ? x.v[i] : other.v[i]; });
   }
-  // The one order of a horizontal sum: lanes i and i + 8, then 4, 2, 1 apart.
+  // A horizontal sum has this one order: lanes i and i + 8, then 4, 2, 1 apart.
   static float reduce_sum(F x) {
     for (int width = 8; width >= 1; width /= 2)
       for (int i = 0; i < width; ++i) x.v[i] = x.v[i] + x.v[i + width];
@@ -133,7 +133,7 @@ struct SimdScalar {
     std::memcpy(w.v, p, sizeof w.v);
     return w;
   }
-  // out[c] lane r = word c of row r; rows may be unaligned.
+  // In out[c], lane r is word c of row r. Rows may be unaligned.
   static void transpose16(const uint32_t* const rows[16], Words out[16]) {
     for (int r = 0; r < 16; ++r) {
       uint32_t row[16];
@@ -141,7 +141,7 @@ struct SimdScalar {
       for (int c = 0; c < 16; ++c) out[c].v[r] = row[c];
     }
   }
-  // Lane i: low half = a[i], high half = b[i].
+  // In lane i the low half is a[i] and the high half b[i].
   static Words interleave_bf16(const uint16_t* a, const uint16_t* b) {
     Words w;
     for (int i = 0; i < 16; ++i) w.v[i] = a[i] | (static_cast<uint32_t>(b[i]) << 16);

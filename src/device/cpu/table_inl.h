@@ -1,4 +1,4 @@
-// One instruction set's kernels, gathered.
+// Gathers the kernels of one instruction set in a table.
 #pragma once
 
 #include "device/cpu/attention_inl.h"

@@ -1,6 +1,6 @@
 // attention_forward(): a loop of our own over keys, put together from the parts of FlashInfer's paged kernel (Ye et al.
-// 2025). Compile with -fmad=false: contracted, the factor by which FlashInfer rescales a row whose maximum stays is 2
-// to a rounding error, not 1.
+// 2025). It is compiled with -fmad=false: contracted, the factor by which FlashInfer rescales a row whose maximum stays
+// is 2 to a rounding error, not 1.
 #include <cuda_bf16.h>
 
 #include <cmath>
@@ -15,18 +15,18 @@ namespace tandem::device::cuda {
 namespace {
 
 constexpr uint32_t kTile = kAttentionTile, kEveryLane = 0xffffffff;
-constexpr uint32_t kWarps = 4;  // of a block, each with its own part of every step's keys
+constexpr uint32_t kWarps = 4;  // warps of a block, each with its own part of every step's keys
 constexpr int32_t kBlock = kBlockTokens;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
-constexpr int64_t kMaxOffset = int64_t{1} << 32;  // of the kernel's 32 bit offsets
+constexpr int64_t kMaxOffset = int64_t{1} << 32;  // end of the kernel's 32 bit offsets
 
 struct Params {
   __nv_bfloat16 *q, *o;
   float* lse;
-  __nv_bfloat16 *keys, *values;  // of block 0
+  __nv_bfloat16 *keys, *values;  // addresses in block 0
   size_t block_stride;
   flashinfer::uint_fastdiv group_size;
-  float scale_log2;                                               // scores are powers of two
+  float scale_log2;                                               // scale for scores as powers of two
   const int32_t *item_row, *item_rows, *item_tile, *item_shared;  // as in AttentionWork
   const int32_t *row_keys, *row_page, *table;
 };
@@ -41,8 +41,9 @@ struct Variant {
 // such key. Other scores keep their bits.
 __device__ __forceinline__ float finite_or_nan(float score) { return __fmaf_rn(score, 0.0F, score); }
 
-// Keys of a step, by head dim: 4 warps of 32 or 64 keys. Pinned, because FlashInfer's launcher would ask the GPU how
-// much shared memory it has, and sums would depend on that. 64 KiB of keys and values of a block either way.
+// Sets the keys of a step, by head dim: 4 warps of 32 or 64 keys. They are fixed, because FlashInfer's launcher would
+// ask the GPU how much shared memory it has, and sums would depend on that. Either way a block has 64 KiB of keys and
+// values.
 template <uint32_t kHeadDim>
 constexpr uint32_t kWarpKeyTiles = kHeadDim == 64 ? 4 : 2;
 
@@ -53,13 +54,13 @@ using Traits =
                              flashinfer::get_num_warps_kv(kTile), flashinfer::PosEncodingMode::kNone, __nv_bfloat16,
                              __nv_bfloat16, __nv_bfloat16, float, int32_t, Variant>;
 
-// An item's rows, and the steps of keys that they walk. Of a run: its keys from position 0 to the last that the tile
-// sees. Of sequences that begin alike: the keys that they share, then what each row has alone.
+// An item's rows, and the steps of keys that they walk. A run walks its keys from position 0 to the last that the tile
+// sees. Sequences that begin alike walk the keys that they share, then what each row has alone.
 class Walk {
  public:
   struct Step {
-    int32_t begin, end;  // its first position, and where the keys end that are walked from here
-    int32_t page;        // where their sequence begins in the table
+    int32_t begin, end;  // first position of the step, and end of the keys that are walked from here
+    int32_t page;        // index in the table at which their sequence begins
     int32_t owner;       // the row that alone sees them; -1: rows see them by position
     __device__ bool is_left() const { return begin < end; }
   };
@@ -70,14 +71,14 @@ class Walk {
         tile(params.item_tile[blockIdx.x]),
         shared_(params.item_shared[blockIdx.x]) {
     if (first_row < 0) return;
-    // Lane i keeps what belongs to row i where each row walks by itself, else all what belongs to the last row.
+    // If each row walks by itself, lane i keeps the values of row i; otherwise every lane keeps those of the last row.
     const int32_t last = num_rows - 1;
     const int32_t row = first_row + (shared_ > 0 ? min(static_cast<int32_t>(threadIdx.x), last) : last);
     keys_ = params.row_keys[row];
     page_ = params.row_page[row];
   }
 
-  // Rows up to here are asked for, of those that the tile has.
+  // Returns the end of the tile's rows, counted from first_row. `group` is the number of query heads of a KV head.
   __device__ int32_t end_row(uint32_t group) const {
     return min(num_rows, static_cast<int32_t>((tile + 1) * kTile + group - 1) / static_cast<int32_t>(group));
   }
@@ -98,7 +99,7 @@ class Walk {
     return step;
   }
 
-  // How many positions of a step's keys a row sees, counted from 0.
+  // Returns how many positions of a step's keys a row sees, counted from 0.
   __device__ int32_t visible(const Step& step, int32_t row) const {
     if (step.owner >= 0) return row == step.owner ? step.end : 0;
     return shared_ > 0 ? shared_ : keys_ - num_rows + 1 + row;
@@ -110,8 +111,8 @@ class Walk {
   int32_t shared_, keys_ = 0, page_ = 0;
 };
 
-// The rows of a tile, as a thread holds them in scores and out: one in elements 0, 1, 4 and 5 of each eight, another in
-// the rest.
+// The rows of a tile, in the layout in which a thread holds them in scores and out: one in elements 0, 1, 4 and 5 of
+// each eight, another in the rest.
 struct TileRows {
   __device__ TileRows(const Params& params, int32_t tile, uint32_t lane)
       : first(static_cast<int32_t>(tile * kTile / static_cast<uint32_t>(params.group_size))), lane(lane) {
@@ -124,7 +125,7 @@ struct TileRows {
   __device__ void mask(const Walk& walk, const Walk::Step& step, uint32_t first_key,
                        float (&scores)[1][kKeyTiles][8]) const {
     constexpr auto kStep = static_cast<int32_t>(kKeyTiles * 16 * kWarps);
-    if (step.owner < 0 && step.begin + kStep <= walk.visible(step, first)) {  // all are seen by all
+    if (step.owner < 0 && step.begin + kStep <= walk.visible(step, first)) {  // all rows see all keys
 #pragma unroll
       for (uint32_t i = 0; i < kKeyTiles; ++i) {
 #pragma unroll
@@ -169,14 +170,14 @@ struct BlockStorage {
 
 // A block has an item and a KV head. Its warps walk the keys, each its own part of every step, and none waits for
 // another before all have walked; then their four sums become one. Three blocks on a multiprocessor keep 192 KiB of
-// keys and values under way.
+// keys and values in flight.
 template <uint32_t kHeadDim>
 __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_constant__ Params params) {
   using T = Traits<kHeadDim>;
   namespace fi = flashinfer;
   namespace cp_async = flashinfer::cp_async;
   constexpr uint32_t kStep = T::CTA_TILE_KV, kPart = kStep / kWarps, kBlocks = kPart / kBlock, kRow = kHeadDim / 8;
-  constexpr uint32_t kRowsAtOnce = 32 / kRow;  // that a warp loads with one instruction
+  constexpr uint32_t kRowsAtOnce = 32 / kRow;  // rows that a warp loads with one instruction
   static_assert(kStep == attention_step(kHeadDim));
   static_assert(T::NUM_WARPS == kWarps && T::NUM_WARPS_Q == 1 && T::NUM_MMA_Q == 1);
 
@@ -196,7 +197,7 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
   uint32_t value_read = value_tile.template get_permuted_offset<kRow>(lane % 16, lane / 16);
   const uint32_t first_key = warp * kPart, row_in_part = lane / kRow, column = lane % kRow;
 
-  // The warp's part of a step, and the blocks that its keys are in. They are looked up a step before they are needed,
+  // The warp's part of a step, and the blocks that its keys are in. Blocks are looked up a step before they are needed,
   // because the table answers as slowly as the keys.
   struct Part {
     Walk::Step step;
@@ -283,7 +284,7 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
   }
   __syncthreads();
 
-  // Adds the four up, in their order. Each warp has a quarter of the columns.
+  // Adds the four sums up, in their order. Each warp has a quarter of the columns.
   float scale[2][kWarps], reciprocal[2];
 #pragma unroll
   for (uint32_t j = 0; j < 2; ++j) {

@@ -1,17 +1,17 @@
 // Paged attention on a GPU of compute capability 8.0 and later, bfloat16, without torch: plain pointers into device
-// memory and a stream. Functions queue their work, wait for nothing, and return what the launch said.
+// memory and a stream. Functions queue their work, wait for nothing, and return the error of the launch.
 //
 // The cache. Block b of a layer begins at data + b * block_stride elements and holds [2, G, kBlockTokens, K]: keys of
 // each KV head, then values (device/block.h; as_slots() of device/attention_aten.h reads the same). Slot s is position
 // s % kBlockTokens of block s / kBlockTokens. Pointers are aligned to 16 bytes, block_stride is a multiple of 8, and
 // all other arrays are contiguous.
 //
-// Exactness (docs/EXACTNESS.md): what attention_forward() gives a row depends on this row and on its keys by position.
-// One kernel with one tile serves decoding, chunks of prompts and training. Its warps and its steps own keys by their
-// position, and a step whose keys lie past a row's position changes no bit of the row: it multiplies by exactly 1
-// and adds exactly 0, because attention.cu is compiled with -fmad=false. So sequences that begin alike can share an
-// item, which reads their common keys once. The one exception are values that are not finite: a row of the same item
-// that does not see such a value becomes NaN too.
+// Exactness (docs/EXACTNESS.md): the result of attention_forward() for a row depends on this row and on its keys by
+// position. One kernel with one tile serves decoding, chunks of prompts and training. Its warps and its steps own keys
+// by their position, and a step whose keys lie past a row's position changes no bit of the row: it multiplies by
+// exactly 1 and adds exactly 0, because attention.cu is compiled with -fmad=false. So sequences that begin alike can
+// share an item, which reads their common keys once. The one exception are values that are not finite: a row of the
+// same item that does not see such a value becomes NaN too.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,39 +27,40 @@ constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t n
          num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
 }
 
-// One layer of the cache.
+// One layer of the KV cache.
 struct PagedKv {
-  void* data;            // of block 0
+  void* data;            // address of block 0
   int64_t block_stride;  // elements from a block to the next
   int64_t num_kv_heads, head_dim;
 };
 
-// Writes k, v of token tokens[i] (null: i) into slot slots[i], or nowhere if that is -1. int32 [n].
+// Writes k, v of token tokens[i] (of token i if `tokens` is null) into slot slots[i], or nowhere if that is -1. Both
+// are int32 [n].
 cudaError_t kv_append(const PagedKv& kv, const void* k_TGK, const void* v_TGK, const int32_t* tokens,
                       const int32_t* slots, int64_t n, cudaStream_t stream);
 
-// softmax(q k^T / sqrt(K)) v. supports_attention() says of which shapes; other shapes, and sizes past the kernel's 32
-// bit offsets (num_rows * num_heads * head_dim < 2^32), are cudaErrorInvalidValue.
+// Computes softmax(q k^T / sqrt(K)) v. supports_attention() says for which shapes; other shapes, and sizes past the
+// kernel's 32 bit offsets (num_rows * num_heads * head_dim < 2^32), are cudaErrorInvalidValue.
 struct AttentionForward {
   const void* q_THK;
   void* out_THK;
   float* lse_TH;  // natural logarithm; null: not wanted
   int64_t num_heads;
   PagedKv kv;
-  AttentionWork work;    // what build_work() returned, of these heads,
-  const int32_t* words;  // and the words that it filled, on the device
-  // Launches blocks for as many items as there is room for, whatever work.num_items says: for a captured graph whose
-  // words are refilled.
+  AttentionWork work;    // result of build_work(), for these heads
+  const int32_t* words;  // the words that build_work() filled, on the device
+  // If set, launches blocks for as many items as there is room for, whatever work.num_items says. A captured graph
+  // whose words are refilled needs that.
   bool refillable = false;
 };
 cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream);
 
-// Keys and values of slots [n] one after the other: the expanded rows of expand_rows().
+// Collects keys and values of slots [n] one after the other: the expanded rows of expand_rows().
 cudaError_t gather_kv(const PagedKv& kv, const int32_t* slots, int64_t n, void* k_nGK, void* v_nGK,
                       cudaStream_t stream);
 
-// dk[t], dv[t] = the sum over the expanded rows of token t, in their order, in float32, rounded once; 0 if there is
-// none. token_offsets [num_tokens + 1] and rows_of_token as in ExpandedRows, on the device.
+// Computes dk[t], dv[t] = the sum over the expanded rows of token t, in their order, in float32, rounded once; 0 if
+// there is none. token_offsets [num_tokens + 1] and rows_of_token are those of ExpandedRows, on the device.
 struct KvGradSum {
   const void *dk_nGK, *dv_nGK;
   const int32_t *token_offsets, *rows_of_token;

@@ -1,5 +1,5 @@
-// Kernels that move keys, values and their gradients between rows and the paged cache. A block of threads a row, 16
-// bytes a thread and step.
+// Kernels that move keys, values and their gradients between rows and the paged cache. Each row has a block of threads,
+// and each thread moves 16 bytes a step.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace tandem::device::cuda {
 namespace {
 
-constexpr int kVector = 8;  // elements of an access
+constexpr int kVector = 8;  // elements of one access
 using Vector = uint4;
 
 struct Cache {
   __nv_bfloat16* data;
   int64_t block_stride;
-  int head_dim, vectors;  // vectors: of the keys of one token
+  int head_dim, vectors;  // vectors: number of vectors of the keys of one token
 
   __device__ __nv_bfloat16* key(int slot, int vector) const {
     constexpr int kBlock = kBlockTokens;

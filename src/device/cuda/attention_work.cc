@@ -16,7 +16,7 @@ struct Run {
 
 std::vector<Run> cut_into_runs(const PagedRows& rows) {
   std::vector<Run> runs;
-  int64_t next_position = 0;  // of the row that would prolong the last run
+  int64_t next_position = 0;  // position of a row that would prolong the last run
   for (int64_t t = 0; t < rows.num_rows; ++t) {
     const int64_t sequence = rows.sequence_of_row[t];
     const bool fills_up = sequence == -1;
@@ -39,10 +39,10 @@ std::vector<Run> cut_into_runs(const PagedRows& rows) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Items and KV heads that a GPU computes at once: three on each multiprocessor of an H200.
+// A GPU computes so many items and KV heads at once: three on each multiprocessor of an H200.
 constexpr int64_t kAtOnce = 3 * 132;
 
-// Keys in whole steps that two runs of one row both see, in the same blocks.
+// Returns the number of keys, in whole steps, that two runs of one row both see, in the same blocks.
 int64_t count_shared(const PagedRows& rows, const Run& a, const Run& b, int64_t step) {
   if (a.num_rows != 1 || b.num_rows != 1 || a.sequence == -1 || b.sequence == -1) return 0;
   const int32_t* const begin = rows.block_table + a.sequence * rows.max_blocks;
@@ -51,15 +51,16 @@ int64_t count_shared(const PagedRows& rows, const Run& a, const Run& b, int64_t 
   return blocks * kBlockTokens / step * step;
 }
 
-// Rows that are computed together: a run, or some of one row each that share keys.
+// Rows that are computed together: a run, or several runs of one row each that share keys.
 struct Rows {
-  int64_t begin, num_rows, shared, num_keys;  // all keys that they walk
+  int64_t begin, num_rows, shared, num_keys;  // num_keys: all keys that they walk
 };
 
-// Cuts the order of runs where it saves the most keys, with at most `most` runs together. shared[r]: of runs r, r + 1.
+// Cuts the order of runs where it saves the most keys, with at most `most` runs together. shared[r] is for runs r and
+// r + 1.
 std::vector<Rows> put_together(const std::vector<Run>& runs, const std::vector<int64_t>& shared, int64_t most) {
   struct Best {
-    int64_t saved, num_runs, shared;  // by the first runs; in the last of their items
+    int64_t saved, num_runs, shared;  // keys that the first runs save; size and shared keys of their last item
   };
   std::vector<Best> best = {{.saved = 0, .num_runs = 0, .shared = 0}};
   best.reserve(runs.size() + 1);
@@ -89,7 +90,7 @@ std::vector<Rows> put_together(const std::vector<Run>& runs, const std::vector<i
   return together;
 }
 
-// How long a GPU is at it, in keys: it shares out the items, and one item is not shared out.
+// Estimates how long a GPU takes, in keys: it distributes items, and one item is not split.
 double estimate(const std::vector<Rows>& together, const AttentionHeads& heads) {
   int64_t total = 0, longest = 0;
   for (const Rows& rows : together) {
@@ -132,7 +133,7 @@ AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int
     std::vector<Rows> others = put_together(runs, shared, fewer);
     if (estimate(others, heads) < estimate(together, heads)) together = std::move(others);
   }
-  // Sorted before they are cut into items: tiles of one run read the same keys, and should do so together.
+  // They are sorted before they are cut into items: tiles of one run read the same keys, and should do so together.
   std::stable_sort(together.begin(), together.end(),
                    [](const Rows& a, const Rows& b) { return a.num_keys > b.num_keys; });
 
@@ -190,7 +191,7 @@ ExpandedRows expand_rows(const PagedRows& rows, const int32_t* kv_tokens, const 
   }
   const auto token_of = [&](int32_t slot) { return slot > last_slot ? -1 : token_of_slot[static_cast<size_t>(slot)]; };
 
-  // Counted, then laid out: the rows of a token stay in their order.
+  // Rows are counted, then laid out: the rows of a token stay in their order.
   expanded.token_offsets.assign(static_cast<size_t>(rows.num_rows) + 1, 0);
   for (const int32_t slot : expanded.slots) {
     if (token_of(slot) >= 0) ++expanded.token_offsets[static_cast<size_t>(token_of(slot)) + 1];

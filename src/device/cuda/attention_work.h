@@ -1,4 +1,4 @@
-// The host's side of paged attention: how rows become work for the kernels of attention.h. No torch and no CUDA, so
+// The host's side of paged attention: it turns rows into work for the kernels of attention.h. No torch and no CUDA, so
 // that it can be tested where there is no GPU.
 //
 // A run is a longest stretch of consecutive rows of one sequence whose positions ascend by one: a whole prompt, a chunk
@@ -6,7 +6,7 @@
 // -1 fill up a batch: a run of them sees no key, and its results are zeros (and -infinity for the logsumexp).
 //
 // Runs of one row that follow each other, as samples of a prompt do in decoding, may share the blocks that their tables
-// begin with: then one item reads those keys once for all of them. It is speed alone, and never seen in a result.
+// begin with: then one item reads those keys once for all of them. This changes speed alone, never a result.
 #pragma once
 
 #include <cstdint>
@@ -23,68 +23,68 @@ struct PagedRows {
   int64_t num_sequences = 0, max_blocks = 0;
 };
 
-// Query rows (times the query heads of a KV head) of one work item. Every use of attention has this tile.
+// A work item has so many query rows (times the query heads of a KV head). Every use of attention has this tile.
 constexpr int64_t kAttentionTile = 16;
-// The largest number of query heads of a KV head: with it, a row is never more than one item.
+// This is the largest number of query heads of a KV head: with it, a row is never more than one item.
 constexpr int64_t kMaxAttentionGroup = kAttentionTile;
 // Head sizes that the kernels of attention have; LibTorch's operations serve all others.
 constexpr bool has_attention_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
 // Keys of a step, in which the kernel walks all keys.
 constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
 
-// The heads that an attention call has.
+// The head counts of an attention call.
 struct AttentionHeads {
   int64_t group = 1;  // query heads of a KV head
   int64_t num_kv_heads = 1, head_dim = 128;
   bool operator==(const AttentionHeads&) const = default;
 };
 
-// One int32 array that says who computes what. Where something lies in it depends on the numbers of rows, sequences and
-// blocks alone, so that an array on the device can be refilled in place with other rows of the same numbers, under a
-// captured graph. Fields are indices of its first word.
+// The layout of one int32 array that says which block computes what. The place of each field depends on the numbers of
+// rows, sequences and blocks alone, so that an array on the device can be refilled in place with other rows of the same
+// numbers, under a captured graph. Fields are indices of its first word.
 struct AttentionWork {
   AttentionWork() = default;
   AttentionWork(int64_t num_rows, int64_t num_sequences, int64_t max_blocks);
 
   int64_t num_rows = 0, num_sequences = 0, max_blocks = 0;
   AttentionHeads heads;
-  int64_t num_items = 0;  // that these rows have, of the num_rows for which there is room
+  int64_t num_items = 0;  // items that these rows have, of the num_rows for which there is room
 
-  // Items: [num_rows] each. Item i has rows item_row[i], item_row[i] + 1, ..., item_rows[i] of them; -1: nothing to do.
-  // If item_shared[i] is 0, these rows are a run, and the item is its tile item_tile[i]. Otherwise they are sequences
-  // that have their first item_shared[i] keys, whole steps, in the same blocks; all of them are in tile 0.
+  // These fields are for items, [num_rows] each. Item i has rows item_row[i], item_row[i] + 1, ..., item_rows[i] of
+  // them; -1 means that there is nothing to do. If item_shared[i] is 0, these rows are a run, and the item is its tile
+  // item_tile[i]. Otherwise they are sequences that have their first item_shared[i] keys, whole steps, in the same
+  // blocks; all of them are in tile 0.
   int64_t item_row = 0, item_rows = 0, item_tile = 0, item_shared = 0;
-  // Rows: [num_rows] each.
+  // These fields are for rows, [num_rows] each.
   int64_t row_keys = 0;  // keys that the row sees
-  int64_t row_page = 0;  // where the blocks of the row's sequence begin in the table
+  int64_t row_page = 0;  // index in the table at which the blocks of the row's sequence begin
   int64_t table = 0;     // [num_sequences, max_blocks]: the block table, with 0 in entries that are not read
   int64_t num_words = 0;
 };
 
 // Fills words [AttentionWork(...).num_words]. Items come in the order in which they should start: those with the most
-// keys first, and of a run the last tile first. An item is of at most `most_sequences` sequences that share keys; 0: of
+// keys first, and of a run the last tile first. An item has at most `most_sequences` sequences that share keys. 0 means
 // as many as should be fastest, since fewer items read less, but leave more of a GPU idle at the end.
 AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int32_t* words,
                          int64_t most_sequences = 0);
-// The same into a vector, which it resizes.
+// Fills a vector, which it resizes, in the same way.
 AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, std::vector<int32_t>& words,
                          int64_t most_sequences = 0);
 
-// Rows and keys as the backward takes them. It has no paged form, so each run becomes a segment with keys of its own.
-// Segment s has query
-// rows [cu_q[s], cu_q[s + 1]) and expanded keys [cu_k[s], cu_k[s + 1]), and its queries are the last of its keys
-// (causal, bottom-right). A sequence in one run, as the trainer packs it, is expanded once; keys that sequences share
-// are expanded for each, and reduce_kv_grad() sums their gradients.
+// Rows and keys in the form that the backward takes. It has no paged form, so each run becomes a segment with keys of
+// its own. Segment s has query rows [cu_q[s], cu_q[s + 1]) and expanded keys [cu_k[s], cu_k[s + 1]), and its queries
+// are the last of its keys (causal, bottom-right). A sequence in one run, as the trainer packs it, is expanded once;
+// keys that sequences share are expanded for each, and reduce_kv_grad() sums their gradients.
 struct ExpandedRows {
   std::vector<int32_t> cu_q, cu_k;              // [segments + 1], both from 0
   int64_t max_q = 0, max_k = 0;                 // most rows, most keys of a segment
-  std::vector<int32_t> slots;                   // [n] where expanded row i lies in the cache
+  std::vector<int32_t> slots;                   // [n] slot in the cache of expanded row i
   std::vector<int32_t> token_offsets;           // [num_rows + 1] into expanded_rows_of_token
   std::vector<int32_t> expanded_rows_of_token;  // ascending for each token
 };
 
-// kv_tokens, kv_slots [num_kv]: token kv_tokens[i] lies in slot kv_slots[i] (-1: nowhere). A slot has one token. Keys
-// in slots of no token get no gradient.
+// kv_tokens and kv_slots are [num_kv]: token kv_tokens[i] lies in slot kv_slots[i] (-1: nowhere). A slot has one token.
+// Keys in slots of no token get no gradient.
 ExpandedRows expand_rows(const PagedRows& rows, const int32_t* kv_tokens, const int32_t* kv_slots, int64_t num_kv);
 
 }  // namespace tandem::device::cuda

@@ -1,4 +1,5 @@
-// The CUDA module's entry: which GPUs there are, LibTorch set up so that a forward is exact, and the operations.
+// The entry of the CUDA module: it finds the GPUs, sets LibTorch up so that a forward is exact, and makes the
+// operations.
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
@@ -29,7 +30,7 @@ void check_runtime(cudaError_t error, int index) {
                    fmt::format("--device cuda:{}: {}; give --device cpu", index, cudaGetErrorString(error)));
 }
 
-// Asked of the runtime itself: LibTorch writes its own warning.
+// This asks the runtime itself, since LibTorch would write its own warning.
 int num_devices(std::string& why_none) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -42,7 +43,7 @@ int num_devices(std::string& why_none) {
   return count;
 }
 
-// The device's UUID, written as `nvidia-smi -L` writes it.
+// Returns the device's UUID, written as `nvidia-smi -L` writes it.
 std::string device_id(int index) {
   cudaDeviceProp properties;
   check_runtime(cudaGetDeviceProperties(&properties, index), index);
@@ -54,7 +55,7 @@ std::string device_id(int index) {
   return id;
 }
 
-// Nothing may round more than the contract says: no TF32, no sums in bfloat16. How cuBLAS cuts a sum is left to it,
+// Nothing may round more than the contract says: no TF32, no sums in bfloat16. cuBLAS may cut a sum as it likes,
 // split-K too: a forward only ever calls it at one shape (ops_aten.h).
 void set_up_exact_products() {
   at::Context& context = at::globalContext();
@@ -63,14 +64,14 @@ void set_up_exact_products() {
   context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
 }
 
-// Of the current device, with all processes' memory.
+// Returns the bytes of the current device, with all processes' memory.
 DeviceBytes bytes_now(int index) {
   size_t free = 0, total = 0;
   check_runtime(cudaMemGetInfo(&free, &total), index);
   return {.free = static_cast<int64_t>(free), .total = static_cast<int64_t>(total)};
 }
 
-// Once a context of ours was there, and before anything else of ours was.
+// The bytes of each device once our context existed, and before anything else of ours did.
 std::map<int, DeviceBytes> bytes_at_start;
 
 std::unique_ptr<Ops> make_ops(int index, int num_threads) {
@@ -79,7 +80,7 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads) {
   install_cuda_tensor_source();
   set_up_exact_products();
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-  check_runtime(cudaFree(nullptr), index);  // makes the context
+  check_runtime(cudaFree(nullptr), index);  // creates the context
   bytes_at_start.try_emplace(index, bytes_now(index));
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   // The name goes into checkpoints: another type of GPU, or another library, may give other bits.
@@ -101,7 +102,7 @@ DeviceBytes device_bytes(int index) {
   return bytes;
 }
 
-// What other processes have had since the start is nothing of ours.
+// Memory that other processes have had since the start is not ours.
 int64_t used_bytes(int64_t /*vmm_bytes*/) {
   int index = 0;
   check_runtime(cudaGetDevice(&index), index);

@@ -1,13 +1,13 @@
-// Contract: checksum.h. Sixteen bytes, two words, at a time.
+// checksum.h has the contract. The kernel reads sixteen bytes, two words, at a time.
 #include "device/cuda/checksum.h"
 #include "device/cuda/vectors.cuh"
 
 namespace tandem::device::cuda {
 namespace {
 
-using Sum = unsigned long long;  // as atomicAdd() has it
+using Sum = unsigned long long;  // type of atomicAdd()
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kLoads = 4;             // under way at once in a thread
+constexpr int kLoads = 4;             // loads in flight in a thread
 constexpr int64_t kMostBlocks = 792;  // six on each of 132 multiprocessors: as many as run at once
 
 __device__ void add_pair(ulonglong2 pair, int64_t i, Checksum& sum) {
@@ -15,7 +15,7 @@ __device__ void add_pair(ulonglong2 pair, int64_t i, Checksum& sum) {
   add_word(pair.y, static_cast<uint64_t>(2 * i + 1), sum);
 }
 
-// The bytes behind the last pair, in no more than two words; and the number of all bytes.
+// Adds the bytes after the last pair, in no more than two words, and the number of all bytes.
 __device__ void add_end(const unsigned char* data, int64_t num_bytes, Checksum& sum) {
   sum.first += static_cast<uint64_t>(num_bytes);
   sum.second += static_cast<uint64_t>(num_bytes);

@@ -23,7 +23,7 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 namespace pluggable = torch::cuda::CUDAPluggableAllocator;
 
 std::atomic<AllocatorHook*> current_source = nullptr;
-caching::CUDAAllocator* caching_allocator = nullptr;  // LibTorch's own
+caching::CUDAAllocator* caching_allocator = nullptr;  // LibTorch's own allocator
 bool had_expandable_segments = false;
 
 void* allocate(size_t bytes, int /*device*/, cudaStream_t stream) {

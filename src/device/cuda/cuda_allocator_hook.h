@@ -1,4 +1,4 @@
-// LibTorch's allocations on NVIDIA GPUs, turned to a AllocatorHook.
+// Redirects LibTorch's allocations on NVIDIA GPUs to an AllocatorHook.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,21 +11,22 @@
 
 namespace tandem::device {
 
-// Puts our allocator before LibTorch's caching one, for the life of the process: it asks the source first, and without
-// one does what the caching allocator did, without expandable segments. To be called before LibTorch has initialised
-// CUDA; more calls do nothing.
+// Puts our allocator before LibTorch's caching one, for the life of the process. It asks the source first, and without
+// one does what the caching allocator did, without expandable segments. Call it before LibTorch has initialised CUDA;
+// more calls do nothing.
 void install_cuda_tensor_source();
-// Whether the environment had asked for expandable segments.
+// Returns whether the environment had asked for expandable segments.
 bool expandable_segments_were_on();
 
-// As MemoryDriver::set_tensor_source says.
+// Implements MemoryDriver::set_tensor_source.
 void set_cuda_tensor_source(AllocatorHook* source);
 
-// Has cuBLAS make its workspaces now, those of the thread that runs backward passes too: they last as long as the
-// process, so that a source must not be asked for them. Of the current device.
+// Makes cuBLAS allocate its workspaces now on the current device, also those of the thread that runs backward passes.
+// They last as long as the process, so they must not come from a source.
 void make_cublas_workspaces();
 
-// Memory of the caching allocator that one graph alone uses, for as long as it lives: its addresses are in the graph.
+// Memory of the caching allocator that one graph alone uses, for as long as the graph lives: its addresses are in the
+// graph.
 class GraphPool {
  public:
   explicit GraphPool(c10::DeviceIndex device);
@@ -33,7 +34,7 @@ class GraphPool {
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
 
-  // While it lives, what the caching allocator gives for that stream is of the pool.
+  // While it lives, the caching allocator serves that stream from the pool.
   class Scope {
    public:
     Scope(const GraphPool& pool, cudaStream_t stream);
@@ -51,7 +52,7 @@ class GraphPool {
   mutable bool is_used_ = false;
 };
 
-// Gives back to the driver what the caching allocator holds and nobody uses.
+// Returns unused memory of the caching allocator to the driver.
 void release_cuda_cache();
 
 }  // namespace tandem::device

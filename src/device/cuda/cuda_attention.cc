@@ -45,7 +45,7 @@ bool is_capturing() {
   return status == cudaStreamCaptureStatusActive;
 }
 
-// LibTorch's operations give the same bits at each call while it lives.
+// While it lives, LibTorch's operations give the same bits at each call.
 class Deterministic {
  public:
   Deterministic() {

@@ -1,5 +1,5 @@
-// Attention of CudaOps: the kernels of attention.h over tensors, and the gradient by LibTorch's FlashAttention-2, which
-// is deterministic when asked. bfloat16.
+// Attention of CudaOps in bfloat16: the kernels of attention.h over tensors, and the gradient by LibTorch's
+// FlashAttention-2, which is deterministic when asked.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace tandem::device {
 
-// The result of Ops::prepare(). What a forward and a backward need of the rows is made when each is first called. The
+// The result of Ops::prepare(). The data that a forward and a backward need is computed when each is first called. The
 // rows' tensors must hold their numbers until then.
 class CudaRows {
  public:
   CudaRows(const AttentionRows& rows, at::Device device, cuda::Staging& staging);
 
-  // Other rows, as many, in the same words of the device.
+  // Puts other rows, as many, into the same words on the device.
   void refill(const AttentionRows& rows);
 
   struct Forward {
@@ -29,12 +29,12 @@ class CudaRows {
   const Forward& forward(const cuda::AttentionHeads& heads);
 
   struct Backward {
-    Tensor cu_q, cu_k, slots, token_offsets, rows_of_token;  // int32, on the device; as cuda::ExpandedRows
+    Tensor cu_q, cu_k, slots, token_offsets, rows_of_token;  // int32 on the device, as in cuda::ExpandedRows
     int64_t max_q = 0, max_k = 0;
   };
   const Backward& backward();
 
-  // The rows as `aten`, the operations of ops_aten.h, prepares them.
+  // Returns the rows as `aten`, the operations of ops_aten.h, prepares them.
   const AttentionRows& prepared_by(const Ops& aten);
 
  private:
@@ -49,10 +49,10 @@ class CudaRows {
   std::optional<AttentionRows> aten_;
 };
 
-// Whether the kernels have these heads. kv_layer [B, 2, G, K * kBlockTokens].
+// Returns whether the kernels support these heads. kv_layer is [B, 2, G, K * kBlockTokens].
 bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer);
 
-// As Ops' operations of these names. EnvironmentError where the GPU fails.
+// These do what Ops' operations of these names promise. They throw EnvironmentError where the GPU fails.
 void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                     const Tensor& slot_mapping);
 Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, const Tensor& lse_TH);

@@ -27,7 +27,7 @@ const char* remedy(CUresult result) {
 constexpr const char* kLibrary = "libcuda.so.1";
 
 DriverCalls find_calls() {
-  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // for the life of the process
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // stays loaded for the life of the process
   TANDEM_ENV_CHECK(library != nullptr, dlerror(), "; install the NVIDIA driver, or run on the CPU");
   DriverCalls calls;
 #define TANDEM_NAME(call) #call

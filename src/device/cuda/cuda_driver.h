@@ -1,6 +1,6 @@
-// The CUDA driver as this folder's files call it: looked for at run time, so that what is built where no driver is
-// loads there too; a device's primary context; its errors as ours. No torch, and no CUDA runtime: the context is the
-// one that the runtime uses too.
+// The CUDA driver for the files of this folder, loaded at run time, so that a build without a driver loads there too; a
+// device's primary context; and its errors as ours. No torch, and no CUDA runtime: the context is the one that the
+// runtime uses too.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@
 
 namespace tandem::device {
 
-// Members are named as <cuda.h> names the functions: where that is a macro for another version, by the version.
+// Members are named as in <cuda.h>; a function that is a macro there for a version has the version in its name.
 #define TANDEM_CUDA_DRIVER_CALLS(X) \
   X(cuCtxPopCurrent)                \
   X(cuCtxPushCurrent)               \
@@ -46,13 +46,14 @@ struct DriverCalls {
   TANDEM_CUDA_DRIVER_CALLS(TANDEM_MEMBER)
 #undef TANDEM_MEMBER
 };
-// EnvironmentError where there is no driver.
+// Throws EnvironmentError where there is no driver.
 const DriverCalls& driver();
 
-// Throws EnvironmentError unless `result` is CUDA_SUCCESS: call, bytes, the driver's words, remedy.
+// Throws EnvironmentError unless `result` is CUDA_SUCCESS. The message has call, bytes, the driver's words and a
+// remedy.
 void check_driver(CUresult result, const char* call, int64_t bytes = 0);
 
-// Holds the primary context of a device. EnvironmentError where there is no such device or no driver.
+// Holds the primary context of a device. Throws EnvironmentError where there is no such device or no driver.
 class PrimaryContext {
  public:
   explicit PrimaryContext(int ordinal);
@@ -68,7 +69,7 @@ class PrimaryContext {
   CUcontext context_ = nullptr;
 };
 
-// Makes the context current on this thread for as long as it lives: calls come from threads that never saw CUDA.
+// Makes the context current on this thread for as long as it lives: calls may come from threads that never used CUDA.
 class CurrentContext {
  public:
   explicit CurrentContext(const PrimaryContext& context);

@@ -14,7 +14,7 @@ namespace tandem::device {
 
 namespace {
 
-// One registration. Large enough that a copy is seldom cut, small enough that all threads get some.
+// The bytes of one registration are large enough that a copy is seldom cut, and small enough that all threads get some.
 constexpr int64_t kPieceBytes = int64_t{256} << 20;
 
 CUdeviceptr pointer(const std::byte* device) { return reinterpret_cast<CUdeviceptr>(device); }
@@ -64,7 +64,7 @@ std::byte* CudaHostMemory::allocate(int64_t bytes) {
   void* address =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return nullptr;
-  ::madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
+  ::madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a hint: small pages work too
   auto* const host = static_cast<std::byte*>(address);
 
   std::vector<CUresult> results(static_cast<size_t>(num_pieces(bytes)), CUDA_ERROR_UNKNOWN);

@@ -14,9 +14,9 @@ class PrimaryContext;
 
 class CudaHostMemory : public HostMemory {
  public:
-  // `num_threads` register an allocation together: one pins about 2 GiB/s.
+  // `num_threads` threads register an allocation together: one pins about 2 GiB/s.
   explicit CudaHostMemory(int ordinal = 0, int num_threads = 8);
-  ~CudaHostMemory() override;  // unregisters what was not freed
+  ~CudaHostMemory() override;  // unregisters allocations that were not freed
   CudaHostMemory(const CudaHostMemory&) = delete;
   CudaHostMemory& operator=(const CudaHostMemory&) = delete;
 
@@ -28,7 +28,7 @@ class CudaHostMemory : public HostMemory {
   void synchronize() override;
 
  private:
-  // Cuts a copy where one registration ends: the driver copies at full speed only within one.
+  // Cuts a copy at the ends of registrations: the driver copies at full speed only within one.
   void for_each_piece(const std::byte* host, int64_t bytes,
                       const std::function<void(int64_t offset, int64_t bytes)>& copy) const;
 

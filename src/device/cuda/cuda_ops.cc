@@ -42,7 +42,7 @@ const bf16* data(const Tensor& x) { return static_cast<const bf16*>(x.const_data
 bf16* mutable_data(const Tensor& x) { return static_cast<bf16*>(x.mutable_data_ptr()); }
 bool is_aligned(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0; }
 
-// Whether the row-wise kernels take all of these, of rows of `width`.
+// Returns whether the row-wise kernels take all of these tensors, with rows of `width`.
 template <typename... Tensors>
 bool are_vectors(int64_t width, const Tensors&... x) {
   return cuda::supports_width(width) && (... && (is_bfloat16(x) && is_aligned(x)));
@@ -65,11 +65,11 @@ class CudaFetch final : public Ops::Fetch {
 
  private:
   const Tensor host_;
-  std::shared_ptr<cuda::PinnedBuffer> buffer_;  // null: host_ has it
+  std::shared_ptr<cuda::PinnedBuffer> buffer_;  // null: the result is in host_
 };
 
-// The graph of `work`, captured on a stream that no other work waits for. What it allocates meanwhile comes from the
-// arena, whose owner keeps it free, or from a pool of LibTorch's own allocator that is this graph's alone.
+// The graph of `work`, captured on a stream that no other work waits for. Memory that it allocates meanwhile comes from
+// the arena, whose owner keeps it free, or from a pool of LibTorch's own allocator that is this graph's alone.
 class CudaRecording final : public Ops::Recording {
  public:
   CudaRecording(c10::DeviceIndex device, const std::function<void()>& work)
@@ -301,7 +301,7 @@ class CudaOps final : public Ops {
     return aten_->attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, made->prepared_by(*aten_));
   }
 
-  // Logits are float32 whatever the model's dtype, and so these are for every model.
+  // Logits are float32 whatever the model's dtype, so these kernels serve every model.
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
                const Tensor& entropy_R, const Tensor& lse_R) const override {
     check(cuda::logprob(logits_RV.const_data_ptr<float>(), targets_R.const_data_ptr<int32_t>(), logits_RV.size(0),
@@ -309,7 +309,8 @@ class CudaOps final : public Ops {
                         floats(entropy_R), lse_R.mutable_data_ptr<float>(), stream()),
           "log-probabilities");
   }
-  // In bfloat16, since a model of float32 multiplies these in float32 and knows it by `logits_RV`'s own gradient.
+  // This is for bfloat16, since a model of float32 multiplies these in float32 and knows it by `logits_RV`'s own
+  // gradient.
   Tensor logprob_backward(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& dlogp_R,
                           const Tensor& dentropy_R, const Tensor& entropy_R, const Tensor& lse_R,
                           at::ScalarType dtype) const override {

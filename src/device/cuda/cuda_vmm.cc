@@ -25,7 +25,7 @@ CUmemAllocationProp extent_properties(const PrimaryContext& context) {
   return properties;
 }
 
-// False: out of memory. Throws for every other failure.
+// Returns false if the device is out of memory. Throws for every other failure.
 bool had_memory(CUresult result, const char* call, int64_t bytes) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
   check_driver(result, call, bytes);

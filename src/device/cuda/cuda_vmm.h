@@ -1,5 +1,5 @@
-// Vmm of an NVIDIA GPU, through the driver's virtual memory calls. Memory lies on the device, and
-// may be registered for NCCL and for RDMA where the device can. This header needs no CUDA. No torch.
+// Vmm of an NVIDIA GPU, through the driver's virtual memory calls. Memory lies on the device, and may be registered for
+// NCCL and for RDMA where the device can. This header needs no CUDA. No torch.
 #pragma once
 
 #include <map>
@@ -15,9 +15,9 @@ class PrimaryContext;
 
 class CudaVmm : public Vmm {
  public:
-  // EnvironmentError where there is no such device, or it has no virtual memory management.
+  // Throws EnvironmentError where there is no such device, or it has no virtual memory management.
   explicit CudaVmm(int ordinal = 0);
-  // Extents that were not released are; mappings and reservations stay.
+  // Releases extents that were not released; mappings and reservations stay.
   ~CudaVmm() override;
   CudaVmm(const CudaVmm&) = delete;
   CudaVmm& operator=(const CudaVmm&) = delete;
@@ -41,7 +41,7 @@ class CudaVmm : public Vmm {
   int64_t granularity_bytes_ = 0;
   mutable std::mutex mutex_;
   std::unique_ptr<MappingTable> table_;  // made when the granularity is known
-  std::map<ExtentId, Handle> handles_;   // of extents that are not released
+  std::map<ExtentId, Handle> handles_;   // handles of extents that are not released
 };
 
 }  // namespace tandem::device

@@ -1,4 +1,4 @@
-// Eight numbers at a time, of float32 or bfloat16, as float32: what kernels that add up ranks' parts share.
+// Eight numbers at a time, of float32 or bfloat16, as float32: shared by the kernels that add up ranks' parts.
 #pragma once
 
 #include "device/cuda/vectors.cuh"
@@ -19,15 +19,15 @@ __device__ inline void store_eight(float* to, const float (&x)[kEight]) {
   reinterpret_cast<float4*>(to)[1] = {x[4], x[5], x[6], x[7]};
 }
 
-// To the dtype of `of`, which is not read.
+// Rounds to the dtype of `of`, which is not read.
 __device__ inline float rounded(float x, const __nv_bfloat16* /*of*/) {
   return __bfloat162float(__float2bfloat16_rn(x));
 }
 __device__ inline float rounded(float x, const float* /*of*/) { return x; }
 
-// Of kAhead eights, `stride` apart, those before `end`: sum = ((part 0 + part 1) + ...) in float32, rounded; then
-// residual + that, rounded again, unless `residual` is null. place_of(p): where part p is, as Part*. All of a part's
-// loads are under way before the first is used: they may come from another device.
+// Processes kAhead eights, `stride` apart, those before `end`: sum = ((part 0 + part 1) + ...) in float32, rounded;
+// then residual + that, rounded again, unless `residual` is null. place_of(p) gives the address of part p, as Part*.
+// All loads of a part are in flight before the first is used: they may come from another device.
 template <int kAhead, int kMostParts, typename Sum, typename PlaceOf>
 __device__ inline void add_up(PlaceOf place_of, int num_parts, const Sum* residual, Sum* sum, int64_t first,
                               int64_t stride, int64_t end) {

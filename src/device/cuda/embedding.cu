@@ -1,4 +1,4 @@
-// Contract: embedding.h.
+// embedding.h has the contract.
 #include "device/cuda/embedding.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace tandem::device::cuda {
 namespace {
 
-// Copy: how many bytes of a row one thread takes.
+// Copy is the type in which one thread takes bytes of a row.
 template <typename Copy>
 __global__ void copy_rows(const Copy* table, TableRows rows, const int32_t* ids, int width, Copy* out) {
   const int64_t token = blockIdx.x;
@@ -21,9 +21,10 @@ struct Place {
   int32_t id, token;
 };
 
-// Where the stable sort by id puts each token: behind all that have a smaller id, or the same and come earlier.
+// Computes the place to which the stable sort by id puts each token: after all that have a smaller id, or the same and
+// come earlier.
 constexpr int kSortThreads = 128;
-constexpr int kSortLanes = 4;  // that share the comparisons of a token
+constexpr int kSortLanes = 4;  // lanes that share the comparisons of a token
 __global__ void __launch_bounds__(kSortThreads) sort_by_id(const int32_t* ids, int num_tokens, Place* sorted) {
   constexpr int kTokens = kSortThreads / kSortLanes;
   constexpr int kTile = 1024;
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_by_id(const int32_t* ids, i
     __syncthreads();
     const int blocks_first = static_cast<int>(blockIdx.x) * kTokens;
     if (begin + kTile <= blocks_first || begin >= blocks_first + kTokens) {
-      // All of the tile is earlier, or all of it later, than all tokens of this block.
+      // The whole tile is earlier, or the whole tile later, than all tokens of this block.
       const int bound = begin < blocks_first ? id + 1 : id;
 #pragma unroll 8
       for (int i = share; i < kTile / 4; i += kSortLanes) {

@@ -1,5 +1,5 @@
-// A place in a stream's work, which other streams and the host can wait for. Also what goes wrong in calls of CUDA's
-// runtime, as ours. No torch.
+// A place in a stream's work, which other streams and the host can wait for. This file also turns failed calls of
+// CUDA's runtime into our errors. No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 
 namespace tandem::device::cuda {
 
-// EnvironmentError unless `error` is cudaSuccess.
+// Throws EnvironmentError unless `error` is cudaSuccess.
 inline void check_runtime(cudaError_t error, const char* call) {
   TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's", call, "failed:", cudaGetErrorString(error));
 }

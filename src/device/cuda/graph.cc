@@ -12,7 +12,7 @@ void check(cudaError_t error, const char* what) {
 }  // namespace
 
 Graph::Graph(cudaStream_t capturing, const std::function<void()>& work) {
-  // Relaxed: LibTorch may ask the driver for memory meanwhile.
+  // The mode is relaxed because LibTorch may ask the driver for memory meanwhile.
   check(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed), "capturing a step");
   cudaGraph_t graph = nullptr;
   try {

@@ -1,4 +1,4 @@
-// What the device does while `work` runs, captured as a CUDA graph: one launch does it again. No torch.
+// The device work of a function, captured as a CUDA graph: one launch does it again. No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,9 +9,9 @@ namespace tandem::device::cuda {
 
 class Graph {
  public:
-  // Calls `work` once; what it queues on `capturing`, a stream of its own that does not wait for the default one, is
-  // captured and not done. `work` must not wait for the device. EnvironmentError where something in it cannot be
-  // captured.
+  // Calls `work` once. The work that it queues on `capturing`, a stream of its own that does not wait for the default
+  // one, is captured and not done. `work` must not wait for the device. Throws EnvironmentError where something in it
+  // cannot be captured.
   Graph(cudaStream_t capturing, const std::function<void()>& work);
   ~Graph();
   Graph(const Graph&) = delete;

@@ -1,8 +1,8 @@
-// Launches of small kernels one behind the other: programmatic dependent launch, from compute capability 9.0 on. Such a
-// kernel is set up while the one before it still runs, which is worth something where both take a few microseconds.
+// Programmatic dependent launch of small kernels, from compute capability 9.0 on: a kernel is set up while the one
+// before it still runs, which pays where both take a few microseconds.
 //
-// A kernel that is launched by launch_dependent() calls wait_for_inputs() before it touches what an earlier kernel may
-// have written, or still reads. Since all of them do, what ran before the one before is done too.
+// A kernel that is launched by launch_dependent() calls wait_for_inputs() before it touches memory that an earlier
+// kernel may have written, or still reads. Since all of them do, all kernels before the previous one are done too.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace tandem::device::cuda {
 
-// Rows of a batch up to which it pays: for larger ones the kernels take longer than their launch.
+// It pays up to so many rows of a batch: for larger ones the kernels take longer than their launch.
 constexpr int64_t kDependentRows = 32;
 
 __device__ inline void wait_for_inputs() {
@@ -19,21 +19,21 @@ __device__ inline void wait_for_inputs() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The next kernel may be set up from now on.
+// Lets the next kernel be set up from now on.
 __device__ inline void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Whether the code that the GPU runs of a kernel waits in wait_for_inputs(): that of older architectures does not, even
-// where a newer GPU has compiled it for itself.
+// Returns whether the code that the GPU runs of a kernel waits in wait_for_inputs(). Code for older architectures does
+// not, even where a newer GPU has compiled it for itself.
 inline bool knows_to_wait(const void* kernel) {
   cudaFuncAttributes attributes = {};
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(arguments...), set up early where rows are few.
+// Launches kernel<<<grid, block, shared_bytes, stream>>>(arguments...), set up early where rows are few.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_dependent(void (*kernel)(Parameters...), int64_t rows, dim3 grid, dim3 block, size_t shared_bytes,
                              cudaStream_t stream, const Arguments&... arguments) {
@@ -46,7 +46,7 @@ cudaError_t launch_dependent(void (*kernel)(Parameters...), int64_t rows, dim3 g
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  // All kernels are compiled for the same architectures: the first one is asked.
+  // All kernels are compiled for the same architectures, so only the first one is asked.
   static const bool waits = knows_to_wait(reinterpret_cast<const void*>(kernel));
   config.numAttrs = waits && rows <= kDependentRows ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);

@@ -16,12 +16,13 @@ namespace {
 
 using Bf16 = __nv_bfloat16;
 
-// Kernels asked for, and timed runs of each that is equal.
+// The number of kernels asked for, and of timed runs of each that is equal.
 constexpr int kCandidates = 8, kTimings = 3;
 // Certification runs on so many rows at most, and a part of the weight: the order of a kernel's sums does not depend on
 // how many outputs there are.
 constexpr int64_t kCertifiedRows = 128, kCertifiedElements = int64_t{16} << 20, kCertifiedDepth = 4096;
-// Written between timed runs, so that each reads its weight from memory: more than an L2 cache holds.
+// So many bytes are written between timed runs, so that each reads its weight from memory: they are more than an L2
+// cache holds.
 constexpr int64_t kFlushBytes = int64_t{96} << 20;
 
 void check(cudaError_t error) {
@@ -33,7 +34,7 @@ void check(cublasStatus_t status) {
                    "; the installed CUDA libraries are those of `make cuda`?");
 }
 
-// Memory of the device that is none of LibTorch's.
+// Device memory that is not LibTorch's.
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t bytes) { check(cudaMalloc(&data_, static_cast<size_t>(bytes))); }
@@ -68,7 +69,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// The problem as cublasLt sees it: column-major, so that a row-major [T, N] is its N x T, and the weight its A.
+// The problem in cublasLt's terms: column-major, so that a row-major [T, N] is its N x T, and the weight its A.
 //   forward:      D (N x T) = w^T (K x N, transposed)  x (K x T)
 //   grad input:   D (K x T) = w   (K x N)              dy (N x T)
 //   grad weight:  D (K x N) = x   (K x T)              dy^T (N x T, transposed)
@@ -96,7 +97,7 @@ class Problem {
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
-  // Kernels that the library proposes where it may split a sum, each asked for without the split.
+  // Returns kernels that the library proposes where it may split a sum, each asked for without the split.
   std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle) const {
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference));
@@ -155,7 +156,7 @@ class Problem {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
 };
 
-// The operands as ordered_product() takes them: out's rows and columns, and what the sums run over.
+// The operands in ordered_product()'s terms: out's rows and columns, and the depth of the sums.
 struct Sides {
   Operand p, q;
   int64_t I, J, depth;
@@ -181,8 +182,8 @@ int64_t out_elements(const Product& p) {
 }
 int64_t element_bytes(const Product& p) { return p.is_float32 ? 4 : 2; }
 
-// The product whose outputs are compared: sums of the same length (in a weight's gradient, of at most kCertifiedDepth),
-// fewer outputs.
+// Returns the product whose outputs are compared: it has sums of the same length (in a weight's gradient, of at most
+// kCertifiedDepth) and fewer outputs.
 Product certified_product(const Product& p) {
   const auto eights = [](int64_t n) { return std::max<int64_t>(8, n / 8 * 8); };
   Product small = p;
@@ -198,7 +199,7 @@ Product certified_product(const Product& p) {
   return small;
 }
 
-// Data for a certified product, and what ordered_product() makes of it.
+// Data for a certified product, and the result of ordered_product() on it.
 class Certificate {
  public:
   Certificate(const Product& product, cudaStream_t stream)
@@ -221,7 +222,7 @@ class Certificate {
   bool covers(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm, void* workspace) const {
     if (!problem_.accepts(handle, algorithm)) return false;
     const auto bytes = static_cast<size_t>(out_elements(product_) * element_bytes(product_));
-    check(cudaMemsetAsync(got_.data(), 0xff, bytes, stream_));  // NaN, where nothing is written
+    check(cudaMemsetAsync(got_.data(), 0xff, bytes, stream_));  // NaN where nothing is written
     check(cudaMemsetAsync(count_.data(), 0, sizeof(unsigned long long), stream_));
     if (problem_.run(handle, algorithm, left_.as<Bf16>(), right_.as<Bf16>(), added(), got_.data(), workspace,
                      stream_) != CUBLAS_STATUS_SUCCESS) {
@@ -296,8 +297,8 @@ void LinearPlans::run(const Product& p, const Bf16* left, const Bf16* right, con
   multiply_in_order(p, left, right, added, out, stream);
 }
 
-// What adds to what stands in `out` cannot be timed on it: the kernel that was fastest where it is set, if it is equal
-// here too.
+// A product that adds to the contents of `out` cannot be timed on it. It gets the kernel that was fastest where `out`
+// is set, if that one is equal here too.
 cublasLtMatmulAlgo_t LinearPlans::set_algorithm(const Product& p, const Candidates& equal) const {
   const auto set = choices_.find({p.kind, bucket_of(p.T), p.N, p.K, p.is_float32, /*adds=*/false});
   if (set != choices_.end()) {
@@ -308,8 +309,8 @@ cublasLtMatmulAlgo_t LinearPlans::set_algorithm(const Product& p, const Candidat
   return equal.front().first;
 }
 
-// The fastest of the kernels that are equal. Their runs all write the same bits to `out`, so the product itself is
-// timed, unless it adds to what stands there.
+// Returns the fastest of the kernels that are equal. Their runs all write the same bits to `out`, so the product itself
+// is timed, unless it adds to the contents of `out`.
 LinearPlans::Choice LinearPlans::choose(const Product& p, const Bf16* left, const Bf16* right, const void* added,
                                         void* out, cudaStream_t stream) {
   const Problem problem(p);

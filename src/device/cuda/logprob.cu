@@ -1,4 +1,4 @@
-// Contract: logprob.h. The forward is a cluster of blocks for each row, the backward is element-wise.
+// logprob.h has the contract. The forward is a cluster of blocks for each row, the backward is element-wise.
 #include "device/cuda/logprob.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
       logp[index] = target < 0 ? 0.0F
                                : logprob_of(weight_exponent(row[target], max_logit, inverse_temperature), total_mass,
                                             scale.quantum);
-      // -sum p log p, where log p = exponent - log(total) and p = weight / total.
+      // The entropy is -sum p log p, where log p = exponent - log(total) and p = weight / total.
       if (kEntropy)
         entropy[index] = static_cast<float>(log_total - static_cast<double>(weighted) * scale.entropy_quantum / total);
     }
@@ -73,14 +73,14 @@ cudaError_t launch(const float* logits, const int32_t* targets, int64_t num_rows
                                inverse_temperature, mass_scale(vocab_size), logp, entropy, lse);
 }
 
-// What eight neighbours take together: 32 bytes of float32, 16 of bfloat16.
+// A thread takes eight neighbours: 32 bytes of float32, 16 of bfloat16.
 constexpr int kGradientsPerThread = 8;
 constexpr int kGradientThreads = 256;
 
-struct Slope {  // of a row
+struct Slope {  // the gradient's constants of a row
   float inverse_temperature, lse, dlogp, dentropy, entropy;
   int target;
-  // Below -1e4 the probability is 0 long since, and its product with -infinity would be NaN.
+  // Below -1e4 the probability is 0 anyway, and its product with -infinity would be NaN.
   __device__ float operator()(float logit, int id) const {
     const float log_probability = logit * inverse_temperature - lse;
     const float slope = dlogp + dentropy * (fmaxf(log_probability, -1e4F) + entropy);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kGradientThreads)
 
 }  // namespace
 
-// With so many blocks for each row, as in sample.cu: 1, 2, 4 or 8.
+// Launches with so many blocks for each row, as in sample.cu: 1, 2, 4 or 8.
 static cudaError_t logprob_with_blocks(int blocks_per_row, const float* logits, const int32_t* targets,
                                        int64_t num_rows, int64_t vocab_size, float inverse_temperature, float* logp,
                                        float* entropy, float* lse, cudaStream_t stream) {

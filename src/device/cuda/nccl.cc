@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kLibrary = "libnccl.so.2";
 
 NcclCalls find_calls() {
-  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // for the life of the process
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // stays loaded for the life of the process
   TANDEM_ENV_CHECK(library != nullptr, "several devices need NCCL:", dlerror(), "; run `make cuda`, or use one device");
   NcclCalls calls;
 #define TANDEM_NAME(call) #call

@@ -1,4 +1,4 @@
-// NCCL as this folder's files call it: looked for at run time, where LibTorch has loaded it already. No torch.
+// NCCL for the files of this folder, looked for at run time, where LibTorch has loaded it already. No torch.
 #pragma once
 
 #include <nccl.h>
@@ -17,7 +17,7 @@ struct NcclCalls {
 #undef TANDEM_DECLARE
 };
 
-// EnvironmentError: no library, or one without these functions.
+// Throws EnvironmentError if there is no library, or one without these functions.
 const NcclCalls& nccl();
 
 }  // namespace tandem::device

@@ -22,7 +22,7 @@ void set_up_nccl(const std::string& interface) {
   if (!interface.empty()) setenv("NCCL_SOCKET_IFNAME", ("=" + interface).c_str(), 1);
 }
 
-// The id by which ranks find each other; rank 0 listens there.
+// Makes the id by which ranks find each other; rank 0 listens there.
 std::string make_id() {
   ncclUniqueId id;
   const ncclResult_t result = nccl().ncclGetUniqueId(&id);
@@ -40,11 +40,11 @@ class NcclCommunicator final : public cuda::StreamCommunicator {
   void queue(const std::vector<Piece>& to, const std::vector<Piece>& from, Lock& lock) override;
   void end_queued() noexcept override;
   std::string trouble() override;
-  // Until NCCL's calls, which return at once, have done what they are for.
+  // Waits until NCCL's calls, which return at once, have done their work.
   void settle(ncclResult_t result, const char* operation, Clock::time_point deadline, Lock& lock);
   std::string reason(ncclResult_t result) const;
 
-  ncclComm_t communicator_ = nullptr;  // null: ended
+  ncclComm_t communicator_ = nullptr;  // null: it has ended
 };
 
 NcclCommunicator::NcclCommunicator(int index, const DeviceRanks& ranks, const std::string& id)
@@ -74,7 +74,7 @@ NcclCommunicator::~NcclCommunicator() {
 void NcclCommunicator::settle(ncclResult_t result, const char* operation, Clock::time_point deadline, Lock& lock) {
   const Clock::time_point start = Clock::now();
   while (result == ncclInProgress && failure().empty() && Clock::now() < deadline) {
-    lock.unlock();  // so that abort() is heard
+    lock.unlock();  // lets abort() take the lock
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     lock.lock();
     if (communicator_ != nullptr && nccl().ncclCommGetAsyncError(communicator_, &result) != ncclSuccess) break;

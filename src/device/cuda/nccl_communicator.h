@@ -1,5 +1,5 @@
-// Ranks of NVIDIA GPUs: NCCL's sends and receives. NVLink's multicast is off: it sums, which we do not ask for, and
-// takes memory.
+// A communicator between ranks of NVIDIA GPUs by NCCL's sends and receives. NVLink's multicast is off: it sums, which
+// we do not ask for, and takes memory.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace tandem::device {
 
-// As Backend::make_communicator says, whether or not the ranks share memory.
+// Implements Backend::make_communicator, whether or not the ranks share memory.
 std::unique_ptr<Communicator> make_nccl_communicator(int index, const DeviceRanks& ranks);
 
 }  // namespace tandem::device

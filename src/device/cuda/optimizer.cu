@@ -1,4 +1,4 @@
-// Contract: optimizer.h.
+// optimizer.h has the contract.
 #include "device/cuda/optimizer.h"
 
 #include <cmath>
@@ -19,13 +19,13 @@ __device__ void store_weight(__nv_bfloat16* p, float4 x) {
   __stcs(reinterpret_cast<uint2*>(p), packed);
 }
 
-// Loss::adamw_as of device/cpu/loss_inl.h, operation by operation.
+// This is Loss::adamw_as of device/cpu/loss_inl.h, operation by operation.
 __device__ void update(const AdamwParams& params, float grad, float& m, float& v, float& master) {
   const float g = __fmul_rn(grad, params.grad_scale);
   m = __fmaf_rn(params.one_minus_beta1, g, __fmul_rn(params.beta1, m));
   v = __fmaf_rn(__fmul_rn(params.one_minus_beta2, g), g, __fmul_rn(params.beta2, v));
   const float denominator = __fmaf_rn(__fsqrt_rn(v), params.inverse_sqrt_correction2, params.eps);
-  // The decay joins the update before the weight's only rounding: 1 - lr * weight decay is no float32 number.
+  // The decay joins the update before the weight's only rounding, because 1 - lr * weight decay is no float32 number.
   const float step = __fmaf_rn(params.decay, master, __fdiv_rn(m, denominator));
   master = __fmaf_rn(-params.lr_scaled, step, master);
 }
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 // A block of threads sums a block of numbers; its size decides the order, together with the number of threads.
 constexpr int kSumThreads = 128;
 
-// The sum over a block's threads, in thread 0, by halves.
+// Returns the sum over a block's threads, in thread 0, by halves.
 __device__ double block_sum(double x) {
   __shared__ double sums[kSumThreads / 32];
 #pragma unroll

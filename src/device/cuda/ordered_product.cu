@@ -1,4 +1,4 @@
-// Tiles of 64 x 64 outputs by mma.sync, sixteen terms a step.
+// The kernel computes tiles of 64 x 64 outputs by mma.sync, sixteen terms a step.
 #include "device/cuda/ordered_product.h"
 
 namespace tandem::device::cuda {
@@ -6,8 +6,8 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kTile = 64;            // outputs of a block, each way
-constexpr int kDepth = 16;           // terms of a step
+constexpr int kTile = 64;            // outputs of a block in each direction
+constexpr int kDepth = 16;           // terms of one step
 constexpr int kThreads = 128;        // four warps of 32 x 32 outputs
 constexpr int kPadded = kDepth + 8;  // elements of a line in shared memory
 
@@ -18,11 +18,11 @@ __device__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4], const uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Lines [first, first + kTile) and terms [k, k + kDepth); zeros outside.
+// Reads lines [first, first + kTile) and terms [k, k + kDepth), with zeros outside.
 __device__ void read_tile(const Operand& from, int64_t first, int64_t lines, int64_t k, int64_t depth,
                           bf16 (&to)[kTile][kPadded]) {
   for (int i = threadIdx.x; i < kTile * kDepth; i += kThreads) {
-    // Neighbouring threads along whichever side is contiguous.
+    // Neighbouring threads go along the side that is contiguous.
     const int line = from.depth_stride == 1 ? i / kDepth : i % kTile;
     const int term = from.depth_stride == 1 ? i % kDepth : i / kTile;
     const bool is_inside = first + line < lines && k + term < depth;
@@ -89,7 +89,7 @@ __global__ __launch_bounds__(kThreads) void ordered_product_kernel(Operand p, Op
   }
 }
 
-// A hash of 32 bits (the finalizer of MurmurHash3).
+// Returns a hash of 32 bits (the finalizer of MurmurHash3).
 __device__ uint32_t mixed(uint32_t x) {
   x ^= x >> 16;
   x *= 0x85ebca6bU;
@@ -98,7 +98,7 @@ __device__ uint32_t mixed(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// +-m 2^e, m in [1, 2), e in [-range, 0].
+// Returns +-m 2^e, with m in [1, 2) and e in [-range, 0].
 __device__ float drawn(uint32_t bits, int range) {
   const float mantissa = 1.0F + static_cast<float>(bits & 0x7fU) / 128.0F;
   const int exponent = -static_cast<int>((bits >> 7) % static_cast<uint32_t>(range + 1));
@@ -116,7 +116,7 @@ __global__ void fill_cancelling_kernel(bf16* data, int64_t line_stride, int64_t 
     const auto term = static_cast<uint32_t>(is_second ? other : k);
     float value = drawn(mixed(seed ^ mixed(static_cast<uint32_t>(line) * 0x9e3779b9U + term)), kExponents);
     if (is_second) value *= sign;
-    if (k == other) value = 0.0F;  // has no partner
+    if (k == other) value = 0.0F;  // it has no partner
     data[line * line_stride + k * depth_stride] = __float2bfloat16_rn(value);
   }
 }
@@ -146,7 +146,7 @@ constexpr unsigned kBlocks = 1056, kWide = 256;
 cudaError_t ordered_product(const Operand& p, const Operand& q, const void* added, void* out, bool is_float32,
                             int64_t I, int64_t J, int64_t depth, cudaStream_t stream) {
   if (I == 0 || J == 0) return cudaSuccess;
-  // Rows are the many, and a grid's y has 65,535: a call takes that many tiles of them.
+  // Rows are the longer side, and a grid's y has 65,535: a call takes that many tiles of them.
   constexpr int64_t kMostRows = int64_t{65535} * kTile;
   const size_t element = is_float32 ? sizeof(float) : sizeof(bf16);
   for (int64_t first = 0; first < I; first += kMostRows) {

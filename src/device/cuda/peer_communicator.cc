@@ -37,10 +37,10 @@ class PeerCommunicator final : public cuda::StreamCommunicator {
   }
   void end_queued() noexcept override;
 
-  const std::unique_ptr<PeerMemory> memory_;  // of each rank: SumMemory, and what the copies need
+  const std::unique_ptr<PeerMemory> memory_;  // SumMemory of each rank, and the words and places of the copies
   cuda::PeerCopies copies_;
   cuda::Peers sums_;
-  uint32_t* is_given_up_ = nullptr;  // of the host
+  uint32_t* is_given_up_ = nullptr;  // word in host memory
   cudaStream_t end_stream_ = nullptr;
 };
 
@@ -63,7 +63,7 @@ PeerCommunicator::PeerCommunicator(int index, double timeout_s, std::unique_ptr<
   begin_watching();
 }
 
-// What is under way ends by itself, or after a while by force; then nothing of it uses the memory.
+// Exchanges in flight end by themselves, or after a while by force; then none of them uses the memory.
 PeerCommunicator::~PeerCommunicator() {
   const c10::cuda::CUDAGuard guard(index());
   const Clock::time_point give_up = Clock::now() + kLongestEnd;
@@ -102,12 +102,12 @@ bool PeerCommunicator::sum(const at::Tensor& part, const at::Tensor& residual, c
   return true;
 }
 
-// What rank `from` sends in a trial.
+// Returns the bytes that rank `from` sends in a trial.
 at::Tensor trial_bytes(int from, int64_t count, at::Device device) {
   return at::arange(count, at::TensorOptions(at::kInt).device(device)).mul_(from + 1);
 }
 
-// Every rank sends to every other one, through all places and one of them twice; then all add up.
+// Every rank sends to every other one, through all places and one of them twice; then all ranks sum.
 bool try_exchange(Communicator& ranks, at::Device device, int64_t count) {
   const at::Tensor mine = trial_bytes(ranks.rank(), count, device);
   TensorLists parts;
@@ -131,7 +131,7 @@ bool try_sum(Communicator& ranks, at::Device device) {
   return sum.equal(trial_bytes(factors - 1, kCount, device).to(at::kFloat));
 }
 
-// Memory that can be mapped need not carry what is written (GPUs behind an IOMMU): it is tried before it is used.
+// Memory that can be mapped need not carry what is written (GPUs behind an IOMMU), so it is tried before it is used.
 bool works(cuda::StreamCommunicator& ranks, at::Device device) {
   const int64_t count = cuda::PeerCopies::bytes(ranks.size()) / (ranks.size() - 1) / 4;
   try {

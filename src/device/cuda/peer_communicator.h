@@ -1,5 +1,5 @@
-// Ranks of one host whose GPUs map each other's memory: exchanges by copy engines (peer_copies.h), small sums in one
-// kernel (peer_sum.h).
+// A communicator between ranks of one host whose GPUs map each other's memory: exchanges by copy engines
+// (peer_copies.h), small sums in one kernel (peer_sum.h).
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace tandem::device {
 
-// As Backend::make_communicator says. Null, on every rank, where some cannot map another's memory, or there are more
-// than kMostPeers.
+// Implements Backend::make_communicator. Returns null, on every rank, where some rank cannot map another's memory, or
+// there are more than kMostPeers.
 std::unique_ptr<Communicator> make_peer_communicator(int index, const DeviceRanks& ranks);
 
 }  // namespace tandem::device

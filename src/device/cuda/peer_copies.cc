@@ -11,11 +11,11 @@
 namespace tandem::device::cuda {
 namespace {
 
-constexpr int64_t kWordsBytes = 4096;  // so that places are aligned
+constexpr int64_t kWordsBytes = 4096;  // a whole page, so that places are aligned
 
 CUdeviceptr address(const uint32_t* word) { return reinterpret_cast<CUdeviceptr>(word); }
 
-// The stream waits until the word is `awaited`, and then makes it the other of 0 and 1.
+// The stream waits until the word is `awaited`, and then flips it between 0 and 1.
 void wait_and_flip(uint32_t* word, uint32_t awaited, cudaStream_t stream) {
   std::array<CUstreamBatchMemOpParams, 2> operations{};
   operations[0].waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
@@ -31,7 +31,7 @@ void wait_and_flip(uint32_t* word, uint32_t awaited, cudaStream_t stream) {
   check_driver(driver().cuStreamBatchMemOp(stream, operations.size(), operations.data(), 0), "cuStreamBatchMemOp");
 }
 
-// Behind all that the stream has copied.
+// Sets the word after all copies that the stream has queued.
 void set(uint32_t* word, uint32_t value, cudaStream_t stream) {
   check_driver(driver().cuStreamWriteValue32(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
                "cuStreamWriteValue32");
@@ -86,7 +86,7 @@ void PeerCopies::take(const Chunk& chunk, int sender, cudaStream_t stream) {
 
 void PeerCopies::queue(const std::vector<Piece>& to, const std::vector<Piece>& from, cudaStream_t stream) {
   const int size = memory_.size(), rank = memory_.rank();
-  struct Pair {  // of ranks that are `distance` apart
+  struct Pair {  // the ranks that are `distance` apart
     int receiver = 0, sender = 0;
     std::vector<Chunk> sent, received;
   };

@@ -11,7 +11,8 @@
 namespace tandem::device::cuda {
 namespace {
 
-// None of LibTorch's, since others map all of an allocation. Undefined: there is too little.
+// This is not LibTorch's memory, since others map all of an allocation. Returns an undefined tensor if there is too
+// little.
 at::Tensor allocate(int index, int64_t bytes) {
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   void* memory = nullptr;
@@ -41,7 +42,7 @@ std::unique_ptr<PeerMemory> PeerMemory::open(int index, int64_t bytes, Communica
     if (rank != own) memory[rank] = map_cuda_memory(index, words[rank]);
   }
   const bool is_mapped = std::ranges::all_of(memory, [](const at::Tensor& tensor) { return tensor.defined(); });
-  // Behind this everybody's memory is zeroed and mapped.
+  // After this, every rank's memory is zeroed and mapped.
   if (any_of(hosts, !is_mapped || word.empty())) return nullptr;
   return std::unique_ptr<PeerMemory>(new PeerMemory(hosts.rank(), std::move(memory)));
 }

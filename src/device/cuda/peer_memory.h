@@ -14,15 +14,15 @@ namespace tandem::device::cuda {
 
 class PeerMemory {
  public:
-  // `bytes` on device `index`, zeroed. Every rank calls it, with the communicator between their hosts. Null, on every
-  // rank, where some cannot map another's.
+  // Opens `bytes` on device `index`, zeroed. Every rank calls it, with the communicator between their hosts. Returns
+  // null, on every rank, where some rank cannot map another's memory.
   static std::unique_ptr<PeerMemory> open(int index, int64_t bytes, Communicator& hosts);
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   int size() const { return static_cast<int>(memory_.size()); }
   int rank() const { return rank_; }
-  // Of that rank, as this process sees it.
+  // Returns that rank's memory at this process's address.
   std::byte* of(int rank) const {
     return static_cast<std::byte*>(memory_[static_cast<size_t>(rank)].mutable_data_ptr());
   }
@@ -31,7 +31,7 @@ class PeerMemory {
   PeerMemory(int rank, std::vector<at::Tensor> memory) : rank_(rank), memory_(std::move(memory)) {}
 
   const int rank_;
-  const std::vector<at::Tensor> memory_;  // by rank, of bytes; undefined: it could not be had
+  const std::vector<at::Tensor> memory_;  // bytes by rank; undefined: allocation or mapping failed
 };
 
 }  // namespace tandem::device::cuda

@@ -1,4 +1,4 @@
-// Contract: peer_sum.h.
+// peer_sum.h has the contract.
 #include "device/cuda/eights.cuh"
 #include "device/cuda/peer_sum.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kAhead = 4;  // eights that a thread waits for at once: another GPU's memory is 2 us away
-// A look at the host's memory takes as long as a whole sum.
+// Reading the host's memory takes as long as a whole sum.
 constexpr uint32_t kLooksBeforeHost = 1U << 14;
 
 __device__ void store_released(uint32_t* to, uint32_t value) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
 
-  // As place_of(), but for what would stand at element 0 of the part.
+  // This is place_of() with the address that element 0 of the part would have.
   const auto part_of = [&](int rank) { return place_of(rank) - begin * kEight; };
   for (int64_t i = begin + thread; i < end; i += kAhead * kThreads) {
     add_up<kAhead, kMostPeers>(part_of, peers.size, residual, sum, i, kThreads, end);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Part, typename Sum>
 cudaError_t launch(const Peers& peers, const void* part, const void* residual, void* sum, int64_t n,
                    cudaStream_t stream) {
-  constexpr int64_t kEightsOfBlock = 256;  // fewer are not worth a block
+  constexpr int64_t kEightsOfBlock = 256;  // least eights of a block: fewer are not worth one
   const int64_t eights = n / kEight;
   int64_t blocks = (eights + kEightsOfBlock - 1) / kEightsOfBlock;
   if (blocks > kPeerBlocks) blocks = kPeerBlocks;

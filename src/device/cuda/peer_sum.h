@@ -1,5 +1,5 @@
 // A sum over ranks whose GPUs read each other's memory, in one kernel: each rank writes its part where the others see
-// it, says so, waits until they have, and adds all parts up in the order of ranks. No torch.
+// it, flags it, waits until they have done so, and adds all parts up in the order of ranks. No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,30 +9,31 @@
 namespace tandem::device::cuda {
 
 constexpr int kMostPeers = 8;
-// A block of the kernel has a place of its own for its stretch of a part, and two of them in turn: while the others
-// still read the one, the next part goes into the other.
+// A block of the kernel has two places of its own for its stretch of a part, used in turn: while the others still read
+// the one, the next part goes into the other.
 constexpr int kPeerBlocks = 64;
 constexpr int64_t kPeerStretchBytes = int64_t{128} << 10;
-constexpr int64_t kPeerPartBytes = kPeerBlocks * kPeerStretchBytes;  // of the largest part
+constexpr int64_t kPeerPartBytes = kPeerBlocks * kPeerStretchBytes;  // bytes of the largest part
 
-// In the memory of one rank that the others map: the places, and for each block and rank the number of the last sum
-// that this rank's stretch was ready for. Begins as zeros.
+// The memory of one rank that the others map: the places, and for each block and rank the number of the last sum that
+// this rank's stretch was ready for. It begins as zeros.
 struct SumMemory {
   std::byte places[2][kPeerBlocks][kPeerStretchBytes];
   uint32_t ready[kPeerBlocks][kMostPeers];
 };
 
-// By value to the kernel.
+// Passed by value to the kernel.
 struct Peers {
   int rank = 0, size = 1;
   SumMemory* memory[kMostPeers] = {};
-  uint32_t* num_sums = nullptr;  // [kPeerBlocks] of this rank alone, on the device: sums so far; begins as zeros
-  const uint32_t* is_given_up = nullptr;  // of the host: not 0 ends all waits, and sums then mean nothing
+  uint32_t* num_sums = nullptr;  // [kPeerBlocks] sums so far, for this rank alone, on the device; begins as zeros
+  const uint32_t* is_given_up = nullptr;  // word in host memory; not 0 ends all waits, and sums then mean nothing
 };
 
-// sum [n] = ((part of rank 0 + part of rank 1) + ...) in float32, rounded to the sum's dtype; then residual + that,
-// rounded again, unless `residual`, of the sum's dtype, is null. Every rank launches the same sums in the same order,
-// each behind the one before. n: a multiple of 8, so that a part is at most kPeerPartBytes; all 16-byte aligned.
+// Computes sum [n] = ((part of rank 0 + part of rank 1) + ...) in float32, rounded to the sum's dtype; then residual +
+// that, rounded again, unless `residual`, of the sum's dtype, is null. Every rank launches the same sums in the same
+// order, each after the one before. n is a multiple of 8, a part is at most kPeerPartBytes, and all are 16-byte
+// aligned.
 cudaError_t peer_sum(const Peers& peers, const void* part, bool part_is_float32, const void* residual, void* sum,
                      bool sum_is_float32, int64_t n, cudaStream_t stream);
 

@@ -1,7 +1,7 @@
 // One row of logits read by one block or by a cluster of blocks: its extremes, and sums of its weights.
 //
-// Every sum here is a sum of integers, so that no cut of a row over threads and blocks can show in a result. The mass
-// of a token is its weight (device/sampling_weight.h) in units of the weights' quantum, 2^(k - 35).
+// Every sum here is a sum of integers, so that no cut of a row over threads and blocks can change a result. The mass of
+// a token is its weight (device/sampling_weight.h) in units of the weights' quantum, 2^(k - 35).
 //
 // A row is cut into units of 128 logits, units into equal runs over the blocks of its cluster, and a block's run into
 // equal runs over its warps. A cluster needs sm_90; one block a row runs everywhere.
@@ -21,11 +21,11 @@ inline constexpr int kRowWarps = kRowThreads / 32;
 inline constexpr int kUnitLogits = 128;
 inline constexpr unsigned kAllLanes = 0xffffffffU;
 
-// What a draw and a log-prob need to know about the vocabulary's rounding; made once on the host.
+// The vocabulary's rounding for draws and log-probs, made once on the host.
 struct MassScale {
-  double shift;          // adding it to a weight rounds it to a multiple of the quantum, which the low bits then count
-  double quantum;        // of a mass
-  double entropy_shift;  // the same for products of a weight and its exponent
+  double shift;          // added to a weight, it rounds it to a multiple of the quantum, which the low bits then count
+  double quantum;        // size of a mass's unit
+  double entropy_shift;  // shift for products of a weight and its exponent
   double entropy_quantum;
 };
 // Products are in (-0.37, 0], so that 2^(18 + k) of them in units of 2^(k - 43) stay within 60 bits.
@@ -35,7 +35,7 @@ inline MassScale mass_scale(int64_t vocab_size) {
       .shift = 0x1.8p17 * up, .quantum = 0x1p-35 * up, .entropy_shift = 0x1.8p9 * up, .entropy_quantum = 0x1p-43 * up};
 }
 
-// weight(exponent, weight_rounding(V)) in quanta. Both round to the nearest quantum, ties to even: below
+// Returns weight(exponent, weight_rounding(V)) in quanta. Both round to the nearest quantum, ties to even: below
 // weight_rounding() the sum of the two has the quantum as its last bit, above it a float32 is a multiple already.
 __device__ inline int64_t rounded_units(float x, double shift) {
   return __double_as_longlong(__dadd_rn(static_cast<double>(x), shift)) - __double_as_longlong(shift);
@@ -44,7 +44,7 @@ __device__ inline uint64_t mass_of(float exponent, double shift) {
   return static_cast<uint64_t>(rounded_units(exp_in_range(fmaxf(exponent, kMinExponent)), shift));
 }
 
-// The log-prob of a token, given the mass that it competes with. Everybody's log-probs come from here.
+// Returns the log-prob of a token, given the mass that it competes with. Every kernel's log-probs come from here.
 __device__ inline float logprob_of(float exponent, uint64_t total_mass, double quantum) {
   return static_cast<float>(static_cast<double>(exponent) - log(static_cast<double>(total_mass) * quantum));
 }
@@ -75,7 +75,7 @@ __device__ inline uint64_t warp_inclusive_sum(uint64_t x, int lane) {
   return x;
 }
 
-// Whether code for this architecture can have so many blocks a row.
+// Returns whether code for this architecture can have so many blocks a row.
 template <int kCluster>
 __device__ constexpr bool can_run() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -85,16 +85,16 @@ __device__ constexpr bool can_run() {
 #endif
 }
 
-// What the blocks of a cluster show one another; one of these in each block's shared memory.
+// The data that the blocks of a cluster show one another; there is one in each block's shared memory.
 struct RowShared {
   float2 extremes[kRowWarps];  // smallest and largest logit
-  uint64_t all[kRowWarps];     // mass of a warp's logits
-  uint64_t chosen[kRowWarps];  // sum of what locate() searches
-  uint64_t pieces[kRowWarps];  // the same of one warp's run, cut again
+  uint64_t all[kRowWarps];     // mass of each warp's logits
+  uint64_t chosen[kRowWarps];  // sum that locate() searches, by warp
+  uint64_t pieces[kRowWarps];  // the same sum of one warp's run, cut again
   int64_t weighted_exponents[kRowWarps];
 };
 
-// A block's part of a row. kAligned: rows start at multiples of 16 bytes, and V is a multiple of 4.
+// A block's part of a row. kAligned means that rows start at multiples of 16 bytes, and V is a multiple of 4.
 template <int kCluster, bool kAligned>
 class RowPart {
  public:
@@ -115,7 +115,8 @@ class RowPart {
   __device__ int lane() const { return lane_; }
   __device__ int warp() const { return warp_; }
 
-  // All threads of the cluster. Also keeps a block's shared memory alive while others read it: it is the last call.
+  // Synchronises all threads of the cluster. As the last call it also keeps a block's shared memory alive while others
+  // read it.
   __device__ static void sync() {
     if constexpr (kCluster == 1) {
       __syncthreads();
@@ -125,7 +126,7 @@ class RowPart {
 #endif
     }
   }
-  // Where block `rank` has what is at `local`, in shared memory, here.
+  // Returns the address, here, of block `rank`'s copy of `local`, in shared memory.
   template <typename T>
   __device__ static T& of_block(T& local, int rank) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -134,7 +135,7 @@ class RowPart {
     return local;
   }
 
-  // f(logit, id) for every logit of this warp's run.
+  // Calls f(logit, id) for every logit of this warp's run.
   template <typename Function>
   __device__ void for_each(Function f) const {
     const int begin = warp_begin(warp_);
@@ -164,9 +165,9 @@ class RowPart {
     return {smallest, largest + 0.0F};  // 0 rather than -0, whichever of the two was met first
   }
 
-  // The sum over the cluster of what each warp left in `parts`, a member of RowShared. Behind a sync().
+  // The sum over the cluster of the values that each warp left in `parts`, a member of RowShared. A sync() comes first.
   struct Sum {
-    uint64_t total, before;  // before: in the blocks of lower rank
+    uint64_t total, before;  // sum of all blocks, and of the blocks of lower rank
   };
   template <typename Integer>
   __device__ Sum sum_of(Integer (&parts)[kRowWarps]) const {
@@ -180,14 +181,14 @@ class RowPart {
   }
 
   // Finds the first id at which the running sum of value(logit, id) exceeds `target`, and calls found(logit, id) in one
-  // thread of the cluster. shared_.chosen holds the sums of the warps, `before` what stands before this block, and
-  // target is less than the sum of all. All threads of a block must call it.
+  // thread of the cluster. shared_.chosen holds the sums of the warps, `before` the sum before this block, and target
+  // is less than the sum of all. All threads of a block must call it.
   template <typename Value, typename Found>
   __device__ void locate(uint64_t before, uint64_t target, Value value, Found found) {
     int owner = 0;
     uint64_t running = before;
     while (owner < kRowWarps && running + shared_.chosen[owner] <= target) running += shared_.chosen[owner++];
-    if (before > target || owner == kRowWarps) return;  // in another block
+    if (before > target || owner == kRowWarps) return;  // the id is in another block
 
     // The whole block reads the run of the warp that has it.
     const int run_begin = warp_begin(owner), run_end = warp_end(run_begin);
@@ -246,7 +247,7 @@ class RowPart {
 
   template <typename Function>
   __device__ void for_each_in(int begin, int end, Function f) const {
-    constexpr int kInFlight = 4;  // loads of 16 bytes a lane
+    constexpr int kInFlight = 4;  // loads of 16 bytes in flight in a lane
     if constexpr (kAligned) {
       const float4* units = reinterpret_cast<const float4*>(row_) + lane_;
       int unit = begin;
@@ -287,17 +288,17 @@ class RowPart {
   RowShared& shared_;
   const int warp_, lane_;
   int units_per_block_, units_per_warp_;
-  int block_begin_, block_end_;  // units
+  int block_begin_, block_end_;  // first unit and end of this block
 };
 
-// Whether what runs of this kernel was compiled for sm_90 or later, where clusters exist.
+// Returns whether the code of this kernel that runs was compiled for sm_90 or later, where clusters exist.
 template <typename Kernel>
 bool has_clusters(Kernel* kernel) {
   cudaFuncAttributes attributes{};
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
-// kernel(args...) with kCluster blocks for each of `rows` rows.
+// Launches kernel(args...) with kCluster blocks for each of `rows` rows.
 template <int kCluster, typename... Parameters, typename... Arguments>
 cudaError_t launch_rows(void (*kernel)(Parameters...), int64_t rows, cudaStream_t stream, Arguments... arguments) {
   cudaLaunchConfig_t config{};

@@ -1,4 +1,4 @@
-// Sixteen bytes a thread at a time; sums over a row in the order that vectors.cuh fixes.
+// A thread takes sixteen bytes at a time; sums over a row have the order that vectors.cuh fixes.
 #include <algorithm>
 #include <type_traits>
 
@@ -9,10 +9,10 @@
 namespace tandem::device::cuda {
 namespace {
 
-constexpr int64_t kVector = 8;  // elements
+constexpr int64_t kVector = 8;  // elements of a vector
 constexpr int kThreads = 256;
 
-// Threads of a block that works on a row of so many vectors: the width alone decides.
+// Returns the threads of a block that works on a row of so many vectors: the width alone decides.
 int row_threads(int64_t vectors) {
   return static_cast<int>(std::min<int64_t>(1024, (vectors + kWarp - 1) / kWarp * kWarp));
 }
@@ -35,7 +35,7 @@ __global__ void add_tail_kernel(const bf16* a, const bf16* b, bf16* out, int64_t
   if (i < n) out[i] = __float2bfloat16_rn(__bfloat162float(a[i]) + __bfloat162float(b[i]));
 }
 
-// Indices of 32 bits: divisions by 64 take as long as the memory.
+// Indices have 32 bits: divisions by 64-bit numbers take as long as the memory.
 __global__ void add_bias_kernel(bf16* y, const bf16* bias, uint32_t vectors, uint32_t row_vectors) {
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= vectors) return;
@@ -47,7 +47,8 @@ __global__ void add_bias_kernel(bf16* y, const bf16* bias, uint32_t vectors, uin
   store(y + i * kVector, pack(x));
 }
 
-// partial[b][:] = the sum of rows b, b + grid, b + 2 grid, ... of dy, in that order. A thread has eight columns.
+// Computes partial[b][:] = the sum of rows b, b + grid, b + 2 grid, ... of dy, in that order. A thread has eight
+// columns.
 __global__ void column_partials_kernel(const bf16* dy, float* partial, int64_t T, int64_t N) {
   for (int64_t vector = threadIdx.x; vector < N / kVector; vector += blockDim.x) {
     float sum[8] = {};
@@ -62,7 +63,7 @@ __global__ void column_partials_kernel(const bf16* dy, float* partial, int64_t T
   }
 }
 
-// to[i] += the sum over blocks of partial[block][first + i], block 0 first.
+// Computes to[i] += the sum over blocks of partial[block][first + i], block 0 first.
 __global__ void add_partials_kernel(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first,
                                     int64_t width) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -74,12 +75,12 @@ __global__ void add_partials_kernel(const float* partial, float* to, int64_t blo
 
 void add_partials(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first, int64_t width,
                   cudaStream_t stream) {
-  constexpr int kColumns = 64;  // few threads a block, so that a narrow weight still has many blocks
+  constexpr int kColumns = 64;  // columns of a block: few, so that a narrow weight still has many blocks
   add_partials_kernel<<<static_cast<unsigned>((width + kColumns - 1) / kColumns), kColumns, 0, stream>>>(
       partial, to, blocks, stride, first, width);
 }
 
-// One block a row; a thread has at most kMost vectors of it.
+// Each row has one block; a thread has at most kMost vectors of it.
 template <int kMost>
 __global__ void rms_norm_kernel(const bf16* x, const bf16* w, bf16* y, int64_t E, float eps) {
   __shared__ float shared[kWarp];
@@ -198,7 +199,7 @@ __global__ void silu_mul_backward_kernel(const bf16* dout, const bf16* gate_up, 
   store(dgate_up + at + row_vectors * kVector, pack(dup));
 }
 
-// A head's elements as a lane of a warp has them: pairs (i, i + K/2) that turn together, kPairs neighbours of each
+// The elements of a head that a lane of a warp has: pairs (i, i + K/2) that turn together, kPairs neighbours of each
 // half.
 template <int K>
 struct HeadLane {
@@ -243,7 +244,7 @@ struct HeadLane {
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) low[p] += a.low[p] * b.low[p], high[p] += a.high[p] * b.high[p];
   }
-  // rotate_half by the angles of cos and sin; sign -1 turns back.
+  // Computes rotate_half by the angles of cos and sin; sign -1 turns back.
   __device__ void rotate(const float2 (&turn)[kPairs], float sign) {
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
@@ -254,7 +255,7 @@ struct HeadLane {
   }
 };
 
-// cos and sin of the lane's pairs at a position, through shared memory [K / 2]: a row computes each once.
+// Computes cos and sin of the lane's pairs at a position, through shared memory [K / 2]: a row computes each once.
 template <int K>
 __device__ void read_turns(const Frequencies& frequencies, int position, float2* shared,
                            float2 (&turn)[HeadLane<K>::kPairs]) {
@@ -276,7 +277,7 @@ __device__ float inverse_norm(const HeadLane<K>& x, float eps) {
 
 constexpr int kQkvThreads = 256, kHeadsAtOnce = kQkvThreads / kWarp;
 
-// A warp a head, in turns, and as many blocks a row as the grid has.
+// Each warp takes heads in turns, and a row has as many blocks as the grid has.
 template <int K, bool kNorm>
 __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_kernel(const bf16* qkv, const bf16* q_norm,
                                                                    const bf16* k_norm, const int32_t* positions,
@@ -317,10 +318,10 @@ __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_backward_kernel(
   __shared__ float2 turns[K / 2];
   __shared__ float sums[2][kWarps][K];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, heads = H + 2 * G;
-  HeadLane<K> dweight[2] = {};  // of q's norm and of k's
+  HeadLane<K> dweight[2] = {};  // gradients of q's norm and of k's
   for (int64_t row = blockIdx.x; row < T; row += gridDim.x) {
     float2 turn[kPairs];
-    __syncthreads();  // the row before has read its turns
+    __syncthreads();  // the previous row has read its cos and sin
     read_turns<K>(frequencies, positions[row], turns, turn);
     for (int head = warp; head < heads; head += kWarps) {
       HeadLane<K> d;
@@ -377,8 +378,8 @@ template <int K>
 cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                             bf16* k, bf16* v, int64_t T, const QkvLayout& l, cudaStream_t stream) {
   const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<K, true> : qk_norm_rope_kernel<K, false>;
-  // Where rows are few, a row has so many blocks that each warp computes one head. Where they are many, it has one
-  // block, which computes the row's angles once.
+  // If rows are few, a row has so many blocks that each warp computes one head. If they are many, it has one block,
+  // which computes the row's angles once.
   const int64_t heads = l.num_heads + 2 * l.num_kv_heads;
   const dim3 grid(static_cast<unsigned>(T),
                   T <= kDependentRows ? static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce) : 1);
@@ -432,7 +433,8 @@ cudaError_t add_bias_backward(const bf16* dy, float* dbias, float* scratch, int6
 
 namespace {
 
-// launch(most, threads) for rows of so many vectors, of which a thread has at most `most`, a std::integral_constant.
+// Calls launch(most, threads) for rows of so many vectors, of which a thread has at most `most`, a
+// std::integral_constant.
 template <typename Launch>
 cudaError_t launch_with_vectors(int64_t vectors, const Launch& launch) {
   if (vectors <= 512) return launch(std::integral_constant<int, 1>(), row_threads(vectors));

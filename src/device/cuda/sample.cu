@@ -1,5 +1,5 @@
-// Contract and rule: sample.h. One cluster of blocks draws one token: extremes, the cuts if there are any, sums, one
-// search.
+// sample.h has the contract and the rule. One cluster of blocks draws one token: extremes, the cuts if there are any,
+// sums, one search.
 #include "device/cuda/sample.h"
 
 #include <climits>
@@ -14,16 +14,16 @@ constexpr int kBins = 2048;
 
 struct SampleShared {
   RowShared row;
-  uint32_t low[kBins], high[kBins];  // a 64-bit sum for each bin
+  uint32_t low[kBins], high[kBins];  // halves of a 64-bit sum for each bin
   uint64_t scan[kRowWarps];
-  uint64_t range_sum;  // over the bins that this block merges
+  uint64_t range_sum;  // sum over the bins that this block merges
   struct Crossing {
     uint64_t above, here;
     int bin;
   } crossing;
   int tie_id;
 };
-// One place, so that every function knows that it is shared memory.
+// One function gives the address, so that every caller knows that it is shared memory.
 __device__ SampleShared& shared_memory() {
   __shared__ SampleShared shared;
   return shared;
@@ -35,7 +35,7 @@ struct Result {
   float* behavior;
 };
 
-// Orders as the logits do, and -0 and 0 are equal.
+// The bits are ordered as the logits are, and -0 and 0 are equal.
 __device__ uint32_t ordered_bits(float logit) {
   const uint32_t bits = __float_as_uint(logit + 0.0F);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
@@ -44,14 +44,14 @@ __device__ float logit_of(uint32_t ordered) {
   return __uint_as_float((ordered & 0x80000000U) != 0 ? ordered & 0x7fffffffU : ~ordered);
 }
 
-// The last token kept, in the order of tokens: logit descending, then id ascending.
+// The last token that is kept, in the order of tokens: logit descending, then id ascending.
 struct Cut {
   float logit = -INFINITY;
   int id = INT_MAX;
   __device__ bool keeps(float x, int i) const { return x > logit || (x == logit && i <= id); }
 };
 
-// The row whose largest logit is known.
+// A row whose largest logit is known.
 template <int kCluster, bool kAligned>
 class RowSampler {
  public:
@@ -79,7 +79,7 @@ class RowSampler {
         });
   }
 
-  // Greedy draws too.
+  // This serves greedy draws, too.
   __device__ void draw_truncated(const Draw& draw, Result result) {
     const bool greedy = draw.temperature == 0.0;
     Cut cut;
@@ -91,7 +91,7 @@ class RowSampler {
       if (draw.top_p < 1.0) cut = cut_top_p(draw.top_p, cut);
       min_exponent = __double2float_ru(draw.log_min_p);  // a float reaches the one exactly where it reaches the other
     }
-    // Greedy: the first of the equal ones, each of which counts 1.
+    // A greedy draw takes the first of the equal ones, each of which counts 1.
     const auto kept = [&](float x, int id, uint64_t mass) -> uint64_t {
       const bool keeps = cut.keeps(x, id) && (exponent(x) >= min_exponent || x == max_logit_);
       return keeps ? (greedy ? 1 : mass) : 0;
@@ -134,7 +134,7 @@ class RowSampler {
     const Descent last = descend<true>([](float, int) { return uint64_t{1}; }, [&](uint64_t) { return k; });
     return cut_among_equals(last.logit, k - last.above, last.here, Cut{});
   }
-  // Of the tokens that `cut` keeps.
+  // Cuts among the tokens that `cut` keeps.
   __device__ Cut cut_top_p(double top_p, const Cut& cut) {
     const Descent last = descend<false>([&](float x, int id) { return cut.keeps(x, id) ? mass_of_logit(x) : 0; },
                                         [&](uint64_t total) {
@@ -157,7 +157,7 @@ class RowSampler {
     return result;
   }
 
-  // The id of number `index` (from 0) of the tokens with this logit.
+  // Returns the id of number `index` (from 0) of the tokens with this logit.
   __device__ int id_of_equal(float logit, uint64_t index) {
     uint64_t equal = 0;
     part_.for_each([&](float x, int) { equal += x == logit ? 1 : 0; });
@@ -175,8 +175,8 @@ class RowSampler {
   }
 
   // The logit at which the running sum of value(logit, id), from the largest logit down, reaches goal(total) >= 1:
-  // `above` is the sum over larger logits, `here` that over logits equal to it; above < goal <= above + here.
-  // The logit's ordered bits are found in digits of 11, 11 and 10, each by one histogram of the row's values, of which
+  // `above` is the sum over larger logits, `here` that over logits equal to it; above < goal <= above + here. The
+  // logit's ordered bits are found in digits of 11, 11 and 10, each by one histogram of the row's values, of which
   // every block merges a range of bins.
   struct Descent {
     float logit;
@@ -187,7 +187,7 @@ class RowSampler {
     constexpr int kBlockBins = kBins / kCluster;
     constexpr int kThreadBins = kBlockBins > kRowThreads ? kBlockBins / kRowThreads : 1;
     const int thread = static_cast<int>(threadIdx.x);
-    uint32_t known = 0, found = 0;  // the bits known, and what they are
+    uint32_t known = 0, found = 0;  // mask of the bits known, and their values
     Descent result{0.0F, 0, 0, 0};
 #pragma unroll 1
     for (int shift : {21, 10, 0}) {
@@ -226,7 +226,7 @@ class RowSampler {
       if (thread == 0) shared_.range_sum = range_sum;
       Part::sync();
 
-      // Lane by lane the ranges of the blocks.
+      // Reads the ranges of the blocks lane by lane.
       const int lane = part_.lane();
       const uint64_t range = lane < kCluster ? Part::of_block(shared_.range_sum, lane) : 0;
       const uint64_t through_range = warp_inclusive_sum(range, lane);
@@ -269,7 +269,7 @@ class RowSampler {
   SampleShared& shared_;
 };
 
-// Not inlined: what it needs in registers is no burden on the draws without truncation.
+// It is not inlined: its registers are no burden on the draws without truncation.
 template <int kCluster, bool kAligned>
 __device__ __noinline__ void draw_truncated(const float* row, int vocab_size, double shift, double quantum,
                                             float max_logit, const Draw* draw, Result result) {
@@ -311,8 +311,8 @@ cudaError_t launch(const float* logits, const Draw* draws, int64_t num_draws, in
 
 }  // namespace
 
-// With so many blocks for each row: 1, or, where the device has clusters and V is a multiple of 4, 2, 4 or 8. The
-// results are the same.
+// Launches with so many blocks for each row: 1, or, where the device has clusters and V is a multiple of 4, 2, 4 or 8.
+// The results are the same.
 static cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, const Draw* draws, int64_t num_draws,
                                       int64_t vocab_size, int32_t* token, float* logprob, float* behavior,
                                       cudaStream_t stream) {
@@ -334,7 +334,7 @@ static cudaError_t sample_with_blocks(int blocks_per_row, const float* logits, c
 cudaError_t sample(const float* logits, const Draw* draws, int64_t num_draws, int64_t vocab_size, int32_t* token,
                    float* logprob, float* behavior, cudaStream_t stream) {
   static const bool clusters = has_clusters(sample_rows<8, true>);
-  // Below some thousand logits a row is a matter of latency; above, as many blocks as keep the GPU busy.
+  // Below some thousand logits a row is a matter of latency; above, it gets as many blocks as keep the GPU busy.
   const bool cut = clusters && vocab_size % 4 == 0 && vocab_size > 4096;
   const int blocks = !cut || num_draws > 128 ? 1 : num_draws > 32 ? 2 : num_draws > 16 ? 4 : 8;
   return sample_with_blocks(blocks, logits, draws, num_draws, vocab_size, token, logprob, behavior, stream);

@@ -17,13 +17,13 @@
 namespace tandem::device {
 namespace {
 
-// A stretch of an allocation; what a word is made of.
+// A stretch of an allocation: the contents of an IPC handle.
 struct Shown {
   cudaIpcMemHandle_t handle;
   int64_t allocation_bytes, first_byte, num_bytes;
 };
 
-// Whether a call succeeded. A failure is forgotten: without shown memory weights go through the host.
+// Returns whether a call succeeded. A failure is forgotten: without exported memory weights go through the host.
 bool is_done(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
   return error == cudaSuccess;
@@ -56,7 +56,7 @@ class Mapping {
   void* data_;
 };
 
-// Of all tensors that lie in one allocation: drivers refuse to map it twice in one process.
+// Returns the one mapping of all tensors that lie in one allocation: drivers refuse to map it twice in one process.
 std::shared_ptr<Mapping> mapping_of(const cudaIpcMemHandle_t& handle) {
   static std::map<std::string, std::weak_ptr<Mapping>> open;
   std::weak_ptr<Mapping>& known = open[std::string(handle.reserved, sizeof handle.reserved)];

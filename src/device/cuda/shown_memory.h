@@ -1,4 +1,5 @@
-// Memory of one process's GPU for other processes of the machine (CUDA IPC), and checksums of what was copied from it.
+// Exports memory of one process's GPU to other processes of the machine (CUDA IPC), and computes checksums of what was
+// copied from it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +11,8 @@
 
 namespace tandem::device {
 
-// As device/backend.h says. What the driver has not allocated in one piece (cudaMalloc) cannot be shown: the arena's
-// memory, expandable segments.
+// These implement device/backend.h. Memory that the driver has not allocated in one piece (cudaMalloc) cannot be
+// exported: the arena's memory, expandable segments.
 std::string show_cuda_memory(const at::Tensor& tensor);
 at::Tensor map_cuda_memory(int index, const std::string& word);
 std::vector<Checksum> cuda_checksums(const std::vector<at::Tensor>& tensors);

@@ -49,7 +49,8 @@ std::shared_ptr<PinnedBuffer> Staging::to_host(const void* device, size_t bytes,
   return buffer;
 }
 
-// The smallest that is large enough, that nobody holds, and whose last copy is done; a new one where there is none.
+// Returns the smallest buffer that is large enough, that nobody holds, and whose last copy is done; a new one where
+// there is none.
 std::shared_ptr<PinnedBuffer> Staging::idle_buffer(size_t bytes) {
   std::shared_ptr<PinnedBuffer> best;
   for (const std::shared_ptr<PinnedBuffer>& buffer : buffers_) {

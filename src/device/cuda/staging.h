@@ -13,7 +13,7 @@
 
 namespace tandem::device::cuda {
 
-// A pinned buffer, and the event behind the last copy that used it.
+// A pinned buffer, and the event after the last copy that used it.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(size_t bytes);
@@ -23,7 +23,7 @@ class PinnedBuffer {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  void record(cudaStream_t stream);  // the copy that was queued last
+  void record(cudaStream_t stream);  // marks the copy that was queued last
   bool is_done() const;
   void wait() const;
 
@@ -33,13 +33,13 @@ class PinnedBuffer {
   cudaEvent_t event_ = nullptr;
 };
 
-// Keeps its buffers for later copies. EnvironmentError where pinned memory cannot be had or a copy fails.
+// Keeps its buffers for later copies. Throws EnvironmentError where pinned memory cannot be had or a copy fails.
 class Staging {
  public:
   // `host` may change when this returns.
   void to_device(const void* host, void* device, size_t bytes, cudaStream_t stream);
-  // What `device` holds when the stream gets there: in the buffer's data() after its wait(). The buffer is used again
-  // when nobody holds it any more.
+  // Copies the contents that `device` has when the stream gets there: they are in the buffer's data() after its wait().
+  // The buffer is used again when nobody holds it any more.
   std::shared_ptr<PinnedBuffer> to_host(const void* device, size_t bytes, cudaStream_t stream);
 
  private:

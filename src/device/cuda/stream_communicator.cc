@@ -26,7 +26,7 @@ class StreamExchange final : public Communicator::Exchange {
   ~StreamExchange() override {
     try {
       wait();
-    } catch (const std::exception&) {  // whoever wants to know calls wait()
+    } catch (const std::exception&) {  // a caller who needs the error calls wait()
     }
   }
 
@@ -34,7 +34,7 @@ class StreamExchange final : public Communicator::Exchange {
     if (done_ == nullptr) return;
     const std::shared_ptr<Event> done = std::move(done_);
     ranks_.wait_for(*done);
-    // Whoever is given their memory from now on works behind the event.
+    // Work that is given their memory from now on is queued after the event.
     to_.clear();
     from_.clear();
     ranks_.throw_if_failed();
@@ -133,7 +133,7 @@ std::unique_ptr<Communicator::Exchange> StreamCommunicator::start_exchange(Tenso
 
 void StreamCommunicator::watch() {
   c10::cuda::set_device(index_);
-  // While another thread records a graph, this one may still ask for an event.
+  // While another thread records a graph, this one may still query an event.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   Lock lock(mutex_);

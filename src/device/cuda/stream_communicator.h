@@ -1,12 +1,12 @@
-// What communicators between GPUs have in common: exchanges that are queued on a stream of their own, beside what the
-// device computes, and watched, so that a rank that is gone ends them.
+// The common part of communicators between GPUs: exchanges are queued on a stream of their own, parallel to the
+// device's computation, and watched, so that a rank that is gone ends them.
 //
-// An exchange's wait() makes the current stream wait, not the host. A lost rank is noticed by the limit on time, by
-// whoever calls abort(), or by what moves the bytes: work that the device had queued then ends with whatever is in the
-// tensors, and the next call of the communicator throws PeerLost. So whoever has waited for the device asks the
-// communicator once more, an empty exchange is enough, before he uses what it computed.
+// An exchange's wait() makes the current stream wait, not the host. A lost rank is noticed by the timeout, by a call of
+// abort(), or by the library that moves the bytes: work that the device had queued then ends with whatever is in the
+// tensors, and the next call of the communicator throws PeerLost. So a caller who has waited for the device calls the
+// communicator once more, an empty exchange is enough, before it uses the results.
 //
-// Exchanges may be recorded (Ops::record). One that is under way is waited for before a recording is replayed.
+// Exchanges may be recorded (Ops::record). One that is in flight is waited for before a recording is replayed.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -36,9 +36,9 @@ class StreamCommunicator : public Communicator {
   std::unique_ptr<Exchange> start_exchange(TensorLists to, TensorLists from) final;
   void abort() noexcept final;
   Traffic traffic() final { return {.sent_bytes = sent_bytes_, .wait_s = waits_.seconds()}; }
-  // PeerLost, once something has failed.
+  // Throws PeerLost once something has failed.
   void throw_if_failed();
-  // Of exchanges that begin from now on.
+  // Sets the timeout of exchanges that begin from now on.
   void set_timeout(double timeout_s);
   // Makes the current stream wait.
   void wait_for(const Event& done);
@@ -47,24 +47,24 @@ class StreamCommunicator : public Communicator {
   using Clock = std::chrono::steady_clock;
   using Lock = std::unique_lock<std::mutex>;
 
-  // `name`: of what moves the bytes, for messages.
+  // `name` is the name, for messages, of the library that moves the bytes.
   StreamCommunicator(std::string name, int index, int rank, int size, double timeout_s);
 
   // Queues an exchange on stream().
   virtual void queue(const std::vector<Piece>& to, const std::vector<Piece>& from, Lock& lock) = 0;
-  // Ends what is queued on the device, however far it is. With the lock; when something has failed, and then again and
-  // again, since work that was queued before may begin only now.
+  // Ends the exchanges that are queued on the device, however far they are. The caller holds the lock. It is called
+  // when something has failed, and then again and again, since work that was queued before may begin only now.
   virtual void end_queued() noexcept = 0;
-  // What the library knows to have failed; empty: nothing. With the lock.
+  // Returns the failure that the library knows of; empty: none. The caller holds the lock.
   virtual std::string trouble() { return {}; }
 
   // A derived class begins to watch when it is made, and ends it before it is destroyed.
   void begin_watching();
   void end_watching();
-  // With the lock: the first failure stays.
+  // The caller holds the lock. The first failure stays.
   void fail(std::string why);
 
-  std::string failure() const { return failure_; }  // with the lock
+  std::string failure() const { return failure_; }  // needs the lock
   std::mutex& mutex() { return mutex_; }
   cudaStream_t stream() const { return stream_; }
   void count_sent(int64_t bytes) { sent_bytes_ += bytes; }
@@ -72,7 +72,7 @@ class StreamCommunicator : public Communicator {
   Clock::time_point deadline() const;
 
  private:
-  // An exchange as the thread that watches sees it.
+  // An exchange in the view of the thread that watches it.
   struct Watched {
     std::shared_ptr<Event> done;
     Clock::time_point deadline;

@@ -1,4 +1,4 @@
-// Contract: sum_parts.h. Eight elements a thread.
+// sum_parts.h has the contract. Each thread takes eight elements.
 #include "device/cuda/eights.cuh"
 #include "device/cuda/sum_parts.h"
 

@@ -9,15 +9,15 @@ namespace tandem::device::cuda {
 
 constexpr int kMostParts = 8;
 
-// By value to the kernel; data[i]: 16-byte aligned, float32 or bfloat16.
+// Passed by value to the kernel. Each data[i] is 16-byte aligned, float32 or bfloat16.
 struct Parts {
   int count;
   bool is_float32;
   const void* data[kMostParts];
 };
 
-// sum [n] = ((part 0 + part 1) + ...) in float32, rounded to sum's dtype, float32 or bfloat16; then residual + that,
-// rounded again, unless `residual` (of sum's dtype) is null. n: a multiple of 8; all 16-byte aligned.
+// Computes sum [n] = ((part 0 + part 1) + ...) in float32, rounded to sum's dtype, float32 or bfloat16; then residual +
+// that, rounded again, unless `residual` (of sum's dtype) is null. n is a multiple of 8; all are 16-byte aligned.
 cudaError_t sum_parts(const Parts& parts, const void* residual, void* sum, bool is_float32, int64_t n,
                       cudaStream_t stream);
 

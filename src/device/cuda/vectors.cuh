@@ -1,4 +1,4 @@
-// Sixteen bytes at a time, and sums over warps and blocks in a fixed order: what the row-wise kernels share.
+// Sixteen bytes at a time, and sums over warps and blocks in a fixed order: shared by the row-wise kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -33,14 +33,15 @@ __device__ inline Vector pack(const float (&x)[8]) {
 __device__ inline Vector load(const __nv_bfloat16* from) { return *reinterpret_cast<const Vector*>(from); }
 __device__ inline void store(__nv_bfloat16* to, const Vector& v) { *reinterpret_cast<Vector*>(to) = v; }
 
-// Of all lanes, in every lane.
+// Returns the sum of all lanes in every lane.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }
 
-// Of all threads, in every thread; blockDim.x a multiple of 32. `shared` [32] is free again after the next barrier.
+// Returns the sum of all threads in every thread; blockDim.x is a multiple of 32. `shared` [32] is free again after the
+// next barrier.
 __device__ inline float block_sum(float x, float* shared) {
   const unsigned warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
   x = warp_sum(x);

@@ -1,5 +1,5 @@
-// How long a stream stands still in waits for other ranks, by the device's clock: from before each wait to behind it.
-// No torch.
+// Measures how long a stream stands still in waits for other ranks, by the device's clock: from before each wait until
+// after it. No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,10 +16,10 @@ class WaitClock {
   WaitClock(const WaitClock&) = delete;
   WaitClock& operator=(const WaitClock&) = delete;
 
-  // Around what makes the stream wait. Not while a graph is recorded.
+  // begin() and end() enclose the work that makes the stream wait. They must not be called while a graph is recorded.
   void begin(cudaStream_t stream);
   void end(cudaStream_t stream);
-  // Of all waits that are over.
+  // Returns the seconds of all waits that are over.
   double seconds();
 
  private:
@@ -28,7 +28,7 @@ class WaitClock {
   };
   void add_up();
 
-  std::deque<Wait> waits_;  // that are not added up yet
+  std::deque<Wait> waits_;  // waits that are not added up yet
   std::vector<Wait> free_;
   double seconds_ = 0.0;
 };
