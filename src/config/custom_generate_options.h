@@ -1,4 +1,4 @@
-// Samples that a function of the user's makes, in several turns with the engine. docs/MULTI_TURN.md.
+// Samples that a function of the user's makes, in several turns with the engine. docs/SAMPLING.md.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Dynamic sampling (DAPO, Yu et al. 2025, section 3.2): which groups of a rollout are trained on, and how many are
-// sampled at once to find them. docs/DYNAMIC_SAMPLING.md.
+// sampled at once to find them. docs/SAMPLING.md.
 #pragma once
 
 #include <cstdint>

@@ -103,14 +103,15 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"run_name", "`--wandb-group`", "the folder of `--save` names the run"},
     {"push_to_hub", "none", "`hf upload` takes `RUN/hf/latest` as it is"},
     {"use_peft", "`--lora-rank`", ""},
-    {"lora_r", "`--lora-rank`", "LoRA alone ([LORA.md](LORA.md))"},
+    {"lora_r", "`--lora-rank`", "LoRA alone ([LOSSES.md](LOSSES.md#training-an-adapter-lora))"},
     {"lora_target_modules", "`--target-modules`", ""},
     {"lora_dropout", "none", "an adapter has no dropout"},
     {"use_rslora", "none", "the scale of an adapter is alpha / rank"},
     {"tools", "`--custom-generate-function-path`",
-     "a function calls engine and tools ([MULTI_TURN.md](MULTI_TURN.md))"},
-    {"rollout_func", "`--custom-generate-function-path`", "([MULTI_TURN.md](MULTI_TURN.md))"},
-    {"environment_factory", "`--custom-generate-function-path`", "([MULTI_TURN.md](MULTI_TURN.md))"},
+     "a function calls engine and tools ([SAMPLING.md](SAMPLING.md#several-turns-and-tools))"},
+    {"rollout_func", "`--custom-generate-function-path`", "([SAMPLING.md](SAMPLING.md#several-turns-and-tools))"},
+    {"environment_factory", "`--custom-generate-function-path`",
+     "([SAMPLING.md](SAMPLING.md#several-turns-and-tools))"},
 });
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Says when a run cannot learn, and why: no reward, no difference between rewards, no finished answer, no trained
 // token, no learning rate, a filter that drops nearly all groups. Each case has a key. It is counted as fault/<key> in
 // every rollout or step in which it holds, and said once in a line with the likely cause and the flag to change; again
-// only every kRepeatEvery rollouts, or when it comes back after kForgetAfter rollouts without it. docs/RELIABILITY.md
+// only every kRepeatEvery rollouts, or when it comes back after kForgetAfter rollouts without it. docs/METRICS.md
 // lists cases, keys and remedies.
 //
 // Counting looks at one rollout alone. Speaking needs evidence: four samples that are all wrong are chance, as are

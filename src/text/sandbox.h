@@ -1,4 +1,4 @@
-// How far the user's code is confined (docs/RELIABILITY.md).
+// How far the user's code is confined (docs/REWARDS.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a machine that lacks layers of the sandbox leaves open, in words. docs/RELIABILITY.md has it as a table.
+// What a machine that lacks layers of the sandbox leaves open, in words. docs/REWARDS.md has it as a table.
 #pragma once
 
 #include <string>

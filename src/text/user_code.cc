@@ -83,7 +83,7 @@ void UserCode::judge(const std::vector<std::string>& missing_layers) {
   if (!config_.warn_of_missing_layers || warned_.exchange(true)) return;
   base::log_warning(
       "the sandbox of the reward code is incomplete, for this machine cannot give {}; so reward code may {} "
-      "(docs/RELIABILITY.md; --rm-sandbox require refuses such a machine)",
+      "(docs/REWARDS.md; --rm-sandbox require refuses such a machine)",
       missing, what_is_open(missing_layers));
 }
 
