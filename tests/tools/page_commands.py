@@ -152,7 +152,8 @@ def write_inputs(folder, program):
             "num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
             "rope_theta": 1000000, "rms_norm_eps": 1e-06, "tie_word_embeddings": is_tied, "hidden_act": "silu",
             "attention_bias": False, "bos_token_id": 151643, "eos_token_id": 151645}))
-    agent = re.search(r"```python\n(from tandem.rollout .*?)```", (ROOT / "docs/SAMPLING.md").read_text(encoding="utf-8"), re.S).group(1)
+    page = (ROOT / "docs/SAMPLING.md").read_text(encoding="utf-8")
+    agent = re.search(r"```python\n(from tandem.rollout .*?)```", page, re.S).group(1)
     (folder / "agent.py").write_text("async def look_up(text):\n    return text\n\n\n" + agent)
     base = BASE["train"]
     (folder / "job.toml").write_text("".join(
