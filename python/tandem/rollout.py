@@ -1,4 +1,4 @@
-"""The engine, for functions of --custom-generate-function-path (docs/MULTI_TURN.md):
+"""The engine, for functions of --custom-generate-function-path (docs/SAMPLING.md):
 
     from tandem.rollout import generate
 

@@ -3,7 +3,7 @@
     async def generate(args, sample, sampling_params[, evaluation]) -> sample
 
 Many samples are under way at once, in one event loop. What their functions ask the engine (engine_calls.py) goes to the
-program with a reply, and the answers come with a later request. docs/MULTI_TURN.md says what a function is given and may
+program with a reply, and the answers come with a later request. docs/SAMPLING.md says what a function is given and may
 give back."""
 
 import asyncio

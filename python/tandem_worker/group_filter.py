@@ -2,7 +2,7 @@
 
     def fn(args, samples, **kwargs) -> DynamicFilterOutput(keep, reason) or bool
 
-`samples` are the samples of one group that have a reward, in their order. docs/DYNAMIC_SAMPLING.md says what they hold.
+`samples` are the samples of one group that have a reward, in their order. docs/SAMPLING.md says what they hold.
 """
 
 import inspect

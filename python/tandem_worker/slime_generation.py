@@ -1,5 +1,5 @@
 """What generate functions that were written for slime import besides Sample: the state of a rollout, the client of the
-engine, and slime's own generate function, on top of engine_calls.py. docs/MULTI_TURN.md lists what is there."""
+engine, and slime's own generate function, on top of engine_calls.py. docs/SAMPLING.md lists what is there."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-// Declares the options for samples that a user's function makes, in several turns with the engine. docs/MULTI_TURN.md
+// Declares the options for samples that a user's function makes, in several turns with the engine. docs/SAMPLING.md
 // describes it.
 #pragma once
 

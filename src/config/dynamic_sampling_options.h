@@ -1,5 +1,5 @@
 // Declares the options of dynamic sampling (DAPO, Yu et al. 2025, section 3.2): which groups of a rollout are trained
-// on, and how many are sampled at once to find them. docs/DYNAMIC_SAMPLING.md describes it.
+// on, and how many are sampled at once to find them. docs/SAMPLING.md describes it.
 #pragma once
 
 #include <cstdint>

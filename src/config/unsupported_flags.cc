@@ -118,7 +118,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"eval-function-path", nullptr, kNoHook},
     {"eval-tool-key", nullptr, "evaluation data have their tools under --tool-key too"},
     {"eval-min-new-tokens", "0", "completions have no shortest length: they end where the model ends them"},
-    {"loss-mask-type", nullptr, "the chat template says which tokens are trained on: docs/SFT.md"},
+    {"loss-mask-type", nullptr, "the chat template says which tokens are trained on: docs/DATA.md"},
     {"rollout-global-dataset", "", "prompts always come from --prompt-data"},
     {"disable-rollout-global-dataset", nullptr, kNoHook},
     {"multimodal-keys", nullptr, "only text models are in this version"},

@@ -1,4 +1,4 @@
-// The user's function that makes samples in several turns (--custom-generate-function-path, docs/MULTI_TURN.md), in
+// The user's function that makes samples in several turns (--custom-generate-function-path, docs/SAMPLING.md), in
 // worker processes: python/tandem_worker/generator.py runs many samples at once in one event loop. What a function asks
 // the engine comes out of take() and its answer goes in with answer(); no socket is opened. A sample has a limit of
 // time beside what it waits for the engine, a process has limits of memory, files and output. When a process is lost

@@ -2,7 +2,7 @@
 // token, no learning rate, a filter that drops nearly all groups. Each fault has a key. It is counted as fault/<key> in
 // every rollout or step in which it holds, and reported once, in a line with the likely cause and the flag to change;
 // again only every kRepeatEvery rollouts, or when it comes back after kForgetAfter rollouts without it.
-// docs/RELIABILITY.md lists faults, keys and remedies.
+// docs/METRICS.md lists faults, keys and remedies.
 //
 // Counting looks at one rollout alone. A report needs evidence: four samples that are all wrong are chance, as are
 // equal rewards in a run that has nearly solved its task. So a fault is reported once consecutive rollouts show it in

@@ -16,7 +16,7 @@
 
 namespace tandem::sampling {
 
-// A rollout that goes on sampling until enough groups pass a filter (docs/DYNAMIC_SAMPLING.md).
+// A rollout that goes on sampling until enough groups pass a filter (docs/SAMPLING.md).
 struct DynamicSampling {
   GroupFilter* filter = nullptr;  // null where others judge
   std::string filter_name;        // as the user gave it

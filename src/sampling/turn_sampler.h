@@ -1,4 +1,4 @@
-// Samples that the user's function makes in several turns (--custom-generate-function-path, docs/MULTI_TURN.md). The
+// Samples that the user's function makes in several turns (--custom-generate-function-path, docs/SAMPLING.md). The
 // function runs in worker processes; what it asks goes through the engine here. A sample is a value: its draws depend
 // on the seed, its id and the tokens that each call begins with, not on when a call comes. What the function returns is
 // checked against what the engine sampled: a token that is trained on was sampled behind exactly the tokens before it,

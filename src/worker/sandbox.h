@@ -1,4 +1,4 @@
-// The levels to which the user's code is confined (docs/RELIABILITY.md).
+// The levels to which the user's code is confined (docs/REWARDS.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The words for what a machine that lacks layers of the sandbox leaves open. docs/RELIABILITY.md has it as a table.
+// The words for what a machine that lacks layers of the sandbox leaves open. docs/REWARDS.md has it as a table.
 #pragma once
 
 #include <string>

@@ -151,7 +151,7 @@ void WorkerPool::judge(const std::vector<std::string>& missing_layers) {
   if (!config_.code.warn_of_missing_layers || warned_of_layers_.exchange(true)) return;
   base::log_warning(
       "the sandbox of the reward code is incomplete, for this machine cannot give {}; so reward code may {} "
-      "(docs/RELIABILITY.md; --rm-sandbox require refuses such a machine)",
+      "(docs/REWARDS.md; --rm-sandbox require refuses such a machine)",
       missing, what_is_open(missing_layers));
 }
 

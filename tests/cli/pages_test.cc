@@ -1,6 +1,6 @@
 // The pages that users look things up in say what the program does: every metric that runs write or sources name is in
-// docs/METRICS.md, and nothing else is; docs/RUN_DIRECTORY.md names every file and key of a run; docs/RESUMING.md lists
-// the very flags that may change; docs/COMING_FROM.md says of each flag of slime what it is here.
+// docs/METRICS.md, and nothing else is; docs/RUNS.md names every file and key of a run and lists the very flags
+// that may change when it is resumed; docs/COMING_FROM.md says of each flag of slime what it is here.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -297,7 +297,7 @@ TEST_F(Pages, SpeakOfMetricsThatExist) {
     for (const Metric& metric : metrics) names.insert(metric.name);
     return names;
   }();
-  for (const char* page : {"docs/TUNING.md", "docs/RESUMING.md", "docs/RUN_DIRECTORY.md", "docs/METRICS.md"}) {
+  for (const char* page : {"docs/TUNING.md", "docs/RUNS.md", "docs/SAMPLING.md", "docs/METRICS.md"}) {
     for (const std::string& word : quoted_words(base::read_file(page))) {
       if (!is_metric(word) || word.find('*') != std::string::npos) continue;
       EXPECT_TRUE(rows.contains(word) || find_metric(metrics, word) != nullptr) << page << ": " << word;
@@ -311,7 +311,7 @@ TEST_F(Pages, SpeakOfMetricsThatExist) {
   }
 }
 
-// ---- docs/RUN_DIRECTORY.md ----
+// ---- docs/RUNS.md ----
 
 // "step_000002" and "rollout_000001.jsonl" as the page writes them.
 std::string as_written(const std::string& name) {
@@ -323,19 +323,19 @@ void add_keys(const base::Json& value, Names& keys) {
 }
 
 TEST_F(Pages, NameEveryFileOfARun) {
-  const Names words = quoted_words(base::read_file("docs/RUN_DIRECTORY.md"));
+  const Names words = quoted_words(base::read_file("docs/RUNS.md"));
   for (const char* name : {"full", "other", "sft"}) {
     for (const auto& entry : fs::recursive_directory_iterator(path(name))) {
       const std::string file = as_written(fs::relative(entry.path(), path(name)).string());
       if (file.starts_with("hf/step_NNNNNN/") || file.starts_with("tensorboard/"))
         continue;  // Hugging Face's, TensorBoard's
-      EXPECT_TRUE(words.contains(file) || words.contains(file + "/")) << "docs/RUN_DIRECTORY.md has no " << file;
+      EXPECT_TRUE(words.contains(file) || words.contains(file + "/")) << "docs/RUNS.md has no " << file;
     }
   }
 }
 
 TEST_F(Pages, NameEveryKeyOfSamplesAndCheckpoints) {
-  const std::string page = base::read_file("docs/RUN_DIRECTORY.md");
+  const std::string page = base::read_file("docs/RUNS.md");
   Names samples, checkpoint;
   for (const std::string& file : {path("full") + "/samples/rollout_000001.jsonl", path("new/folder/1.jsonl"),
                                   path("other") + "/samples/rollout_000000.jsonl"}) {
@@ -352,14 +352,12 @@ TEST_F(Pages, NameEveryKeyOfSamplesAndCheckpoints) {
   const Names of_samples = quoted_words(section(page, "samples/"));
   for (const std::string& key : samples) {
     const std::string shown = key == "reward_length" ? "reward_KEY" : key;
-    EXPECT_TRUE(of_samples.contains(shown)) << "docs/RUN_DIRECTORY.md does not explain " << key << " of samples/";
+    EXPECT_TRUE(of_samples.contains(shown)) << "docs/RUNS.md does not explain " << key << " of samples/";
   }
   const Names of_checkpoints = quoted_words(section(page, "checkpoints/"));
   for (const std::string& key : checkpoint)
-    EXPECT_TRUE(of_checkpoints.contains(key)) << "docs/RUN_DIRECTORY.md does not explain " << key << " of checkpoints/";
+    EXPECT_TRUE(of_checkpoints.contains(key)) << "docs/RUNS.md does not explain " << key << " of checkpoints/";
 }
-
-// ---- docs/RESUMING.md ----
 
 Names flags_in(const std::string& text) {
   static const std::regex kFlag("`--([a-z0-9-]+)`");
@@ -388,7 +386,7 @@ TEST_F(Pages, ListTheFlagsThatAResumedRunMayChange) {
   EXPECT_TRUE(flags.contains("num-rollout") && !flags.contains("lr"));
   Names listed;
   for (const std::vector<std::string>& cells :
-       table_rows(section(base::read_file("docs/RESUMING.md"), "What may change"))) {
+       table_rows(section(base::read_file("docs/RUNS.md"), "What may change"))) {
     if (cells.size() > 1) listed.merge(flags_in(cells[1]));
   }
   EXPECT_EQ(listed, flags);

@@ -1,5 +1,5 @@
 // Reward code that attacks, on machines that give all layers of the sandbox and on such as lack some. What remains open
-// there is a table in docs/RELIABILITY.md, which the first test goes through cell by cell.
+// there is a table in docs/REWARDS.md, which the first test goes through cell by cell.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -204,9 +204,9 @@ std::string outcomes(const Scene& scene, const std::vector<std::string>& attacks
   return text;
 }
 
-// Reads the table of docs/RELIABILITY.md: attack -> column -> "open" or "closed".
+// Reads the table of docs/REWARDS.md: attack -> column -> "open" or "closed".
 std::map<std::string, std::map<std::string, std::string>> promised() {
-  std::ifstream file("docs/RELIABILITY.md");
+  std::ifstream file("docs/REWARDS.md");
   std::map<std::string, std::map<std::string, std::string>> table;
   std::vector<std::string> columns;
   for (std::string line; std::getline(file, line);) {

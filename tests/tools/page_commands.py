@@ -14,7 +14,7 @@ folder that holds what the pages name: DIR (the golden model), FILE.jsonl, job.t
 SKIPPED says which commands do not run here and why; a row that matches no command is an error. A transcript of an error
 behind a command (`tandem: error: ...`) is compared with what the program says, and the tables of docs/TUNING.md with the
 memory plan. The scripts of the pages and of the examples run too: convert.py, the demos (made small), the lines of
-docs/METRICS.md that print rewards, keep_going.sh of docs/RESUMING.md. Prints a line for each command that
+docs/METRICS.md that print rewards, keep_going.sh of docs/RUNS.md. Prints a line for each command that
 fails; exit code 1."""
 
 import contextlib
@@ -153,7 +153,8 @@ def write_inputs(folder, program):
             "num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
             "rope_theta": 1000000, "rms_norm_eps": 1e-06, "tie_word_embeddings": is_tied, "hidden_act": "silu",
             "attention_bias": False, "bos_token_id": 151643, "eos_token_id": 151645}))
-    agent = re.search(r"```python\n(.*?)```", (ROOT / "docs/MULTI_TURN.md").read_text(encoding="utf-8"), re.S).group(1)
+    page = (ROOT / "docs/SAMPLING.md").read_text(encoding="utf-8")
+    agent = re.search(r"```python\n(from tandem.rollout .*?)```", page, re.S).group(1)
     (folder / "agent.py").write_text("async def look_up(text):\n    return text\n\n\n" + agent)
     base = BASE["train"]
     (folder / "job.toml").write_text("".join(
@@ -304,17 +305,17 @@ def failed_scripts(program, folder):
     rewards = script_of("docs/METRICS.md", ".venv/bin/python - RUN")
     check("docs/METRICS.md", shell(folder, rewards.replace(".venv/bin/python", python).replace(" RUN ", " runs/a ")), "0 ")
 
-    keep_going = script_of("docs/RESUMING.md", "# keep_going.sh RUN COMMAND")
+    keep_going = script_of("docs/RUNS.md", "# keep_going.sh RUN COMMAND")
     (folder / "keep_going.sh").write_text(keep_going, encoding="utf-8")
-    line = next(line for line in script_of("docs/RESUMING.md", "bash keep_going.sh $RUN").split("\n") if "bash" in line
+    line = next(line for line in script_of("docs/RUNS.md", "bash keep_going.sh $RUN").split("\n") if "bash" in line
                 and "keep_going" in line)
-    check("docs/RESUMING.md", shell(folder, line, RUN="runs/kept_going"))
+    check("docs/RUNS.md", shell(folder, line, RUN="runs/kept_going"))
     for code, last in ((75, "saved"), (0, "  done after 1 of 1 rollouts"), (3, "")):
         # Of a run that was stopped, one that is finished, and one that failed.
         (folder / "runs/kept_going/log.txt").write_text(last + "\n", encoding="utf-8")
         ended = shell(folder, f"bash keep_going.sh runs/kept_going sh -c 'exit {3 if code == 3 else 0}'").returncode
         if ended != code:
-            failures.append(f"docs/RESUMING.md: keep_going.sh ends with {ended} where it should with {code}")
+            failures.append(f"docs/RUNS.md: keep_going.sh ends with {ended} where it should with {code}")
     return failures
 
 

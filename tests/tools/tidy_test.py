@@ -20,7 +20,7 @@ GOOD = {
     "src/device/cpu/gemm.cc": '// Matrix products on the CPU.\n#include "device/ops.h"\n',
     "tests/base/CMakeLists.txt": "tandem_test(base_test CORE\n  SOURCES json_test.cc  # one\n  DEPENDS tandem_base)\n",
     "tests/base/json_test.cc": '// What JSON refuses.\n#include "base/json.h"\n',
-    "docs/GLOSSARY.md": "See [the layout](ARCHITECTURE.md#tree) and [the web](https://example.com).\n",
+    "docs/STYLE.md": "See [the layout](ARCHITECTURE.md#tree) and [the web](https://example.com).\n",
     "docs/ARCHITECTURE.md": "Paths such as /tmp/x and build/work/x are nobody's.\n",
 }
 
@@ -39,8 +39,8 @@ BREACHES = [
     ("tests/base/json_test.cc", '+#include "device/ops.h"\n', 3,
      "includes torch: tests/base/json_test.cc -> src/device/ops.h"),
     ("src/base/json.cc", f"+// {TO_DO}: later\n", 4, f"{TO_DO}: finish it"),
-    ("docs/GLOSSARY.md", f"+{TO_DO}\n", 2, f"{TO_DO}: finish it"),
-    ("docs/GLOSSARY.md", "+Look into /wo" "rk/main.\n", 2, "a path of one machine"),
+    ("docs/STYLE.md", f"+{TO_DO}\n", 2, f"{TO_DO}: finish it"),
+    ("docs/STYLE.md", "+Look into /wo" "rk/main.\n", 2, "a path of one machine"),
     ("src/base/json.cc", '+const char* p = "/ho' 'me/me/x";\n', 4, "a path of one machine"),
     ("src/device/ops.h", "+#include <torch/torch.h>\n", 8, "torch/torch.h: include the narrow"),
     ("src/base/json.cc", '+auto v = std::getenv("X");\n', 4, "getenv: take it as an argument"),
@@ -56,7 +56,7 @@ BREACHES = [
     ("python/x.py", "#!/usr/bin/env python3\nimport os\n", 1, "must open with a comment or docstring"),
     ("src/base/json.h", "// Strict JSON in and out.\n#pragma once\nnamespace tandem::rl {\nclass Json;\n}\n", 1,
      "declares nothing in namespace tandem::base"),
-    ("docs/GLOSSARY.md", "+[gone](GONE.md)\n", 2, "links to GONE.md"),
+    ("docs/STYLE.md", "+[gone](GONE.md)\n", 2, "links to GONE.md"),
 ]
 
 
