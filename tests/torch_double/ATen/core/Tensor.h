@@ -29,6 +29,7 @@ class Device {
  public:
   Device(DeviceType type) : type_(type) {}  // implicit, as LibTorch's is
   DeviceType type() const { return type_; }
+  bool is_cpu() const { return type_ == DeviceType::kCpu; }
 
  private:
   DeviceType type_;
