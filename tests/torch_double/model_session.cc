@@ -47,7 +47,7 @@ void export_hf_checkpoint(const std::string& path, const WeightStore&, const Exp
 
 }  // namespace weights
 
-namespace run {
+namespace session {
 
 ModelSession::ModelSession(const config::ModelOptions& options)
     : options_(options),
@@ -61,6 +61,6 @@ void ModelSession::export_trained(const std::string& path, device::Communicator&
   weights::export_hf_checkpoint(path, *base_, {.source_directory = directory(), .overwrite = true});
 }
 
-}  // namespace run
+}  // namespace session
 
 }  // namespace tandem
