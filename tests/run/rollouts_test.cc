@@ -77,7 +77,7 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   EXPECT_EQ(replay.rollouts().cursor(), rl::PromptCursor());
 }
 
-TEST(sampling::Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
+TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
   {
     Sampling same(evaluate_prompts);
     EXPECT_EQ(same.rewards().of_evaluation().at(0), same.rewards().of_training());

@@ -1,5 +1,6 @@
-// What the files of src/run call of the session and the weight store, without LibTorch: the model's shape and layout
-// are the real ones, the weights have no storage, and an export is a safetensors file in a folder that appears whole.
+// Stands in for the session and the weight store, as the files of src/run call them, without LibTorch: the model's
+// shape and layout are the real ones, the weights have no storage, and an export is a safetensors file in a folder that
+// appears whole.
 #include "session/model_session.h"
 
 #include <array>
