@@ -13,10 +13,16 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
 #include "rl/sample.h"
 #include "rollout/batch_limits.h"
-#include "rollout/prefix_owner.h"
+#include "rollout/request.h"
+
+namespace tandem::model {
+class Model;
+}
+namespace tandem::weights {
+class WeightsView;
+}
 
 namespace tandem::rollout {
 
@@ -40,26 +46,6 @@ struct EngineConfig {
   // Called when the results of a step have come, before one is used: throws where they mean nothing, since a rank that
   // holds a part of the model is gone. Empty: they always mean something.
   std::function<void()> check_ranks = {};
-};
-
-struct GroupRequest {
-  uint64_t group_id = 0;
-  rl::SharedPrompt prompt;           // at least one token
-  std::vector<uint64_t> sample_ids;  // n of them: one completion each
-  rl::SamplingParams sampling;
-  // Of a turn of a conversation, which is a group of one: the keys and values of what it begins with are taken from the
-  // turn before, and its own are kept for the next one, as long as memory allows and until release().
-  std::optional<PrefixOwner> owner = {};
-};
-
-enum class PauseMode : uint8_t { kKeepKv, kDropKv };
-
-struct EngineStats {  // since the last reset_stats()
-  int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
-  int64_t kept_tokens = 0;   // of turns, whose keys and values were kept from the turn before
-  int64_t kept_dropped = 0;  // kept keys and values that memory was too short for
-  int64_t wasted_rows = 0;   // decoded for sequences that the token before had ended
-  int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 };
 
 class Engine {
