@@ -22,9 +22,6 @@ std::string reward_service_token();
 // TANDEM_SECRET_FILE, the file by which the ranks of several machines know each other; "" where it is unset.
 std::string secret_file();
 
-// GLOO_DEVICE_TRANSPORT, by which LibTorch chooses how Gloo connects; "" where it is unset.
-std::string gloo_transport();
-
 // Whether a variable is set, to whatever value.
 bool is_set(const std::string& name);
 

@@ -57,8 +57,8 @@ void MeshOptions::visit(base::Options& options) {
   options
       .option(
           backend, "distributed-backend", group,
-          "library that moves bytes between devices; unset: gloo on cpu; on cuda nccl, and within a machine the GPUs "
-          "themselves")
+          "library that moves bytes between devices; unset: on cuda nccl, and within a machine the GPUs themselves; on "
+          "cpu sockets between the processes, for which gloo is another word")
       .one_of({"nccl", "gloo"})
       .or_empty()
       .does_not_affect_results();

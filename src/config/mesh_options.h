@@ -15,8 +15,8 @@ struct MeshOptions {
   int64_t tensor_model_parallel_size = 1;    // devices that hold one copy of the model between them
   bool sequence_parallel = false;            // whether they share the rows between its products, in training
   double timeout_minutes = 10.0;             // of joining, and of one wait for another rank
-  std::string backend;                       // "": gloo on cpu; on cuda nccl, and within a machine none
-  std::string network_interface;             // "": the one that reaches rank 0's host
+  std::string backend;            // "" and "gloo": sockets on cpu; "": on cuda nccl, and within a machine none
+  std::string network_interface;  // "": the one that reaches rank 0's host
   bool trust_network = false;
   std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices that only sample
   std::optional<int64_t> rollout_num_gpus_per_engine;  // says --tensor-model-parallel-size again, as other trainers do

@@ -123,7 +123,7 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
 }
 
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks) {
-  TANDEM_CHECK(device.backend != "cpu", "Gloo makes the CPU's communicators");
+  TANDEM_CHECK(device.backend != "cpu", "the mesh makes the CPU's communicators");
   if (ranks.hosts.size() == 1) return solo_communicator();
   return load(*find_module(device.backend)).make_communicator(device.index, ranks);
 }

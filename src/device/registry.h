@@ -48,7 +48,7 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
 // Of a device whose operations were made.
 MemoryDriver open_memory(const DeviceSpec& device);
 
-// Between devices; for the CPU, whose ranks need an address of the host (make_gloo_communicator), a BugError. Of a
+// Between devices; for the CPU, whose ranks talk host to host (mesh/socket_communicator.h), a BugError. Of a
 // device whose operations were made. EnvironmentError: no library that could move tensors; PeerLost: not all ranks came
 // within the time.
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks);

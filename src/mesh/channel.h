@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "mesh/network.h"
 #include "mesh/tls_session.h"
@@ -22,6 +23,13 @@ namespace tandem::mesh {
 class ChannelClosed : public EnvironmentError {
  public:
   using EnvironmentError::EnvironmentError;
+};
+
+// A stream socket to another process of the run, and what secures it.
+struct Connection {
+  OwnedDescriptor socket;
+  // Its handshake is done; null on one machine, where the kernel says who is there, and where the network is trusted.
+  std::unique_ptr<TlsSession> tls = nullptr;
 };
 
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
@@ -69,6 +77,10 @@ class Channel {
   // Straight into `into`, all of it. Where this throws, what is there is not to be believed.
   void receive_bytes(std::span<std::byte> into);
 
+  // The connection itself, for another protocol. Nothing may have been received() before: a frame's reader may have
+  // taken bytes that follow it. The channel is of no more use.
+  Connection release() { return {.socket = std::move(socket_), .tls = std::move(tls_)}; }
+
   // To poll, once receive() has had nothing more: what TLS has decrypted makes no socket readable.
   int descriptor() const { return socket_.get(); }
 
@@ -82,7 +94,7 @@ class Channel {
 
   OwnedDescriptor socket_;
   const double patience_s_;
-  const std::unique_ptr<TlsSession> tls_;
+  std::unique_ptr<TlsSession> tls_;
   FrameReader reader_;
   std::string encrypted_;      // as it came from the socket
   bool is_in_record_ = false;  // a part of a record may be on its way

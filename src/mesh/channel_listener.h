@@ -23,6 +23,7 @@ struct NetworkDoor {
   int port = 0;                      // 0: of the kernel's choice
   std::string secret;                // "": whoever comes is trusted (--trust-network)
   double stranger_patience_s = 5.0;  // for the few bytes of the first words
+  size_t max_strangers = 64;         // at a time; the longest there goes first
 };
 
 class ChannelListener {
@@ -61,9 +62,9 @@ class ChannelListener {
   bool has_said_turned_away_ = false;
 };
 
-// Connects to a ChannelListener of another machine; null where nobody listens there. Waits for its first words as long
-// as it takes, since it looks at its door between other work, and says so once after `patience_s`. ChannelClosed: it is
-// not of this run.
+// Connects to a ChannelListener of another machine; null where nobody listens there. ChannelClosed: it is not of this
+// run, or it did not answer within `patience_s`: its process is frozen, since one that runs looks at its door many
+// times a second whatever it is busy with.
 std::unique_ptr<Channel> connect_channel(const std::string& address, int port, std::string secret, double patience_s);
 
 }  // namespace tandem::mesh

@@ -11,7 +11,7 @@
 
 namespace tandem::mesh {
 
-// Connects devices that have more than Gloo, given the connection between the hosts of the same ranks.
+// Connects devices that have a network of their own, given the connection between the hosts of the same ranks.
 using DeviceNetwork =
     std::function<std::unique_ptr<device::Communicator>(device::Communicator& hosts, bool is_one_host)>;
 
@@ -25,13 +25,14 @@ struct JoinSettings {
   std::map<std::string, std::string> flags = {};  // name and value of what results depend on: of all ranks the same
   bool keeps_store = false;    // a rank alone has it all the same: others of the launch read it (announcement.h)
   int tensor_size = 1;         // ranks of a replica; divides the number of ranks
-  DeviceNetwork device = {};   // empty: Gloo, for --device cpu
+  DeviceNetwork device = {};   // empty: --device cpu, whose tensors go between the hosts
   std::string device_id = "";  // "": ranks may share their device
 };
 
 // On one machine rank 0 listens where only processes of its user find it (mesh/local_socket.h), and ranks talk through
 // sockets that nobody else can open. On several it listens at the socket of its launcher, else at the master's address
-// alone (nobody does where torchrun's agent does). The others connect. Returns when all ranks have, on every rank.
+// alone (nobody does where torchrun's agent does), and ranks connect with each other as mesh/peers.h says. The others
+// connect. Returns when all ranks have, on every rank.
 // UserError, on every rank: they were not started alike, or are on several hosts with neither a secret nor
 // --trust-network. EnvironmentError: ranks are missing, and which; a port is in use; somebody else's word is in the
 // store. A launch of one rank asks nobody.

@@ -1,4 +1,5 @@
-// Ranks of the host that talk through connected stream sockets, one to each other rank.
+// Ranks that talk, host to host, through connected stream sockets, one to each other rank: local sockets within a
+// machine, TCP between machines (mesh/peers.h). Where a connection has a TLS session, all that is said goes through it.
 //
 // A thread of each rank says every few seconds to the others that its process runs ("beats"), whatever the rank is busy
 // with. So a process that is frozen (SIGSTOP, a debugger, a frozen control group) is told from one that takes long: it
@@ -11,16 +12,16 @@
 #include <vector>
 
 #include "device/communicator.h"
-#include "mesh/network.h"
+#include "mesh/channel.h"
 
 namespace tandem::mesh {
 
 struct SocketRanks {
   std::string name;  // for messages
   int rank = 0;
-  std::vector<OwnedDescriptor> sockets;  // by rank: connected to that rank's; none for the own rank
-  double wait_s = 600.0;                 // of one wait for another rank that beats; see device::WaitsForSamples
-  double silence_s = 600.0;              // after which a rank that does not even beat is lost
+  std::vector<Connection> connections;  // by rank: to that rank; none for the own rank
+  double wait_s = 600.0;                // of one wait for another rank that beats; see device::WaitsForSamples
+  double silence_s = 600.0;             // after which a rank that does not even beat is lost
   // Called once, from any thread, when this communicator has become of no use. It must not call it.
   std::function<void()> on_failure = {};
 };
