@@ -23,7 +23,7 @@ bool is_secret(std::string_view name, std::string_view value) {
 
 bool is_of_a_launcher(std::string_view name) {
   constexpr std::array<std::string_view, 9> kNames = {
-      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",  "MASTER_ADDR",
       "MASTER_PORT", "TANDEM_LAUNCH", "TANDEM_STORE_FD", "TANDEM_LAUNCHER_FD"};
   constexpr std::array<std::string_view, 5> kBeginnings = {"SLURM_", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL",
                                                            "TORCHELASTIC_"};

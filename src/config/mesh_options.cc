@@ -135,7 +135,7 @@ void MeshOptions::check(const std::string& device) const {
                                 "nccl does",
                                 device));
   TANDEM_USER_CHECK(backend != "nccl" || !is_cpu,
-                    "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and gloo does");
+                    "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and sockets do");
 }
 
 void MeshOptions::check_rollout(bool colocate) const {

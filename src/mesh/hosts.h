@@ -11,8 +11,8 @@ namespace tandem::mesh {
 // `interface`: --network-interface; "": the one that reaches the master's address. UserError where there is none.
 std::string own_address(const LaunchVariables& launch, const std::string& interface);
 
-// UserError where the launch is on several hosts with neither a secret nor --trust-network, or cannot reach the master's
-// address.
+// UserError where the launch is on several hosts with neither a secret nor --trust-network, or cannot reach the
+// master's address.
 void check_hosts(const LaunchVariables& launch, bool trust_network, const std::string& secret);
 
 // The same text on all processes of a machine, and no other machine's, as long as it is switched on. Containers of a

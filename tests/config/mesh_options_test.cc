@@ -42,7 +42,7 @@ TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
   EXPECT_EQ(refusal({"--distributed-backend", "gloo"}, "cuda"),
             "--distributed-backend gloo: does not move tensors of --device cuda; leave it out, and nccl does");
   EXPECT_EQ(refusal({"--distributed-backend", "nccl"}),
-            "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and gloo does");
+            "--distributed-backend nccl: does not move tensors of --device cpu; leave it out, and sockets do");
   EXPECT_NE(refusal({"--distributed-backend", "mpi"}), "");
   EXPECT_NE(refusal({"--distributed-timeout-minutes", "0"}), "");
 }
