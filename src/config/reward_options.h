@@ -81,6 +81,8 @@ struct RewardOptions {
   PassRule pass_rule() const;
   // pass_rule().text() where somebody who reads pass@k cannot guess it; "" where it is one reward's value of 1.
   std::string pass_text() const;
+  // Nothing is known beforehand of the values that pass@k counts: a function or a service gives them.
+  bool is_pass_unknown() const { return !lowest_of(pass_source()); }
   // UserError where pass@k would be the same whatever is sampled: no value of a built-in reward reaches the threshold,
   // or each does. Of a function and of a service nothing is known. Asked once line_types are known.
   void check_some_pass() const;

@@ -51,8 +51,10 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
     for (size_t i = 0; i < grades.size(); ++i) {
       const Grade& grade = grades[i];
       if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
-        news.push_back(
-            fmt::format("{} of sample {} failed ({}): {}", what_, grade.sample_id, grade.reason_class, grade.reason));
+        const std::string& name = call.samples[i].shown_as;
+        news.push_back(fmt::format("{} of {} failed ({}): {}", what_,
+                                   name.empty() ? fmt::format("sample {}", grade.sample_id) : name, grade.reason_class,
+                                   grade.reason));
       }
       results_[call.first_result + i] = std::move(grades[i]);
       finished_.push_back(call.first_result + i);
