@@ -1,4 +1,4 @@
-// What the CPU states of itself (device/footprint.h). No torch.
+// The CPU states its footprint here (device/footprint.h). No torch.
 #pragma once
 
 #include "device/footprint.h"

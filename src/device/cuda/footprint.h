@@ -1,4 +1,4 @@
-// What the CUDA backend states of itself (device/footprint.h). No torch and no CUDA: it is linked into the program.
+// The CUDA backend states its footprint (device/footprint.h). No torch and no CUDA: it is linked into the program.
 #pragma once
 
 #include <cstdint>
