@@ -1,5 +1,7 @@
 #include "sampling/local_group_work.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -166,6 +168,10 @@ void LocalGroupWork::take_sampled(SampledGroup group) {
     SampledGroup::Member& member = under_way.members[i];
     if (member.failure.empty()) {
       requests.push_back(grade_request(under_way.line->record, member));
+      if (request_.eval_set >= 0) {
+        requests.back().shown_as =
+            fmt::format("sample {} of {}", member.sample.sample_id - request_.first_sample_id, request_.title);
+      }
     } else {
       member.sample.text.clear();
       member.sample.pieces.clear();

@@ -36,6 +36,8 @@ RolloutRequest ServedRollout::request() const {
     const std::vector<Evaluation::Grading> gradings = parts_.evaluation.gradings();
     TANDEM_ENV_CHECK(open_.eval_set < std::ssize(gradings), "the run evaluates on a data set that is not in --eval-*");
     request.failure_reward = gradings[static_cast<size_t>(open_.eval_set)].reward.failure();
+    request.eval_set = open_.eval_set;
+    request.title = parts_.evaluation.title(static_cast<size_t>(open_.eval_set));
   }
   if (open_.generates) {
     TANDEM_ENV_CHECK(parts_.rewards.generators() != nullptr, "the run has a --custom-generate-function-path");
