@@ -47,7 +47,8 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
     const std::lock_guard lock(mutex_);
     if (stopped_ || call.generation != generation_) return;
     num_pending_ -= grades.size();
-    for (Grade& grade : grades) {
+    for (size_t i = 0; i < grades.size(); ++i) {
+      Grade& grade = grades[i];
       if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
         const std::string& name = call.samples[i].shown_as;
         news.push_back(fmt::format("{} of {} failed ({}): {}", what_,
