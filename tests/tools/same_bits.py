@@ -10,18 +10,31 @@ OLD and NEW are two `tandem` programs. The cases, all of them by default:
     replay      a run that trains on the rollouts which `kl` has written out
     arithmetic  the demo's model and flags for six rollouts, then `eval`, `generate` and `score` of what it has learnt
     sft         supervised training with held-out data, ended after four steps and resumed for two more
+    ranks       one, two and four ranks that train and sample
+    tensor      one replica of two ranks, and two of them
+    workers     one trainer with one and with three rollout workers; then one worker is killed and another joins
+    dynamic     dynamic sampling with one rank, with two, and with rollout workers
+    turns       a generate function of several turns, with one rank and with two
+    best        evaluations with --save-best
+    lora        an adapter against its base, ended after two rollouts and resumed for one more
+    stop        SIGTERM within a rollout, then resumed
 
 Each program runs in a folder of its own with the same relative names. Compared are exit codes, output, the names of all
-files and their bytes. Left out is what clocks say (perf/*, time_s and times in lines), sizes of files
-that hold such numbers, and what the process takes of memory beside what it accounts for. Exit code 1 and one line per difference, 2 for wrong arguments.
+files and their bytes. Left out is what clocks say (perf/*, time_s and times in lines), sizes of files that hold such
+numbers, and what the process takes of memory beside what it accounts for. Where several processes sample, who samples
+what follows the clock: there the output, what engines count, lost workers and the log are left out too. Exit code 1 and
+one line per difference, 2 for wrong arguments.
 """
 
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +48,22 @@ REWARD = """def reward(prompts, completions, log_metric=None, **kwargs):
     if log_metric:
         log_metric("seen", float(len(completions)))
     return [float(len(c[0]["content"]) % 5) for c in completions]
+
+def quiet(prompts, completions, **kwargs):
+    return [float(len(c[0]["content"]) % 5) for c in completions]
+
+def half_equal(prompts, completions, **kwargs):
+    kind = len(prompts[0][0]["content"]) % 4
+    if kind < 2:
+        return [float(kind)] * len(completions)
+    return [float((len(c[0]["content"]) + i) % 3) for i, c in enumerate(completions)]
 """
 VERBS = ["train", "sft", "generate", "score", "eval", "export", "plan"]
 # Members of JSON files that clocks decide (in a manifest, state.json is the file that holds sizes of files with times
 # in them), and what the process takes beside what it accounts for.
 CLOCKS = {"time_s", "time_us", "file_bytes", "state.json", "overhead", "most_at_once"}
+# What depends on who samples what, where several processes sample.
+SHARES = {"rollout/prefix_cache_hit_rate", "rollout/preemptions", "fault/lost_workers"}
 TIMES = re.compile(r"\d+\.\d+ s\b|\d+(:\d\d)+\b|[\d,]+ tok/s|tokens/s [\d,.]+|\b\d+\.\d+(?= GiB in use)")
 
 
@@ -117,7 +141,126 @@ def sft_case(program, folder):
     return [sft("6", "--dry-run"), sft("4"), sft("6", "--load", "sft")]
 
 
-CASES = {"help": help_case, "kl": kl_case, "replay": replay_case, "arithmetic": arithmetic_case, "sft": sft_case}
+def small_run(save, *more):
+    return ["train", "--hf-checkpoint", MODEL, "--prompt-data", PROMPTS, "--rollout-batch-size", "3",
+            "--n-samples-per-prompt", "4", "--global-batch-size", "6", "--num-rollout", "2",
+            "--rollout-max-response-len", "12", "--lr", "1e-3", "--max-tokens-per-gpu", "64", "--num-threads", "1",
+            "--dtype", "float32", "--no-use-tensorboard", "--save", save, *more]
+
+
+def with_reward(*more):
+    return ["--custom-rm-path", "reward.py:quiet", *more]
+
+
+def as_ranks(trainers, workers=0, tensor=1):
+    return ["--actor-num-gpus-per-node", str(trainers), "--tensor-model-parallel-size", str(tensor),
+            *(["--rollout-num-gpus", str(workers)] if workers else ["--colocate"])]
+
+
+def run_of_several(program, folder, *arguments):
+    """The exit code alone: processes say things in the order in which they come to them."""
+    return {"exit code": run(program, folder, *arguments)["exit code"]}
+
+
+def keep_results(run_folder):
+    """Leaves of a run what no clock decides: metrics, samples, and the weights and state of its last checkpoint."""
+    for path in run_folder.iterdir():
+        if path.name in ("metrics.jsonl", "samples", "hf"):
+            continue
+        if path.name != "checkpoints":
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            continue
+        steps = sorted(step for step in path.iterdir() if step.name.startswith("step_"))
+        for step in steps[:-1]:
+            shutil.rmtree(step)
+        for other in path.iterdir():
+            if other != steps[-1]:
+                other.unlink()
+        for file in steps[-1].iterdir():
+            if file.suffix != ".bin" and file.suffix != ".safetensors":
+                file.unlink()
+
+
+def several(program, folder, cases):
+    """Runs with their places; each is {name: arguments}."""
+    results = []
+    for name, arguments in cases.items():
+        results.append(run_of_several(program, folder, *small_run(name), *arguments))
+        keep_results(folder / name)
+    return results
+
+
+def ranks_case(program, folder):
+    return several(program, folder, {f"ranks_{n}": with_reward(*as_ranks(n)) for n in (1, 2, 4)})
+
+
+def tensor_case(program, folder):
+    return several(program, folder, {"tensor_2": with_reward(*as_ranks(2, tensor=2)),
+                                     "tensor_2x2": with_reward(*as_ranks(4, tensor=2))})
+
+
+def wait_until(path, wanted, program):
+    """Until a file has the text, or the program has ended."""
+    while program.poll() is None and not (path.exists() and wanted in path.read_text(encoding="utf-8")):
+        time.sleep(0.01)
+
+
+def workers_case(program, folder):
+    results = several(program, folder, {f"workers_1_{n}": with_reward(*as_ranks(1, n)) for n in (1, 3)})
+    arguments = [*small_run("workers_killed", "--num-rollout", "4"), *with_reward(*as_ranks(1, 2))]
+    run_of_it = subprocess.Popen([program, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(folder / "workers_killed/metrics.jsonl", '"train/step"', run_of_it)
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(run_of_it.pid), "--sort=start_time,pid"],
+                              capture_output=True, text=True, check=False).stdout.split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    joined = subprocess.Popen([program, *arguments, "--rollout-join"], cwd=folder, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    results.append({"exit code": str(run_of_it.wait())})
+    joined.wait()
+    keep_results(folder / "workers_killed")
+    return results
+
+
+def dynamic_case(program, folder):
+    filtered = ["--custom-rm-path", "reward.py:half_equal", "--rollout-shuffle", "--rollout-max-response-len", "4",
+                "--prompt-data", PROMPTS + "@[0:16]", "--dynamic-sampling-filter-path", "nonzero_std"]
+    return several(program, folder, {"dynamic_1": [*filtered, *as_ranks(1)], "dynamic_2": [*filtered, *as_ranks(2)],
+                                     "dynamic_1_2": [*filtered, *as_ranks(1, 2)]})
+
+
+def turns_case(program, folder):
+    functions = str(ROOT / "tests/cli/generate/turns.py")
+    turns = ["--custom-rm-path", functions + ":reward", "--custom-generate-function-path", functions + ":turns",
+             "--rollout-max-response-len", "16"]
+    return several(program, folder, {"turns_1": [*turns, *as_ranks(1)], "turns_2": [*turns, *as_ranks(2)]})
+
+
+def best_case(program, folder):
+    return [run(program, folder, *small_run("best"), *with_reward(*as_ranks(1)), "--eval-interval", "1",
+                "--eval-prompt-data", "small", PROMPTS, "--n-samples-per-eval-prompt", "2", "--save-best",
+                "eval/small")]
+
+
+def lora_case(program, folder):
+    adapter = with_reward(*as_ranks(1), "--lora-rank", "4", "--lora-alpha", "6", "--lr", "2e-2", "--use-kl-loss",
+                          "--kl-loss-coef", "0.1", "--save-interval", "1")
+    return [run(program, folder, *small_run("lora"), *adapter),
+            run(program, folder, *small_run("lora"), *adapter, "--num-rollout", "3", "--load", "lora")]
+
+
+def stop_case(program, folder):
+    arguments = [*small_run("stop", "--num-rollout", "4"), *with_reward(*as_ranks(1))]
+    stopped = subprocess.Popen([program, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(folder / "stop/metrics.jsonl", '"train/step"', stopped)
+    stopped.send_signal(signal.SIGTERM)
+    stopped.wait()
+    results = [run_of_several(program, folder, *arguments, "--load", "stop")]
+    keep_results(folder / "stop")
+    return results
+
+
+CASES = {"ranks": ranks_case, "tensor": tensor_case, "workers": workers_case, "dynamic": dynamic_case,
+         "turns": turns_case, "best": best_case, "lora": lora_case, "stop": stop_case, "help": help_case, "kl": kl_case, "replay": replay_case, "arithmetic": arithmetic_case, "sft": sft_case}
 
 
 def without_clocks(value):
@@ -127,7 +270,7 @@ def without_clocks(value):
     if not isinstance(value, dict):
         return value
     return {name: without_clocks(element) for name, element in value.items()
-            if not name.startswith("perf/") and name not in CLOCKS}
+            if not name.startswith("perf/") and name not in CLOCKS | SHARES}
 
 
 def contents(path):
