@@ -30,7 +30,7 @@ class Reference {
     std::string directory;        // value of --ref-load; "": the weights that the session begins with
     bool follows_policy = false;  // true if become_policy() will be called
     bool is_offloaded = false;
-    bool sequence_parallel = false;  // as in model::TensorShard
+    bool sequence_parallel = false;  // value of model::TensorShard's
   };
   // Loads the weights of the directory, in the session's shape and dtype; or those of the checkpoint that the run
   // resumes from, if it holds some. Throws UserError when the shapes differ. Borrows the session; the ledger records
